@@ -1,0 +1,1 @@
+"""The role processes of rlctl: PyTorch and ZeroMQ."""

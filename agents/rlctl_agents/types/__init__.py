@@ -1,0 +1,1 @@
+"""What the roles say to each other. Nothing here imports torch, zmq or a simulator."""

@@ -1,0 +1,186 @@
+"""What roles say to the manager and to the modelpool, and what they hear."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from rlctl_agents.types.experience import Ledger, ModelRef, Schema
+from rlctl_agents.types.spaces import Spaces
+
+Channels = dict[str, str]  # channel -> address
+Peers = dict[str, Channels]  # "role/index" -> channels
+
+
+class Experience(msgspec.Struct, frozen=True):
+    """What whoever has the simulator found out: the learner's image has none."""
+
+    spaces: Spaces
+    schema: Schema
+    frame_skip: int = 1  # simulator frames of one step
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """The first message of a process. Repeating it with the same boot gives the same lease."""
+
+    role: str
+    boot: str  # 16 hex digits, new with every start of the process
+    prefer: int | None = None  # index wanted, where the backend has ordinals: its former holder is surely gone
+    run: str = ""  # run uid; another run's manager refuses
+    experience: Experience | None = None  # actor, evaluator
+    streams: int = 0  # slots of this process
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """A committed checkpoint of one policy."""
+
+    number: int
+    policy: str
+    term: int
+    ref: ModelRef
+    rows: int  # consumed so far
+    created: float  # unix time
+    parts: dict[str, str]  # part ("learner") -> file name below checkpoints/, immutable
+    sha256: dict[str, str]  # part -> checksum
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The manager's answer to hello."""
+
+    index: int
+    term: int
+    manager: str  # boot of the manager
+    report_every_s: float
+    expires_s: float  # without a report for so long, the index goes to somebody else
+    bind: Channels  # where this process listens
+    peers: Peers
+    experience: Experience | None = None  # None: nobody has said hello with one yet, ask again
+    match: Match | None = None
+    generations: tuple[Generation, ...] = ()  # learner: newest first, committed ones of its policy
+    next_lineage: int = 0  # learner: the lineage that this boot opens
+
+
+class Quota(msgspec.Struct, frozen=True):
+    """A match that measures: whole episodes, nothing learned."""
+
+    episodes: int
+    mode: Literal["greedy", "sample"]
+
+
+class Match(msgspec.Struct, frozen=True):
+    """Who plays whom, and who learns from it."""
+
+    id: int
+    seats: dict[int, ModelRef]  # version -1: the newest of that policy, followed as it changes
+    learn: tuple[int, ...]  # seats whose rows become segments
+    seed: int
+    hyper: dict[str, float] = {}
+    quota: Quota | None = None  # evaluation: learn is empty, refs are pinned
+
+
+class Histogram(msgspec.Struct):
+    """Counts per bucket since boot; the last bucket has no upper bound."""
+
+    bounds: list[float]
+    counts: list[int]
+    total: float = 0.0  # sum of the values
+
+
+class Account(msgspec.Struct):
+    """What a receiver did with one sender boot's rows."""
+
+    ledger: Ledger  # newest seen from the sender
+    received: int = 0
+    lost: int = 0  # sent but missing: gaps in the sequence, counted by the ledgers on both sides of the gap
+    consumed: int = 0
+    stale: int = 0
+    fenced: int = 0
+    invalid: int = 0
+    queued: int = 0  # received, not decided yet
+
+
+class Report(msgspec.Struct):
+    """A process's state, about once a second; totals since boot, so a lost report loses nothing."""
+
+    role: str
+    index: int
+    boot: str
+    term: int
+    counters: dict[str, float] = {}  # totals, by metric name without prefix: "env_steps"
+    gauges: dict[str, float] = {}
+    histograms: dict[str, Histogram] = {}
+    sent: dict[str, Ledger] = {}  # sender: receiver boot -> totals
+    pending: int = 0  # sender: rows produced, neither sent nor dropped
+    accounts: dict[str, Account] = {}  # receiver: sender boot -> account
+    model: ModelRef | None = None  # learner: newest; actor: in use
+    log: list[str] = []  # log lines (JSON) since the last report, bounded: what a process without a volume has to say
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """The manager's answer to a report."""
+
+    term: int
+    known: bool  # False: say hello again
+    peers: Peers
+    match: Match | None = None
+    checkpoint: int = 0  # learner: save the generation of this number when it is larger than the last one saved
+    stop: bool = False  # finish in good order
+
+
+class EvalResult(msgspec.Struct, frozen=True):
+    """One finished quota."""
+
+    match: int
+    ref: ModelRef
+    mode: str
+    returns: list[float]  # raw, one per episode
+    lengths: list[int]
+    seconds: float
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """learner -> manager: the parts of a generation lie on the volume."""
+
+    generation: Generation
+    boot: str
+
+
+class Said(msgspec.Struct, frozen=True):
+    """Answer to what needs no other: `ok`, or why not."""
+
+    ok: bool
+    why: str = ""
+
+
+# modelpool
+
+class PutModel(msgspec.Struct, frozen=True):
+    """learner -> modelpool, the weights in the first buffer."""
+
+    ref: ModelRef
+    term: int
+    sha256: str
+    keep: bool = False  # also on disk, for ever
+
+
+class GetModel(msgspec.Struct, frozen=True):
+    """Anybody -> modelpool."""
+
+    policy: str
+    have: ModelRef | None = None  # answer `not modified` unless something newer is there
+    version: int | None = None  # exactly this one of the live lineage
+
+
+class GotModel(msgspec.Struct, frozen=True):
+    """The weights lie in the first buffer unless `state` says otherwise."""
+
+    state: Literal["new", "not_modified", "missing"]
+    pool: str  # boot of the pool: a learner that sees a new one puts again
+    ref: ModelRef | None = None
+    sha256: str = ""
+
+
+def to_plain(message: msgspec.Struct) -> Any:
+    """A message as what JSON can hold."""
+    return msgspec.to_builtins(message)

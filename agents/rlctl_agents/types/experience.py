@@ -1,0 +1,112 @@
+"""Decisions, segments and their schema.
+
+Rows: row t belongs to the step taken from x_t. Episode ends follow Gymnasium's NEXT_STEP autoreset: the row after an
+end holds the final observation and is not valid (its action is ignored, its reward is 0); the row after that is the
+first of the next episode. So the value of the true successor is always the next row's, and nobody shifts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.generic]
+Arrays = dict[str, Array]  # dotted name -> array
+
+PER = Literal["row", "row+1", "segment"]
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One array of a segment. In a block of B streams its shape is [T, B, *shape] for `row`, [T+1, B, *shape] for
+    `row+1` and [B, *shape] for `segment`."""
+
+    name: str
+    dtype: str  # numpy name
+    shape: tuple[int, ...]
+    per: PER
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """What a policy's segments hold: the agreement between whoever infers and whoever learns."""
+
+    segment_steps: int  # T
+    fields: tuple[Field, ...]
+
+    def array_shape(self, field: Field, streams: int) -> tuple[int, ...]:
+        """Full shape of a field in a block of `streams` streams."""
+        rows = {"row": (self.segment_steps,), "row+1": (self.segment_steps + 1,), "segment": ()}[field.per]
+        return (*rows, streams, *field.shape)
+
+    def row_bytes(self) -> int:
+        """Bytes of one row of one stream, rounded up; the overhead of `row+1` and `segment` fields shared out."""
+        total = sum(
+            int(np.prod(self.array_shape(field, 1), dtype=np.int64)) * np.dtype(field.dtype).itemsize
+            for field in self.fields
+        )
+        return -(-total // self.segment_steps)
+
+
+class ModelRef(msgspec.Struct, frozen=True, order=True):
+    """Weights by name. Versions are optimizer steps and compare only within one lineage."""
+
+    policy: str
+    lineage: int  # counts restores and copies of the policy: whatever was made before one is fenced
+    version: int
+
+
+class Ledger(msgspec.Struct):
+    """A sender's totals since its boot, in rows. Travels in every segment, so a receiver knows what it missed."""
+
+    produced: int = 0  # rows of finished segments
+    dropped: int = 0  # given up by the sender itself (no credit, queue full)
+    sent: int = 0  # handed to this receiver boot, this segment included
+
+
+class SegmentHeader(msgspec.Struct):
+    """Where a block of segments comes from. A block holds B streams over the same number of rows T, inferred by one
+    policy; B = 1 is the paper's single trajectory."""
+
+    run: str  # run uid
+    term: int  # of the manager that leased the sender
+    boot: str  # of the sender
+    sequence: int  # from 0 per sender boot and receiver boot, without gaps
+    receiver: str  # boot of the receiver that granted the credit
+    model: ModelRef  # of the newest row
+    stream: list[int]  # [B] unique in the run: (lease index, slot)
+    row0: list[int]  # [B] number of the first row in its stream, from 0
+    ledger: Ledger
+
+
+@dataclass(slots=True)
+class Segment:
+    """A block of B segments."""
+
+    header: SegmentHeader
+    version: NDArray[np.int64]  # [T, B] optimizer steps of the weights that chose each row's action
+    fields: Arrays  # as the schema says
+
+    @property
+    def rows(self) -> int:
+        """T x B, autoreset rows included: what credits and the ledger count."""
+        return int(self.version.size)
+
+
+@dataclass(slots=True)
+class Decisions:
+    """K slots that wait for an action. A slot is one seat of one environment: `env * seats + seat`.
+
+    An environment that ended appears once more with its final observation and terminated or truncated set; the
+    action given to it is ignored, and its next decision is the first of a new episode.
+    """
+
+    slot: NDArray[np.int64]  # [K] ascending
+    obs: Arrays  # leaf name -> [K, ...]
+    reward: NDArray[np.float32]  # [K] since the slot's own last decision, raw
+    terminated: NDArray[np.bool_]  # [K] the episode ended in a terminal state
+    truncated: NDArray[np.bool_]  # [K] the episode was cut short
+    first: NDArray[np.bool_]  # [K] first decision of an episode
+    legal: NDArray[np.bool_] | None = None  # [K, n]

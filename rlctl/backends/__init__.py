@@ -1,0 +1,1 @@
+"""Where documents become processes. One module a target; a backend is imported only when used."""

@@ -1,0 +1,153 @@
+"""The whole contract between the command line and a target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from rlctl.plan import Plan
+from rlctl.spec.base import Role
+
+Phase = Literal["running", "stopped", "finished", "failed"]
+"""stopped: by `down`; finished: a stop condition was met; failed: gave up. The last three have no live process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One file or object as it is sent; `rlctl render` prints exactly these."""
+
+    name: str  # relative path, unique: "supervisord.conf", "programs/actor.conf", "actor-1f0c....json"
+    text: str
+    role: str = ""  # "" when it belongs to no single role
+    origin: str = ""  # the template it came from, and patches merged into it
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a run gave up: the first cause, not the silence after it."""
+
+    process: str  # "actor/7"
+    text: str  # "actor 7 exited 1 after 00:03:12: EnvError: step returned NaN reward"
+    last_lines: tuple[str, ...]  # of that process's log
+    at: datetime
+    stopped_because: tuple[str, ...] = ()  # processes that were stopped because of it
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What is recorded of a run. It pins the version and spec it was started with; nothing re-renders it."""
+
+    run: str
+    uid: str
+    target: str
+    phase: Phase
+    rlctl_version: str
+    revision: int  # counts changed `up`s, from 1
+    created: datetime
+    storage: str  # folder of the run, or its volume
+    spec: Mapping[str, Any]  # resolved, as applied
+    hashes: Mapping[str, str]  # role -> RolePlan.hash
+    replicas: Mapping[str, int]  # role -> wanted now
+    spec_replicas: Mapping[str, int]  # role -> as the applied spec said
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One replica as the target sees it."""
+
+    role: Role
+    index: int
+    state: Literal["starting", "running", "backoff", "stopping", "stopped", "exited", "failed"]
+    pid: int | None = None
+    started: datetime | None = None
+    restarts: int = 0
+    reason: str = ""  # why it is not running, in words
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What `apply` did to one object."""
+
+    object: str  # "actor/3", "learner", "supervisord"
+    what: Literal["created", "changed", "restarted", "removed", "unchanged", "reloaded"]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which log records, from which processes."""
+
+    role: str | None = None
+    index: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    tail: int | None = None  # the last so many after every other filter; None: all
+    grep: str | None = None  # regular expression over the whole line
+    level: str | None = None  # at least
+    previous: bool = False  # the boot before the present one
+    follow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One line of one process; a traceback belongs to the record it came with."""
+
+    time: datetime
+    level: str
+    process: str  # "actor/7"
+    message: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    raw: str = ""
+
+
+class Backend(Protocol):
+    """All verbs of the command line. Errors are those of rlctl.errors; nothing else escapes."""
+
+    name: str
+
+    def runs(self) -> list[RunState]:
+        """Every run that the target knows, live or not, newest first."""
+
+    def find(self, run: str) -> RunState | None:
+        """The run of that name, or None."""
+
+    def apply(self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
+        """Make the target run exactly these documents; idempotent, yields as it goes, converges after a kill.
+
+        Live replica counts stay unless the spec's changed since the last apply.
+
+        Raises:
+            Conflict: another command holds the run.
+            PartlyApplied: some of it was applied; the same call goes on.
+        """
+
+    def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
+        """Change replica counts from the stored documents, without rendering."""
+
+    def restart(self, run: str, role: str) -> Iterator[Applied]:
+        """Stop the role in good order and start it again."""
+
+    def delete(self, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
+        """Stop everything of the run; its data stays unless `volumes`. An absent run is no error."""
+
+    def documents(self, run: str) -> list[Document]:
+        """As last applied."""
+
+    def processes(self, run: str) -> list[Process]:
+        """Every replica, live or given up, in role and index order."""
+
+    def control(self, run: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Ask the run's manager.
+
+        Raises:
+            BackendUnreachable: there is no manager, or it does not answer.
+        """
+
+    def stored_status(self, run: str) -> Mapping[str, Any] | None:
+        """The manager's last status, from what it stored."""
+
+    def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:
+        """Records of all processes that match, merged by time."""

@@ -1,0 +1,100 @@
+"""Every error that the command line reports to a user, with its exit code.
+
+RlctlError                 1   base: the answer is "no"
+├── UsageError             2   the command line itself is wrong
+├── SpecError              3   the spec (or a template) is invalid; carries every problem found
+├── BackendUnreachable     4   the target does not answer, or refuses us
+├── Conflict               5   somebody else owns it, a lock is held, or the change needs a new run
+├── TimedOut               6   the wait ran out; what was applied stays
+├── WorkloadFailed         7   the run itself failed
+├── PartlyApplied          8   some of it was applied; the same command again goes on
+└── Refused                9   needs a confirmation (--yes) or --force
+
+An exception that is none of these is a bug in rlctl: exit 70, its traceback goes to a file whose path is printed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class RlctlError(Exception):
+    """What went wrong, why, and what to do next.
+
+    Args:
+        message: one sentence that names the object by kind and name.
+        hint: the next command or edit, one sentence; empty when there is none.
+        objects: the things concerned, for machines (`-o json`).
+    """
+
+    exit_code: ClassVar[int] = 1
+    reason: ClassVar[str] = "no"
+
+    def __init__(self, message: str, *, hint: str = "", objects: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.objects = objects
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault of a spec: where it stands, what is wrong, what to do. Prints as `file:line:column: path: message`."""
+
+    path: str  # dotted, as the user wrote it: roles.actor.replicas
+    message: str  # what is wrong with which value, and the remedy
+    file: str = ""
+    line: int = 0  # from 1; 0 = not from a file (a default or --set)
+    column: int = 0  # from 1
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: " if self.file else ""
+        return f"{where}{self.path}: {self.message}" if self.path else f"{where}{self.message}"
+
+
+class UsageError(RlctlError):
+    exit_code = 2
+    reason = "usage"
+
+
+class SpecError(RlctlError):
+    """A spec that cannot be used; `problems` holds every fault, in file order."""
+
+    exit_code = 3
+    reason = "invalid_spec"
+
+    def __init__(self, problems: list[Problem], *, hint: str = "") -> None:
+        count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
+        super().__init__(count, hint=hint, objects=tuple(str(problem) for problem in problems))
+        self.problems = problems
+
+
+class BackendUnreachable(RlctlError):
+    exit_code = 4
+    reason = "unreachable"
+
+
+class Conflict(RlctlError):
+    exit_code = 5
+    reason = "conflict"
+
+
+class TimedOut(RlctlError):
+    exit_code = 6
+    reason = "timeout"
+
+
+class WorkloadFailed(RlctlError):
+    exit_code = 7
+    reason = "workload_failed"
+
+
+class PartlyApplied(RlctlError):
+    exit_code = 8
+    reason = "partial"
+
+
+class Refused(RlctlError):
+    exit_code = 9
+    reason = "refused"

@@ -1,0 +1,84 @@
+"""Hyperparameters of every algorithm, so that a laptop without torch refuses a bad one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+
+from rlctl.spec.base import MUTABLE, Model, new_run, restart
+
+
+class Algorithm(Model):
+    """What the roles need to know of any algorithm. Rows are agent steps."""
+
+    needs_replay: ClassVar[bool] = False
+
+    name: Annotated[str, new_run("learner", "actor", "evaluator")]
+    segment_steps: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor")] = 20
+    """Steps of one segment: the length of the unroll that an actor sends."""
+    batch_rows: Annotated[int, Field(ge=1), restart("learner")] = 640
+    """Rows of one optimizer step over all ranks: a multiple of segment_steps."""
+    discount: Annotated[float, Field(ge=0, le=1), restart("learner"), MUTABLE] = 0.99
+    reward_clip: Annotated[float | None, Field(gt=0), restart("learner")] = None
+    """Rewards are clipped to [-reward_clip, reward_clip] before learning; evaluation reports them raw."""
+    max_lag_versions: Annotated[int, Field(ge=0), restart("learner")] = 8
+    """Segments whose first step is older than this many optimizer steps are counted and dropped by the learner."""
+    publish_every_updates: Annotated[int, Field(ge=1), restart("learner")] = 1
+    """Optimizer steps between two weight publications."""
+
+
+class Impala(Algorithm):
+    """V-trace actor-critic. Needs no replay. Losses are means over valid rows.
+
+    Source: Espeholt et al. 2018, arXiv:1802.01561.
+    """
+
+    name: Annotated[Literal["impala"], new_run("learner", "actor", "evaluator")] = "impala"
+    lam: Annotated[float, Field(ge=0, le=1), restart("learner"), MUTABLE] = 1.0
+    """Trace decay lambda."""
+    rho_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
+    c_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
+    pg_rho_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
+    optimizer: Annotated[Literal["rmsprop", "adam"], restart("learner")] = "rmsprop"
+    lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 6e-4
+    lr_decay_rows: Annotated[int | None, Field(ge=1), restart("learner")] = None
+    """The learning rate falls linearly to 0 over this many consumed rows; null keeps it constant."""
+    rmsprop_decay: Annotated[float, Field(gt=0, lt=1), restart("learner")] = 0.99
+    epsilon: Annotated[float, Field(gt=0), restart("learner")] = 1e-5
+    """Of the optimizer, outside the root."""
+    max_grad_norm: Annotated[float, Field(gt=0), restart("learner")] = 40.0
+    value_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.5
+    """Weight of half the squared value error."""
+    entropy_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.01
+    advantage_norm: Annotated[bool, restart("learner")] = False
+    """Scale the advantages of a batch to mean 0 and deviation 1 over its valid rows."""
+
+
+class Planned(Algorithm):
+    """An algorithm that a later release brings; its fields are accepted, the name is refused as not built yet."""
+
+    model_config = ConfigDict(extra="allow")
+    name: Annotated[Literal["appo", "apex_dqn", "r2d2", "sac"], new_run("learner", "actor", "evaluator")]
+
+
+class External(Algorithm):
+    """An algorithm of the user's own, `package.module:Class`; the class checks `params` in the role's environment."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"), new_run("learner", "actor", "evaluator")]
+    params: Annotated[dict[str, Any], restart("learner", "actor", "evaluator")] = {}
+
+
+def _tag(value: Any) -> str | None:
+    name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
+    if not isinstance(name, str):
+        return "impala" if name is None else None
+    if ":" in name:
+        return "external"
+    return name if name in ("impala",) else "planned"
+
+
+AnyAlgorithm = Annotated[
+    Annotated[Impala, Tag("impala")] | Annotated[Planned, Tag("planned")] | Annotated[External, Tag("external")],
+    Discriminator(_tag),
+]

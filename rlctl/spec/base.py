@@ -1,0 +1,60 @@
+"""The base of every spec class, and what a change of a field does to a live run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+Role = Literal["manager", "modelpool", "replay", "learner", "inference", "actor", "evaluator"]
+ROLES: tuple[Role, ...] = get_args(Role)
+"""In start order: a role may need those before it."""
+
+
+class Model(BaseModel):
+    """Frozen, closed (an unknown key is an error), and described by the docstrings below its fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Applies:
+    """What happens to a live run when a field changes, and which roles read the field.
+
+    Every leaf of the spec carries one. A role's run file holds exactly the fields that name the role, so its hash, and
+    with it a restart, depends on nothing else. A mark on a field that holds a model covers all of that model.
+    """
+
+    when: Literal["live", "restart", "new_run"]
+    roles: tuple[Role, ...]
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core)
+        if "$ref" in schema:
+            schema = {"allOf": [schema]}
+        return {**schema, "x-applies": self.when, "x-read-by": list(self.roles)}
+
+
+def live(*roles: Role) -> Applies:
+    """The change reaches the running processes; nothing restarts. Without roles, the backend acts on it."""
+    return Applies("live", roles)
+
+
+def restart(*roles: Role) -> Applies:
+    """The roles named are restarted; the learner goes on from its newest generation."""
+    return Applies("restart", roles)
+
+
+def new_run(*roles: Role) -> Applies:
+    """Experience or weights of before would no longer fit: refused on a live run."""
+    return Applies("new_run", roles)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutable:
+    """Marks a hyperparameter that population based training may change while a member lives."""
+
+
+MUTABLE = Mutable()

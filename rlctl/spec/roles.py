@@ -1,0 +1,93 @@
+"""The roles of a run: how many of each, and what one may use."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rlctl.spec.base import Model, live, restart
+from rlctl.spec.units import Cores, Memory
+
+OnPush = Literal["rolling", "checkpoint-restart", "next-run", "manual"]
+ResourceName = Annotated[str, Field(pattern=r"^[a-z0-9./-]{1,253}$")]
+
+
+class Manager(Model):
+    """Leases, matches, stop conditions, checkpoints, status. Exactly one."""
+
+    cpu: Annotated[Cores, restart("manager")] = 1.0
+    memory: Annotated[Memory, restart("manager")] = "512Mi"
+    on_push: Annotated[OnPush, live()] = "rolling"
+
+
+class ModelPool(Model):
+    """Serves weights: live versions from memory, kept ones from the volume."""
+
+    replicas: Annotated[int, Field(ge=1, le=64), live()] = 1
+    cpu: Annotated[Cores, restart("modelpool")] = 1.0
+    memory: Annotated[Memory, restart("modelpool")] = "1Gi"
+    on_push: Annotated[OnPush, live()] = "rolling"
+
+
+class Learner(Model):
+    """Consumes experience, publishes weights. Replicas are per population member."""
+
+    replicas: Annotated[int, Field(ge=1, le=512), live()] = 1
+    cpu: Annotated[Cores, restart("learner")] = 1.0
+    memory: Annotated[Memory, restart("learner")] = "4Gi"
+    gpu: Annotated[int, Field(ge=0, le=8), restart("learner")] = 0
+    on_push: Annotated[OnPush, live()] = "checkpoint-restart"
+
+
+class Actor(Model):
+    """Steps environments; infers locally unless `inference.mode` is central."""
+
+    replicas: Annotated[int, Field(ge=0, le=100_000), live()] = 1
+    max_replicas: Annotated[int | None, Field(ge=1, le=100_000), live()] = None
+    """The most that `scale` will accept; fixes the number of objects on a cluster. null: replicas, or 64 on one machine."""
+    envs: Annotated[int, Field(ge=1, le=65_536), restart("actor")] = 16
+    """Environments of one actor, stepped as one batch."""
+    cpu: Annotated[Cores, restart("actor")] = 1.0
+    memory: Annotated[Memory, restart("actor")] = "2Gi"
+    on_push: Annotated[OnPush, live()] = "rolling"
+
+
+class Evaluator(Model):
+    """Plays whole episodes with one pinned model; the only source of stop conditions."""
+
+    replicas: Annotated[int, Field(ge=0, le=1_000), live()] = 1
+    cpu: Annotated[Cores, restart("evaluator")] = 1.0
+    memory: Annotated[Memory, restart("evaluator")] = "2Gi"
+    on_push: Annotated[OnPush, live()] = "rolling"
+
+
+class Replay(Model):
+    """One shard of the replay each."""
+
+    replicas: Annotated[int, Field(ge=1, le=256), live()] = 1
+    cpu: Annotated[Cores, restart("replay")] = 1.0
+    memory: Annotated[Memory, restart("replay")] = "8Gi"
+    on_push: Annotated[OnPush, live()] = "rolling"
+
+
+class Inference(Model):
+    """Central inference for actors that only step simulators."""
+
+    replicas: Annotated[int, Field(ge=1, le=256), live()] = 1
+    cpu: Annotated[Cores, restart("inference")] = 1.0
+    memory: Annotated[Memory, restart("inference")] = "4Gi"
+    gpu: Annotated[int, Field(ge=0, le=8), restart("inference")] = 0
+    on_push: Annotated[OnPush, live()] = "rolling"
+
+
+class Roles(Model):
+    """One entry per role; what is left out takes its defaults, replay and inference are off until named."""
+
+    manager: Manager = Manager()
+    modelpool: ModelPool = ModelPool()
+    learner: Learner = Learner()
+    actor: Actor = Actor()
+    evaluator: Evaluator = Evaluator()
+    replay: Replay | None = None
+    inference: Inference | None = None

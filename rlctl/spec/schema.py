@@ -1,0 +1,188 @@
+"""The one schema: everything that a spec file can say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rlctl.spec.algorithms import AnyAlgorithm, Impala
+from rlctl.spec.base import Model, live, new_run, restart
+from rlctl.spec.roles import Roles
+from rlctl.spec.units import Seconds
+
+RunName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
+"""A DNS label of at most 40 characters: objects and folders add a suffix to it."""
+PolicyName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$")]
+ClassPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+
+
+class Env(Model):
+    """The simulator. `id` is a Gymnasium id (`CartPole-v1`, `ALE/Pong-v5`) or `module:attribute` of your own."""
+
+    id: Annotated[str, Field(min_length=1, max_length=200), new_run("actor", "evaluator")]
+    kwargs: Annotated[dict[str, Any], new_run("actor", "evaluator")] = {}
+    """Passed to the environment's constructor as they are."""
+    preset: Annotated[Literal["none", "atari"], new_run("actor", "evaluator")] = "none"
+    """atari: 84x84 grey, skip 4, stack 4, up to 30 no-ops at reset, no sticky actions."""
+    max_episode_steps: Annotated[int | None, Field(ge=1), new_run("actor", "evaluator")] = None
+    """Cut episodes here; null: what the environment registers."""
+    splits: Annotated[int, Field(ge=1, le=8), restart("actor")] = 1
+    """Groups that an actor steps in turn, so that one infers while another simulates."""
+
+
+class Network(Model):
+    """The network of a policy."""
+
+    torso: Annotated[Literal["auto", "mlp", "nature_cnn", "impala_cnn"] | ClassPath, new_run("learner", "actor", "evaluator")] = "auto"
+    """auto: mlp for vectors, nature_cnn for images; `package.module:Class` for a network of your own."""
+    hidden: Annotated[list[Annotated[int, Field(ge=1, le=65_536)]], new_run("learner", "actor", "evaluator")] = [64, 64]
+    """Widths of the layers of the mlp."""
+    activation: Annotated[Literal["tanh", "relu"], new_run("learner", "actor", "evaluator")] = "tanh"
+    core: Annotated[Literal["none", "lstm"], new_run("learner", "actor", "evaluator")] = "none"
+    """Memory between torso and heads."""
+    width: Annotated[int, Field(ge=1, le=65_536), new_run("learner", "actor", "evaluator")] = 256
+    """Features out of a convolutional torso, and units of the lstm."""
+    params: Annotated[dict[str, Any], new_run("learner", "actor", "evaluator")] = {}
+    """Keyword arguments of a network of your own."""
+
+
+class Policy(Model):
+    """One learning agent; a run has one, called main, unless `policies` says otherwise."""
+
+    algorithm: AnyAlgorithm = Impala()
+    model: Network = Network()
+    population: Annotated[int, Field(ge=1, le=256), new_run("manager", "learner")] = 1
+    like: Annotated[PolicyName | None, new_run("manager", "learner", "actor", "evaluator")] = None
+    """Take algorithm and model from this policy."""
+
+
+class InferenceMode(Model):
+    """Who computes actions."""
+
+    mode: Annotated[Literal["local", "central"], restart("actor")] = "local"
+    colocate: Annotated[Literal["none", "learner"], restart("learner")] = "none"
+    max_wait_ms: Annotated[float, Field(gt=0, le=10_000), restart("inference", "learner")] = 5.0
+    max_batch: Annotated[int | None, Field(ge=1), restart("inference", "learner")] = None
+
+
+class ReplayBuffer(Model):
+    """The replay of an off-policy algorithm, over all shards."""
+
+    capacity_rows: Annotated[int, Field(ge=1), restart("replay")] = 1_000_000
+    samples_per_insert: Annotated[float | None, Field(gt=0), restart("replay")] = None
+    min_rows: Annotated[int, Field(ge=1), restart("replay")] = 10_000
+
+
+class League(Model):
+    """Self-play against a growing set of frozen players."""
+
+    matchmaker: Annotated[str, live("manager")] = "pfsp"
+    freeze: Annotated[dict[str, float], live("manager")] = {"win_rate": 0.7}
+
+
+class Pbt(Model):
+    """Population based training of one policy."""
+
+    policy: Annotated[PolicyName, live("manager")] = "main"
+    objective: Annotated[Literal["eval_return", "elo"], live("manager")] = "eval_return"
+    every_rows: Annotated[int, Field(ge=1), live("manager")] = 5_000_000
+    mutate: Annotated[dict[str, list[float]], live("manager")] = {}
+
+
+class Stop(Model):
+    """The run has succeeded as soon as one of these holds; without any it runs until `down`."""
+
+    eval_return: Annotated[float | None, live("manager")] = None
+    """Mean raw return of one whole evaluation."""
+    rows: Annotated[int | None, Field(ge=1), live("manager")] = None
+    """Rows consumed by the learner."""
+    wall_time: Annotated[Seconds | None, live("manager")] = None
+    """Since the first `up`, pauses between `down` and `up` not counted."""
+
+
+class Evaluation(Model):
+    """Whole episodes with one pinned model, raw rewards."""
+
+    episodes: Annotated[int, Field(ge=1, le=100_000), live("manager")] = 100
+    every: Annotated[Seconds, live("manager")] = 10.0
+    """Between the starts of two evaluations; none starts for a model already evaluated."""
+    mode: Annotated[Literal["greedy", "sample"], live("manager")] = "greedy"
+    """How actions come from the policy."""
+    envs: Annotated[int | None, Field(ge=1, le=65_536), restart("evaluator")] = None
+    """Environments of one evaluator; null: 10, or episodes when that is less. Each plays the same number of episodes."""
+
+
+class Checkpoint(Model):
+    """Generations: weights, optimizer, random states and counters, from which a run goes on."""
+
+    every: Annotated[Seconds, live("manager")] = 60.0
+    keep: Annotated[int, Field(ge=1, le=10_000), live("manager")] = 3
+    """The newest that stay on disk; older ones are removed."""
+
+
+class Storage(Model):
+    """Where a run keeps its data."""
+
+    path: Annotated[str | None, Field(min_length=1), new_run()] = None
+    """On one machine a folder, relative to the spec file; null: $XDG_STATE_HOME/rlctl."""
+
+
+class Code(Model):
+    """The user's own package: put on PYTHONPATH on one machine, added to the image on a cluster."""
+
+    path: Annotated[str, Field(min_length=1), restart("learner", "actor", "evaluator")] = "."
+    """A folder, relative to the spec file."""
+    requirements: Annotated[str | None, restart("learner", "actor", "evaluator")] = None
+    """A requirements file for the image; on one machine rlctl only names what is missing."""
+
+
+class Kubernetes(Model):
+    """What only a cluster needs; everything else about it belongs into patches of the templates."""
+
+    expose: Annotated[Literal["clusterip", "loadbalancer"], live()] = "clusterip"
+    gang: Annotated[Literal["none", "kueue"], live()] = "none"
+
+
+class Spec(Model):
+    """One run."""
+
+    run: Annotated[RunName, new_run("manager", "modelpool", "replay", "learner", "inference", "actor", "evaluator")]
+    """Unique per user of a machine, or per namespace of a cluster."""
+    target: Annotated[Literal["local", "kubernetes"], new_run()] = "local"
+    seed: Annotated[int, Field(ge=0, lt=2**63), new_run("manager", "learner", "actor", "evaluator")] = 0
+    sync: Annotated[bool, new_run("manager", "learner", "actor")] = False
+    """Lock-step: batches in a fixed order, weights exactly one update old, equal weights from equal seeds."""
+    env: Env
+    algorithm: AnyAlgorithm | None = None
+    """Short for policies.main.algorithm."""
+    model: Network | None = None
+    """Short for policies.main.model."""
+    policies: dict[PolicyName, Policy] | None = None
+    roles: Roles = Roles()
+    inference: InferenceMode = InferenceMode()
+    replay: ReplayBuffer | None = None
+    league: League | None = None
+    pbt: Pbt | None = None
+    stop: Stop = Stop()
+    evaluation: Evaluation = Evaluation()
+    checkpoint: Checkpoint = Checkpoint()
+    storage: Storage = Storage()
+    code: Code | None = None
+    kubernetes: Kubernetes = Kubernetes()
+
+    def policy(self, name: str = "main") -> Policy:
+        """The policy of that name with its abbreviations and `like` resolved.
+
+        Raises:
+            KeyError: the spec has no such policy.
+        """
+        if self.policies is None:
+            if name != "main":
+                raise KeyError(name)
+            return Policy(algorithm=self.algorithm or Impala(), model=self.model or Network())
+        policy = self.policies[name]
+        if policy.like is None:
+            return policy
+        original = self.policy(policy.like)
+        return policy.model_copy(update={"algorithm": original.algorithm, "model": original.model})

@@ -1,0 +1,68 @@
+"""Quantities as a user writes them: cores, memory, time."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+_MEMORY_MIB = {"Ki": 1 / 1024, "Mi": 1.0, "Gi": 1024.0, "Ti": 1024.0**2, "K": 1e3 / 2**20, "M": 1e6 / 2**20, "G": 1e9 / 2**20}
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def cores(value: object) -> float:
+    """2, 0.5 or "500m" in cores.
+
+    Raises:
+        ValueError: not a positive quantity, or finer than a thousandth of a core.
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        amount = float(value)
+    elif isinstance(value, str) and re.fullmatch(r"[0-9]+m", value):
+        amount = int(value[:-1]) / 1000
+    else:
+        raise ValueError(f"must be cores, as in 2, 0.5 or 500m, got {value!r}")
+    if not 0.001 <= amount <= 1024:
+        raise ValueError(f"must be between 1m and 1024 cores, got {value!r}")
+    return amount
+
+
+def mebibytes(value: object) -> float:
+    """"512Mi" or "2Gi" in MiB.
+
+    Raises:
+        ValueError: no unit, an unknown unit, or not positive.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i|[KMG])", value) if isinstance(value, str) else None
+    if match is None or float(match[1]) <= 0:
+        raise ValueError(f"must be memory with its unit, as in 512Mi or 2Gi, got {value!r}")
+    return float(match[1]) * _MEMORY_MIB[match[2]]
+
+
+def _memory_text(value: object) -> str:
+    mebibytes(value)
+    return str(value).replace(" ", "")
+
+
+def seconds(value: object) -> float:
+    """30, "30s", "5m", "1h30m" or "2d" in seconds; a number without a unit is seconds.
+
+    Raises:
+        ValueError: not a duration, or not positive.
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        total = float(value)
+    elif isinstance(value, str) and re.fullmatch(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|[smhd]))+", value):
+        parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])", value)
+        total = sum(float(amount) * _SECONDS[unit] for amount, unit in parts)
+    else:
+        raise ValueError(f"must be a duration, as in 30s, 5m or 1h30m, got {value!r}")
+    if not 0 < total < 1e10:
+        raise ValueError(f"must be longer than zero, got {value!r}")
+    return total
+
+
+Cores = Annotated[float, BeforeValidator(cores), WithJsonSchema({"type": ["number", "string"], "examples": [2, "500m"]})]
+Memory = Annotated[str, BeforeValidator(_memory_text), WithJsonSchema({"type": "string", "examples": ["512Mi", "2Gi"]})]
+Seconds = Annotated[float, BeforeValidator(seconds), WithJsonSchema({"type": ["number", "string"], "examples": ["30s", "5m"]})]
