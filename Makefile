@@ -1,0 +1,49 @@
+# `make up` trains CartPole from nothing; `make test` runs everything that needs no cluster.
+PYTHON ?= python3
+VENV ?= .venv
+SPEC ?= specs/cartpole-impala.yaml
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INPUTS := pyproject.toml constraints.txt
+
+.PHONY: up test test-fast check format lint types clean
+
+up: $(VENV)/.local
+	$(BIN)/rlctl up $(SPEC)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not cluster"
+
+test-fast: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not cluster and not processes and not learning"
+
+check: lint types test-fast
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rlctl needs Python 3.11 or newer; choose one with: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "python3 cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+
+# torch by its own name first: its CPU build is enough, and whatever is there already stays
+$(VENV)/.local: $(INPUTS) | $(BIN)/python
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) -e ".[local]"
+	@touch $@
+
+$(VENV)/.dev: $(INPUTS) | $(BIN)/python
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) -e ".[dev]"
+	@touch $(VENV)/.local $@

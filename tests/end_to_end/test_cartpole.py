@@ -1,0 +1,92 @@
+"""The newcomer's path: one spec file, one command, a solved environment."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import Cli, wait_until
+
+SPECS = Path(__file__).parents[2] / "specs"
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+CARTPOLE = {
+    "env": {"id": "CartPole-v1"},
+    "algorithm": {"name": "impala"},
+    "roles": {"actor": {"envs": 8}},
+    "evaluation": {"episodes": 10, "every": "5s"},
+    "checkpoint": {"every": "3s"},
+}
+
+
+@pytest.mark.learning
+def test_up_ends_0_with_cartpole_solved_by_the_evaluator(cli: Cli) -> None:
+    done = cli("up", str(SPECS / "cartpole-impala.yaml"), timeout_s=400)
+
+    status = cli.status("cartpole")
+    assert status["phase"] == "finished"
+    assert status["evaluation"]["episodes"] == 100
+    assert status["evaluation"]["mean"] >= 475  # Gymnasium's own threshold for CartPole-v1
+    assert "475" in done.stdout
+    assert status["policies"]["main"]["ledger"]["balanced"]
+    assert cli("logs", "learner", "-o", "json").stdout
+    assert "finished" in cli("up", str(SPECS / "cartpole-impala.yaml")).stdout + done.stderr
+
+
+def test_the_life_of_a_run(cli: Cli) -> None:
+    spec = cli.spec("life", **CARTPOLE)
+    cli("up", spec, "-d")
+    cli("wait", "life", "--for", "steps=5000", "--timeout", "90s")
+    uid = cli.status("life")["uid"]
+
+    before = cli.pids("life", "actor"), cli.pids("life", "learner")
+    cli("scale", "actor=3")
+    wait_until(lambda: len(cli.status("life")["roles"]["actor"]) == 3, timeout_s=60, what="three actors")
+    assert cli.pids("life", "learner") == before[1]
+    assert cli.pids("life", "actor")[0] == before[0][0]
+
+    assert cli("logs", "actor", "--grep", "lease").stdout
+    cli("logs", "actor", "--grep", "no such words", exit_code=1)
+
+    wait_until(
+        lambda: (cli.status("life")["checkpoint"] or {"number": 0})["number"] >= 1, timeout_s=60, what="a generation"
+    )
+    cli("restart", "learner")
+    wait_until(lambda: cli.status("life")["resumed"] is not None, timeout_s=60, what="the learner to go on")
+    rows = cli.status("life")["resumed"]["rows"]
+    assert rows > 0
+
+    again = cli("up", spec, "-d")
+    assert "unchanged" in again.stdout + again.stderr
+    assert len(cli.pids("life", "actor")) == 3, "a second up keeps the live number of actors"
+
+    cli("down", "life")
+    assert not cli.pids("life", "actor")
+    assert cli.root("life").exists()
+    assert json.loads(cli("status", "life", "-o", "json").stdout)["uid"] == uid
+
+    cli("up", spec, "-d")
+    wait_until(
+        lambda: (cli.status("life")["resumed"] or {"rows": 0})["rows"] >= rows, timeout_s=90, what="a resumed run"
+    )
+    assert cli.status("life")["uid"] == uid
+
+
+def test_a_new_env_is_refused_and_a_new_learning_rate_restarts_the_learner_alone(cli: Cli) -> None:
+    spec = cli.spec("change", **CARTPOLE)
+    cli("up", spec, "-d")
+    cli("wait", "change", "--for", "steps=1000", "--timeout", "90s")
+    refused = cli("up", spec, "-d", "--set", "env.id=Acrobot-v1", exit_code=5)
+    assert "env.id" in refused.stderr
+
+    actors, learners = cli.pids("change", "actor"), cli.pids("change", "learner")
+    cli("up", spec, "-d", "--set", "algorithm.lr=0.0005")
+    wait_until(lambda: cli.pids("change", "learner") not in ([], learners), timeout_s=60, what="another learner")
+    assert cli.pids("change", "actor") == actors
+
+
+def test_an_environment_that_does_not_exist_fails_the_run_with_its_reason(cli: Cli) -> None:
+    spec = cli.spec("wrong", **{**CARTPOLE, "env": {"id": "NoSuchEnv-v0"}})
+    failed = cli("up", spec, exit_code=7, timeout_s=90)
+    assert "NoSuchEnv" in failed.stdout + failed.stderr
+    assert "Traceback" not in failed.stdout + failed.stderr

@@ -1,0 +1,53 @@
+"""What became of every row, while actors are killed without warning.
+
+`RLCTL_LEDGER_SECONDS=300 pytest tests/end_to_end/test_ledger.py` is the long form.
+"""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from tests.end_to_end.conftest import Cli, wait_until
+
+SECONDS = float(os.environ.get("RLCTL_LEDGER_SECONDS", "30"))
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(SECONDS + 240)]
+
+
+def test_the_ledger_balances_while_two_of_eight_actors_are_killed_every_ten_seconds(cli: Cli) -> None:
+    spec = cli.spec(
+        "ledger",
+        env={"id": "CartPole-v1"},
+        algorithm={"name": "impala", "segment_steps": 10, "batch_rows": 320, "max_lag_versions": 4},
+        roles={"actor": {"replicas": 8, "envs": 4, "cpu": 0.2}, "evaluator": {"replicas": 0}},
+    )
+    chance = random.Random(0)
+    cli("up", spec, "-d")
+    cli("wait", "ledger", "--for", "steps=2000", "--timeout", "120s")
+
+    killed = 0
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        for pid in chance.sample(cli.pids("ledger", "actor"), 2):
+            os.kill(pid, signal.SIGKILL)
+            killed += 1
+        time.sleep(10)
+        ledger = cli.status("ledger")["policies"]["main"]["ledger"]
+        assert ledger["balanced"], ledger
+    wait_until(lambda: len(cli.pids("ledger", "actor")) == 8, timeout_s=30, what="all actors to be back")
+    before = cli.status("ledger")["totals"]["consumed_rows"]
+    cli("wait", "ledger", "--for", f"steps={int(before) + 2000}", "--timeout", "60s")
+    cli("down", "ledger")
+
+    status = cli.status("ledger")
+    ledger = status["policies"]["main"]["ledger"]
+    print(f"killed {killed} actors in {SECONDS:g} s: {ledger}")
+    outcomes = ("consumed", "dropped", "stale", "fenced", "invalid", "lost", "in_flight")
+    assert ledger["produced"] == sum(ledger[outcome] for outcome in outcomes)
+    assert min(ledger.values()) >= 0
+    assert ledger["balanced"]
+    assert ledger["consumed"] > 0.9 * ledger["produced"]
+    assert ledger["consumed"] >= status["totals"]["updates"] * 320, "every update consumed one batch"
+    assert ledger["lost"] <= (killed + 8) * 3 * 10 * 4, "a kill loses at most what was on its way"

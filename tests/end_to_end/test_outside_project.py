@@ -1,0 +1,112 @@
+"""A project outside this repository brings its own environment and its own algorithm; no file of ours changes."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import Cli
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+ENVIRONMENT = '''
+import gymnasium
+import numpy as np
+
+
+class Guess(gymnasium.Env):
+    """Shown one of two lights, press the button below it: 1 for the right one, 20 times an episode."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def _see(self):
+        self.light = int(self.np_random.integers(2))
+        return np.eye(2, dtype=np.float32)[self.light]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 20
+        return self._see(), {}
+
+    def step(self, action):
+        reward = float(action == self.light)
+        self.left -= 1
+        return self._see(), reward, self.left == 0, False, {}
+'''
+
+ALGORITHM = '''
+from rlctl_agents.algorithms.base import Loss
+from rlctl_agents.algorithms.impala import Impala
+
+
+class Quiet(Impala):
+    """IMPALA of our own: the outside project scales the loss."""
+
+    def loss(self, batch):
+        loss = super().loss(batch)
+        return Loss(loss.total * 1.0, loss.rows, {**loss.metrics, "own_metric": loss.total.detach() * 0 + 7})
+'''
+
+
+def test_own_environment_and_own_algorithm_file_train(cli: Cli) -> None:
+    package = cli.folder / "lights"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "guess.py").write_text(ENVIRONMENT)
+    (package / "quiet.py").write_text(ALGORITHM)
+    spec = cli.spec(
+        "lights",
+        env={"id": "lights.guess:Guess"},
+        algorithm={
+            "name": "lights.quiet:Quiet",
+            "segment_steps": 10,
+            "batch_rows": 160,
+            "discount": 0.0,
+            "params": {"optimizer": "adam", "lr": 0.01, "entropy_coef": 0.0},
+        },
+        code={"path": "."},
+        roles={"actor": {"envs": 16}},
+        stop={"eval_return": 19.5},
+        evaluation={"episodes": 20, "every": "2s"},
+    )
+    cli("up", spec, timeout_s=240)
+
+    status = cli.status("lights")
+    assert status["phase"] == "finished"
+    assert status["evaluation"]["mean"] >= 19.5  # 10 is chance, 20 the optimum
+
+
+def test_a_fault_in_the_users_own_module_is_told_in_words(cli: Cli) -> None:
+    (cli.folder / "broken.py").write_text("import no_such_package_of_mine\n")
+    spec = cli.spec("broken", env={"id": "broken:Env"}, code={"path": "."}, stop={"rows": 1000})
+    failed = cli("up", spec, exit_code=7, timeout_s=90)
+    assert "no_such_package_of_mine" in failed.stdout + failed.stderr
+
+
+def test_the_scaffold_trains_from_a_wheel_in_an_empty_folder(cli: Cli, tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    repository = Path(__file__).parents[2]
+    site = tmp_path / "site"
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", repository],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    (wheel,) = (tmp_path / "dist").glob("rlctl-*.whl")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    packaged = Cli(empty, {**cli.env, "PYTHONPATH": str(site)})
+    where = "import rlctl, rlctl_agents; print(rlctl.__file__, rlctl_agents.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-c", where], cwd=empty, env=packaged.env, text=True, capture_output=True, check=True
+    ).stdout
+    assert found.count(str(site)) == 2, f"the wheel is not what runs: {found}"
+
+    packaged("init", "hello")
+    Cli(empty / "hello", packaged.env)("up", "spec.yaml", timeout_s=200)
+    assert packaged.status("hello")["phase"] == "finished"

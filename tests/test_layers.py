@@ -1,0 +1,131 @@
+"""Reads every import of the project and fails on an upward arrow or a wrong door (docs/architecture.md)."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# a module may import what stands above it in its own column; modules of one row do not import each other
+LAYERS = [
+    ["rlctl.errors"],
+    ["rlctl.spec"],
+    ["rlctl.plan"],
+    ["rlctl.render", "rlctl.backends"],
+    ["rlctl.cli"],
+    ["rlctl.__main__"],
+    ["rlctl_agents.types"],
+    ["rlctl_agents.wire", "rlctl_agents.envs", "rlctl_agents.models", "rlctl_agents.ops", "rlctl_agents.checkpoint"],
+    ["rlctl_agents.algorithms"],
+    ["rlctl_agents.roles"],
+    ["rlctl_agents.__main__"],
+]
+AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors")
+NOT_FOR_ALGORITHMS = ("rlctl_agents.wire", "rlctl_agents.envs", "rlctl_agents.checkpoint")
+DOORS = {
+    "jinja2": ["rlctl.render"],
+    "typer": ["rlctl.cli"],
+    "click": ["rlctl.cli"],
+    "rich": ["rlctl.cli"],
+    "yaml": ["rlctl.spec", "rlctl.cli", "rlctl.render"],
+    "supervisor": ["rlctl.backends.local"],
+    "psutil": ["rlctl.backends.local"],
+    "subprocess": ["rlctl.backends.local"],
+    "kubernetes": ["rlctl.backends.kubernetes"],
+    "zmq": ["rlctl_agents.wire"],
+    "zstandard": ["rlctl_agents.wire"],
+    "gymnasium": ["rlctl_agents.envs"],
+    "ale_py": ["rlctl_agents.envs.ale"],
+    "tensorboard": ["rlctl_agents.roles.tensorboard"],
+    "torch": ["rlctl_agents.models", "rlctl_agents.ops", "rlctl_agents.algorithms", "rlctl_agents.roles"],
+    "safetensors": ["rlctl_agents.models", "rlctl_agents.checkpoint"],
+    "signal": ["rlctl.cli", "rlctl.backends.local", "rlctl_agents.roles", "rlctl_agents.__main__"],
+    "pickle": [],
+    "dill": [],
+    "cloudpickle": [],
+}
+
+
+def module_name(path: Path) -> str:
+    relative = path.relative_to(ROOT / "agents" if path.is_relative_to(ROOT / "agents") else ROOT)
+    return ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
+
+
+SOURCES = {
+    module_name(path): path for folder in ("rlctl", "agents/rlctl_agents") for path in (ROOT / folder).rglob("*.py")
+}
+
+
+def imports(module: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(SOURCES[module].read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno}: relative import"
+            assert node.module
+            yield from (
+                (
+                    node.lineno,
+                    f"{node.module}.{alias.name}" if f"{node.module}.{alias.name}" in SOURCES else node.module,
+                )
+                for alias in node.names
+            )
+
+
+def layer(module: str) -> tuple[int, str] | None:
+    for depth, row in enumerate(LAYERS):
+        for prefix in row:
+            if module == prefix or module.startswith(prefix + "."):
+                return depth, prefix
+    return None
+
+
+def fault(module: str, imported: str) -> str | None:
+    doors = DOORS.get(imported.split(".")[0])
+    if doors is not None and not any(module == door or module.startswith(door + ".") for door in doors):
+        return f"only {doors or 'nobody'} may"
+    here, there = layer(module), layer(imported)
+    if here is None or there is None or here[1] == there[1]:
+        return None
+    if module.startswith("rlctl_agents.") and imported.startswith("rlctl."):
+        return None if imported.startswith(AGENTS_FROM_RLCTL) else "agents know only rlctl.spec and rlctl.errors"
+    if module.startswith("rlctl.") and imported.startswith("rlctl_agents"):
+        return "the command line never imports the agents"
+    if here[0] <= there[0]:
+        return "an arrow upward or sideways"
+    if module.startswith("rlctl_agents.algorithms") and imported.startswith(NOT_FOR_ALGORITHMS):
+        return "algorithms know only types, models and ops"
+    return None
+
+
+@pytest.mark.parametrize("module", sorted(SOURCES))
+def test_imports_point_downward_and_through_the_right_door(module: str) -> None:
+    faults = [
+        f"{module}:{line} imports {name}: {why}" for line, name in imports(module) if (why := fault(module, name))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_the_layer_check_sees_an_upward_arrow_and_a_wrong_door() -> None:
+    assert fault("rlctl.spec.load", "rlctl.cli.main")
+    assert fault("rlctl_agents.wire.rpc", "rlctl_agents.models.policy")
+    assert fault("rlctl.cli.main", "zmq")
+    assert fault("rlctl_agents.roles.manager", "pickle")
+    assert not fault("rlctl_agents.roles.learner", "rlctl_agents.algorithms.base")
+
+
+@pytest.mark.parametrize("module", sorted(SOURCES))
+def test_nothing_unpickles_or_starts_a_shell(module: str) -> None:
+    for node in ast.walk(ast.parse(SOURCES[module].read_text())):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            assert name not in {"torch.load", "eval", "exec", "os.system", "os.popen"}, (
+                f"{module}:{node.lineno}: {name}"
+            )
+            assert not any(
+                keyword.arg in {"shell", "allow_pickle"} and ast.unparse(keyword.value) == "True"
+                for keyword in node.keywords
+            ), f"{module}:{node.lineno}: {ast.unparse(node)[:80]}"
+            assert not name.endswith(("recv_pyobj", "send_pyobj")), f"{module}:{node.lineno}: {name}"
