@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
-from rlctl.spec.base import Role
+from pydantic import ValidationError
+
+from rlctl import __version__
+from rlctl.spec.base import ROLES, Applies, Role
+from rlctl.spec.checks import unsound
+from rlctl.spec.fields import as_written, leaves, normal
+from rlctl.spec.later import not_built
+from rlctl.spec.messages import in_words
+from rlctl.spec.schema import Spec
+from rlctl.spec.units import mebibytes
+from rlctl.spec.words import dotted, either, printable
+
+RUN_FILE_FORMAT: Final = 1
+LOCAL_MAX_ACTORS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +44,7 @@ class RolePlan:
     memory_mib: float
     gpu: int
     threads: int  # compute threads of one process: floor(cpu), at least 1
-    run_file: dict[str, Any]  # what the role reads, and nothing else; see `run_files`
+    run_file: dict[str, Any]  # what the role reads, and nothing else; see `make`
     hash: str  # 12 hex digits over run_file and resources: another hash is another process
     members: tuple[Member, ...] = ()  # learner: by index
 
@@ -41,15 +58,219 @@ class Plan:
     rlctl_version: str
     target: Literal["local", "kubernetes"]
     roles: tuple[RolePlan, ...]  # in start order
-    live: dict[str, Any]  # fields that apply live, by dotted path; the manager reads them again on request
+    live: dict[str, Any]  # the manager's live fields, in the shape of the spec; it reads them again on request
     code_path: str | None  # absolute folder for PYTHONPATH
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What one changed field does to one role of a live run."""
+class Document:
+    """One file or object as it is sent; `rlctl render` prints exactly these."""
 
-    role: str  # a role, or "" when the backend or nobody has to act
+    name: str  # relative path, unique: "supervisord.conf", "programs/actor.conf", "actor-1f0c....json"
+    text: str
+    role: str = ""  # "" when it belongs to no single role
+    origin: str = ""  # the template it came from, and patches merged into it
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one changed field does to one role of a live run. A refusal concerns the whole run and comes once."""
+
+    role: str  # a role, or "" when the backend or nobody has to act, and for a refusal
     action: Literal["live", "restart", "refuse"]
     path: str  # dotted path of the field
-    why: str  # "roles.actor.replicas: 4 -> 8"
+    why: str  # "roles.actor.replicas: 4 -> 8"; a refusal adds the reason and the way out
+
+
+def make(spec: Spec, *, uid: str, base: Path) -> Plan:
+    """Who runs, how many, with which resources and which part of the spec.
+
+    Args:
+        spec: checked by `rlctl.spec.load`.
+        uid: 32 hex digits.
+        base: folder of the spec file; `code.path` is relative to it.
+    """
+    plain = normal(spec)
+    roles = tuple(_role(plain, role, uid) for role in ROLES if getattr(plain.roles, role) is not None)
+    return Plan(
+        run=spec.run,
+        uid=uid,
+        rlctl_version=__version__,
+        target=spec.target,
+        roles=roles,
+        live=_pick(plain, lambda applies: applies.when == "live" and "manager" in applies.roles),
+        code_path=None if spec.code is None else str((base / spec.code.path).resolve()),
+    )
+
+
+def _role(spec: Spec, role: Role, uid: str) -> RolePlan:
+    section = getattr(spec.roles, role)
+    members = tuple(_members(spec)) if role == "learner" else ()
+    read = _pick(spec, lambda applies: applies.when != "live" and role in applies.roles)
+    read.setdefault("env", {"id": "-"})  # a spec cannot do without one, and this role does not look
+    run_file = {
+        "rlctl": __version__,
+        "format": RUN_FILE_FORMAT,
+        "run": spec.run,
+        "uid": uid,
+        "role": role,
+        "spec": read,
+    }
+    resources = {"cpu": section.cpu, "memory_mib": mebibytes(section.memory), "gpu": getattr(section, "gpu", 0)}
+    return RolePlan(
+        role=role,
+        replicas=len(members) if role == "learner" else getattr(section, "replicas", 1),
+        **resources,
+        threads=max(1, int(section.cpu)),
+        run_file=run_file,
+        hash=_digest({"run_file": run_file, **resources}),
+        members=members,
+    )
+
+
+def _members(spec: Spec) -> Iterator[Member]:
+    for name, policy in (spec.policies or {}).items():
+        for member in range(policy.population):
+            for rank in range(spec.roles.learner.replicas):
+                yield Member(name, member, rank)
+
+
+def _pick(spec: Spec, wanted: Callable[[Applies], bool]) -> dict[str, Any]:
+    """The leaves whose mark is wanted, in the shape of the spec; sections without any are left out."""
+    values = spec.model_dump(mode="json")
+    picked: dict[str, Any] = {}
+    for path, _, applies in leaves(spec):
+        if wanted(applies):
+            source, place = values, picked
+            for key in path[:-1]:
+                source, place = source[key], place.setdefault(key, {})
+            place[path[-1]] = source[path[-1]]
+    return picked
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def changes(old: Spec, new: Spec) -> list[Change]:
+    """What has to happen to a live run of `old` so that it becomes a run of `new`, in the order of the schema.
+
+    A field is judged by the mark that it carries. Two spellings of the same run (`algorithm` at the top or below
+    `policies`, `like` or written out, 2Gi or 2048Mi) differ in nothing.
+    """
+    before, after = normal(old), normal(new)
+    found: list[Change] = []
+    settled: list[tuple[str, ...]] = []  # sections of which everything is said
+    for path, was, now, what in _whole_sections(before, after):
+        settled.append(path)
+        found.append(_refusal(new, path, was, now) if what == "refuse" else _change(new, path, was, now, ""))
+    old_leaves = {leaf.path: leaf for leaf in leaves(before)}
+    new_leaves = {leaf.path: leaf for leaf in leaves(after)}
+    for path in dict.fromkeys([*new_leaves, *old_leaves]):
+        leaf = new_leaves.get(path) or old_leaves[path]
+        was = old_leaves[path].value if path in old_leaves else None
+        now = new_leaves[path].value if path in new_leaves else None
+        if was == now or any(path[: len(section)] == section for section in settled):
+            continue
+        if leaf.applies.when == "new_run":
+            found.append(_refusal(new, path, was, now))
+        elif old.sync and path[-2:] in _STREAMS:
+            found.append(_refusal(new, path, was, now, "sync fixes which streams make a batch"))
+        elif path == ("roles", "actor", "replicas") and new.roles.actor.replicas > max_actors(new):
+            why = f"{_was_now(new, path, was, now)}: more than roles.actor.max_replicas {max_actors(new)}; raise it"
+            found.append(Change("", "refuse", dotted(path), why))
+        else:
+            action: Literal["live", "restart"] = "live" if leaf.applies.when == "live" else "restart"
+            there = [role for role in leaf.applies.roles if getattr(after.roles, role) is not None]
+            found += [_change(new, path, was, now, role, action) for role in there]
+            found += [] if there else [_change(new, path, was, now, "")]
+    return found
+
+
+_STREAMS: Final = (
+    ("actor", "replicas"),
+    ("actor", "envs"),
+    ("algorithm", "segment_steps"),
+    ("algorithm", "batch_rows"),
+)
+
+
+def _whole_sections(before: Spec, after: Spec) -> Iterator[tuple[tuple[str, ...], Any, Any, Literal["refuse", "live"]]]:
+    """Sections that came, went, or hold something of another kind: path, a word for what was and for what is."""
+    old, new = before.policies or {}, after.policies or {}
+    for name in dict.fromkeys([*new, *old]):
+        if name not in old or name not in new:
+            yield ("policies", name), _given(name in old), _given(name in new), "refuse"
+        elif old[name].algorithm.name != new[name].algorithm.name:
+            path = ("policies", name, "algorithm")
+            yield path, old[name].algorithm.name, new[name].algorithm.name, "refuse"
+    for role in ROLES:
+        had, has = getattr(before.roles, role) is not None, getattr(after.roles, role) is not None
+        if had != has:
+            yield ("roles", role), _given(had), _given(has), "live"
+
+
+def _given(given: bool) -> str:
+    return "given" if given else "absent"
+
+
+def _refusal(spec: Spec, path: tuple[str, ...], was: Any, now: Any, reason: str = "") -> Change:
+    if path == ("run",):
+        reason, way_out = "another name is another run", "`rlctl up` starts it"
+    else:
+        reason, way_out = reason or "fixed for the life of a run", "start a new run: change `run:`"
+    return Change("", "refuse", _shown(spec, path), f"{_was_now(spec, path, was, now)}: {reason}; {way_out}")
+
+
+def _change(
+    spec: Spec, path: tuple[str, ...], was: Any, now: Any, role: str, action: Literal["live", "restart"] = "live"
+) -> Change:
+    return Change(role, action, _shown(spec, path), _was_now(spec, path, was, now))
+
+
+def _shown(spec: Spec, path: tuple[str, ...]) -> str:
+    name = ("name",) if path[-1] == "algorithm" else ()
+    return dotted(as_written(spec, (*path, *name)))
+
+
+def _was_now(spec: Spec, path: tuple[str, ...], was: Any, now: Any) -> str:
+    return f"{_shown(spec, path)}: {_written(was)} -> {_written(now)}"
+
+
+def _written(value: Any) -> str:
+    text = printable(value) if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def max_actors(spec: Spec) -> int:
+    """The most actors that `scale` accepts."""
+    actor = spec.roles.actor
+    spare = LOCAL_MAX_ACTORS if spec.target == "local" else 0
+    return actor.max_replicas if actor.max_replicas is not None else max(actor.replicas, spare)
+
+
+def why_not_scale(spec: Spec, role: str, replicas: int) -> str | None:
+    """Why a live run of `spec` cannot have so many replicas of a role, with the way out; None when it can."""
+    section = getattr(spec.roles, role, None) if role in ROLES else None
+    if section is None:
+        there = [name for name in ROLES if getattr(spec.roles, name) is not None]
+        return f"{role}: this run has no such role; it has {either(there)}"
+    if "replicas" not in type(section).model_fields:
+        return f"{role}: a run has exactly one"
+    try:
+        wanted = type(section).model_validate({"replicas": replicas}, strict=True)
+    except ValidationError as error:
+        return f"roles.{role}.replicas: {in_words(error.errors(include_url=False)[0])}"
+    resized = section.model_copy(update={"replicas": wanted.replicas})
+    scaled = spec.model_copy(update={"roles": spec.roles.model_copy(update={role: resized})})
+    if later := [fault for fault in not_built(scaled) if fault.path == ("roles", role, "replicas")]:
+        return f"roles.{role}.replicas: {later[0].message}"
+    if role == "actor" and replicas > max_actors(spec):
+        return (
+            f"roles.actor.replicas: {replicas} is more than roles.actor.max_replicas {max_actors(spec)}; raise it first"
+        )
+    refused = [change.why for change in changes(spec, scaled) if change.action == "refuse"]
+    known = set(unsound(spec))
+    refused += [f"{dotted(fault.path)}: {fault.message}" for fault in unsound(scaled) if fault not in known]
+    return refused[0] if refused else None

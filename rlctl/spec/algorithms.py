@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from rlctl.spec.base import MUTABLE, Model, new_run, restart
+from rlctl.spec.base import CLASS_PATH, MUTABLE, Model, new_run, restart
 
 
 class Algorithm(Model):
@@ -15,8 +15,9 @@ class Algorithm(Model):
     needs_replay: ClassVar[bool] = False
 
     name: Annotated[str, new_run("learner", "actor", "evaluator")]
-    segment_steps: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor")] = 20
-    """Steps of one segment: the length of the unroll that an actor sends."""
+    segment_steps: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator")] = 20
+    """Steps of one segment: the length of the unroll that an actor sends. Part of the experience schema, which an
+    evaluator announces as well."""
     batch_rows: Annotated[int, Field(ge=1), restart("learner")] = 640
     """Rows of one optimizer step over all ranks: a multiple of segment_steps."""
     discount: Annotated[float, Field(ge=0, le=1), restart("learner"), MUTABLE] = 0.99
@@ -65,20 +66,27 @@ class Planned(Algorithm):
 class External(Algorithm):
     """An algorithm of the user's own, `package.module:Class`; the class checks `params` in the role's environment."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"), new_run("learner", "actor", "evaluator")]
+    name: Annotated[str, Field(pattern=CLASS_PATH), new_run("learner", "actor", "evaluator")]
     params: Annotated[dict[str, Any], restart("learner", "actor", "evaluator")] = {}
 
 
-def _tag(value: Any) -> str | None:
+KINDS: dict[str, type[Algorithm]] = {"impala": Impala, "planned": Planned, "external": External}
+"""By tag; the tag of an algorithm of ours is its name."""
+NEED_REPLAY = ("apex_dqn", "r2d2", "sac")
+"""Names of ours, built or not, that learn from a replay."""
+
+
+def tag(value: Any) -> str | None:
+    """Which class an `algorithm:` section is meant for; None when its name is not text. No name means impala."""
     name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
     if not isinstance(name, str):
         return "impala" if name is None else None
     if ":" in name:
         return "external"
-    return name if name in ("impala",) else "planned"
+    return name if name in KINDS and name != "external" else "planned"
 
 
 AnyAlgorithm = Annotated[
     Annotated[Impala, Tag("impala")] | Annotated[Planned, Tag("planned")] | Annotated[External, Tag("external")],
-    Discriminator(_tag),
+    Discriminator(tag),
 ]

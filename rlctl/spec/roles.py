@@ -10,7 +10,6 @@ from rlctl.spec.base import Model, live, restart
 from rlctl.spec.units import Cores, Memory
 
 OnPush = Literal["rolling", "checkpoint-restart", "next-run", "manual"]
-ResourceName = Annotated[str, Field(pattern=r"^[a-z0-9./-]{1,253}$")]
 
 
 class Manager(Model):
@@ -45,7 +44,9 @@ class Actor(Model):
 
     replicas: Annotated[int, Field(ge=0, le=100_000), live()] = 1
     max_replicas: Annotated[int | None, Field(ge=1, le=100_000), live()] = None
-    """The most that `scale` will accept; fixes the number of objects on a cluster. null: replicas, or 64 on one machine."""
+    """The most that `scale` will accept; fixes the number of objects on a cluster.
+
+    null: replicas, but at least 64 on one machine."""
     envs: Annotated[int, Field(ge=1, le=65_536), restart("actor")] = 16
     """Environments of one actor, stepped as one batch."""
     cpu: Annotated[Cores, restart("actor")] = 1.0

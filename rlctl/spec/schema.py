@@ -7,14 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rlctl.spec.algorithms import AnyAlgorithm, Impala
-from rlctl.spec.base import Model, live, new_run, restart
+from rlctl.spec.base import CLASS_PATH, Model, live, new_run, restart
 from rlctl.spec.roles import Roles
 from rlctl.spec.units import Seconds
 
-RunName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
+RUN_NAME = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 """A DNS label of at most 40 characters: objects and folders add a suffix to it."""
-PolicyName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$")]
-ClassPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+POLICY_NAME = r"^[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$"
+PolicyName = Annotated[str, Field(pattern=POLICY_NAME)]
+ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]
 
 
 class Env(Model):
@@ -34,7 +35,9 @@ class Env(Model):
 class Network(Model):
     """The network of a policy."""
 
-    torso: Annotated[Literal["auto", "mlp", "nature_cnn", "impala_cnn"] | ClassPath, new_run("learner", "actor", "evaluator")] = "auto"
+    torso: Annotated[
+        Literal["auto", "mlp", "nature_cnn", "impala_cnn"] | ClassPath, new_run("learner", "actor", "evaluator")
+    ] = "auto"
     """auto: mlp for vectors, nature_cnn for images; `package.module:Class` for a network of your own."""
     hidden: Annotated[list[Annotated[int, Field(ge=1, le=65_536)]], new_run("learner", "actor", "evaluator")] = [64, 64]
     """Widths of the layers of the mlp."""
@@ -53,8 +56,8 @@ class Policy(Model):
     algorithm: AnyAlgorithm = Impala()
     model: Network = Network()
     population: Annotated[int, Field(ge=1, le=256), new_run("manager", "learner")] = 1
-    like: Annotated[PolicyName | None, new_run("manager", "learner", "actor", "evaluator")] = None
-    """Take algorithm and model from this policy."""
+    like: Annotated[PolicyName | None, new_run()] = None
+    """Take algorithm and model from this policy. No role reads it: what a change does is what these two change."""
 
 
 class InferenceMode(Model):
@@ -110,7 +113,9 @@ class Evaluation(Model):
     mode: Annotated[Literal["greedy", "sample"], live("manager")] = "greedy"
     """How actions come from the policy."""
     envs: Annotated[int | None, Field(ge=1, le=65_536), restart("evaluator")] = None
-    """Environments of one evaluator; null: 10, or episodes when that is less. Each plays the same number of episodes."""
+    """Environments of one evaluator; null: 10, or episodes when that is less.
+
+    Each plays the same number of episodes."""
 
 
 class Checkpoint(Model):
@@ -147,7 +152,11 @@ class Kubernetes(Model):
 class Spec(Model):
     """One run."""
 
-    run: Annotated[RunName, new_run("manager", "modelpool", "replay", "learner", "inference", "actor", "evaluator")]
+    run: Annotated[
+        str,
+        Field(pattern=RUN_NAME),
+        new_run("manager", "modelpool", "replay", "learner", "inference", "actor", "evaluator"),
+    ]
     """Unique per user of a machine, or per namespace of a cluster."""
     target: Annotated[Literal["local", "kubernetes"], new_run()] = "local"
     seed: Annotated[int, Field(ge=0, lt=2**63), new_run("manager", "learner", "actor", "evaluator")] = 0
@@ -158,7 +167,8 @@ class Spec(Model):
     """Short for policies.main.algorithm."""
     model: Network | None = None
     """Short for policies.main.model."""
-    policies: dict[PolicyName, Policy] | None = None
+    policies: Annotated[dict[PolicyName, Policy], Field(min_length=1)] | None = None
+    """Several agents that learn side by side, by name; leaves out `algorithm` and `model` above."""
     roles: Roles = Roles()
     inference: InferenceMode = InferenceMode()
     replay: ReplayBuffer | None = None
@@ -186,3 +196,9 @@ class Spec(Model):
             return policy
         original = self.policy(policy.like)
         return policy.model_copy(update={"algorithm": original.algorithm, "model": original.model})
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of a spec file, for editors; `x-applies` and `x-read-by` say what a change of a field does."""
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": dialect, **Spec.model_json_schema(), "title": "rlctl spec"}

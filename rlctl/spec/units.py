@@ -7,7 +7,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-_MEMORY_MIB = {"Ki": 1 / 1024, "Mi": 1.0, "Gi": 1024.0, "Ti": 1024.0**2, "K": 1e3 / 2**20, "M": 1e6 / 2**20, "G": 1e9 / 2**20}
+from rlctl.spec.words import show
+
+_MEMORY_BYTES = {"Ti": 2**40, "Gi": 2**30, "G": 10**9, "Mi": 2**20, "M": 10**6, "Ki": 2**10, "K": 10**3}  # by size
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -19,30 +21,36 @@ def cores(value: object) -> float:
     """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         amount = float(value)
-    elif isinstance(value, str) and re.fullmatch(r"[0-9]+m", value):
+    elif isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}m", value):
         amount = int(value[:-1]) / 1000
     else:
-        raise ValueError(f"must be cores, as in 2, 0.5 or 500m, got {value!r}")
+        raise ValueError(f"must be cores, as in 2, 0.5 or 500m, got {show(value)}")
     if not 0.001 <= amount <= 1024:
-        raise ValueError(f"must be between 1m and 1024 cores, got {value!r}")
+        raise ValueError(f"must be between 1m and 1024 cores, got {show(value)}")
     return amount
 
 
 def mebibytes(value: object) -> float:
-    """"512Mi" or "2Gi" in MiB.
+    """ "512Mi" or "2Gi" in MiB.
 
     Raises:
         ValueError: no unit, an unknown unit, or not positive.
     """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i|[KMG])", value) if isinstance(value, str) else None
+    return _bytes(value) / 2**20
+
+
+def _bytes(value: object) -> float:
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([KMGT]i|[KMG])", value) if isinstance(value, str) else None
     if match is None or float(match[1]) <= 0:
-        raise ValueError(f"must be memory with its unit, as in 512Mi or 2Gi, got {value!r}")
-    return float(match[1]) * _MEMORY_MIB[match[2]]
+        raise ValueError(f"must be memory with its unit, as in 512Mi or 2Gi, got {show(value)}")
+    return float(match[1]) * _MEMORY_BYTES[match[2]]
 
 
 def _memory_text(value: object) -> str:
-    mebibytes(value)
-    return str(value).replace(" ", "")
+    """The same amount in one spelling (`2Gi` for `2048Mi`), so that another spelling restarts nothing."""
+    amount = _bytes(value)
+    unit = next((unit for unit, size in _MEMORY_BYTES.items() if amount % size == 0), None)
+    return f"{int(amount // _MEMORY_BYTES[unit])}{unit}" if unit else str(value).replace(" ", "")
 
 
 def seconds(value: object) -> float:
@@ -53,16 +61,20 @@ def seconds(value: object) -> float:
     """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         total = float(value)
-    elif isinstance(value, str) and re.fullmatch(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|[smhd]))+", value):
+    elif isinstance(value, str) and re.fullmatch(r"(?:[0-9]{1,12}(?:\.[0-9]{1,9})?(?:ms|[smhd])){1,8}", value):
         parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])", value)
         total = sum(float(amount) * _SECONDS[unit] for amount, unit in parts)
     else:
-        raise ValueError(f"must be a duration, as in 30s, 5m or 1h30m, got {value!r}")
+        raise ValueError(f"must be a duration, as in 30s, 5m or 1h30m, got {show(value)}")
     if not 0 < total < 1e10:
-        raise ValueError(f"must be longer than zero, got {value!r}")
+        raise ValueError(f"must be longer than zero and shorter than 300 years, got {show(value)}")
     return total
 
 
-Cores = Annotated[float, BeforeValidator(cores), WithJsonSchema({"type": ["number", "string"], "examples": [2, "500m"]})]
+Cores = Annotated[
+    float, BeforeValidator(cores), WithJsonSchema({"type": ["number", "string"], "examples": [2, "500m"]})
+]
 Memory = Annotated[str, BeforeValidator(_memory_text), WithJsonSchema({"type": "string", "examples": ["512Mi", "2Gi"]})]
-Seconds = Annotated[float, BeforeValidator(seconds), WithJsonSchema({"type": ["number", "string"], "examples": ["30s", "5m"]})]
+Seconds = Annotated[
+    float, BeforeValidator(seconds), WithJsonSchema({"type": ["number", "string"], "examples": ["30s", "5m"]})
+]

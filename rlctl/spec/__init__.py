@@ -1,0 +1,22 @@
+"""The spec: its schema, and the way from files to a checked object. Nothing here imports torch, numpy or zmq."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlctl.spec.findings import Machine
+    from rlctl.spec.loading import Loaded, load
+    from rlctl.spec.schema import Spec, json_schema
+
+__all__ = ["Loaded", "Machine", "Spec", "json_schema", "load"]
+
+_HOMES = {"Loaded": "loading", "load": "loading", "Machine": "findings", "Spec": "schema", "json_schema": "schema"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imported at first use: who only asks `rlctl.spec.layout` for a folder does not wait for pydantic."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

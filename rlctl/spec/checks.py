@@ -1,0 +1,167 @@
+"""Rules over several fields: what cannot work, with the arithmetic shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from math import gcd
+from pathlib import Path
+
+from rlctl.spec import fields
+from rlctl.spec.algorithms import NEED_REPLAY, Algorithm, External, Impala
+from rlctl.spec.messages import Fault
+from rlctl.spec.schema import Spec
+from rlctl.spec.words import closest, either, number, printable
+
+Keys = tuple[str, ...]
+_ACTORS, _ENVS = ("roles", "actor", "replicas"), ("roles", "actor", "envs")
+DEFAULT_EVALUATION_ENVS = 10
+
+
+def impossible(spec: Spec, base: Path) -> Iterator[Fault]:
+    """What must be refused.
+
+    Args:
+        spec: valid field by field.
+        base: folder that `code` is relative to.
+    """
+    yield from unsound(spec)
+    yield from _code(spec, base)
+
+
+def unsound(spec: Spec) -> Iterator[Fault]:
+    """What must be refused wherever the spec lies."""
+    yield from _roles(spec)
+    yield from _likes(spec)
+    plain = fields.folded(spec)
+    for name, policy in (plain.policies or {}).items():
+        path = fields.as_written(spec, ("policies", name, "algorithm"))
+        for fault in _algorithm(spec, policy.algorithm, path) if policy.like is None else ():
+            yield fault._replace(rests_on=(*fault.rests_on, (*path, "name")))
+    yield from _replay(spec, plain)
+
+
+def _roles(spec: Spec) -> Iterator[Fault]:
+    actor, evaluator = spec.roles.actor, spec.roles.evaluator
+    if actor.max_replicas is not None and actor.max_replicas < actor.replicas:
+        message = f"must be at least roles.actor.replicas, got {actor.max_replicas} < {actor.replicas}"
+        yield Fault(("roles", "actor", "max_replicas"), message, (_ACTORS,))
+    if spec.stop.eval_return is not None and evaluator.replicas == 0:
+        message = "needs an evaluator: set roles.evaluator.replicas to at least 1, got 0"
+        yield Fault(("stop", "eval_return"), message, (("roles", "evaluator", "replicas"),))
+    episodes, envs = spec.evaluation.episodes, spec.evaluation.envs
+    players = min(DEFAULT_EVALUATION_ENVS, episodes) if envs is None else envs
+    if episodes % players:
+        default = " (evaluation.envs by default)" if envs is None else ""
+        message = (
+            f"each environment plays the same number of episodes, and {episodes} / {players}{default} leaves"
+            f" {episodes % players} over; choose {either(_multiples(episodes, players))} episodes, or other"
+            " evaluation.envs"
+        )
+        yield Fault(("evaluation", "episodes"), message, (("evaluation", "envs"),))
+
+
+def _multiples(value: int, of: int) -> list[str]:
+    """The multiples next to a value, without 0."""
+    low = value - value % of
+    return [str(multiple) for multiple in (low, low + of) if multiple > 0]
+
+
+def _code(spec: Spec, base: Path) -> Iterator[Fault]:
+    if spec.code is None:
+        return
+    folder = base / spec.code.path
+    if not os.path.isdir(folder):  # unlike Path.is_dir, False as well for what cannot be looked at
+        what = "is a file; name its folder" if os.path.exists(folder) else f"no such folder: {printable(str(folder))}"
+        yield Fault(("code", "path"), what)
+    if spec.code.requirements is not None and not os.path.isfile(base / spec.code.requirements):
+        yield Fault(("code", "requirements"), f"no such file: {printable(str(base / spec.code.requirements))}")
+
+
+def _likes(spec: Spec) -> Iterator[Fault]:
+    policies = spec.policies or {}
+    for section in ("algorithm", "model"):
+        if policies and getattr(spec, section) is not None:
+            first = next(iter(policies))
+            message = f"`policies` is given too; move it to policies.{first}.{section}, or remove one of them"
+            yield Fault((section,), message, (("policies",),))
+    for name, policy in policies.items():
+        path = ("policies", name, "like")
+        seen = [name]
+        while policy.like is not None and policy.like in policies and policy.like not in seen:
+            seen.append(policy.like)
+            policy = policies[policy.like]
+        if policy.like is None:
+            pass
+        elif policy.like not in policies:
+            if policy is policies[name]:  # otherwise the policy that says so is reported
+                near = closest(policy.like, [other for other in policies if other != name])
+                hint = f"; did you mean `{near}`?" if near else f"; there is {either(list(policies))}"
+                yield Fault(path, f"no policy `{policy.like}`{hint}")
+        elif policy.like == name:
+            yield Fault(path, f"goes in a circle: {' -> '.join([*seen, name])}")
+        if policies[name].like is not None:
+            for section in ("algorithm", "model"):
+                if section in policies[name].model_fields_set:
+                    message = f"`like: {policies[name].like}` brings one already; remove `like` or this"
+                    yield Fault(("policies", name, section), message, (path,))
+
+
+def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
+    if isinstance(algorithm, Impala) and algorithm.c_max > algorithm.rho_max:
+        got = f"c_max {number(algorithm.c_max)} > rho_max {number(algorithm.rho_max)}"
+        yield Fault((*path, "c_max"), f"must not exceed rho_max, got {got}", ((*path, "rho_max"),))
+    if not isinstance(algorithm, (Impala, External)):
+        return
+    steps, batch, lag = algorithm.segment_steps, algorithm.batch_rows, algorithm.max_lag_versions
+    if batch % steps:
+        message = (
+            f"must be a multiple of segment_steps, got {batch} = {batch // steps} x {steps} + {batch % steps};"
+            f" choose {either(_multiples(batch, steps))}"
+        )
+        yield Fault((*path, "batch_rows"), message, ((*path, "segment_steps"),))
+    elif spec.sync:
+        yield from _lock_step(spec, algorithm, path)
+    block = spec.roles.actor.envs * steps
+    filled = batch - gcd(batch, block)  # the most rows that wait in a batch which the next block would complete
+    if not spec.sync and lag * batch < filled + block:
+        message = (
+            f"the learner accepts max_lag_versions x batch_rows = {lag} x {batch} = {lag * batch} rows at a time, which"
+            f" cannot hold an unfinished batch ({filled}) and the next block of an actor (envs x segment_steps ="
+            f" {spec.roles.actor.envs} x {steps} = {block}): choose at least"
+            f" {-(-(filled + block) // batch)}, or fewer envs"
+        )
+        rests_on = ((*path, "batch_rows"), (*path, "segment_steps"), _ENVS)
+        yield Fault((*path, "max_lag_versions"), message, rests_on)
+
+
+def _lock_step(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
+    actors, envs = spec.roles.actor.replicas, spec.roles.actor.envs
+    steps, batch = algorithm.segment_steps, algorithm.batch_rows
+    if actors * envs * steps != batch:
+        message = (
+            "with sync a batch is one segment of every environment: actors x envs x segment_steps ="
+            f" {actors} x {envs} x {steps} = {actors * envs * steps} rows, got {batch}"
+        )
+        yield Fault((*path, "batch_rows"), message, ((*path, "segment_steps"), _ACTORS, _ENVS, ("sync",)))
+    if algorithm.publish_every_updates != 1:
+        message = f"with sync the actors need every version: must be 1, got {algorithm.publish_every_updates}"
+        yield Fault((*path, "publish_every_updates"), message, (("sync",),))
+    if algorithm.max_lag_versions < 2:
+        message = f"with sync two batches are under way at a time: must be at least 2, got {algorithm.max_lag_versions}"
+        yield Fault((*path, "max_lag_versions"), message, (("sync",),))
+
+
+def _replay(spec: Spec, plain: Spec) -> Iterator[Fault]:
+    if spec.sync and spec.roles.learner.replicas != 1:
+        message = f"with sync there is exactly one learner, got {spec.roles.learner.replicas}"
+        yield Fault(("roles", "learner", "replicas"), message, (("sync",),))
+    algorithms = [policy.algorithm for policy in (plain.policies or {}).values()]
+    if any(isinstance(it, External) or it.name in NEED_REPLAY for it in algorithms):
+        return
+    names = either(sorted({it.name for it in algorithms}))
+    message = f"not used by {names}; remove it or choose {either(NEED_REPLAY)}"
+    rests_on = [(*fields.as_written(spec, ("policies", name, "algorithm")), "name") for name in plain.policies or {}]
+    for path, section in ((("replay",), spec.replay), (("roles", "replay"), spec.roles.replay)):
+        if section is not None:
+            yield Fault(path, message, tuple(rests_on))

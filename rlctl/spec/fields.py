@@ -1,0 +1,142 @@
+"""What the schema says about a path, and the leaves of a spec with their marks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from rlctl.spec.algorithms import KINDS, tag
+from rlctl.spec.base import Applies, Model
+from rlctl.spec.schema import Spec
+from rlctl.spec.words import Path
+
+
+class Leaf(NamedTuple):
+    """A field that holds a value, not a section."""
+
+    path: tuple[str, ...]
+    value: Any
+    applies: Applies
+
+
+def mark(model: type[Model], name: str) -> Applies | None:
+    """The mark of a field; None where the field holds a section whose own fields are marked."""
+    return next((item for item in model.model_fields[name].metadata if isinstance(item, Applies)), None)
+
+
+def leaves(section: Model, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
+    """Every leaf below a section, in the order of the schema; sections that are not given have none."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        applies = mark(type(section), name)
+        if applies is not None:
+            yield Leaf((*path, name), value, applies)
+        elif isinstance(value, Model):
+            yield from leaves(value, (*path, name))
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                yield from leaves(item, (*path, name, key))
+
+
+def folded(spec: Spec) -> Spec:
+    """The same spec with `algorithm` and `model` below `policies`, as far as they are not there already."""
+    policies = spec.policies or {"main": spec.policy()}
+    return spec.model_copy(update={"policies": policies, "algorithm": None, "model": None})
+
+
+def normal(spec: Spec) -> Spec:
+    """The same spec with every policy below `policies`, and with what `like` brings in its place.
+
+    Raises:
+        KeyError: `like` names a policy that does not exist.
+    """
+    names = ["main"] if spec.policies is None else list(spec.policies)
+    policies = {name: spec.policy(name).model_copy(update={"like": None}) for name in names}
+    return spec.model_copy(update={"policies": policies, "algorithm": None, "model": None})
+
+
+def as_written(spec: Spec, path: tuple[str, ...]) -> tuple[str, ...]:
+    """A path of the normal spec in the form that the user chose: `algorithm.lr` for `policies.main.algorithm.lr`."""
+    return path[2:] if spec.policies is None and path[:2] == ("policies", "main") and len(path) > 2 else path
+
+
+def options(annotation: Any) -> list[Any]:
+    """What an annotation allows, unions and literals taken apart: `int | None` gives int and NoneType."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return options(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return [option for part in get_args(annotation) for option in options(part)]
+    if origin is Literal:
+        return [type(value) for value in get_args(annotation)]
+    return [annotation]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A path that holds named fields."""
+
+    model: type[Model]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A path that holds sections under names that the user chooses."""
+
+    model: type[Model]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A path that holds a value of one of these types."""
+
+    types: tuple[Any, ...]
+
+
+def at(path: Path, values: Any) -> Section | Table | Value | None:
+    """What belongs at a path; None where the schema has nothing, or leaves it open.
+
+    Args:
+        path: keys from the top.
+        values: the plain data; it says which algorithm is meant.
+    """
+    here: Section | Table | Value = Section(Spec)
+    for key in path:
+        values = values.get(key) if isinstance(values, dict) else None
+        if isinstance(here, Table):
+            here = Section(here.model)
+        elif isinstance(here, Section) and key in here.model.model_fields:
+            here = _field(here.model, str(key), values)
+        else:
+            return None
+    return here
+
+
+def _field(model: type[Model], name: str, value: Any) -> Section | Table | Value:
+    found = options(model.model_fields[name].annotation)
+    for option in found:
+        args = get_args(option)
+        if mark(model, name) is None and get_origin(option) is dict:
+            return Table(args[1])
+    models = [option for option in found if isinstance(option, type) and issubclass(option, Model)]
+    if len(models) > 1:
+        return Section(KINDS[tag(value) or "impala"])
+    return Section(models[0]) if models else Value(tuple(found))
+
+
+def everywhere() -> Iterator[tuple[str, ...]]:
+    """The path of every field and section of the schema, of the built algorithm, with `main` as the policy."""
+
+    def below(model: type[Model], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for name in model.model_fields:
+            here = (*path, name)
+            yield here
+            match _field(model, name, None):
+                case Section(inner):
+                    yield from below(inner, here)
+                case Table(inner):
+                    yield from below(inner, (*here, "main"))
+
+    return below(Spec, ())

@@ -1,0 +1,188 @@
+"""What pydantic found, in our words and under the user's own paths."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from rlctl.spec import fields
+from rlctl.spec.algorithms import KINDS
+from rlctl.spec.base import CLASS_PATH
+from rlctl.spec.schema import POLICY_NAME, RUN_NAME, Spec
+from rlctl.spec.words import Path, closest, dotted, either, number, show
+
+_PATTERNS: Final = {
+    CLASS_PATH: "package.module:Class",
+    RUN_NAME: "at most 40 of a-z, 0-9 and -, with no - at the ends",
+    POLICY_NAME: "at most 20 of a-z, 0-9 and -, with no - at the ends",
+}
+_BOUNDS: Final = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+_EXAMPLES: Final[Mapping[Path, str]] = {
+    ("run",): "`run: my-run`",
+    ("env",): "`env: {id: CartPole-v1}`",
+    ("env", "id"): "`id: CartPole-v1`",
+    ("algorithm",): "`algorithm: {name: impala}`",
+    ("stop",): "`stop: {eval_return: 475}`",
+    ("code",): "`code: {path: .}`",
+}
+_YES_NO: Final = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+BUILT: Final = tuple(name for name in KINDS if name not in ("planned", "external"))
+
+
+class Fault(NamedTuple):
+    """Something wrong with the value at a path. It is not worth saying when a value it rests on is wrong itself."""
+
+    path: Path
+    message: str
+    rests_on: tuple[Path, ...] = ()
+
+
+def faults(error: ValidationError, values: Mapping[str, Any], texts: Mapping[Path, str]) -> list[Fault]:
+    """One fault per path, in pydantic's order.
+
+    Args:
+        error: of validating `values` against Spec.
+        values: the plain data.
+        texts: numbers, booleans and nulls as the user wrote them.
+    """
+    by_path: dict[Path, list[ErrorDetails]] = {}
+    for detail in error.errors(include_url=False):
+        by_path.setdefault(_user_path(detail, values), []).append(detail)
+    return [Fault(path, _message(path, details, values, texts)) for path, details in by_path.items()]
+
+
+def in_words(detail: ErrorDetails, text: str | None = None) -> str:
+    """What is wrong with a single value, and the remedy.
+
+    Args:
+        detail: one entry of pydantic's list.
+        text: the value as written, when that is not how it would be shown.
+    """
+    got, kind, context = detail["input"], detail["type"], detail.get("ctx", {})
+    if kind in _BOUNDS:
+        words, name = _BOUNDS[kind]
+        return f"must be {words} {number(context[name])}, got {show(got)}"
+    match kind:
+        case "int_type" | "int_from_float" | "float_type":
+            what = "a number" if kind == "float_type" else "a whole number"
+            plain = got.replace("_", "").replace(",", "") if isinstance(got, str) else ""
+            if re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?", plain):
+                return f"must be {what}, got the text {show(got)}; write {plain}"
+            return f"must be {what}, got {show(got)}"
+        case "bool_type":
+            meant = _YES_NO.get(got.lower()) if isinstance(got, str) else None
+            return f"must be true or false, got {show(got)}" + (f"; write {meant}" if meant else "")
+        case "string_type":
+            if isinstance(got, (bool, int, float)):
+                shown = text if text is not None else show(got)
+                return f"must be text, got {shown}; put it in quotes: '{shown}'"
+            return f"must be text, got {show(got)}"
+        case "string_too_short":
+            return "must not be empty"
+        case "string_too_long":
+            return f"must be at most {context['max_length']} characters long, got {len(got)}"
+        case "string_pattern_mismatch":
+            return f"must be {_PATTERNS.get(context['pattern'], context['pattern'])}, got {show(got)}"
+        case "literal_error":
+            names = re.findall(r"'([^']*)'", context["expected"])
+            near = closest(got, names) if isinstance(got, str) else None
+            return f"must be {either(names)}, got {show(got)}" + (f"; did you mean `{near}`?" if near else "")
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return f"must be a mapping (key: value), got {show(got)}"
+        case "list_type":
+            return f"must be a list, as in [1, 2], got {show(got)}"
+        case "too_short":
+            return "must have at least one entry"
+        case "value_error":
+            return str(context["error"])
+    return detail["msg"].replace("Input should", "must") + f", got {show(got)}"
+
+
+def _message(path: Path, details: list[ErrorDetails], values: Mapping[str, Any], texts: Mapping[Path, str]) -> str:
+    first = details[0]
+    kinds = {detail["type"] for detail in details}
+    if first["type"] == "extra_forbidden":
+        return _unknown(path, values)
+    example = f", as in {_EXAMPLES[path]}" if path in _EXAMPLES else ""
+    if first["type"] == "missing":
+        return f"is missing{example}"
+    if path[-2:] and path[-1] == "name" and path[-2] == "algorithm":
+        got = _value(values, path)
+        near = closest(got, BUILT) if isinstance(got, str) else None
+        hint = f"; did you mean `{near}`?" if near else ""
+        return f"must be {either([*BUILT, 'your own package.module:Class'])}, got {show(got)}{hint}"
+    if len(details) > 1 and kinds <= {"literal_error", "string_pattern_mismatch", "string_type"}:
+        names: list[str] = []
+        for detail in details:
+            context = detail.get("ctx", {})
+            names += re.findall(r"'([^']*)'", context.get("expected", "")) or [_PATTERNS[CLASS_PATH]]
+        got = first["input"]
+        near = closest(got, names) if isinstance(got, str) else None
+        return f"must be {either(names)}, got {show(got)}" + (f"; did you mean `{near}`?" if near else "")
+    words = in_words(first, texts.get(path))
+    if first["type"] in ("model_type", "dict_type"):
+        words += f"; write it{example}" if example else "; give it keys or remove it" if first["input"] is None else ""
+    if "[key]" in first["loc"]:
+        words = f"the name {words}"
+    return words
+
+
+def _unknown(path: Path, values: Mapping[str, Any]) -> str:
+    key = str(path[-1])
+    here = fields.at(path[:-1], values)
+    siblings = list(here.model.model_fields) if isinstance(here, fields.Section) else []
+    elsewhere = [dotted(found) for found in fields.everywhere() if found[-1] == key and "policies" not in found][:3]
+    if near := closest(key, siblings, 0.6 if not elsewhere else 0.8):
+        return f"unknown key; did you mean `{near}`?"
+    if elsewhere:
+        return f"unknown key here; did you mean {either([f'`{found}`' for found in elsewhere])}?"
+    return f"unknown key; keys here are {', '.join(siblings)}" if 0 < len(siblings) <= 12 else "unknown key; remove it"
+
+
+def _user_path(detail: ErrorDetails, values: Mapping[str, Any]) -> Path:
+    """Where the user would look: pydantic's location without the names of union members."""
+    path = tuple(_steps(detail["loc"], values))
+    return (*path, "name") if detail["type"].startswith("union_tag") else path
+
+
+def _steps(location: Path, values: Any) -> Iterator[str | int]:
+    here: Any = fields.Section(Spec)
+    path: Path = ()
+    union = False
+    for part in location:
+        if union:  # the part names the member
+            union = False
+            continue
+        below = fields.at((*path, part), values) if here is not None else None
+        leaf = isinstance(here, fields.Value)
+        if leaf or part == "[key]":
+            value = _value(values, path)
+            if not ((isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int))):
+                return
+            path = (*path, part)
+            yield part
+            continue
+        path = (*path, part)
+        yield part
+        here = below
+        union = isinstance(here, fields.Section) and here.model in KINDS.values()
+
+
+def _value(values: Any, path: Path) -> Any:
+    for key in path:
+        if isinstance(values, Mapping):
+            values = values.get(key)
+        elif isinstance(values, list) and isinstance(key, int) and key < len(values):
+            values = values[key]
+        else:
+            return None
+    return values

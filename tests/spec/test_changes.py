@@ -1,0 +1,248 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlctl.plan import Change, Plan, changes, make, max_actors, why_not_scale
+from rlctl.spec.fields import leaves
+from rlctl.spec.schema import Spec
+from tests.spec.full import FULL, LEAVES, changed
+
+SELDOM = ("policies.main.algorithm.name", "policies.main.like", "policies.other.like")
+"""Fields with tests of their own: a name is a section of another kind, `like` is what it brings."""
+MARKED = [name for name in LEAVES if name not in SELDOM]
+
+
+def plan(spec: Spec) -> Plan:
+    return make(spec, uid="0123456789abcdef" * 2, base=Path("/base"))
+
+
+def hashes(spec: Spec) -> dict[str, str]:
+    return {role.role: role.hash for role in plan(spec).roles}
+
+
+def small(**more: object) -> Spec:
+    return Spec.model_validate({"run": "a", "env": {"id": "b"}, **more})
+
+
+def whys(old: Spec, new: Spec) -> list[tuple[str, str, str]]:
+    return [(change.role, change.action, change.why) for change in changes(old, new)]
+
+
+def test_the_fields_tested_one_by_one_are_all_there_are() -> None:
+    assert len(LEAVES) > 100
+    assert set(LEAVES) - set(MARKED) == set(SELDOM)
+
+
+def test_no_field_changed_is_no_change() -> None:
+    assert changes(FULL, FULL) == []
+    assert changes(FULL, Spec.model_validate(FULL.model_dump(mode="json"))) == []
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_a_changed_field_does_what_its_mark_says(name: str) -> None:
+    applies = LEAVES[name].applies
+    found = [(change.role, change.action, change.path) for change in changes(FULL, changed(FULL, name))]
+    if applies.when == "new_run":
+        assert found == [("", "refuse", name)]
+    else:
+        assert found == [(role, applies.when, name) for role in applies.roles or ("",)]
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_a_changed_field_alters_the_hashes_of_the_roles_that_read_it_and_no_others(name: str) -> None:
+    applies, before, after = LEAVES[name].applies, hashes(FULL), hashes(changed(FULL, name))
+    altered = {role for role in before if before[role] != after[role]}
+    assert altered == (set() if applies.when == "live" else set(applies.roles))
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_a_changed_field_reaches_the_manager_alive_exactly_when_it_says_so(name: str) -> None:
+    applies = LEAVES[name].applies
+    reaches = plan(FULL).live != plan(changed(FULL, name)).live
+    assert reaches == (applies.when == "live" and "manager" in applies.roles)
+
+
+@settings(max_examples=40, deadline=None, database=None)
+@given(st.sets(st.sampled_from([name for name in MARKED if LEAVES[name].applies.when != "new_run"]), max_size=8))
+def test_roles_to_restart_are_the_roles_whose_hash_differs(names: set[str]) -> None:
+    new = FULL
+    for name in sorted(names):
+        new = changed(new, name)
+    restarted = {change.role for change in changes(FULL, new) if change.action == "restart"}
+    before, after = hashes(FULL), hashes(new)
+    assert restarted == {role for role in before if before[role] != after[role]}
+
+
+def test_a_change_names_the_field_as_the_user_wrote_it_and_both_values() -> None:
+    old = small(algorithm={"lr": 1e-4})
+    assert changes(old, small(algorithm={"lr": 1e-3})) == [
+        Change("learner", "restart", "algorithm.lr", "algorithm.lr: 0.0001 -> 0.001")
+    ]
+    assert changes(old, small(policies={"main": {"algorithm": {"lr": 1e-3}}})) == [
+        Change("learner", "restart", "policies.main.algorithm.lr", "policies.main.algorithm.lr: 0.0001 -> 0.001")
+    ]
+
+
+def test_more_actors_restart_nothing() -> None:
+    new = small(roles={"actor": {"replicas": 8}})
+    assert whys(small(), new) == [("", "live", "roles.actor.replicas: 1 -> 8")]
+    assert hashes(small()) == hashes(new)
+
+
+def test_a_new_environment_is_refused_with_the_way_out() -> None:
+    assert whys(small(), small(env={"id": "c"})) == [
+        ("", "refuse", "env.id: b -> c: fixed for the life of a run; start a new run: change `run:`")
+    ]
+
+
+def test_another_name_is_another_run() -> None:
+    assert whys(small(), small(run="c")) == [
+        ("", "refuse", "run: a -> c: another name is another run; `rlctl up` starts it")
+    ]
+
+
+def test_another_algorithm_is_one_refusal_however_much_its_fields_differ() -> None:
+    new = small(algorithm={"name": "mine:Ours", "batch_rows": 20, "params": {"x": 1}})
+    assert whys(small(), new) == [
+        (
+            "",
+            "refuse",
+            "algorithm.name: impala -> mine:Ours: fixed for the life of a run; start a new run: change `run:`",
+        )
+    ]
+
+
+def test_a_policy_that_comes_or_goes_is_one_refusal() -> None:
+    one, two = small(policies={"main": {}}), small(policies={"main": {}, "b": {"algorithm": {"lr": 0.1}}})
+    assert [change.path for change in changes(one, two)] == ["policies.b"]
+    assert changes(two, one)[0].why.startswith("policies.b: given -> absent: fixed for the life of a run")
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (small(), small(policies={"main": {}})),
+        (small(algorithm={"lr": 0.1}), small(policies={"main": {"algorithm": {"name": "impala", "lr": 0.1}}})),
+        (
+            small(policies={"main": {"algorithm": {"lr": 0.1}}, "b": {"like": "main"}}),
+            small(policies={"main": {"algorithm": {"lr": 0.1}}, "b": {"algorithm": {"lr": 0.1}}}),
+        ),
+        (small(roles={"actor": {"memory": "2Gi"}}), small(roles={"actor": {"memory": "2048Mi"}})),
+        (small(roles={"actor": {"cpu": 0.5}}), small(roles={"actor": {"cpu": "500m"}})),
+        (small(stop={"wall_time": 300}), small(stop={"wall_time": "5m"})),
+    ],
+)
+def test_two_spellings_of_one_run_differ_in_nothing(one: Spec, two: Spec) -> None:
+    assert changes(one, two) == []
+    assert hashes(one) == hashes(two)
+
+
+def test_like_is_judged_by_what_it_brings() -> None:
+    old = small(policies={"main": {"algorithm": {"lr": 0.1}}, "b": {}})
+    new = small(policies={"main": {"algorithm": {"lr": 0.1}}, "b": {"like": "main"}})
+    assert whys(old, new) == [("learner", "restart", "policies.b.algorithm.lr: 0.0006 -> 0.1")]
+
+
+def test_code_that_comes_or_goes_restarts_the_roles_that_import_it() -> None:
+    for old, new in ((small(), small(code={})), (small(code={}), small())):
+        assert {(change.role, change.action) for change in changes(old, new)} == {
+            ("learner", "restart"),
+            ("actor", "restart"),
+            ("evaluator", "restart"),
+        }
+
+
+def test_a_role_that_comes_or_goes_restarts_nobody() -> None:
+    with_replay = small(roles={"replay": {"replicas": 2}})
+    assert whys(small(), with_replay) == [("", "live", "roles.replay: absent -> given")]
+    assert whys(with_replay, small()) == [("", "live", "roles.replay: given -> absent")]
+
+
+def test_nobody_is_told_to_restart_a_role_that_the_run_does_not_have() -> None:
+    changed_wait = small(inference={"max_wait_ms": 9})
+    assert [(change.role, change.action) for change in changes(small(), changed_wait)] == [("learner", "restart")]
+    assert [
+        (change.role, change.action) for change in changes(small(replay={}), small(replay={"capacity_rows": 5}))
+    ] == [("", "live")]
+
+
+LOCK_STEP = {"sync": True, "algorithm": {"batch_rows": 320}}
+
+
+@pytest.mark.parametrize(
+    ("new", "path"),
+    [
+        ({"roles": {"actor": {"replicas": 2}}}, "roles.actor.replicas"),
+        ({"roles": {"actor": {"envs": 8}}}, "roles.actor.envs"),
+        ({"algorithm": {"batch_rows": 640}}, "algorithm.batch_rows"),
+        ({"algorithm": {"batch_rows": 320, "segment_steps": 10}}, "algorithm.segment_steps"),
+    ],
+)
+def test_lock_step_refuses_what_changes_its_streams(new: dict[str, object], path: str) -> None:
+    (change,) = changes(small(**LOCK_STEP), small(**{**LOCK_STEP, **new}))
+    assert (change.action, change.path) == ("refuse", path)
+    assert change.why.endswith(": sync fixes which streams make a batch; start a new run: change `run:`")
+
+
+def test_lock_step_still_takes_what_leaves_its_streams_alone() -> None:
+    found = changes(small(**LOCK_STEP), small(**LOCK_STEP, stop={"rows": 5}, roles={"evaluator": {"replicas": 2}}))
+    assert {change.action for change in found} == {"live"}
+
+
+def test_actors_beyond_their_most_are_refused() -> None:
+    old = small(roles={"actor": {"max_replicas": 8}})
+    (change,) = changes(old, small(roles={"actor": {"replicas": 9, "max_replicas": 8}}))
+    assert (change.action, change.why) == (
+        "refuse",
+        "roles.actor.replicas: 1 -> 9: more than roles.actor.max_replicas 8; raise it",
+    )
+
+
+def test_without_a_most_one_machine_allows_64_actors_or_what_the_spec_asks_for() -> None:
+    assert max_actors(small()) == 64
+    assert max_actors(small(roles={"actor": {"replicas": 100}})) == 100
+    assert max_actors(small(roles={"actor": {"max_replicas": 8}})) == 8
+    assert max_actors(small(target="kubernetes", roles={"actor": {"replicas": 5}})) == 5
+
+
+@pytest.mark.parametrize(
+    ("role", "replicas"),
+    [("actor", 0), ("actor", 1), ("actor", 64), ("evaluator", 0), ("evaluator", 3), ("learner", 1)],
+)
+def test_scaling_within_bounds_is_fine(role: str, replicas: int) -> None:
+    assert why_not_scale(small(), role, replicas) is None
+
+
+@pytest.mark.parametrize(
+    ("role", "replicas", "why"),
+    [
+        ("actor", -1, "roles.actor.replicas: must be at least 0, got -1"),
+        ("actor", 65, "roles.actor.replicas: 65 is more than roles.actor.max_replicas 64; raise it first"),
+        ("manager", 2, "manager: a run has exactly one"),
+        ("learner", 2, "roles.learner.replicas: not built yet (2); use 1"),
+        ("learner", 0, "roles.learner.replicas: must be at least 1, got 0"),
+        ("modelpool", 2, "roles.modelpool.replicas: not built yet (2); use 1"),
+        ("replay", 2, "replay: this run has no such role; it has manager, modelpool, learner, actor or evaluator"),
+        ("actr", 2, "actr: this run has no such role; it has manager, modelpool, learner, actor or evaluator"),
+        (
+            "evaluator",
+            0,
+            "stop.eval_return: needs an evaluator: set roles.evaluator.replicas to at least 1, got 0",
+        ),
+    ],
+)
+def test_scaling_beyond_bounds_is_refused_in_words(role: str, replicas: int, why: str) -> None:
+    assert why_not_scale(small(stop={"eval_return": 1}), role, replicas) == why
+
+
+def test_lock_step_cannot_be_scaled() -> None:
+    why = why_not_scale(small(**LOCK_STEP), "actor", 2)
+    assert why is not None
+    assert "sync fixes which streams make a batch" in why
+
+
+def test_every_leaf_has_a_mark_that_names_only_roles_of_the_full_spec() -> None:
+    there = {role.role for role in plan(FULL).roles}
+    assert all(set(leaf.applies.roles) <= there for leaf in leaves(FULL))

@@ -1,0 +1,170 @@
+import itertools
+from pathlib import Path
+
+import pytest
+
+from rlctl.spec.checks import unsound
+from rlctl.spec.schema import Spec
+from tests.spec.conftest import Lint
+
+TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        (
+            "algorithm: {segment_steps: 32, batch_rows: 20}\nroles: {actor: {envs: 1}}",
+            "4:32: algorithm.batch_rows: must be a multiple of segment_steps, got 20 = 0 x 32 + 20; choose 32",
+        ),
+        (
+            "algorithm: {c_max: 1.5}",
+            "4:13: algorithm.c_max: must not exceed rho_max, got c_max 1.5 > rho_max 1",
+        ),
+        (
+            "algorithm: {rho_max: 0.5}",  # c_max is not given: the place is that of the section
+            "4:1: algorithm.c_max: must not exceed rho_max, got c_max 1 > rho_max 0.5",
+        ),
+        (
+            "roles: {actor: {replicas: 9, max_replicas: 8}}",
+            "4:30: roles.actor.max_replicas: must be at least roles.actor.replicas, got 8 < 9",
+        ),
+        (
+            "evaluation: {episodes: 25}",
+            "4:14: evaluation.episodes: each environment plays the same number of episodes, and 25 / 10"
+            " (evaluation.envs by default) leaves 5 over; choose 20 or 30 episodes, or other evaluation.envs",
+        ),
+        (
+            "evaluation: {episodes: 5, envs: 8}",
+            "4:14: evaluation.episodes: each environment plays the same number of episodes, and 5 / 8 leaves 5 over;"
+            " choose 8 episodes, or other evaluation.envs",
+        ),
+        (
+            "algorithm: {max_lag_versions: 1}\nroles: {actor: {envs: 24}}",
+            "4:13: algorithm.max_lag_versions: the learner accepts max_lag_versions x batch_rows = 1 x 640 = 640 rows"
+            " at a time, which cannot hold an unfinished batch (480) and the next block of an actor (envs x"
+            " segment_steps = 24 x 20 = 480): choose at least 2, or fewer envs",
+        ),
+        ("replay: {}", "4:1: replay: not used by impala; remove it or choose apex_dqn, r2d2 or sac"),
+        (
+            "sync: true",  # the defaults: one actor of 16 environments, batches of 640 rows
+            "1:1: algorithm.batch_rows: with sync a batch is one segment of every environment: actors x envs x"
+            " segment_steps = 1 x 16 x 20 = 320 rows, got 640",
+        ),
+        (
+            "sync: true\nalgorithm: {batch_rows: 320, publish_every_updates: 2}",
+            "5:30: algorithm.publish_every_updates: with sync the actors need every version: must be 1, got 2",
+        ),
+        (
+            "sync: true\nalgorithm: {batch_rows: 320, max_lag_versions: 1}",
+            "5:30: algorithm.max_lag_versions: with sync two batches are under way at a time: must be at least 2,"
+            " got 1",
+        ),
+        (
+            "sync: true\nalgorithm: {batch_rows: 320}\nroles: {learner: {replicas: 2}}",
+            "6:19: roles.learner.replicas: with sync there is exactly one learner, got 2",
+        ),
+        ("code: {path: nowhere}", "4:8: code.path: no such folder: nowhere"),
+        ("code: {path: spec.yaml}", "4:8: code.path: is a file; name its folder"),
+        ('code: {path: "a\\0b"}', "4:8: code.path: no such folder: a\\x00b"),
+        ("code: {requirements: r.txt}", "4:8: code.requirements: no such file: r.txt"),
+        (
+            "algorithm: {}\npolicies: {main: {}}",
+            "4:1: algorithm: `policies` is given too; move it to policies.main.algorithm, or remove one of them",
+        ),
+        (
+            "model: {width: 3}\npolicies: {main: {}}",
+            "4:1: model: `policies` is given too; move it to policies.main.model, or remove one of them",
+        ),
+    ],
+)
+def test_what_cannot_work_together_is_refused_with_the_arithmetic(lint: Lint, lines: str, fault: str) -> None:
+    assert lint(TOP + lines) == [f"spec.yaml:{fault}"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "sync: true\nalgorithm: {batch_rows: 1280}\nroles: {actor: {replicas: 4}}",
+        "evaluation: {episodes: 7}",
+        "evaluation: {episodes: 24, envs: 8}",
+        "algorithm: {c_max: 1, rho_max: 1}",
+        "algorithm: {max_lag_versions: 1, batch_rows: 320}",
+        "roles: {actor: {replicas: 8, max_replicas: 8}}",
+        "code: {path: .}",
+        "policies: {main: {algorithm: {lr: 0.1}}}",
+    ],
+)
+def test_what_works_together_is_accepted(lint: Lint, lines: str) -> None:
+    assert lint(TOP + lines) == []
+
+
+def test_an_evaluation_return_needs_an_evaluator(lint: Lint) -> None:
+    text = "run: a\nenv: {id: b}\nstop: {eval_return: 3}\nroles: {evaluator: {replicas: 0}}"
+    assert lint(text) == [
+        "spec.yaml:3:8: stop.eval_return: needs an evaluator: set roles.evaluator.replicas to at least 1, got 0"
+    ]
+
+
+def test_likes_that_lead_nowhere_are_refused(lint: Lint) -> None:
+    text = """\
+policies:
+  main: {like: man}
+  far: {like: near}
+  near: {like: far, model: {}}
+  third: {like: near}
+  self: {like: self}
+"""
+    assert lint(TOP + text) == [
+        "spec.yaml:4:1: policies: not built yet; name one policy",
+        "spec.yaml:5:10: policies.main.like: no policy `man`; there is main, far, near, third or self",
+        "spec.yaml:6:9: policies.far.like: goes in a circle: far -> near -> far",
+        "spec.yaml:7:10: policies.near.like: goes in a circle: near -> far -> near",
+        "spec.yaml:7:21: policies.near.model: `like: far` brings one already; remove `like` or this",
+        "spec.yaml:9:10: policies.self.like: goes in a circle: self -> self",
+    ]
+
+
+def test_a_misspelt_like_is_answered_with_the_closest_policy(lint: Lint) -> None:
+    faults = lint(TOP + "policies: {main: {}, b: {like: mian}}")
+    assert "spec.yaml:4:26: policies.b.like: no policy `mian`; did you mean `main`?" in faults
+
+
+def test_a_rule_is_silent_while_a_value_it_rests_on_is_wrong_itself(lint: Lint) -> None:
+    assert lint(TOP + "sync: true\nalgorithm: {batch_rows: -1}\nroles: {actor: {replicas: x}}\nreplay: {}") == [
+        "spec.yaml:5:13: algorithm.batch_rows: must be at least 1, got -1",
+        "spec.yaml:6:17: roles.actor.replicas: must be a whole number, got 'x'",
+        "spec.yaml:7:1: replay: not used by impala; remove it or choose apex_dqn, r2d2 or sac",
+    ]
+
+
+def test_rules_of_impala_are_silent_while_the_algorithm_is_unknown(lint: Lint) -> None:
+    assert [fault.split(": ")[1] for fault in lint(TOP + "algorithm: {name: foo, batch_rows: 7}")] == ["algorithm.name"]
+
+
+def gets_stuck(batch: int, block: int, budget: int) -> bool:
+    """Whether a learner that takes whole blocks within its budget ever waits for rows that it has no room for."""
+    queued, seen = 0, set()
+    while queued not in seen:
+        seen.add(queued)
+        while queued < batch:
+            if queued + block > budget:
+                return True
+            queued += block
+        queued -= batch * (queued // batch)
+    return False
+
+
+def test_the_credit_rule_refuses_exactly_what_gets_stuck() -> None:
+    for envs, segments, lag in itertools.product(range(1, 9), range(1, 9), range(5)):
+        algorithm = {"segment_steps": 5, "batch_rows": 5 * segments, "max_lag_versions": lag}
+        roles = {"actor": {"envs": envs}}
+        spec = Spec.model_validate({"run": "a", "env": {"id": "b"}, "algorithm": algorithm, "roles": roles})
+        refused = any(fault.path[-1] == "max_lag_versions" for fault in unsound(spec))
+        assert refused == gets_stuck(5 * segments, 5 * envs, lag * 5 * segments), (envs, segments, lag)
+
+
+def test_code_is_looked_for_beside_the_first_file(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "r.txt").write_text("")
+    assert lint(TOP + "code: {path: mine, requirements: r.txt}") == []

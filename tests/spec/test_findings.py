@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+
+from rlctl.spec import Machine
+from tests.spec.conftest import Lint
+
+TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
+
+
+def test_a_run_without_end_is_a_finding_not_a_problem(lint: Lint) -> None:
+    assert lint("run: a\nenv: {id: b}") == [
+        "spec.yaml:1:1: stop: no stop condition: the run goes on until `rlctl down`; as in `stop: {eval_return: 475}`"
+    ]
+
+
+def test_more_than_the_machine_has_is_a_finding_with_the_sum(lint: Lint) -> None:
+    text = TOP + "roles: {actor: {replicas: 4}, evaluator: {replicas: 0}, manager: {cpu: 500m}}"
+    assert lint(text, machine=Machine(cores=4, memory_mib=8192)) == [
+        "spec.yaml:4:1: roles: manager 1 x 0.5 + modelpool 1 x 1 + learner 1 x 1 + actor 4 x 1 = 6.5 cores, this"
+        " machine has 4",
+        "spec.yaml:4:1: roles: manager 1 x 512Mi + modelpool 1 x 1Gi + learner 1 x 4Gi + actor 4 x 2Gi = 13.5Gi of"
+        " memory, this machine has 8.0Gi",
+    ]
+
+
+def test_this_machine_has_cores_and_memory() -> None:
+    here = Machine.here()
+    assert here.cores >= 1
+    assert here.memory_mib > 100
+
+
+@pytest.mark.parametrize(
+    ("lines", "finding"),
+    [
+        (
+            "roles: {actor: {replicas: 0}}",
+            "4:17: roles.actor.replicas: no actors: nothing is learned until `rlctl scale actor=1`",
+        ),
+        ("roles: {learner: {gpu: 3}}", "4:19: roles.learner.gpu: a learner uses one GPU, the other 2 stay idle"),
+        (
+            "algorithm: {lr_decay_rows: 400}",
+            "4:13: algorithm.lr_decay_rows: the learning rate is 0 for the last 600 of stop.rows = 1000 rows",
+        ),
+        (
+            "roles: {actor: {replicas: 20}}",
+            "1:1: algorithm.max_lag_versions: while one actor plays a block, all of them play actors x envs x"
+            " segment_steps = 20 x 16 x 20 = 6400 rows, or 10 updates of 640: what is more than 8 updates old is"
+            " dropped; raise this or batch_rows, or lower envs",
+        ),
+        (
+            "policies: {main: {algorithm: {name: 'nowhere_at_all:Mine'}}}",
+            "4:31: policies.main.algorithm.name: module 'nowhere_at_all' is not installed here; add `code: {path: .}`",
+        ),
+        (
+            "model: {torso: 'nowhere.at_all:Net'}\ncode: {}",
+            "4:9: model.torso: module 'nowhere.at_all' is neither below code.path nor installed here",
+        ),
+    ],
+)
+def test_what_is_hardly_meant_is_a_finding(lint: Lint, lines: str, finding: str) -> None:
+    assert lint(TOP + lines) == [f"spec.yaml:{finding}"]
+
+
+def test_modules_of_ones_own_are_looked_for_without_importing_them(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "my_env.py").write_text("raise SystemExit('imported')")
+    text = "run: a\nenv: {id: 'my_env:make'}\nstop: {rows: 1}\n"
+    assert lint(text + "code: {path: .}") == []
+    assert lint(text.replace("my_env", "json")) == []
+    assert lint(text) == ["spec.yaml:2:7: env.id: module 'my_env' is not installed here; add `code: {path: .}`"]
+
+
+@pytest.mark.parametrize("module", ["..", "/etc/x", "*", "__main__", "a b", "json.nothing"])
+def test_odd_module_names_are_findings_at_most(lint: Lint, module: str) -> None:
+    assert len(lint(f"run: a\nenv: {{id: '{module}:x'}}\nstop: {{rows: 1}}\ncode: {{}}")) <= 1
+
+
+def test_requirements_that_are_not_installed_here_are_named(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("# ours\npydantic>=2\n-r other.txt\nsurely-not-there==1.0 ; python_version > '3'\n")
+    assert lint(TOP + "code: {requirements: r.txt}") == [
+        "spec.yaml:4:8: code.requirements: not installed here: surely-not-there"
+    ]
+
+
+def test_findings_wait_until_there_are_no_problems(lint: Lint) -> None:
+    assert lint("run: a\nenv: {id: b}\nseed: x") == ["spec.yaml:3:1: seed: must be a whole number, got 'x'"]

@@ -1,0 +1,212 @@
+"""One line of a spec, and the one line that it earns."""
+
+import pytest
+
+from tests.spec.conftest import Lint
+
+TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("x: 1", "4:1: x: unknown key; remove it"),
+        ("sead: 1", "4:1: sead: unknown key; did you mean `seed`?"),
+        ("algoritm: {}", "4:1: algoritm: unknown key; did you mean `algorithm`?"),
+        ("lr: 1", "4:1: lr: unknown key here; did you mean `algorithm.lr`?"),
+        (
+            "replicas: 1",
+            "4:1: replicas: unknown key here; did you mean `roles.modelpool.replicas`, `roles.learner.replicas` or"
+            " `roles.actor.replicas`?",
+        ),
+        ("roles: {actor: {env: 3}}", "4:17: roles.actor.env: unknown key; did you mean `envs`?"),
+        ("roles: {actor: {envz: 3}}", "4:17: roles.actor.envz: unknown key; did you mean `envs`?"),
+        (
+            "checkpoint: {often: 3}",
+            "4:14: checkpoint.often: unknown key; keys here are every, keep",
+        ),
+        ("algorithm: {impala: {lr: 1}}", "4:13: algorithm.impala: unknown key; remove it"),
+        ("policies: {main: {algoritm: {}}}", "4:19: policies.main.algoritm: unknown key; did you mean `algorithm`?"),
+        ("roles: {actor: {replicas: -1}}", "4:17: roles.actor.replicas: must be at least 0, got -1"),
+        ("roles: {actor: {replicas: 1.5}}", "4:17: roles.actor.replicas: must be a whole number, got 1.5"),
+        (
+            "roles: {actor: {replicas: '4'}}",
+            "4:17: roles.actor.replicas: must be a whole number, got the text '4'; write 4",
+        ),
+        (
+            "roles: {actor: {replicas: 1_000}}",
+            "4:17: roles.actor.replicas: must be a whole number, got the text '1_000'; write 1000",
+        ),
+        ("roles: {actor: {replicas: true}}", "4:17: roles.actor.replicas: must be a whole number, got true"),
+        ("roles: {actor: {replicas: 200000}}", "4:17: roles.actor.replicas: must be at most 100000, got 200000"),
+        (
+            "roles: {actor: }",
+            "4:9: roles.actor: must be a mapping (key: value), got nothing; give it keys or remove it",
+        ),
+        ("roles: [actor]", "4:1: roles: must be a mapping (key: value), got a list"),
+        ("algorithm: {discount: 1.01}", "4:13: algorithm.discount: must be at most 1, got 1.01"),
+        ("algorithm: {lr: 0}", "4:13: algorithm.lr: must be more than 0, got 0"),
+        ("algorithm: {rmsprop_decay: 1}", "4:13: algorithm.rmsprop_decay: must be less than 1, got 1"),
+        ("algorithm: {lr: '1e-4'}", "4:13: algorithm.lr: must be a number, got the text '1e-4'; write 1e-4"),
+        ("algorithm: {lr: fast}", "4:13: algorithm.lr: must be a number, got 'fast'"),
+        ("algorithm: {lr: [1]}", "4:13: algorithm.lr: must be a number, got a list"),
+        (
+            "algorithm: {optimizer: adamm}",
+            "4:13: algorithm.optimizer: must be rmsprop or adam, got 'adamm'; did you mean `adam`?",
+        ),
+        (
+            "algorithm: {name: imapla}",
+            "4:13: algorithm.name: must be impala or your own package.module:Class, got 'imapla'; did you mean"
+            " `impala`?",
+        ),
+        (
+            "algorithm: {name: a:b:c}",
+            "4:13: algorithm.name: must be impala or your own package.module:Class, got 'a:b:c'",
+        ),
+        ("algorithm: {name: [1]}", "4:13: algorithm.name: must be impala or your own package.module:Class, got a list"),
+        ("algorithm: {name: }", "4:13: algorithm.name: must be impala or your own package.module:Class, got nothing"),
+        ("algorithm: {name: json:loads, params: 3}", "4:31: algorithm.params: must be a mapping (key: value), got 3"),
+        (
+            "algorithm: impala",
+            "4:1: algorithm: must be a mapping (key: value), got 'impala'; write it, as in `algorithm: {name: impala}`",
+        ),
+        ("sync: yes", "4:1: sync: must be true or false, got 'yes'; write true"),
+        ("sync: Off", "4:1: sync: must be true or false, got 'Off'; write false"),
+        ("sync: 1", "4:1: sync: must be true or false, got 1"),
+        ("storage: {path: 5}", "4:11: storage.path: must be text, got 5; put it in quotes: '5'"),
+        ("storage: {path: 0012}", "4:11: storage.path: must be text, got 0012; put it in quotes: '0012'"),
+        ("storage: {path: ''}", "4:11: storage.path: must not be empty"),
+        ("code: {path: []}", "4:8: code.path: must be text, got a list"),
+        ("model: {hidden: 64}", "4:9: model.hidden: must be a list, as in [1, 2], got 64"),
+        ("model: {hidden: [64, x]}", "4:22: model.hidden.1: must be a whole number, got 'x'"),
+        (
+            "model: {torso: nature}",
+            "4:9: model.torso: must be auto, mlp, nature_cnn, impala_cnn or package.module:Class, got 'nature'; did you"
+            " mean `nature_cnn`?",
+        ),
+        (
+            "model: {torso: 5}",
+            "4:9: model.torso: must be auto, mlp, nature_cnn, impala_cnn or package.module:Class, got 5",
+        ),
+        ("roles: {learner: {cpu: 2GHz}}", "4:19: roles.learner.cpu: must be cores, as in 2, 0.5 or 500m, got '2GHz'"),
+        ("roles: {learner: {cpu: 0}}", "4:19: roles.learner.cpu: must be between 1m and 1024 cores, got 0"),
+        (
+            "roles: {learner: {memory: 2}}",
+            "4:19: roles.learner.memory: must be memory with its unit, as in 512Mi or 2Gi, got 2",
+        ),
+        (
+            "checkpoint: {every: 5 min}",
+            "4:14: checkpoint.every: must be a duration, as in 30s, 5m or 1h30m, got '5 min'",
+        ),
+        (
+            "checkpoint: {every: 0}",
+            "4:14: checkpoint.every: must be longer than zero and shorter than 300 years, got 0",
+        ),
+        ("policies: {}", "4:1: policies: must have at least one entry"),
+        (
+            "policies: {Main: {}}",
+            "4:12: policies.Main: the name must be at most 20 of a-z, 0-9 and -, with no - at the ends, got 'Main'",
+        ),
+        (
+            "policies: {main: {algorithm: {lr: -1}}}",
+            "4:31: policies.main.algorithm.lr: must be more than 0, got -1",
+        ),
+        ("league: {freeze: {win_rate: high}}", "4:19: league.freeze.win_rate: must be a number, got 'high'"),
+        ("pbt: {mutate: {lr: [0.8, x]}}", "4:26: pbt.mutate.lr.1: must be a number, got 'x'"),
+        ('target: "\\e[31mred"', "4:1: target: must be local or kubernetes, got '\\x1b[31mred'"),
+        ("env: {id: A}", "4:1: env: given twice, in line 2 and in line 4; keep one"),
+    ],
+)
+def test_a_wrong_line_earns_one_problem_with_place_value_and_remedy(lint: Lint, line: str, fault: str) -> None:
+    assert [problem for problem in lint(TOP + line) if "not built yet; remove it" not in problem] == [
+        f"spec.yaml:{fault}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        (
+            "seed: 1",
+            ["1:1: env: is missing, as in `env: {id: CartPole-v1}`", "1:1: run: is missing, as in `run: my-run`"],
+        ),
+        ("run: a\nenv:\n  preset: none", ["2:1: env.id: is missing, as in `id: CartPole-v1`"]),
+        ("run: a\nenv: {id: ''}", ["2:7: env.id: must not be empty"]),
+        (
+            "run: a\nenv: CartPole-v1",
+            ["2:1: env: must be a mapping (key: value), got 'CartPole-v1'; write it, as in `env: {id: CartPole-v1}`"],
+        ),
+        (
+            "run: My Run\nenv: {id: a}",
+            ["1:1: run: must be at most 40 of a-z, 0-9 and -, with no - at the ends, got 'My Run'"],
+        ),
+        ("run: 2026\nenv: {id: a}", ["1:1: run: must be text, got 2026; put it in quotes: '2026'"]),
+    ],
+)
+def test_what_must_be_there_is_asked_for_with_an_example(lint: Lint, text: str, faults: list[str]) -> None:
+    assert lint(text) == [f"spec.yaml:{fault}" for fault in faults]
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        ("target: kubernetes", "4:1: target: not built yet ('kubernetes'); use local"),
+        *(
+            (
+                f"algorithm: {{name: {name}, some_field: 3}}",
+                f"4:13: algorithm.name: not built yet ('{name}'); use impala or your own package.module:Class",
+            )
+            for name in ("appo", "apex_dqn", "r2d2", "sac")
+        ),
+        (
+            "policies: {main: {algorithm: {name: sac}}}",
+            "4:31: policies.main.algorithm.name: not built yet ('sac'); use impala or your own package.module:Class",
+        ),
+        ("algorithm: {name: 'json:loads'}\nreplay: {}", "5:1: replay: not built yet; remove it"),
+        ("league: {}", "4:1: league: not built yet; remove it"),
+        ("pbt: {}", "4:1: pbt: not built yet; remove it"),
+        ("inference: {mode: central}", "4:13: inference.mode: not built yet ('central'); use local"),
+        ("inference: {colocate: learner}", "4:13: inference.colocate: not built yet ('learner'); remove it"),
+        ("inference: {max_wait_ms: 7}", "4:13: inference.max_wait_ms: not built yet (7.0); remove it"),
+        ("inference: {max_batch: 7}", "4:13: inference.max_batch: not built yet (7); remove it"),
+        ("env: {splits: 2}", "2:7: env.splits: not built yet (2); use 1"),
+        ("policies: {main: {}, other: {}}", "4:1: policies: not built yet; name one policy"),
+        ("policies: {other: {}}", "4:1: policies: not built yet; call the policy main"),
+        ("policies: {main: {population: 4}}", "4:19: policies.main.population: not built yet (4); use 1"),
+        ("roles: {learner: {replicas: 2}}", "4:19: roles.learner.replicas: not built yet (2); use 1"),
+        ("roles: {modelpool: {replicas: 2}}", "4:21: roles.modelpool.replicas: not built yet (2); use 1"),
+        ("algorithm: {name: 'json:loads'}\nroles: {replay: {}}", "5:9: roles.replay: not built yet; remove it"),
+        ("roles: {inference: {}}", "4:9: roles.inference: not built yet; remove it"),
+        ("roles: {actor: {on_push: manual}}", "4:17: roles.actor.on_push: not built yet ('manual'); remove it"),
+        ("roles: {learner: {on_push: rolling}}", "4:19: roles.learner.on_push: not built yet ('rolling'); remove it"),
+        ("kubernetes: {expose: loadbalancer}", "4:14: kubernetes.expose: not built yet ('loadbalancer'); remove it"),
+        ("kubernetes: {gang: kueue}", "4:14: kubernetes.gang: not built yet ('kueue'); remove it"),
+    ],
+)
+def test_what_a_later_release_brings_is_refused_today(lint: Lint, lines: str, fault: str) -> None:
+    text = TOP + lines
+    if lines.startswith("env:"):
+        text = f"run: a\n{lines[:-1]}, id: CartPole-v1}}\nstop: {{rows: 1000}}\n"
+    assert lint(text) == [f"spec.yaml:{fault}"]
+
+
+@pytest.mark.parametrize("env", ["gfootball/11_vs_11_stochastic", "openspiel/connect_four"])
+def test_environment_families_of_a_later_release_are_refused_today(lint: Lint, env: str) -> None:
+    assert lint(TOP.replace("CartPole-v1", env)) == [
+        f"spec.yaml:2:7: env.id: not built yet ('{env}'); use a Gymnasium id or your own"
+    ]
+
+
+def test_what_is_built_and_the_defaults_of_what_is_not_are_accepted(lint: Lint) -> None:
+    text = """\
+target: local
+policies: {main: {population: 1, algorithm: {name: impala}}}
+inference: {mode: local, colocate: none, max_wait_ms: 5}
+kubernetes: {expose: clusterip, gang: none}
+roles:
+  learner: {replicas: 1, gpu: 1, on_push: checkpoint-restart}
+  actor: {max_replicas: 8, on_push: rolling}
+  modelpool: {replicas: 1}
+  evaluator: {replicas: 2}
+"""
+    assert lint(TOP + text) == []
