@@ -1,0 +1,58 @@
+"""Environments by name. One module per family, and only that module imports its simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused
+from rlctl_agents.envs.names import attribute, family, takes_envs
+
+__all__ = ["Env", "EnvError", "EnvRefused", "make"]
+
+
+def make(
+    id: str,
+    *,
+    envs: int,
+    seeds: Sequence[int],
+    kwargs: Mapping[str, Any] | None = None,
+    preset: Literal["none", "atari"] = "none",
+    max_episode_steps: int | None = None,
+    threads: int | None = None,
+) -> Env:
+    """A vector of `envs` environments of one kind, not reset yet.
+
+    Args:
+        id: a Gymnasium id (`CartPole-v1`, `ALE/Pong-v5`, `module:Id-v0`), or `module:attribute`: a class or a function,
+            of the protocol `Env` where it takes an argument `envs`, else of a Gymnasium environment.
+        envs: environments side by side, at least 1.
+        seeds: one per environment, from 0 to 2**31 - 1; `reset` may be given others.
+        kwargs: for the environment's constructor, as they are.
+        preset: `atari` is the standard preprocessing of an `ALE/` id.
+        max_episode_steps: cut episodes here; None: as the environment is registered.
+        threads: of the simulator, where it has threads; None: OMP_NUM_THREADS, else 1.
+
+    Raises:
+        EnvRefused: cannot be made as asked: unknown id, failing import, missing package, unsupported space.
+        ValueError: envs or seeds out of range.
+    """
+    if envs < 1 or len(seeds) != envs:
+        raise ValueError(f"one seed per environment and at least one environment, got envs={envs}, {len(seeds)} seeds")
+    if any(not 0 <= seed < 2**31 for seed in seeds):
+        raise ValueError(f"seeds must be from 0 to 2**31 - 1, got {list(seeds)}")
+    arguments = dict(kwargs or {})
+    if preset == "atari" and not id.startswith("ALE/"):
+        raise EnvRefused(f"preset atari needs an id such as ALE/Pong-v5, got {id}")
+    ale = family("ale") if id.startswith("ALE/") else None  # importing it registers the ids
+    found = attribute(id)
+    env: Env
+    if ale is not None and preset == "atari":
+        env = ale.make(id, envs, seeds, arguments, max_episode_steps, threads)
+    elif found is None:
+        env = family("gymnasium").make(id, envs, seeds, arguments, max_episode_steps)
+    elif takes_envs(found):
+        env = family("own").make(id, found, envs, seeds, arguments, max_episode_steps)
+    else:
+        env = family("gymnasium").make_from(id, found, envs, seeds, arguments, max_episode_steps)
+    return env

@@ -1,0 +1,120 @@
+"""Atari with the standard preprocessing, on ALE's own vector of environments.
+
+The preset is what Gymnasium's `AtariPreprocessing` and `FrameStackObservation` compute (a test holds them equal, pixel
+for pixel): four frames a step, the larger of the last two, grey, 84x84 by area, four of them stacked with zeros before
+the first. No sticky actions, the game's own actions, whole games, raw rewards, no FIRE at reset, at most 108,000 frames
+an episode. At reset 0 to 30 no-ops are played.
+
+Source: Mnih et al. 2015 (doi:10.1038/nature14236), methods; Machado et al. 2018, arXiv:1709.06009, on whole games.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ale_py
+import gymnasium
+import numpy as np
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused, chosen_seeds
+from rlctl_agents.types.experience import Arrays, Decisions
+from rlctl_agents.types.spaces import Box, Discrete, Spaces
+
+gymnasium.register_envs(ale_py)
+
+STANDARD: dict[str, Any] = {
+    "frameskip": 4,
+    "stack_num": 4,
+    "img_height": 84,
+    "img_width": 84,
+    "maxpool": True,
+    "noop_max": 30,
+    "repeat_action_probability": 0.0,
+    "full_action_space": False,
+    "use_fire_reset": False,
+}
+"""The preset; `env.kwargs` may say otherwise."""
+EPISODE_FRAMES = 108_000  # half an hour of play at 60 frames a second
+
+
+def make(
+    id: str,
+    envs: int,
+    seeds: Sequence[int],
+    kwargs: Mapping[str, Any],
+    max_episode_steps: int | None,
+    threads: int | None,
+) -> Env:
+    """An `ALE/` id with the preset atari.
+
+    Raises:
+        EnvRefused: no such game, or an option that the preset has not.
+    """
+    try:
+        game = gymnasium.spec(id).kwargs["game"]
+    except gymnasium.error.Error as error:
+        raise EnvRefused(str(error)) from error
+    unknown = sorted(kwargs.keys() - STANDARD.keys())
+    if unknown:
+        raise EnvRefused(f"env.kwargs.{unknown[0]}: the preset atari has only {', '.join(sorted(STANDARD))}")
+    options = {**STANDARD, **kwargs}
+    frames = EPISODE_FRAMES if max_episode_steps is None else max_episode_steps * int(options["frameskip"])
+    try:
+        return Atari(id, game, options, seeds, frames, threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
+    except (TypeError, ValueError, gymnasium.error.Error) as error:
+        raise EnvRefused(f"cannot make {id}: {error}") from error
+
+
+class Atari:
+    """Games of one kind, stepped by ALE's own threads."""
+
+    def __init__(
+        self, name: str, game: str, options: dict[str, Any], seeds: Sequence[int], frames: int, threads: int
+    ) -> None:
+        self._name = name
+        self._seeds = list(seeds)
+        # ALE draws from 0 to noop_max - 1
+        noops = int(options["noop_max"])
+        self._vector = AtariVectorEnv(
+            game,
+            len(self._seeds),
+            **{**options, "noop_max": noops + 1 if noops > 0 else 0},
+            max_num_frames_per_episode=frames,
+            num_threads=threads,
+            autoreset_mode=AutoresetMode.NEXT_STEP,
+            reward_clipping=False,
+            episodic_life=False,
+        )
+        self._actions = len(self._vector.ale.get_action_set())
+        self._slot = np.arange(len(self._seeds))
+        self._ended = np.zeros(len(self._seeds), np.bool_)
+        shape = tuple(int(options[name]) for name in ("stack_num", "img_height", "img_width"))
+        self.spaces = Spaces(Box(shape, "uint8", 0.0, 255.0), Discrete(self._actions))
+        self.envs = len(self._seeds)
+        self.frame_skip = int(options["frameskip"])
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
+        self._seeds = chosen_seeds(seeds, self._seeds)
+        obs, _ = self._vector.reset(seed=np.array(self._seeds, np.int32))
+        no = self._ended = np.zeros(self.envs, np.bool_)
+        return Decisions(self._slot, {"obs": obs}, np.zeros(self.envs, np.float32), no, no, ~no)
+
+    def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
+        chosen: NDArray[Any] = action["action"]
+        if chosen.min() < 0 or chosen.max() >= self._actions:
+            # ALE's thread would die of it, and the next receive would wait for ever
+            raise ValueError(f"actions must be from 0 to {self._actions - 1}, got {chosen.tolist()}")
+        try:
+            obs, reward, terminated, truncated, _ = self._vector.step(chosen)
+        except RuntimeError as error:
+            raise EnvError(f"step raised {error} ({self._name})") from error
+        first, self._ended = self._ended, terminated | truncated
+        return Decisions(self._slot, {"obs": obs}, reward.astype(np.float32), terminated, truncated, first)
+
+    def close(self) -> None:
+        self._vector.close()

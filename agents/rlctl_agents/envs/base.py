@@ -1,0 +1,108 @@
+"""What every environment looks like to the roles: a vector of environments with seats, that wait for actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl_agents.types.experience import Arrays, Decisions
+from rlctl_agents.types.spaces import Spaces
+
+
+class EnvError(Exception):
+    """An environment misbehaved while it ran: a simulator's bug, or bad luck.
+
+    Example:
+        `str(EnvError.at("step returned NaN reward", "CartPole-v1", 41, 20184))` is
+        "step returned NaN reward (CartPole-v1, seed 41, step 20184)".
+    """
+
+    @classmethod
+    def at(cls, what: str, env: str, seed: int, step: int) -> EnvError:
+        """Where it happened, so that it can be repeated.
+
+        Args:
+            what: one clause, without full stop.
+            env: id of the environment, as in the spec.
+            seed: that the one environment concerned was reset with.
+            step: calls of `step` since that reset, this one included; 0 is the reset itself.
+        """
+        return cls(f"{what} ({env}, seed {seed}, step {step})")
+
+
+class EnvRefused(EnvError):
+    """The environment cannot be made as the spec asks: the user's own fault, starting again cannot help."""
+
+
+def chosen_seeds(given: Sequence[int] | None, before: Sequence[int]) -> list[int]:
+    """The seeds of a reset: those given, else those of before.
+
+    Raises:
+        ValueError: not as many as before.
+    """
+    if given is not None and len(given) != len(before):
+        raise ValueError(f"seeds must be one per environment, {len(before)}, got {len(given)}")
+    return list(before if given is None else given)
+
+
+def number_word(number: float | np.floating[Any]) -> str:
+    """What to call a number that is not finite."""
+    return "NaN" if np.isnan(number) else "infinite"
+
+
+class Env(Protocol):
+    """A vector of environments of one kind. A slot is one seat of one environment: `env * seats + seat`.
+
+    Whoever drives it answers every slot of the last `Decisions` at once. Arrays handed out are valid until the next
+    `step` or `reset`: copy what you keep. Arrays handed in are not kept and not changed.
+
+    An episode ends at the same time for every seat that has acted in it; a seat that has not does not see its end. A
+    seat's first decision brings no reward. In every answer each environment has somebody waiting.
+
+    A class of one's own is named `module:Class` in the spec, is called with `envs` and the spec's `env.kwargs`, and can
+    be tried with `rlctl_agents.envs.check.check_env`.
+    """
+
+    @property
+    def spaces(self) -> Spaces:
+        """What one seat sees and does."""
+
+    @property
+    def envs(self) -> int:
+        """Environments side by side."""
+
+    @property
+    def frame_skip(self) -> int:
+        """Simulator frames of one step."""
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
+        """Begin anew in every environment.
+
+        Args:
+            seeds: one per environment, from 0 to 2**31 - 1; equal seeds and equal actions give equal decisions. None:
+                those that `make` was given (a class of one's own is always given seeds).
+
+        Returns:
+            Everyone who acts first: `first` is set, rewards are 0, nobody has ended.
+        """
+
+    def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
+        """Act, and simulate until the next slots wait.
+
+        Args:
+            slot: [K] those of the last decisions, in their order.
+            action: leaf name (`action`, or `action.0` ...) -> [K, ...]. The row of a slot that has ended is ignored.
+
+        Returns:
+            The slots that wait now. A slot whose episode ended appears once with its final observation and a flag;
+            answered, it begins the next episode and appears again as `first` with reward 0 when it has to act.
+
+        Raises:
+            EnvError: the simulator raised, or gave a number that is none; the text names env, seed and step.
+        """
+
+    def close(self) -> None:
+        """Free what the simulator holds; a second call does nothing."""

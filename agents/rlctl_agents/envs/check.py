@@ -1,0 +1,200 @@
+"""Is it an environment? What a `Decisions` must hold, and a drive through an environment that checks every step."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl_agents.envs.base import Env, EnvError, number_word
+from rlctl_agents.types.experience import Array, Arrays, Decisions
+from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, Spaces, leaf_array, leaves
+
+
+def fault(decisions: Decisions, spaces: Spaces, envs: int) -> tuple[str, int] | None:
+    """What is wrong with one answer of an environment, looked at alone.
+
+    Returns:
+        The fault in words and the environment that it concerns; None when there is none.
+    """
+    slot = decisions.slot
+    if slot.dtype != np.int64 or slot.ndim != 1 or not slot.size or (np.diff(slot) <= 0).any():
+        return f"slots must be int64 and ascending, got {slot.dtype} {slot.tolist()}", 0
+    if slot[0] < 0 or slot[-1] >= envs * spaces.seats:
+        return f"slots must be from 0 to {envs * spaces.seats - 1}, got {slot.tolist()}", 0
+    silent = np.setdiff1d(np.arange(envs), slot // spaces.seats)
+    if silent.size:
+        return "nobody waits for an action", int(silent[0])
+    count = len(slot)
+    if decisions.reward.dtype != np.float32 or decisions.reward.shape != (count,):
+        return f"reward must be float32 [{count}], got {_looks(decisions.reward)}", 0
+    for name in ("terminated", "truncated", "first"):
+        flag: Array = getattr(decisions, name)
+        if flag.dtype != np.bool_ or flag.shape != (count,):
+            return f"{name} must be bool [{count}], got {_looks(flag)}", 0
+    if not np.isfinite(decisions.reward).all():
+        index = int((~np.isfinite(decisions.reward)).argmax())
+        return f"step returned {number_word(decisions.reward[index])} reward", int(slot[index]) // spaces.seats
+    ended = decisions.terminated | decisions.truncated
+    return _obs_fault(decisions, spaces) or _legal_fault(decisions, spaces, ended)
+
+
+def _obs_fault(decisions: Decisions, spaces: Spaces) -> tuple[str, int] | None:
+    slot, count = decisions.slot, len(decisions.slot)
+    expected = dict(leaves(spaces.obs, "obs"))
+    if decisions.obs.keys() != expected.keys():
+        return f"observations must be {sorted(expected)}, got {sorted(decisions.obs)}", 0
+    for name, leaf in expected.items():
+        array = decisions.obs[name]
+        dtype, shape = leaf_array(leaf)
+        if array.dtype != np.dtype(dtype) or array.shape != (count, *shape):
+            return f"observation {name} must be {dtype} {[count, *shape]}, got {_looks(array)}", 0
+        bad = _outside(leaf, array).reshape(count, -1).any(axis=1)
+        if bad.any():
+            index = int(bad.argmax())
+            got = array[index].tolist() if array[index].size <= 8 else "numbers"
+            return f"observation {name} holds {got} outside {leaf}", int(slot[index]) // spaces.seats
+    return None
+
+
+def _legal_fault(decisions: Decisions, spaces: Spaces, ended: NDArray[np.bool_]) -> tuple[str, int] | None:
+    legal = decisions.legal
+    if not spaces.legal:
+        return None if legal is None else ("a mask of legal actions, but spaces.legal is false", 0)
+    if not isinstance(spaces.action, Discrete):
+        return f"spaces.legal needs a Discrete action, got {spaces.action}", 0
+    shape = (len(decisions.slot), spaces.action.n)
+    if legal is None or legal.dtype != np.bool_ or legal.shape != shape:
+        return f"legal must be bool {list(shape)}, got {'None' if legal is None else _looks(legal)}", 0
+    stuck = ~legal.any(axis=1) & ~ended
+    if stuck.any():
+        return "no action is legal", int(decisions.slot[stuck.argmax()]) // spaces.seats
+    return None
+
+
+def _outside(leaf: Leaf, array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Entries that are no numbers, or no members of a finite set."""
+    match leaf:
+        case Box():
+            return np.asarray(~np.isfinite(array))
+        case Discrete() | MultiDiscrete():
+            return np.asarray((array < 0) | (array >= np.array(leaf.n)))
+        case MultiBinary():
+            return np.asarray((array < 0) | (array > 1))
+
+
+def _looks(array: Array) -> str:
+    return f"{array.dtype} {list(array.shape)}"
+
+
+def sample(
+    space: Space, rng: np.random.Generator, count: int, legal: NDArray[np.bool_] | None = None, name: str = "action"
+) -> Arrays:
+    """Random actions: leaf name -> [count, ...]; boxes within their bounds, or within 1 of 0 where there are none."""
+    chosen: Arrays = {}
+    for leaf_name, leaf in leaves(space, name):
+        dtype, shape = leaf_array(leaf)
+        value: NDArray[Any]
+        match leaf:
+            case Box():
+                low = -1.0 if leaf.low is None else leaf.low
+                high = 1.0 if leaf.high is None else leaf.high
+                value = rng.uniform(low, high, (count, *shape))
+            case Discrete() if legal is not None:
+                # the largest of one random number per legal action; a slot that has ended has perhaps none
+                value = np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1)
+            case Discrete():
+                value = np.asarray(rng.integers(leaf.n, size=count))
+            case MultiDiscrete():
+                value = rng.integers(np.array(leaf.n), size=(count, *shape))
+            case MultiBinary():
+                value = rng.integers(2, size=(count, *shape))
+        chosen[leaf_name] = value.astype(dtype)
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """What a drive through an environment saw."""
+
+    decisions: int  # of all slots, final observations included
+    episodes: int
+    returns: tuple[float, ...]  # per finished episode of a slot, in order of their ends
+    digest: int  # equal for equal drives
+
+
+def check_env(env: Env, steps: int = 200, seeds: Sequence[int] | None = None, *, repeatable: bool = True) -> Drive:
+    """Drive an environment with random actions and check every answer against the protocol `Env`.
+
+    Args:
+        env: of your own or any other; it is reset and not closed.
+        steps: of one drive; long enough for a few episodes to end.
+        seeds: one per environment; None: 0, 1, 2, ...
+        repeatable: drive twice and compare; False for a simulator that keeps something over a reset.
+
+    Returns:
+        What it saw; look at `episodes`, a drive in which none ended has checked little.
+
+    Raises:
+        EnvError: the first fault, in words: shapes, types, flags, order of first and last decisions, or equal seeds
+            and actions that lead to different decisions.
+    """
+    seeds = list(range(env.envs)) if seeds is None else list(seeds)
+    once = _drive(env, steps, seeds)
+    if repeatable and once != _drive(env, steps, seeds):
+        raise EnvError("equal seeds and equal actions led to different decisions")
+    return once
+
+
+def _drive(env: Env, steps: int, seeds: Sequence[int]) -> Drive:
+    rng = np.random.default_rng(0)
+    slots = env.envs * env.spaces.seats
+    playing = np.zeros(slots, np.bool_)  # has decided in this episode, which is not over
+    sums, returns = np.zeros(slots), []
+    count = episodes = digest = 0
+    decisions = env.reset(seeds)
+    for step in range(steps + 1):
+        found = fault(decisions, env.spaces, env.envs) or _order_fault(decisions, playing, env.spaces.seats)
+        if found is not None:
+            raise EnvError.at(found[0], type(env).__name__, seeds[found[1]], step)
+        slot, ended = decisions.slot, decisions.terminated | decisions.truncated
+        sums[slot] += decisions.reward
+        returns += sums[slot[ended]].tolist()
+        episodes += int(ended.sum())
+        sums[slot[ended]] = 0
+        playing[slot] = ~ended
+        count += len(slot)
+        parts: list[Array] = [slot, decisions.reward, decisions.first, *decisions.obs.values()]
+        for part in parts:
+            digest = zlib.crc32(part.tobytes(), digest)
+        if step < steps:
+            action = sample(env.spaces.action, rng, len(slot), decisions.legal)
+            decisions = env.step(slot.copy(), action)
+    return Drive(count, episodes, tuple(returns), digest)
+
+
+def _order_fault(decisions: Decisions, playing: NDArray[np.bool_], seats: int) -> tuple[str, int] | None:
+    """First decisions come first and bring no reward; an episode ends for all seats that played it at once."""
+    slot, ended = decisions.slot, decisions.terminated | decisions.truncated
+    wrong = decisions.first == playing[slot]
+    if wrong.any():
+        index = int(wrong.argmax())
+        what = "is marked as first, but its episode goes on" if decisions.first[index] else "is not marked as first"
+        return f"the decision of slot {slot[index]} {what}", int(slot[index]) // seats
+    hasty = decisions.first & (ended | (decisions.reward != 0))
+    if hasty.any():
+        index = int(hasty.argmax())
+        return f"the first decision of slot {slot[index]} has a reward or an end", int(slot[index]) // seats
+    over = np.unique(slot[ended] // seats)
+    concerned = np.flatnonzero(playing & np.isin(np.arange(len(playing)) // seats, over))
+    left = np.setdiff1d(concerned, slot[ended])
+    if left.size:
+        return f"the episode ended, but slot {left[0]}, which had played, does not see its end", int(left[0]) // seats
+    early = np.isin(slot // seats, over) & ~ended
+    if early.any():
+        return f"slot {slot[early.argmax()]} acts in an episode that has ended", int(slot[early.argmax()]) // seats
+    return None

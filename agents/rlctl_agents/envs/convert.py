@@ -1,0 +1,154 @@
+"""Gymnasium's spaces to ours, observations in and actions out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gym
+
+from rlctl_agents.envs.base import EnvRefused
+from rlctl_agents.types import spaces as ours
+from rlctl_agents.types.experience import Array, Arrays
+
+WIDER = {"uint16": "int32", "uint32": "int64"}  # what torch computes with
+
+
+@dataclass(frozen=True, slots=True)
+class GymLeaf:
+    """One leaf of a Gymnasium space: where it lies in a value, and how it looks as an array of ours."""
+
+    name: str  # dotted
+    path: tuple[str | int, ...]
+    space: Any  # a gymnasium.Space
+    raw: tuple[int, ...]  # shape of Gymnasium's value
+    dtype: np.dtype[Any]  # of our array
+    shape: tuple[int, ...]  # of our array
+    start: Array | None  # added to our integers to make Gymnasium's; None: 0
+
+    def pick(self, value: Any) -> Any:
+        """This leaf's part of a value of the whole space."""
+        for key in self.path:
+            value = value[key]
+        return value
+
+    def observed(self, array: Array) -> Array:
+        """Gymnasium's [K, *raw] to our [K, *shape]; the same array where nothing changes."""
+        if self.start is not None:
+            array = array - self.start  # type: ignore[operator]
+        array = array.astype(self.dtype, copy=False)
+        return array if self.raw == self.shape else array.reshape(-1, *self.shape)
+
+    def acted(self, array: Array) -> Array:
+        """Our [K, *shape] to Gymnasium's [K, *raw]; boxes are clipped to their bounds."""
+        if self.raw != self.shape:
+            array = array.reshape(-1, *self.raw)
+        if isinstance(self.space, gym.Box):
+            array = np.clip(array, self.space.low, self.space.high)
+        elif self.start is not None:
+            array = array + self.start  # type: ignore[operator]
+        return array.astype(self.space.dtype, copy=False)
+
+
+class Codec:
+    """Both directions for one Gymnasium space.
+
+    Args:
+        space: the space of one environment.
+        name: `obs` or `action`.
+
+    Raises:
+        EnvRefused: a space that we have no leaf for.
+    """
+
+    def __init__(self, space: Any, name: str) -> None:
+        self.space = to_ours(space, name)
+        self.leaves = tuple(_leaves(space, name, ()))
+        self._gym = space
+
+    def observations(self, raw: Sequence[Array]) -> Arrays:
+        """Gymnasium's leaves [K, *raw], in the order of `leaves`, as ours."""
+        return {leaf.name: leaf.observed(array) for leaf, array in zip(self.leaves, raw, strict=True)}
+
+    def batched(self, action: Arrays) -> Any:
+        """Our leaves [K, ...] as one value of Gymnasium's batched space."""
+        return _assemble(self._gym, iter([leaf.acted(action[leaf.name]) for leaf in self.leaves]))
+
+    def singles(self, action: Arrays) -> Sequence[Any]:
+        """Our leaves [K, ...] as K values, each as `action_space.sample()` would give it."""
+        rows = [leaf.acted(action[leaf.name]) for leaf in self.leaves]
+        if self.leaves[0].path == ():
+            return list(rows[0])
+        return [_assemble(self._gym, iter(row)) for row in zip(*rows, strict=True)]
+
+
+def to_ours(space: Any, name: str) -> ours.Space:
+    """Gymnasium's space as ours. Floats become float32 and booleans uint8; starts, and bounds of single entries, stay
+    with the environment.
+
+    Raises:
+        EnvRefused: names the leaf and what can be used instead.
+    """
+    match space:
+        case gym.Box():
+            return _box(space, name)
+        case gym.Discrete():
+            return ours.Discrete(int(space.n))
+        case gym.MultiDiscrete():
+            return ours.MultiDiscrete(tuple(int(n) for n in space.nvec.ravel()))
+        case gym.MultiBinary():
+            return ours.MultiBinary(int(np.prod(space.shape)))
+        case gym.Dict() | gym.Tuple() if not len(space.spaces):
+            raise EnvRefused(f"{name}: {space} holds nothing")
+        case gym.Dict():
+            for key in space.spaces:
+                if not isinstance(key, str) or not key or "." in key:
+                    raise EnvRefused(f"{name}: the key {key!r} of a Dict space must be a name without dots")
+            return ours.Dict({key: to_ours(space[key], f"{name}.{key}") for key in sorted(space.spaces)})
+        case gym.Tuple():
+            return ours.Tuple(tuple(to_ours(item, f"{name}.{index}") for index, item in enumerate(space.spaces)))
+    raise EnvRefused(
+        f"{name}: the space {space} is not supported; "
+        "wrap the environment so that it uses Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
+    )
+
+
+def _box(space: gym.Box, name: str) -> ours.Box:
+    dtype = np.dtype(space.dtype)
+    if name.startswith("action") and dtype.kind != "f":
+        raise EnvRefused(f"{name}: {space} is a Box of {dtype}; use Discrete or MultiDiscrete for such actions")
+    if dtype.kind not in "fiub" or dtype == np.uint64 or not space.low.size:
+        raise EnvRefused(f"{name}: {space} is not supported; use numbers such as float32 or uint8, at least one")
+    low, high = float(space.low.min()), float(space.high.max())
+    return ours.Box(
+        shape=tuple(int(n) for n in space.shape),
+        dtype={"f": "float32", "b": "uint8"}.get(dtype.kind) or WIDER.get(dtype.name, dtype.name),
+        low=low if np.isfinite(low) else None,
+        high=high if np.isfinite(high) else None,
+    )
+
+
+def _leaves(space: Any, name: str, path: tuple[str | int, ...]) -> Iterator[GymLeaf]:
+    if isinstance(space, gym.Dict):
+        for key in sorted(space.spaces):
+            yield from _leaves(space[key], f"{name}.{key}", (*path, key))
+    elif isinstance(space, gym.Tuple):
+        for index, item in enumerate(space.spaces):
+            yield from _leaves(item, f"{name}.{index}", (*path, index))
+    else:
+        leaf = to_ours(space, name)
+        assert not isinstance(leaf, (ours.Dict, ours.Tuple))
+        dtype, shape = ours.leaf_array(leaf)
+        start = np.asarray(getattr(space, "start", 0))
+        yield GymLeaf(name, path, space, space.shape, np.dtype(dtype), shape, start if start.any() else None)
+
+
+def _assemble(space: Any, values: Iterator[Any]) -> Any:
+    """Leaves in order, back to the nested value of a space."""
+    if isinstance(space, gym.Dict):
+        return {key: _assemble(space[key], values) for key in sorted(space.spaces)}
+    if isinstance(space, gym.Tuple):
+        return tuple(_assemble(item, values) for item in space.spaces)
+    return next(values)

@@ -1,0 +1,275 @@
+"""Gymnasium environments: batched simulators where they are registered, else one environment after the other."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.wrappers import TimeLimit
+from numpy.typing import NDArray
+
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused, chosen_seeds, number_word
+from rlctl_agents.envs.convert import Codec, GymLeaf
+from rlctl_agents.envs.names import missing
+from rlctl_agents.types.experience import Array, Arrays, Decisions
+from rlctl_agents.types.spaces import Spaces
+
+Flags = NDArray[np.bool_]
+
+
+def make(id: str, envs: int, seeds: Sequence[int], kwargs: Mapping[str, Any], max_episode_steps: int | None) -> Env:
+    """By registered id, `Id-v0` or `module:Id-v0`.
+
+    Raises:
+        EnvRefused: not registered, a package is missing, its constructor failed, or a space is not supported.
+    """
+    limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
+
+    def one() -> Any:
+        return gymnasium.make(id, disable_env_checker=True, **limit, **kwargs)
+
+    first = _built(one, id)
+    vector = _registered_vector(first, envs, id)
+    if vector is None:
+        return Singles(id, [first, *(_built(one, id) for _ in range(envs - 1))], seeds)
+    first.close()
+    return Batched(id, vector, seeds, frame_skip=_frame_skip(first))
+
+
+def make_from(
+    id: str,
+    factory: Any,
+    envs: int,
+    seeds: Sequence[int],
+    kwargs: Mapping[str, Any],
+    max_episode_steps: int | None,
+) -> Env:
+    """By a class or a function of the user's own that gives one Gymnasium environment, or by a class of vectors.
+
+    Raises:
+        EnvRefused: it failed, gave something else, or a space is not supported.
+    """
+    if inspect.isclass(factory) and issubclass(factory, VectorEnv):
+        constructor: Any = factory
+        limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
+        vector = _built(lambda: constructor(num_envs=envs, **limit, **kwargs), id)
+        if vector.metadata.get("autoreset_mode") is not AutoresetMode.NEXT_STEP:
+            raise EnvRefused(f'{id}: metadata["autoreset_mode"] must be AutoresetMode.NEXT_STEP')
+        return Batched(id, vector, seeds)
+
+    def one() -> Any:
+        env = factory(**kwargs)
+        if not isinstance(env, gymnasium.Env):
+            raise EnvRefused(
+                f"{id} gave a {type(env).__name__}, not a gymnasium.Env; "
+                "an environment of rlctl's own protocol takes an argument named envs"
+            )
+        return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
+
+    return Singles(id, [_built(one, id) for _ in range(envs)], seeds)
+
+
+class _Vector:
+    """What both kinds share: spaces, flags, and faults in words."""
+
+    def __init__(self, name: str, obs_space: Any, action_space: Any, seeds: Sequence[int], frame_skip: int) -> None:
+        self._name = name
+        self._seeds = list(seeds)
+        self._obs = Codec(obs_space, "obs")
+        self._action = Codec(action_space, "action")
+        self._float_leaves = [leaf.name for leaf in self._obs.leaves if leaf.dtype.kind == "f"]
+        self._slot = np.arange(len(self._seeds))
+        self._steps = 0
+        self._ended = np.zeros(len(self._seeds), np.bool_)
+        self.spaces = Spaces(self._obs.space, self._action.space)
+        self.envs = len(self._seeds)
+        self.frame_skip = frame_skip
+
+    def _begin(self, seeds: Sequence[int] | None) -> None:
+        self._seeds = chosen_seeds(seeds, self._seeds)
+        self._steps = 0
+
+    def _begun(self, obs: Arrays) -> Decisions:
+        """Decisions after a reset."""
+        no = np.zeros(self.envs, np.bool_)
+        self._ended = no
+        return self._checked(Decisions(self._slot, obs, np.zeros(self.envs, np.float32), no, no, ~no))
+
+    def _stepped(self, obs: Arrays, reward: NDArray[Any], terminated: Flags, truncated: Flags) -> Decisions:
+        """Decisions after a step; the row that begins an episode carries neither reward nor flag."""
+        first, self._ended = self._ended, terminated | truncated
+        if first.any():
+            reward, terminated, truncated = np.where(first, 0, reward), terminated & ~first, truncated & ~first
+            self._ended = terminated | truncated
+        reward = reward.astype(np.float32, copy=False)
+        return self._checked(Decisions(self._slot, obs, reward, terminated, truncated, first))
+
+    def _checked(self, decisions: Decisions) -> Decisions:
+        if not np.isfinite(decisions.reward).all():
+            index = int(np.isfinite(decisions.reward).argmin())
+            raise self._fault(f"step returned {number_word(decisions.reward[index])} reward", index)
+        for name in self._float_leaves:
+            array: NDArray[np.float32] = decisions.obs[name]  # type: ignore[assignment]
+            if not np.isfinite(array).all():
+                where = np.argwhere(~np.isfinite(array))[0]
+                number = number_word(array[tuple(where)])
+                raise self._fault(f"{self._verb} returned {number} in observation {name}", int(where[0]))
+        return decisions
+
+    @property
+    def _verb(self) -> str:
+        return "step" if self._steps else "reset"
+
+    def _fault(self, what: str, index: int) -> EnvError:
+        return EnvError.at(what, self._name, self._seeds[index], self._steps)
+
+
+class Batched(_Vector):
+    """A vector that simulates all its environments at once. Its one random generator is seeded from all seeds."""
+
+    def __init__(self, name: str, vector: VectorEnv, seeds: Sequence[int], frame_skip: int = 1) -> None:
+        super().__init__(name, vector.single_observation_space, vector.single_action_space, seeds, frame_skip)
+        self._vector = vector
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
+        self._begin(seeds)
+        seed = int(np.random.SeedSequence(self._seeds).generate_state(1)[0])
+        try:
+            value, _ = self._vector.reset(seed=seed)
+        except Exception as error:
+            raise self._fault(f"reset raised {type(error).__name__}: {error}", 0) from error
+        return self._begun(self._observed(value))
+
+    def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
+        self._steps += 1
+        try:
+            value, reward, terminated, truncated, _ = self._vector.step(self._action.batched(action))
+        except Exception as error:
+            raise self._fault(f"step raised {type(error).__name__}: {error}", 0) from error
+        return self._stepped(self._observed(value), reward, terminated, truncated)
+
+    def close(self) -> None:
+        self._vector.close()
+
+    def _observed(self, value: Any) -> Arrays:
+        return self._obs.observations([leaf.pick(value) for leaf in self._obs.leaves])
+
+
+class Singles(_Vector):
+    """One environment after the other; observations go straight into arrays that are used again."""
+
+    def __init__(self, name: str, singles: Sequence[Any], seeds: Sequence[int]) -> None:
+        first = singles[0]
+        super().__init__(name, first.observation_space, first.action_space, seeds, _frame_skip(first))
+        self._singles = singles
+        self._raw = [np.zeros((self.envs, *leaf.raw), leaf.dtype) for leaf in self._obs.leaves]
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
+        self._begin(seeds)
+        index = 0
+        try:
+            for index, env in enumerate(self._singles):
+                obs, _ = env.reset(seed=int(self._seeds[index]))
+                self._write(index, obs)
+        except EnvError:
+            raise
+        except Exception as error:
+            raise self._fault(f"reset raised {type(error).__name__}: {error}", index) from error
+        return self._begun(self._obs.observations(self._raw))
+
+    def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
+        self._steps += 1
+        reward = np.zeros(self.envs, np.float32)
+        terminated, truncated = np.zeros(self.envs, np.bool_), np.zeros(self.envs, np.bool_)
+        ended = self._ended.tolist()
+        index = 0
+        try:
+            for index, (env, act) in enumerate(zip(self._singles, self._action.singles(action), strict=True)):
+                if ended[index]:
+                    obs, _ = env.reset()
+                else:
+                    obs, reward[index], terminated[index], truncated[index], _ = env.step(act)
+                self._write(index, obs)
+        except EnvError:
+            raise
+        except Exception as error:
+            verb = "reset" if ended[index] else "step"
+            raise self._fault(f"{verb} raised {type(error).__name__}: {error}", index) from error
+        return self._stepped(self._obs.observations(self._raw), reward, terminated, truncated)
+
+    def close(self) -> None:
+        for env in self._singles:
+            env.close()
+
+    def _write(self, index: int, obs: Any) -> None:
+        """One environment's observation into the arrays; values that do not fit their space are refused."""
+        for leaf, raw in zip(self._obs.leaves, self._raw, strict=True):
+            try:
+                value = np.asarray(leaf.pick(obs))
+            except (KeyError, IndexError, TypeError) as error:
+                raise self._fault(f"{self._verb} returned an observation without {leaf.name}", index) from error
+            if value.shape != leaf.raw or value.dtype != leaf.dtype:
+                self._must_fit(leaf, value, index)
+            raw[index] = value
+
+    def _must_fit(self, leaf: GymLeaf, value: Array, index: int) -> None:
+        if value.shape != leaf.raw:
+            what = f"of shape {value.shape}, its space says {leaf.raw}"
+        elif not np.can_cast(value.dtype, leaf.dtype, "same_kind") and not (value.astype(leaf.dtype) == value).all():
+            what = f"of {value.dtype} that {leaf.dtype} of its space cannot hold"
+        else:
+            return
+        raise self._fault(f"{self._verb} returned observation {leaf.name} {what}", index)
+
+
+def _frame_skip(env: Any) -> int:
+    """Simulator frames of a step, where the environment is registered with a fixed number of them (ALE)."""
+    skip = env.spec.kwargs.get("frameskip", 1) if env.spec is not None else 1
+    return skip if isinstance(skip, int) else 1
+
+
+def _built(constructor: Callable[[], Any], id: str) -> Any:
+    """What the constructor gives, its faults in words."""
+    try:
+        with warnings.catch_warnings():
+            # from importing Box2D; as an error it would end the process. Gone once Box2D uses SWIG 4.4 (swig/swig#2881)
+            warnings.filterwarnings("ignore", "builtin type [Ss]wig", DeprecationWarning)
+            return constructor()
+    except EnvRefused:
+        raise
+    except Exception as error:
+        if isinstance(error, (ImportError, gymnasium.error.DependencyNotInstalled)):
+            raise missing(id, error) from error
+        kind = "" if isinstance(error, gymnasium.error.Error) else f"{type(error).__name__}: "
+        raise EnvRefused(f"cannot make {id}: {kind}{error}") from error
+
+
+def _registered_vector(single: Any, envs: int, id: str) -> VectorEnv | None:
+    """The environment's registered batched simulator, where it takes the same arguments, has the same spaces as the
+    single one (ALE's has not: it is the preset), and resets at the next step."""
+    spec: EnvSpec = single.spec
+    entry = spec.vector_entry_point
+    if entry is None or spec.additional_wrappers:
+        return None
+    creator = entry if callable(entry) else _built(lambda: load_env_creator(entry), id)
+    arguments = dict(spec.kwargs)
+    if spec.max_episode_steps is not None:
+        arguments["max_episode_steps"] = spec.max_episode_steps
+    try:
+        inspect.signature(creator).bind(num_envs=1, **arguments)
+    except TypeError:
+        return None
+    trial = _built(lambda: creator(num_envs=1, **arguments), id)
+    same = (
+        trial.metadata.get("autoreset_mode") is AutoresetMode.NEXT_STEP
+        and trial.single_observation_space == single.observation_space
+        and trial.single_action_space == single.action_space
+    )
+    trial.close()
+    return _built(lambda: creator(num_envs=envs, **arguments), id) if same else None

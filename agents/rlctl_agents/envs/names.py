@@ -1,0 +1,75 @@
+"""From a name in the spec to what it names; every fault in words."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from types import ModuleType
+from typing import Any
+
+from rlctl_agents.envs.base import EnvRefused
+
+EXTRAS = {"gymnasium": "agents", "ale_py": "atari", "cv2": "atari", "Box2D": "box2d"}
+"""A package that a simulator needs -> the extra of rlctl that brings it."""
+
+
+def family(name: str) -> ModuleType:
+    """The module of a family of environments.
+
+    Raises:
+        EnvRefused: its simulator is not installed.
+    """
+    try:
+        return importlib.import_module(f"rlctl_agents.envs.{name}")
+    except ImportError as error:
+        raise missing(f"envs of the family {name}", error) from error
+
+
+def missing(what: str, error: BaseException) -> EnvRefused:
+    """`what` failed because of a missing package, perhaps several exceptions below `error`."""
+    cause: BaseException | None = error
+    while cause is not None and not (isinstance(cause, ImportError) and cause.name):
+        cause = cause.__cause__ or cause.__context__
+    package = cause.name.split(".")[0] if isinstance(cause, ImportError) and cause.name else ""
+    if package in EXTRAS:
+        return EnvRefused(f'{what} needs the package {package}: pip install "rlctl[{EXTRAS[package]}]"')
+    if package and isinstance(cause, ModuleNotFoundError):
+        return EnvRefused(f"{what} needs the package {package}, which is not installed")
+    return EnvRefused(f"{what}: {type(error).__name__}: {error}")
+
+
+def attribute(id: str) -> Any | None:
+    """What `module:attribute` names; None for an id of Gymnasium's, which `module:Id-v0` is too.
+
+    Raises:
+        EnvRefused: no such module or attribute, not callable, or the module fails while it is imported.
+    """
+    module_name, colon, name = id.partition(":")
+    if not colon or not name.isidentifier():
+        return None
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        absent = error.name or ""
+        if module_name == absent or module_name.startswith(absent + "."):
+            raise EnvRefused(f"{id}: there is no module {absent}; is its folder the spec's code.path?") from error
+        raise missing(f"{id}: {module_name}", error) from error
+    except Exception as error:  # a module may fail in any way while it is imported
+        raise EnvRefused(f"{id}: importing {module_name} raised {type(error).__name__}: {error}") from error
+    if not hasattr(module, name):
+        close = difflib.get_close_matches(name, vars(module), n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise EnvRefused(f"{id}: {module_name} has no {name}{hint}")
+    found = getattr(module, name)
+    if not callable(found):
+        raise EnvRefused(f"{id} is a {type(found).__name__}; it must be a class or a function that makes environments")
+    return found
+
+
+def takes_envs(factory: Any) -> bool:
+    """Whether it makes a whole vector of environments, of the protocol `Env`."""
+    try:
+        return "envs" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # written in C, without a signature
+        return False

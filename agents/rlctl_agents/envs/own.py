@@ -1,0 +1,85 @@
+"""Environments that speak our own protocol, named `module:attribute`: several seats, turns, masks of legal actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused, chosen_seeds
+from rlctl_agents.envs.check import fault
+from rlctl_agents.types.experience import Arrays, Decisions
+from rlctl_agents.types.spaces import Spaces
+
+
+def make(
+    id: str,
+    factory: Callable[..., Any],
+    envs: int,
+    seeds: Sequence[int],
+    kwargs: Mapping[str, Any],
+    max_episode_steps: int | None,
+) -> Env:
+    """Call the factory with `envs` and the kwargs.
+
+    Raises:
+        EnvRefused: it failed, what it gave is no `Env`, or max_episode_steps is set: only it can cut its episodes.
+    """
+    if max_episode_steps is not None:
+        raise EnvRefused(f"{id} cuts its own episodes: give it their length in env.kwargs, not in max_episode_steps")
+    try:
+        env = factory(envs=envs, **kwargs)
+    except EnvRefused:
+        raise
+    except Exception as error:
+        raise EnvRefused(f"cannot make {id}: {type(error).__name__}: {error}") from error
+    lacking = [name for name in ("spaces", "envs", "frame_skip", "reset", "step", "close") if not hasattr(env, name)]
+    if lacking:
+        raise EnvRefused(f"{id}: {type(env).__name__} has no {', '.join(lacking)}; see rlctl_agents.envs.base.Env")
+    if not isinstance(env.spaces, Spaces):
+        raise EnvRefused(f"{id}: spaces must be rlctl_agents.types.spaces.Spaces, got {type(env.spaces).__name__}")
+    if env.envs != envs:
+        raise EnvRefused(f"{id}: asked for {envs} environments, its envs says {env.envs}")
+    return Own(id, env, seeds)
+
+
+class Own:
+    """Checks every answer, so that a fault is told where it arises and not where it is felt."""
+
+    def __init__(self, name: str, env: Env, seeds: Sequence[int]) -> None:
+        self._name = name
+        self._env = env
+        self._seeds = list(seeds)
+        self._steps = 0
+        self.spaces = env.spaces
+        self.envs = env.envs
+        self.frame_skip = env.frame_skip
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
+        self._seeds = chosen_seeds(seeds, self._seeds)
+        self._steps = 0
+        return self._checked(lambda: self._env.reset(self._seeds))
+
+    def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
+        self._steps += 1
+        return self._checked(lambda: self._env.step(slot, action))
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _checked(self, call: Callable[[], Decisions]) -> Decisions:
+        try:
+            decisions = call()
+        except EnvError:
+            raise
+        except Exception as error:
+            verb = "step" if self._steps else "reset"
+            raise EnvError.at(
+                f"{verb} raised {type(error).__name__}: {error}", self._name, self._seeds[0], self._steps
+            ) from error
+        found = fault(decisions, self.spaces, self.envs)
+        if found is not None:
+            raise EnvError.at(found[0], self._name, self._seeds[found[1]], self._steps)
+        return decisions

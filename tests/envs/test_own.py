@@ -1,0 +1,103 @@
+"""Environments of the user's own that speak our protocol: several seats."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from rlctl_agents import envs
+from rlctl_agents.envs import EnvError, EnvRefused
+
+from tests.envs.tiny import Duel, Turns
+
+HERE = __name__
+TINY = "tests.envs.tiny"
+
+
+class Wobbly(Duel):
+    """Breaks in environment 1, or as a whole, at step 2."""
+
+    def __init__(self, envs: int, how: str) -> None:
+        super().__init__(envs)
+        self.how, self.steps = how, 0
+
+    def step(self, slot: Any, action: Any) -> Any:
+        self.steps += 1
+        decisions = super().step(slot, action)
+        if self.steps == 2 and self.how == "reward":
+            decisions.reward[3] = np.inf
+        elif self.steps == 2 and self.how == "obs":
+            decisions.obs["obs"][2] = np.nan
+        elif self.steps == 2:
+            raise OSError(self.how)
+        return decisions
+
+
+class Bare:
+    def __init__(self, envs: int) -> None:
+        self.envs = envs
+
+
+def fewer(envs: int) -> Turns:
+    return Turns(envs - 1)
+
+
+def strange_spaces(envs: int) -> Any:
+    env: Any = Turns(envs)
+    env.spaces = {"obs": 3}
+    return env
+
+
+def test_two_seats_in_turn_see_their_own_rewards_and_legal_moves() -> None:
+    env = envs.make(f"{TINY}:Turns", envs=1, seeds=[0], kwargs={"stones": 2})  # always 2 stones
+    assert env.spaces.seats == 2
+    decisions = env.reset()
+    assert decisions.slot.tolist() == [0]
+    decisions = env.step(decisions.slot, {"action": np.array([0])})  # seat 0 takes one of two
+    assert decisions.slot.tolist() == [1]
+    assert decisions.first.tolist() == [True]
+    assert decisions.legal is not None
+    assert decisions.legal.tolist() == [[True, False]]
+    decisions = env.step(decisions.slot, {"action": np.array([0])})  # seat 1 takes the last one
+    assert decisions.slot.tolist() == [0, 1]
+    assert decisions.reward.tolist() == [-1, 1]
+    assert decisions.terminated.tolist() == [True, True]
+    decisions = env.step(decisions.slot, {"action": np.array([0, 0])})
+    assert decisions.slot.tolist() == [0]
+    assert decisions.first.tolist() == [True]
+    decisions = env.step(decisions.slot, {"action": np.array([1])})  # takes both: seat 1 never played, so is not told
+    assert decisions.slot.tolist() == [0]
+    assert decisions.reward.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("reward", "step returned infinite reward .*seed 12, step 2"),
+        ("obs", r"observation obs holds \[nan.*seed 12, step 2"),
+        ("no disk", "step raised OSError: no disk .*seed 11, step 2"),
+    ],
+)
+def test_a_fault_of_ones_own_environment_names_seed_and_step(how: str, words: str) -> None:
+    env = envs.make(f"{HERE}:Wobbly", envs=2, seeds=[11, 12], kwargs={"how": how})
+    decisions = env.reset()
+    answered: dict[str, Any] = {"action": np.zeros(4, np.int64)}
+    env.step(decisions.slot, answered)
+    with pytest.raises(EnvError, match=rf"{words}\)$"):
+        env.step(decisions.slot, answered)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("Bare", {}, "Bare has no spaces, frame_skip, reset, step, close; see rlctl_agents.envs.base.Env"),
+        ("fewer", {}, "asked for 2 environments, its envs says 1"),
+        ("strange_spaces", {}, "spaces must be rlctl_agents.types.spaces.Spaces, got dict"),
+        ("Wobbly", {}, "TypeError: .*missing 1 required positional argument: 'how'"),
+        ("fewer", {"max_episode_steps": 9}, "cuts its own episodes: give it their length in env.kwargs"),
+    ],
+)
+def test_what_is_no_environment_of_the_protocol_is_refused_in_words(
+    name: str, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(EnvRefused, match=words):
+        envs.make(f"{HERE}:{name}", envs=2, seeds=[0, 1], **options)
