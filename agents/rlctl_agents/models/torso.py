@@ -1,0 +1,264 @@
+"""From observations to features: one vector per row, whatever the observation space."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rlctl.spec.schema import Network
+from rlctl_agents.models import user_class
+from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaves
+
+SMALLEST_NATURE_PIXELS = 36
+"""Below this the Nature CNN's strides leave nothing."""
+LARGEST_ONE_HOT = 65_536
+
+
+class ModelError(ValueError):
+    """The network and the spaces do not fit: the user's own fault, said in one sentence."""
+
+
+def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> nn.Linear | nn.Conv2d:
+    """Orthogonal weights of that gain, bias 0."""
+    nn.init.orthogonal_(layer.weight, gain)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+def channels_last(module: nn.Module) -> None:
+    """Lay the weights of the convolutions out as the images are: half as much time again in training on a CPU."""
+    for weight in module.parameters():
+        if weight.ndim == 4:
+            weight.data = weight.data.to(memory_format=torch.channels_last)
+
+
+class Mlp(nn.Module):
+    """Dense layers, each followed by the activation. [N, inputs] -> [N, hidden[-1]]."""
+
+    def __init__(self, inputs: int, hidden: list[int], activation: str) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            orthogonal(nn.Linear(before, width), math.sqrt(2))
+            for before, width in zip([inputs, *hidden], hidden, strict=False)
+        )
+        self.activate = torch.tanh if activation == "tanh" else torch.relu
+        self.features = hidden[-1] if hidden else inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.activate(layer(x))
+        return x
+
+
+class Pixels(NamedTuple):
+    """How an image leaf becomes [N, C, H, W]."""
+
+    channels: int
+    height: int
+    width: int
+    last: bool  # channels come last in the observation
+    factor: float  # pixels are multiplied by it
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> Pixels | None:
+        """None unless the leaf is a Box of two or three axes. The channels are the shorter of the outer axes."""
+        if not isinstance(leaf, Box) or len(leaf.shape) not in (2, 3):
+            return None
+        a, b, c = leaf.shape if len(leaf.shape) == 3 else (1, *leaf.shape)
+        if a <= c:
+            return cls(channels=a, height=b, width=c, last=False, factor=unit_factor(leaf))
+        return cls(channels=c, height=a, width=b, last=True, factor=unit_factor(leaf))
+
+    @property
+    def shortest(self) -> int:
+        return min(self.height, self.width)
+
+    def to_float(self, image: Tensor) -> Tensor:
+        """[N, ...] as observed -> [N, C, H, W] float32, channels last in memory, not yet scaled: one pass."""
+        image = image.unsqueeze(1) if image.ndim == 3 else image.permute(0, 3, 1, 2) if self.last else image
+        return image.to(torch.float32, memory_format=torch.channels_last)
+
+
+def unit_factor(box: Box) -> float:
+    """Brings unsigned bytes into [0, 1]; other numbers are used as they are."""
+    return 1 / (box.high or 255) if box.dtype == "uint8" else 1.0
+
+
+class NatureCnn(nn.Module):
+    """Three convolutions and a dense layer, rectified. [N, ...] -> [N, width].
+
+    Source: Mnih et al. 2015, doi:10.1038/nature14236.
+    """
+
+    def __init__(self, pixels: Pixels, width: int) -> None:
+        super().__init__()
+        if pixels.shortest < SMALLEST_NATURE_PIXELS:
+            raise ModelError(
+                f"nature_cnn needs images of at least {SMALLEST_NATURE_PIXELS}x{SMALLEST_NATURE_PIXELS}, "
+                f"got {pixels.height}x{pixels.width}: use impala_cnn or mlp"
+            )
+        self.pixels = pixels
+        self.convolutions = nn.ModuleList(
+            orthogonal(nn.Conv2d(before, after, kernel, stride), math.sqrt(2))
+            for before, after, kernel, stride in ((pixels.channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
+        )
+        rows, columns = ((((size - 8) // 4 + 1) - 4) // 2 + 1 - 2 for size in (pixels.height, pixels.width))
+        self.dense = orthogonal(nn.Linear(64 * rows * columns, width), math.sqrt(2))
+        self.features = width
+        channels_last(self)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = _scaled_convolution(self.convolutions[0], self.pixels.to_float(image), self.pixels.factor).relu_()
+        for convolution in self.convolutions[1:]:
+            x = convolution(x).relu_()
+        return torch.relu_(self.dense(x.flatten(1)))
+
+
+class ImpalaCnn(nn.Module):
+    """Three sections of a convolution, a pooling and two residual blocks, then a dense layer. [N, ...] -> [N, width].
+
+    Source: Espeholt et al. 2018, arXiv:1802.01561, figure 3 right.
+    """
+
+    def __init__(self, pixels: Pixels, width: int) -> None:
+        super().__init__()
+        self.pixels = pixels
+        channels = [pixels.channels, 16, 32, 32]
+        self.sections = nn.ModuleList(
+            orthogonal(nn.Conv2d(before, after, 3, padding=1), 1.0) for before, after in pairwise(channels)
+        )
+        self.residuals = nn.ModuleList(
+            nn.ModuleList(orthogonal(nn.Conv2d(size, size, 3, padding=1), 1.0) for _ in range(4))
+            for size in channels[1:]
+        )
+        rows, columns = pixels.height, pixels.width
+        for _ in channels[1:]:
+            rows, columns = (rows + 1) // 2, (columns + 1) // 2
+        self.dense = orthogonal(nn.Linear(channels[-1] * rows * columns, width), math.sqrt(2))
+        self.features = width
+        channels_last(self)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x, factor = self.pixels.to_float(image), self.pixels.factor
+        for section, residual in zip(self.sections, self.residuals, strict=True):
+            x = functional.max_pool2d(_scaled_convolution(section, x, factor), 3, 2, 1)
+            x = x + residual[1](residual[0](x.relu()).relu_())  # type: ignore[index]
+            x = x + residual[3](residual[2](x.relu()).relu_())  # type: ignore[index]
+            factor = 1.0
+        return torch.relu_(self.dense(x.relu_().flatten(1)))
+
+
+def _scaled_convolution(layer: nn.Module, x: Tensor, factor: float) -> Tensor:
+    """The layer on `factor * x`. The factor goes into the weights: they are fewer than the pixels."""
+    assert isinstance(layer, nn.Conv2d)
+    weight = layer.weight if factor == 1.0 else layer.weight * factor
+    return functional.conv2d(x, weight, layer.bias, layer.stride, layer.padding)
+
+
+class VectorLeaf(NamedTuple):
+    """How a leaf becomes a vector."""
+
+    width: int
+    sizes: tuple[int, ...]  # of one-hot codes; () for numbers
+    factor: float
+
+    @classmethod
+    def of(cls, name: str, leaf: Leaf) -> VectorLeaf:
+        match leaf:
+            case Box():
+                return cls(math.prod(leaf.shape), (), unit_factor(leaf))
+            case MultiBinary():
+                return cls(leaf.n, (), 1.0)
+            case Discrete():
+                sizes: tuple[int, ...] = (leaf.n,)
+            case MultiDiscrete():
+                sizes = leaf.n
+        if sum(sizes) > LARGEST_ONE_HOT:
+            raise ModelError(f"{name} has {sum(sizes)} values, too many for one-hot codes (at most {LARGEST_ONE_HOT})")
+        return cls(sum(sizes), sizes, 1.0)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """[N, ...] -> [N, width] float32."""
+        if not self.sizes:
+            x = x.flatten(1).to(torch.float32)
+            return x if self.factor == 1.0 else x * self.factor
+        columns = x.reshape(len(x), -1).unbind(1)
+        codes = [functional.one_hot(column, size) for column, size in zip(columns, self.sizes, strict=True)]
+        return (codes[0] if len(codes) == 1 else torch.cat(codes, 1)).to(torch.float32)
+
+
+class Torso(nn.Module):
+    """Images through a convolutional net each, everything else joined through one mlp, the features side by side.
+
+    Raises:
+        ModelError: the network asked for does not fit the observations.
+    """
+
+    def __init__(self, space: Space, network: Network) -> None:
+        super().__init__()
+        images = dict(_images(space, network.torso))
+        self.image_names = list(images)
+        kind = ImpalaCnn if network.torso == "impala_cnn" else NatureCnn
+        self.cnns = nn.ModuleList(kind(pixels, network.width) for pixels in images.values())
+        self.vectors = {name: VectorLeaf.of(name, leaf) for name, leaf in leaves(space, "obs") if name not in images}
+        inputs = sum(leaf.width for leaf in self.vectors.values())
+        self.mlp = Mlp(inputs, network.hidden, network.activation) if self.vectors else None
+        self.features = network.width * len(images) + (self.mlp.features if self.mlp else 0)
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        """[N, ...] each -> [N, features]."""
+        parts = [cnn(obs[name]) for name, cnn in zip(self.image_names, self.cnns, strict=True)]
+        if self.mlp is not None:
+            vectors = [leaf.encode(obs[name]) for name, leaf in self.vectors.items()]
+            parts.append(self.mlp(vectors[0] if len(vectors) == 1 else torch.cat(vectors, 1)))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def _images(space: Space, torso: str) -> Iterator[tuple[str, Pixels]]:
+    """The leaves that go through a convolutional net."""
+    if torso == "mlp":
+        return
+    found = {name: pixels for name, leaf in leaves(space, "obs") if (pixels := Pixels.of(leaf)) is not None}
+    if torso == "auto":
+        found = {name: pixels for name, pixels in found.items() if pixels.shortest >= SMALLEST_NATURE_PIXELS}
+    elif not found:
+        raise ModelError(f"model.torso {torso} needs an observation of two or three axes; use mlp or auto")
+    yield from found.items()
+
+
+def make_torso(space: Space, network: Network) -> nn.Module:
+    """The torso that the spec names. It has an attribute `features` and maps observations [N, ...] to [N, features].
+
+    A class of the user's own is called with the observation space and `model.params`.
+
+    Raises:
+        ModelError: it does not fit the observations, or the user's class is none.
+    """
+    if ":" not in network.torso:
+        if network.params:
+            raise ModelError(f"model.params are for a network of your own; {network.torso} takes none")
+        return Torso(space, network)
+    try:
+        found: Any = user_class.load(network.torso)
+    except user_class.UserClassError as error:
+        raise ModelError(f"model.torso {error}") from error
+    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+        raise ModelError(f"model.torso {network.torso}: must be a class derived from torch.nn.Module")
+    try:
+        torso = found(space, **network.params)
+    except TypeError as error:
+        raise ModelError(
+            f"model.torso {network.torso}: {error}; it is called with the space and model.params"
+        ) from error
+    features = getattr(torso, "features", None)
+    if not isinstance(features, int) or features < 1:
+        raise ModelError(f"model.torso {network.torso}: needs an attribute `features`, the width of its output")
+    return torso

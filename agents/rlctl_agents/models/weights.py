@@ -1,0 +1,54 @@
+"""Weights as bytes: a network's state dict in the safetensors format, nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+
+class WeightsError(ValueError):
+    """Bytes that are not the weights of this network."""
+
+
+def pack(state: Mapping[str, Tensor]) -> bytes:
+    """A state dict as safetensors bytes: from any device, in row-major order."""
+    return save({name: value.detach().cpu().contiguous() for name, value in state.items()})
+
+
+def digest(buffer: bytes | memoryview) -> str:
+    """sha256 of packed weights, 64 hex digits."""
+    return hashlib.sha256(buffer).hexdigest()
+
+
+@torch.no_grad()
+def unpack_into(module: nn.Module, buffer: bytes | memoryview, *, sha256: str | None = None) -> None:
+    """Copy packed weights into a network, on whatever device and in whatever memory format it is.
+
+    Args:
+        sha256: `digest` of the bytes; None skips the check.
+
+    Raises:
+        WeightsError: the checksum, a name, a shape or a dtype differs; the network is then as it was.
+    """
+    if sha256 is not None and digest(buffer) != sha256:
+        raise WeightsError(f"checksum differs: {len(buffer)} bytes have {digest(buffer)[:12]}, not {sha256[:12]}")
+    try:
+        given = load(bytes(buffer))
+    except SafetensorError as error:
+        raise WeightsError(f"not safetensors: {error}") from error
+    own = module.state_dict()
+    if given.keys() != own.keys():
+        missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
+        raise WeightsError(f"other network: {len(missing)} missing {missing[:3]}, {len(unknown)} unknown {unknown[:3]}")
+    for name, value in own.items():
+        if given[name].shape != value.shape or given[name].dtype != value.dtype:
+            raise WeightsError(
+                f"{name} is {given[name].dtype} {list(given[name].shape)}, not {value.dtype} {list(value.shape)}"
+            )
+    for name, value in own.items():
+        value.copy_(given[name])

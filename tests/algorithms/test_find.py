@@ -1,0 +1,100 @@
+"""Algorithms by name, and a user's own hyperparameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlctl.spec import algorithms as specs
+from rlctl.spec.schema import Network
+from rlctl_agents.algorithms import find
+from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, hyperparameters
+from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.types.spaces import Box, Discrete, Spaces
+
+
+class Settings(specs.Impala):
+    """Hyperparameters as a user declares them."""
+
+    temperature: float = 1.0
+
+
+class Own(Impala):
+    settings = Settings
+
+
+class Unfinished(Algorithm):
+    pass
+
+
+def test_a_name_is_a_module_of_the_package() -> None:
+    assert find("impala") is Impala
+
+
+def test_a_path_is_a_class_of_the_users_own() -> None:
+    assert find(f"{__name__}:Own") is Own
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dreamer", "algorithm dreamer is not built in; one of your own is package.module:Class"),
+        ("nowhere.at_all:Own", "no module nowhere; is its folder named by code.path"),
+        (f"{__name__}:Oen", f"{__name__} has no Oen; did you mean Own"),
+        (f"{__name__}:Settings", "must be a class derived from rlctl_agents.algorithms.base.Algorithm"),
+        (f"{__name__}:Unfinished", "does not define __init__, act, initial_state, loss, make_optimizer, schema"),
+    ],
+)
+def test_says_what_is_wrong_with_a_name(name: str, message: str) -> None:
+    with pytest.raises(AlgorithmError, match=message):
+        find(name)
+
+
+def test_says_what_a_users_module_fails_to_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "needs_it.py").write_text("import not_installed_here\n")
+    with pytest.raises(AlgorithmError, match="needs_it imports not_installed_here, which is not installed"):
+        find("needs_it:Own")
+    (tmp_path / "breaks.py").write_text("1 / 0\n")
+    with pytest.raises(AlgorithmError, match="importing breaks: ZeroDivisionError: division by zero"):
+        find("breaks:Own")
+
+
+def external(**given: object) -> specs.External:
+    return specs.External.model_validate({"name": f"{__name__}:Own", **given})
+
+
+def test_params_of_an_outside_algorithm_become_its_settings() -> None:
+    given = external(segment_steps=7, params={"lr": 0.01, "temperature": 2.0})
+    settings = hyperparameters(given, Settings)
+    assert (settings.segment_steps, settings.lr, settings.temperature) == (7, 0.01, 2.0)
+    own = Own(given, Network(), Spaces(Box((2,), "float32"), Discrete(2)), seed=0)
+    assert own.config == settings
+
+
+def test_every_fault_of_the_params_is_named() -> None:
+    with pytest.raises(AlgorithmError) as caught:
+        hyperparameters(external(params={"lr": -1, "temprature": 2.0}), Settings)
+    assert "algorithm.params.lr: Input should be greater than 0" in str(caught.value)
+    assert "algorithm.params.temprature: Extra inputs are not permitted" in str(caught.value)
+
+
+def test_what_the_roles_read_too_is_refused_among_the_params() -> None:
+    with pytest.raises(AlgorithmError, match=r"params\.discount: every algorithm has it, say algorithm\.discount"):
+        hyperparameters(external(params={"discount": 0.8}), Settings)
+
+
+def test_a_config_read_back_from_a_run_file_gives_the_same_settings() -> None:
+    given = external(params={"lr": 0.01})
+    stored = specs.External.model_validate(given.model_dump(mode="json"))
+    assert hyperparameters(stored, Settings) == hyperparameters(given, Settings)
+
+
+def test_settings_of_another_algorithm_are_refused() -> None:
+    with pytest.raises(AlgorithmError, match="has Impala settings, not Settings"):
+        hyperparameters(specs.Impala(), Settings)
+
+
+def test_settings_may_be_a_class_whose_name_field_is_required() -> None:
+    assert hyperparameters(external(params={}), specs.Algorithm).name == f"{__name__}:Own"

@@ -1,0 +1,288 @@
+"""IMPALA: what actors recorded is reproduced, and the loss is the one written down in docs/algorithms/impala.md."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from rlctl.spec import algorithms as specs
+from rlctl.spec.schema import Network
+from rlctl_agents.algorithms.base import AlgorithmError, Batch, below
+from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.ops.vtrace import vtrace
+from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Spaces, Tuple
+from tests.algorithms.world import Actor, Anything
+
+VECTOR = Box((3,), "float32")
+MIXED = Dict(
+    {
+        "camera": Box((2, 40, 40), "uint8", 0, 255),
+        "room": Discrete(4),
+        "speed": VECTOR,
+        "doors": MultiBinary(2),
+        "keys": MultiDiscrete((2, 3)),
+    }
+)
+ACTIONS: dict[str, Space] = {
+    "discrete": Discrete(5),
+    "continuous": Box((2,), "float32", -2.0, 2.0),
+    "tuple": Tuple((Discrete(3), Box((2,), "float32"), MultiBinary(2))),
+    "dict": Dict({"a": MultiDiscrete((2, 4)), "b": Box((), "float64", 0.0, 1.0)}),
+}
+
+
+def play(
+    spaces: Spaces, network: dict[str, Any], segments: int = 4, slots: int = 6, **settings: Any
+) -> tuple[Impala, list[Batch]]:
+    """A policy and what it gathered, over several segments."""
+    config = specs.Impala.model_validate({"segment_steps": 5, **settings})
+    model = Network.model_validate({"width": 12, "hidden": [16], **network})
+    algorithm = Impala(config, model, spaces, seed=3)
+    for weight in algorithm.net.parameters():  # far from the uniform policy of the start
+        weight.data += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel()))
+    actor = Actor(algorithm, Impala.schema(config, model, spaces), Anything(slots, 1, spaces), seed=2)
+    return algorithm, [actor.segment() for _ in range(segments)]
+
+
+def learned_log_prob(algorithm: Impala, batch: Batch) -> torch.Tensor:
+    fields = batch.fields
+    params, _ = algorithm.net.unroll(below(fields, "obs"), fields["first"], below(fields, "core"))
+    legal = fields["legal"][:-1] if "legal" in fields else None
+    return algorithm.net.distribution.score(params[:-1], below(fields, "action"), legal).log_prob
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("obs", [VECTOR, MIXED], ids=["vector", "mixed"])
+def test_learner_reproduces_the_log_probabilities_of_the_actors(obs: Space, action: str, core: str) -> None:
+    algorithm, batches = play(Spaces(obs, ACTIONS[action]), {"core": core})
+    ends = torch.cat([batch.fields["truncated"] | batch.fields["terminated"] for batch in batches])
+    assert ends[:-1].sum() > 10  # otherwise this proves nothing about resets
+    for batch in batches:
+        torch.testing.assert_close(
+            learned_log_prob(algorithm, batch), batch.fields["log_prob"], rtol=0, atol=1e-5, check_dtype=True
+        )
+        metrics = algorithm.loss(batch).metrics
+        assert abs(metrics["rho"] - 1) < 1e-5
+        assert abs(metrics["kl"]) < 1e-6
+
+
+def test_learner_reproduces_log_probabilities_under_masks_of_legal_actions() -> None:
+    algorithm, batches = play(Spaces(VECTOR, Discrete(5), legal=True), {"core": "lstm"})
+    for batch in batches:
+        fields = batch.fields
+        chosen = fields["legal"][:-1].gather(-1, fields["action"].unsqueeze(-1)).squeeze(-1)
+        assert (chosen | ~fields["valid"]).all()
+        torch.testing.assert_close(learned_log_prob(algorithm, batch), fields["log_prob"], rtol=0, atol=1e-5)
+
+
+def test_wrong_memory_at_the_start_of_a_segment_would_be_noticed() -> None:
+    algorithm, batches = play(Spaces(VECTOR, Discrete(5)), {"core": "lstm"})
+    fields = batches[1].fields
+    forgot = Batch({**fields, "core.h": torch.zeros_like(fields["core.h"])}, batches[1].version)
+    assert (learned_log_prob(algorithm, forgot) - fields["log_prob"]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_experience_has_exactly_the_fields_of_the_schema(core: str) -> None:
+    config, network = specs.Impala(), Network.model_validate({"core": core})
+    fields = Impala.schema(config, network, Spaces(MIXED, ACTIONS["dict"], legal=False)).fields
+    described = {field.name: (field.dtype, field.shape, field.per) for field in fields}
+    expected: dict[str, tuple[str, tuple[int, ...], str]] = {
+        "obs.camera": ("uint8", (2, 40, 40), "row+1"),
+        "obs.doors": ("int8", (2,), "row+1"),
+        "obs.keys": ("int64", (2,), "row+1"),
+        "obs.room": ("int64", (), "row+1"),
+        "obs.speed": ("float32", (3,), "row+1"),
+        "first": ("bool", (), "row+1"),
+        "action.a": ("int64", (2,), "row"),
+        "action.b": ("float64", (), "row"),
+        "reward": ("float32", (), "row"),
+        "terminated": ("bool", (), "row"),
+        "truncated": ("bool", (), "row"),
+        "valid": ("bool", (), "row"),
+        "log_prob": ("float32", (), "row"),
+    }
+    if core == "lstm":
+        expected |= dict.fromkeys(("core.c", "core.h"), ("float32", (256,), "segment"))
+    assert described == expected
+
+
+def test_schema_has_masks_of_legal_actions_when_the_spaces_have() -> None:
+    schema = Impala.schema(specs.Impala(), Network(), Spaces(VECTOR, Discrete(4), legal=True))
+    (legal,) = (field for field in schema.fields if field.name == "legal")
+    assert (legal.dtype, legal.shape, legal.per) == ("bool", (4,), "row+1")
+    with pytest.raises(AlgorithmError, match="need one Discrete action space"):
+        Impala.schema(specs.Impala(), Network(), Spaces(VECTOR, ACTIONS["tuple"], legal=True))
+
+
+def test_loss_is_the_sum_written_in_the_documentation() -> None:
+    settings: dict[str, Any] = {
+        "value_coef": 0.3,
+        "entropy_coef": 0.02,
+        "lam": 0.9,
+        "discount": 0.8,
+        "reward_clip": 0.5,
+    }
+    algorithm, batches = play(Spaces(VECTOR, Discrete(5)), {}, **settings)
+    fields = batches[2].fields
+    fields["log_prob"] = fields["log_prob"] + 0.3 * torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+    params, value = algorithm.net.unroll(below(fields, "obs"), fields["first"], {})
+    policy = torch.distributions.Categorical(logits=params[:-1])
+    log_prob = policy.log_prob(fields["action"])  # type: ignore[no-untyped-call]
+    target, advantage = vtrace(
+        log_prob - fields["log_prob"],
+        fields["reward"].clamp(-0.5, 0.5),
+        torch.where(fields["terminated"], 0.0, 0.8),
+        value,
+        fields["valid"],
+        lam=0.9,
+    )
+    expected = torch.zeros(())
+    for t in range(5):
+        for b in range(6):
+            if fields["valid"][t, b]:
+                expected = expected - log_prob[t, b] * advantage[t, b]
+                expected = expected + 0.3 * 0.5 * (target[t, b] - value[t, b]) ** 2
+                expected = expected - 0.02 * policy.entropy()[t, b]  # type: ignore[no-untyped-call]
+    loss = algorithm.loss(Batch(fields, batches[2].version))
+    torch.testing.assert_close(loss.total, expected, rtol=1e-5, atol=1e-5)
+    assert loss.rows == fields["valid"].sum()
+    weights = list(algorithm.net.parameters())
+    for got, wanted in zip(
+        torch.autograd.grad(loss.total, weights), torch.autograd.grad(expected, weights), strict=True
+    ):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_mean_over_two_halves_of_a_batch_is_the_mean_over_the_batch() -> None:
+    algorithm, batches = play(Spaces(VECTOR, Discrete(5)), {"core": "lstm"})
+    whole = batches[1]
+
+    def columns(start: int, stop: int) -> Batch:
+        return Batch(
+            {
+                name: value[start:stop] if name.startswith("core") else value[:, start:stop]
+                for name, value in whole.fields.items()
+            },
+            whole.version[:, start:stop],
+        )
+
+    one, two, both = (algorithm.loss(batch) for batch in (columns(0, 2), columns(2, 6), whole))
+    assert one.rows + two.rows == both.rows
+    torch.testing.assert_close((one.total + two.total) / (one.rows + two.rows), both.total / both.rows)
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_what_stands_in_rows_that_are_not_valid_changes_neither_loss_nor_gradient(core: str) -> None:
+    algorithm, batches = play(Spaces(VECTOR, ACTIONS["tuple"]), {"core": core}, advantage_norm=True)
+    fields = next(batch.fields for batch in batches if not batch.fields["valid"].all())
+    weights = list(algorithm.net.parameters())
+    before = algorithm.loss(Batch(fields, batches[0].version))
+    gradient = torch.autograd.grad(before.total, weights)
+    unused = ~fields["valid"]
+    for name, junk in (("reward", 1e9), ("log_prob", math.nan), ("terminated", True), ("action.0", 2)):
+        fields[name] = fields[name].masked_fill(unused, junk)
+    after = algorithm.loss(Batch(fields, batches[0].version))
+    assert torch.equal(before.total, after.total)
+    for one, two in zip(gradient, torch.autograd.grad(after.total, weights), strict=True):
+        assert torch.equal(one, two)
+    assert all(torch.equal(before.metrics[name], after.metrics[name]) for name in before.metrics)
+
+
+def test_a_batch_without_a_valid_row_has_loss_and_gradient_zero() -> None:
+    algorithm, batches = play(Spaces(VECTOR, Discrete(5)), {}, advantage_norm=True)
+    fields = {**batches[0].fields, "valid": torch.zeros(5, 6, dtype=torch.bool)}
+    loss = algorithm.loss(Batch(fields, batches[0].version))
+    assert loss.rows == 0
+    assert loss.total == 0
+    gradient = torch.autograd.grad(loss.total, list(algorithm.net.parameters()))
+    assert all((part == 0).all() for part in gradient)
+    assert all(metric.isfinite() for metric in loss.metrics.values())
+
+
+def test_every_weight_learns() -> None:
+    for network in ({}, {"core": "lstm"}, {"torso": "impala_cnn"}):
+        algorithm, batches = play(Spaces(MIXED, ACTIONS["tuple"]), network)
+        gradient = torch.autograd.grad(algorithm.loss(batches[1]).total, list(algorithm.net.parameters()))
+        assert all(part.abs().max() > 0 for part in gradient)
+
+
+def test_normalised_advantages_make_the_policy_gradient_independent_of_the_scale_of_rewards() -> None:
+    spaces = Spaces(VECTOR, Discrete(5))
+    normed, batches = play(spaces, {}, advantage_norm=True, discount=0.0, entropy_coef=0.0, value_coef=0.0)
+    for weight in normed.net.value.parameters():
+        weight.data.zero_()
+    fields = batches[0].fields
+    large = Batch({**fields, "reward": 1000 * fields["reward"]}, batches[0].version)
+    torch.testing.assert_close(normed.loss(batches[0]).total, normed.loss(large).total, rtol=1e-4, atol=1e-5)
+
+
+def test_greedy_actions_ignore_the_noise_and_are_the_likeliest() -> None:
+    algorithm, _ = play(Spaces(VECTOR, Discrete(5)), {})
+    obs, first = {"obs": torch.randn(50, 3)}, torch.zeros(50, dtype=torch.bool)
+    one, two = (algorithm.act(obs, first, {}, torch.full((50, 1), u), None, greedy=True) for u in (0.01, 0.99))
+    assert torch.equal(one.action["action"], two.action["action"])
+    assert torch.equal(one.action["action"], algorithm.net.step(obs, first, {})[0].argmax(-1))
+
+
+def test_equal_noise_gives_equal_actions_whoever_acts_beside() -> None:
+    algorithm, _ = play(Spaces(VECTOR, Discrete(5)), {})
+    obs, noise = torch.randn(50, 3), torch.rand(50, 1)
+    none = torch.zeros(50, dtype=torch.bool)
+    whole = algorithm.act({"obs": obs}, none, {}, noise, None, greedy=False)
+    half = algorithm.act({"obs": obs[::2]}, none[::2], {}, noise[::2], None, greedy=False)
+    assert torch.equal(whole.action["action"][::2], half.action["action"])
+
+
+def test_learning_rate_falls_to_zero_over_the_rows_given_and_stays_without_them() -> None:
+    spaces = Spaces(VECTOR, Discrete(2))
+    falling = Impala(specs.Impala(lr=0.1, lr_decay_rows=1000), Network(), spaces, seed=0)
+    optimizer = falling.make_optimizer()
+    rates = []
+    for rows in (0, 250, 1000, 2000):
+        falling.set_progress(rows, optimizer)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.1, 0.075, 0, 0])
+    constant = Impala(specs.Impala(lr=0.1), Network(), spaces, seed=0)
+    optimizer = constant.make_optimizer()
+    constant.set_progress(10**9, optimizer)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_rmsprop_has_its_epsilon_outside_the_root() -> None:
+    config = specs.Impala(optimizer="rmsprop", lr=0.5, rmsprop_decay=0.9, epsilon=2.0)
+    algorithm = Impala(config, Network(), Spaces(VECTOR, Discrete(2)), seed=0)
+    optimizer = algorithm.make_optimizer()
+    weight = list(algorithm.net.value.parameters())[1]  # the bias, one number
+    before = weight.item()
+    weight.grad = torch.full_like(weight, 3.0)
+    optimizer.step()
+    assert weight.item() - before == pytest.approx(-0.5 * 3 / (math.sqrt(0.1 * 9) + 2))
+
+
+def test_scaling_the_loss_leaves_rmsprop_as_it_is_when_epsilon_is_scaled_alike() -> None:
+    steps = []
+    for scale in (1.0, 640.0):
+        config = specs.Impala(optimizer="rmsprop", epsilon=1e-5 * scale)
+        algorithm = Impala(config, Network(), Spaces(VECTOR, Discrete(2)), seed=0)
+        optimizer = algorithm.make_optimizer()
+        weight = list(algorithm.net.value.parameters())[1]  # the bias, one number
+        before = weight.item()
+        weight.grad = torch.full_like(weight, 1e-3 * scale)
+        optimizer.step()
+        steps.append(weight.item() - before)
+    assert steps[0] == pytest.approx(steps[1])
+
+
+def test_clips_outside_the_papers_assumption_are_refused_before_training() -> None:
+    with pytest.raises(AlgorithmError, match=r"c_max must not exceed rho_max, got 2\.0 > 1\.0"):
+        Impala(specs.Impala(c_max=2.0), Network(), Spaces(VECTOR, Discrete(2)), seed=0)
+
+
+def test_a_network_that_does_not_fit_is_an_algorithm_error() -> None:
+    with pytest.raises(AlgorithmError, match="nature_cnn needs an observation"):
+        Impala(specs.Impala(), Network(torso="nature_cnn"), Spaces(VECTOR, Discrete(2)), seed=0)

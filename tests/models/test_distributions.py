@@ -1,0 +1,206 @@
+"""Action distributions against torch.distributions, and against what they are asked for."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlctl_agents.models.distributions import ActionDistribution, ActionSpaceError
+from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+
+EVERYTHING = Dict(
+    {
+        "jump": MultiBinary(3),
+        "steer": Box((2, 2), "float32", -2.0, 2.0),
+        "turn": Tuple((Discrete(3), MultiDiscrete((2, 5)))),
+        "zoom": Box((), "float64"),
+    }
+)
+
+
+def random_params(distribution: ActionDistribution, *shape: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, distribution.outputs + distribution.free, generator=random)
+
+
+def uniforms(*shape: int, seed: int = 1) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.rand(*shape, generator=random).clamp(2.0**-24, 1 - 2.0**-24)
+
+
+def reference(space: Space, params: Tensor) -> torch.distributions.Distribution:
+    """The same distribution from torch, for a lone leaf."""
+    match space:
+        case Discrete():
+            return torch.distributions.Categorical(logits=params)
+        case MultiBinary():
+            return torch.distributions.Independent(torch.distributions.Bernoulli(logits=params), 1)
+        case Box():
+            mean, log_std = params.chunk(2, -1)
+            half = 1.0 if space.low is None or space.high is None else (space.high - space.low) / 2
+            middle = 0.0 if space.low is None or space.high is None else (space.high + space.low) / 2
+            return torch.distributions.Independent(
+                torch.distributions.Normal(middle + half * mean, half * log_std.exp()), 1
+            )
+    raise AssertionError(space)
+
+
+LONE = [Discrete(4), MultiBinary(3), Box((3,), "float32"), Box((2,), "float32", -2.0, 4.0)]
+
+
+@pytest.mark.parametrize("space", LONE, ids=str)
+def test_log_probability_and_entropy_equal_those_of_torch(space: Space) -> None:
+    distribution = ActionDistribution(space)
+    params = random_params(distribution, 5, 7)
+    action, _ = distribution.sample(params, uniforms(5, 7, distribution.noise_width), None)
+    got, torchs = distribution.score(params, action, None), reference(space, params)
+    torch.testing.assert_close(got.log_prob, torchs.log_prob(action["action"].float()), rtol=1e-5, atol=1e-5)
+    if isinstance(space, Box) and space.low is not None:  # torch's is in the same unit: both differential entropies
+        assert got.entropy.shape == (5, 7)
+    torch.testing.assert_close(got.entropy, torchs.entropy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("space", [*LONE, MultiDiscrete((3, 2)), EVERYTHING], ids=str)
+def test_recorded_log_probability_is_reproduced_from_the_recorded_action(space: Space) -> None:
+    distribution = ActionDistribution(space)
+    params = random_params(distribution, 64)
+    for action, log_prob in (
+        distribution.sample(params, uniforms(64, distribution.noise_width), None),
+        distribution.mode(params, None),
+    ):
+        torch.testing.assert_close(distribution.score(params, action, None).log_prob, log_prob, rtol=0, atol=5e-6)
+
+
+def test_joint_of_a_tree_is_the_sum_of_its_leaves() -> None:
+    distribution = ActionDistribution(EVERYTHING)
+    assert [name for name, _ in distribution.leaves] == [
+        "action.jump", "action.steer", "action.turn.0", "action.turn.1", "action.zoom",
+    ]  # fmt: skip
+    assert (distribution.outputs, distribution.free, distribution.noise_width) == (
+        3 + 4 + 3 + 7 + 1,
+        5,
+        3 + 4 + 1 + 2 + 1,
+    )
+    params = random_params(distribution, 6)
+    action, log_prob = distribution.sample(params, uniforms(6, distribution.noise_width), None)
+    assert {name: (tuple(a.shape), a.dtype) for name, a in action.items()} == {
+        "action.jump": ((6, 3), torch.int8),
+        "action.steer": ((6, 2, 2), torch.float32),
+        "action.turn.0": ((6,), torch.int64),
+        "action.turn.1": ((6, 2), torch.int64),
+        "action.zoom": ((6,), torch.float64),
+    }
+    logits, free = params[:, :18], params[:, 18:]
+    score = distribution.score(params, action, None)
+    parts = [
+        reference(MultiBinary(3), logits[:, :3]),
+        reference(Box((4,), "float32", -2.0, 2.0), torch.cat([logits[:, 3:7], free[:, :4]], 1)),
+        reference(Discrete(3), logits[:, 7:10]),
+        reference(Discrete(2), logits[:, 10:12]),
+        reference(Discrete(5), logits[:, 12:17]),
+        reference(Box((1,), "float32"), torch.cat([logits[:, 17:], free[:, 4:]], 1)),
+    ]
+    values = [
+        action["action.jump"].float(), action["action.steer"].flatten(1), action["action.turn.0"],
+        *action["action.turn.1"].unbind(1), action["action.zoom"].float().unsqueeze(1),
+    ]  # fmt: skip
+    expected = sum(part.log_prob(value) for part, value in zip(parts, values, strict=True))
+    torch.testing.assert_close(score.log_prob, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(log_prob, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(score.entropy, sum(part.entropy() for part in parts), rtol=1e-5, atol=1e-5)
+
+
+def test_categorical_samples_have_the_probabilities_of_the_logits() -> None:
+    distribution = ActionDistribution(Discrete(3))
+    params = torch.tensor([0.5, -1.0, 1.5]).expand(100_000, 3)
+    evenly = ((torch.arange(100_000) + 0.5) / 100_000).unsqueeze(1)
+    counts = torch.bincount(distribution.sample(params, evenly, None)[0]["action"], minlength=3)
+    torch.testing.assert_close(counts / 1e5, params[0].softmax(0), rtol=0, atol=2e-5)
+
+
+def test_bits_have_the_probabilities_of_the_logits() -> None:
+    distribution = ActionDistribution(MultiBinary(1))
+    evenly = ((torch.arange(100_000) + 0.5) / 100_000).unsqueeze(1)
+    bits = distribution.sample(torch.full((100_000, 1), -0.8), evenly, None)[0]["action"]
+    assert abs(bits.float().mean().item() - torch.tensor(-0.8).sigmoid().item()) < 2e-5
+
+
+def test_gaussian_samples_have_mean_and_deviation_in_the_units_of_the_space() -> None:
+    distribution = ActionDistribution(Box((1,), "float32", 0.0, 10.0))
+    params = torch.tensor([0.2, math.log(0.5)]).expand(100_000, 2)
+    evenly = ((torch.arange(100_000) + 0.5) / 100_000).unsqueeze(1)
+    action = distribution.sample(params, evenly, None)[0]["action"]
+    assert abs(action.mean().item() - (5 + 5 * 0.2)) < 1e-3
+    assert abs(action.std().item() - 5 * 0.5) < 1e-2
+
+
+@pytest.mark.parametrize("extreme", [0.0, 2.0**-25, 1 - 2.0**-24, 1.0])
+def test_extreme_noise_gives_an_action_inside_the_space_and_finite_numbers(extreme: float) -> None:
+    distribution = ActionDistribution(EVERYTHING)
+    params = 5 * random_params(distribution, 1000)
+    action, log_prob = distribution.sample(params, torch.full((1000, distribution.noise_width), extreme), None)
+    assert action["action.turn.0"].min() >= 0
+    assert action["action.turn.0"].max() <= 2
+    assert (action["action.turn.1"] < torch.tensor([2, 5])).all()
+    assert action["action.steer"].isfinite().all()
+    assert log_prob.isfinite().all()
+
+
+@pytest.mark.parametrize("extreme", [2.0**-25, 0.5, 1 - 2.0**-24, 1.0])
+def test_an_illegal_action_is_never_taken(extreme: float) -> None:
+    distribution = ActionDistribution(Discrete(6))
+    legal = torch.rand(2000, 6, generator=torch.Generator().manual_seed(2)) < 0.3
+    legal[:, 3] |= ~legal.any(1)
+    params = 20 * random_params(distribution, 2000)
+    for action, log_prob in (
+        distribution.sample(params, torch.full((2000, 1), extreme), legal),
+        distribution.mode(params, legal),
+    ):
+        chosen = action["action"]
+        assert legal.gather(1, chosen.unsqueeze(1)).all()
+        masked = torch.where(legal, params, -math.inf).log_softmax(-1)
+        torch.testing.assert_close(log_prob, masked.gather(1, chosen.unsqueeze(1)).squeeze(1))
+
+
+def test_entropy_under_a_mask_counts_legal_actions_only() -> None:
+    distribution = ActionDistribution(Discrete(4))
+    legal = torch.tensor([[True, False, True, False], [False, False, True, False]])
+    score = distribution.score(torch.zeros(2, 4), {"action": torch.tensor([0, 2])}, legal)
+    torch.testing.assert_close(score.entropy, torch.tensor([math.log(2), 0.0]))
+
+
+def test_nothing_legal_gives_numbers_and_gradients_all_the_same() -> None:
+    distribution = ActionDistribution(Discrete(3))
+    params = torch.randn(2, 3, requires_grad=True)
+    score = distribution.score(params, {"action": torch.tensor([0, 1])}, torch.zeros(2, 3, dtype=torch.bool))
+    (gradient,) = torch.autograd.grad((score.log_prob + score.entropy).sum(), params)
+    assert score.log_prob.isfinite().all()
+    assert gradient.isfinite().all()
+
+
+def test_mode_is_the_likeliest_action() -> None:
+    distribution = ActionDistribution(Tuple((Discrete(3), MultiBinary(2), Box((1,), "float32", -2.0, 2.0))))
+    params = torch.tensor([[0.1, 0.3, 0.2, 1.0, -1.0, 0.25, 9.0]])
+    action, _ = distribution.mode(params, None)
+    assert action["action.0"].tolist() == [1]
+    assert action["action.1"].tolist() == [[1, 0]]
+    assert action["action.2"].tolist() == [[0.5]]
+
+
+def test_gradient_of_the_score_is_that_of_finite_differences() -> None:
+    distribution = ActionDistribution(EVERYTHING)
+    params = random_params(distribution, 2)
+    action, _ = distribution.sample(params, uniforms(2, distribution.noise_width), None)
+
+    def both(params: Tensor) -> Tensor:
+        return torch.cat(tuple(distribution.score(params, action, None)))
+
+    assert torch.autograd.gradcheck(both, params.double().requires_grad_())
+
+
+def test_a_box_of_integers_is_refused_as_an_action() -> None:
+    with pytest.raises(ActionSpaceError, match="use MultiDiscrete"):
+        ActionDistribution(Box((2,), "int32"))

@@ -1,0 +1,242 @@
+"""Networks: every observation, both paths, equal weights from equal seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlctl.spec.schema import Network
+from rlctl_agents.models.policy import ActorCritic
+from rlctl_agents.models.torso import ImpalaCnn, Mlp, ModelError, NatureCnn, Pixels, Torso, make_torso
+from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Spaces, leaf_array, leaves
+
+MIXED = Dict(
+    {
+        "camera": Box((2, 40, 44), "uint8", 0, 255),
+        "flags": MultiBinary(3),
+        "room": Discrete(5),
+        "slots": MultiDiscrete((2, 3)),
+        "speed": Box((2,), "float32"),
+    }
+)
+
+
+def observe(space: Space, *shape: int, seed: int = 0) -> dict[str, Tensor]:
+    """Random observations of every leaf."""
+    random = torch.Generator().manual_seed(seed)
+    obs = {}
+    for name, leaf in leaves(space, "obs"):
+        dtype, inner = leaf_array(leaf)
+        match leaf:
+            case Box(dtype="uint8"):
+                obs[name] = torch.randint(0, 256, (*shape, *inner), generator=random, dtype=torch.uint8)
+            case Box():
+                obs[name] = torch.randn(*shape, *inner, generator=random)
+            case Discrete():
+                obs[name] = torch.randint(0, leaf.n, shape, generator=random)
+            case MultiDiscrete():
+                obs[name] = torch.stack([torch.randint(0, n, shape, generator=random) for n in leaf.n], -1)
+            case MultiBinary():
+                obs[name] = torch.randint(0, 2, (*shape, *inner), generator=random).to(getattr(torch, dtype))
+    return obs
+
+
+class Own(nn.Module):
+    """A torso as a user writes one."""
+
+    def __init__(self, space: Space, scale: float = 1.0) -> None:
+        super().__init__()
+        self.features = 2
+        self.scale = scale
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return self.scale * obs["obs"]
+
+
+class Featureless(nn.Module):
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("torso", ["auto", "mlp", "nature_cnn", "impala_cnn"])
+def test_every_leaf_of_the_observation_reaches_policy_and_value(torso: str, core: str) -> None:
+    network = Network.model_validate({"torso": torso, "core": core, "width": 16, "hidden": [8]})
+    net = ActorCritic(Spaces(MIXED, Discrete(3)), network, seed=0)
+    obs = observe(MIXED, 4, 2)
+    first = torch.zeros(4, 2, dtype=torch.bool)
+    params, value = net.unroll(obs, first, net.initial_state(2))
+    assert params.shape == (4, 2, 3)
+    assert value.shape == (4, 2)
+    for name, leaf in obs.items():
+        other = {**obs, name: observe(MIXED, 4, 2, seed=7)[name]}
+        assert not torch.equal(leaf, other[name])
+        changed = net.unroll(other, first, net.initial_state(2))
+        assert not torch.equal(changed[0], params), name
+        assert not torch.equal(changed[1], value), name
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_row_by_row_equals_the_unroll_across_resets(core: str) -> None:
+    network = Network.model_validate({"core": core, "width": 16, "hidden": [8]})
+    net = ActorCritic(Spaces(MIXED, Discrete(3)), network, seed=0)
+    obs, first = observe(MIXED, 6, 3), torch.rand(6, 3, generator=torch.Generator().manual_seed(1)) < 0.4
+    state = {name: torch.randn(3, 16) for name in net.initial_state(3)}
+    params, _ = net.unroll(obs, first, state)
+    for t in range(6):
+        row, state = net.step({name: leaf[t] for name, leaf in obs.items()}, first[t], state)
+        torch.testing.assert_close(row, params[t], rtol=0, atol=1e-6)
+
+
+def test_memory_forgets_at_the_first_row_of_an_episode_and_only_there() -> None:
+    space = Box((2,), "float32")
+    network = Network.model_validate({"core": "lstm", "width": 8})
+    net = ActorCritic(Spaces(space, Discrete(2)), network, seed=0)
+    obs, state = observe(space, 1, 2), {name: torch.ones(2, 8) for name in ("core.h", "core.c")}
+    first = torch.tensor([[True, False]])
+    got, _ = net.unroll(obs, first, state)
+    empty, _ = net.unroll(obs, torch.zeros(1, 2, dtype=torch.bool), net.initial_state(2))
+    kept, _ = net.unroll(obs, torch.zeros(1, 2, dtype=torch.bool), state)
+    assert torch.equal(got[0, 0], empty[0, 0])
+    assert torch.equal(got[0, 1], kept[0, 1])
+    assert not torch.equal(empty[0, 1], kept[0, 1])
+
+
+def test_lstm_equals_that_of_torch_where_no_episode_begins() -> None:
+    space = Box((3,), "float32")
+    net = ActorCritic(Spaces(space, Discrete(2)), Network.model_validate({"core": "lstm", "width": 5}), seed=0)
+    assert net.core is not None
+    reference = nn.LSTM(net.core.from_input.in_features, 5)
+    own = (net.core.from_input.weight, net.core.from_hidden.weight, net.core.from_input.bias)
+    with torch.no_grad():
+        for theirs, weight in zip(reference.parameters(), (*own, torch.zeros(20)), strict=True):
+            theirs.copy_(weight)
+    x = torch.randn(7, 2, net.core.from_input.in_features)
+    got, state = net.core(x, torch.zeros(7, 2, dtype=torch.bool), net.initial_state(2))
+    expected, (h, c) = reference(x)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(state["core.h"], h[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(state["core.c"], c[0], rtol=0, atol=1e-6)
+
+
+def test_equal_seeds_give_equal_weights_and_leave_the_random_state_alone() -> None:
+    spaces, network = Spaces(MIXED, Discrete(3)), Network.model_validate({"width": 8, "core": "lstm"})
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    one, two, other = (ActorCritic(spaces, network, seed=seed).state_dict() for seed in (3, 3, 4))
+    assert torch.equal(torch.rand(3), expected)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not torch.equal(one["policy.weight"], other["policy.weight"])
+
+
+def test_first_policy_is_nearly_uniform_and_hidden_layers_keep_the_length_of_vectors() -> None:
+    net = ActorCritic(Spaces(Box((6,), "float32"), Discrete(5)), Network(), seed=0)
+    params, _ = net.step({"obs": torch.randn(100, 6)}, torch.zeros(100, dtype=torch.bool), {})
+    assert (params.softmax(-1) - 0.2).abs().max() < 0.02
+    weight = Mlp(8, [8], "tanh").layers[0].weight
+    torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(8), rtol=0, atol=1e-5)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [((4, 84, 84), (4, 84, 84, False)), ((96, 80, 3), (3, 96, 80, True)), ((84, 84), (1, 84, 84, False))],
+)
+def test_channels_are_found_first_or_last(shape: tuple[int, ...], layout: tuple[int, int, int, bool]) -> None:
+    pixels = Pixels.of(Box(shape, "uint8", 0, 255))
+    assert pixels is not None
+    assert (pixels.channels, pixels.height, pixels.width, pixels.last) == layout
+    image = torch.randint(0, 256, (2, *shape), dtype=torch.uint8)
+    floats = pixels.to_float(image)
+    assert floats.shape == (2, *layout[:3])
+    assert floats.is_contiguous(memory_format=torch.channels_last)
+    expected = image.permute(0, 3, 1, 2) if layout[3] else image.view(2, *layout[:3])
+    assert torch.equal(floats, expected.float())
+
+
+@pytest.mark.parametrize("kind", [NatureCnn, ImpalaCnn])
+def test_pixels_are_scaled_to_one_whatever_their_largest_value(kind: type[NatureCnn] | type[ImpalaCnn]) -> None:
+    torch.manual_seed(0)
+    byte, unit = (Pixels.of(Box((1, 40, 40), dtype, 0, high)) for dtype, high in (("uint8", 255), ("float32", 1)))
+    assert byte is not None
+    assert unit is not None
+    cnn, same = kind(byte, 8), kind(unit, 8)
+    same.load_state_dict(cnn.state_dict())
+    image = torch.randint(0, 256, (3, 1, 40, 40), dtype=torch.uint8)
+    torch.testing.assert_close(cnn(image), same(image.float() / 255), rtol=1e-4, atol=1e-5)
+
+
+def test_nature_cnn_has_the_published_number_of_weights() -> None:
+    pixels = Pixels.of(Box((4, 84, 84), "uint8", 0, 255))
+    assert pixels is not None
+    # 32x4x8x8+32, 64x32x4x4+64, 64x64x3x3+64, 3136x512+512
+    assert sum(weight.numel() for weight in NatureCnn(pixels, 512).parameters()) == 1_684_128
+
+
+def test_impala_cnn_gives_finite_features_for_small_and_odd_images() -> None:
+    pixels = Pixels.of(Box((3, 11, 10), "uint8", 0, 255))
+    assert pixels is not None
+    assert ImpalaCnn(pixels, 7)(torch.zeros(2, 3, 11, 10, dtype=torch.uint8)).shape == (2, 7)
+
+
+def test_small_images_go_through_the_mlp_unless_a_cnn_is_named() -> None:
+    small = Box((10, 10, 4), "uint8", 0, 1)
+    auto = make_torso(small, Network())
+    assert isinstance(auto, Torso)
+    assert auto.image_names == []
+    with pytest.raises(ModelError, match="at least 36x36, got 10x10: use impala_cnn or mlp"):
+        make_torso(small, Network(torso="nature_cnn"))
+    with pytest.raises(ModelError, match="needs an observation of two or three axes"):
+        make_torso(Box((4,), "float32"), Network(torso="impala_cnn"))
+
+
+def test_value_has_an_mlp_of_its_own_and_shares_everything_else() -> None:
+    def separate(space: Space, **network: Any) -> bool:
+        return ActorCritic(Spaces(space, Discrete(2)), Network.model_validate(network), seed=0).value_torso is not None
+
+    assert separate(Box((4,), "float32"))
+    assert not separate(Box((4,), "float32"), core="lstm")
+    assert not separate(Box((4, 84, 84), "uint8", 0, 255))
+    assert not separate(Box((2,), "float32"), torso=f"{__name__}:Own")
+
+
+def test_deviation_of_a_gaussian_does_not_depend_on_the_observation_and_is_learned() -> None:
+    net = ActorCritic(Spaces(Box((4,), "float32"), Box((2,), "float32", -1.0, 1.0)), Network(), seed=0)
+    params, _ = net.step({"obs": torch.randn(5, 4)}, torch.zeros(5, dtype=torch.bool), {})
+    assert params.shape == (5, 4)
+    assert (params[:, 2:] == 0).all()
+    assert "log_std" in net.state_dict()
+
+
+def test_torso_of_the_users_own_gets_the_space_and_the_params() -> None:
+    torso = make_torso(Box((2,), "float32"), Network(torso=f"{__name__}:Own", params={"scale": 3.0}))
+    assert torch.equal(torso({"obs": torch.ones(1, 2)}), torch.full((1, 2), 3.0))
+
+
+@pytest.mark.parametrize(
+    ("torso", "params", "message"),
+    [
+        ("no_such_package.nets:Own", {}, "no module no_such_package; is its folder named by code.path"),
+        (f"{__name__}:Ovn", {}, "has no Ovn; did you mean Own"),
+        (f"{__name__}:observe", {}, "must be a class derived from torch.nn.Module"),
+        (f"{__name__}:Own", {"sacle": 2.0}, "unexpected keyword argument 'sacle'"),
+        (f"{__name__}:Featureless", {}, "needs an attribute `features`"),
+        ("mlp", {"scale": 2.0}, "model.params are for a network of your own; mlp takes none"),
+    ],
+)
+def test_says_what_is_wrong_with_a_torso(torso: str, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        make_torso(Box((2,), "float32"), Network(torso=torso, params=params))
+
+
+def test_one_hot_codes_have_a_limit() -> None:
+    with pytest.raises(ModelError, match="obs has 1000000 values, too many for one-hot codes"):
+        make_torso(Discrete(1_000_000), Network())
+
+
+def test_action_box_of_integers_is_a_model_error() -> None:
+    with pytest.raises(ModelError, match="use MultiDiscrete"):
+        ActorCritic(Spaces(Discrete(2), Box((2,), "int32")), Network(), seed=0)
