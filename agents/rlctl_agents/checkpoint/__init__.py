@@ -1,0 +1,1 @@
+"""Immutable parts of generations on a volume."""

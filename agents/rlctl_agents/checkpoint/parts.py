@@ -1,0 +1,129 @@
+"""Parts of a checkpoint: immutable files, whole or not there, named by what they hold."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import socket
+from pathlib import Path
+from typing import NamedTuple
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_TEMPORARY = ".tmp."
+
+
+class PartError(Exception):
+    """A part could not be written or read; the text names the file and the reason."""
+
+
+class NoRoom(PartError):
+    """The volume, or our share of it, is full. Nothing half-written stays."""
+
+
+class Corrupt(PartError):
+    """The part is missing, or its bytes are not those that were written."""
+
+
+class Part(NamedTuple):
+    """A file below the folder of checkpoints."""
+
+    file: str
+    sha256: str  # 64 hex digits
+
+
+def write_part(folder: Path, name: str, data: bytes | memoryview) -> Part:
+    """Write a part so that it is either whole and on the disk, or not there.
+
+    The bytes go to a temporary file beside it, to the disk, and into place by rename.
+
+    Args:
+        folder: an existing folder on one file system.
+        name: without folder; the beginning of the checksum is put before its suffix.
+
+    Raises:
+        NoRoom: the disk is full.
+        PartError: any other refusal of the file system.
+        ValueError: the name holds a folder.
+
+    Example:
+        `write_part(folder, "main-7-learner.safetensors", b"")` is `main-7-learner-e3b0c44298fc.safetensors`.
+    """
+    _require_name(name)
+    sha256 = hashlib.sha256(data).hexdigest()
+    final = folder / f"{Path(name).stem}-{sha256[:12]}{Path(name).suffix}"
+    temporary = folder / f"{final.name}{_TEMPORARY}{socket.gethostname()}.{os.getpid()}"
+    try:
+        try:
+            with temporary.open("xb", buffering=0) as file:
+                left = memoryview(data)
+                while left:
+                    left = left[file.write(left) :]
+                os.fsync(file.fileno())
+            temporary.replace(final)
+            _sync_folder(folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        kind = NoRoom if error.errno in _NO_ROOM else PartError
+        raise kind(f"cannot write {final} ({len(data)} bytes): {error.strerror}") from error
+    return Part(final.name, sha256)
+
+
+def read_part(folder: Path, file: str, sha256: str) -> bytes:
+    """The bytes of a part, checked.
+
+    Raises:
+        Corrupt: missing, cut short or changed.
+        PartError: the file system refuses.
+        ValueError: the name holds a folder.
+    """
+    _require_name(file)
+    try:
+        data = (folder / file).read_bytes()
+    except FileNotFoundError as error:
+        raise Corrupt(f"{folder / file} is missing") from error
+    except OSError as error:
+        raise PartError(f"cannot read {folder / file}: {error.strerror}") from error
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise Corrupt(f"{folder / file} is damaged: {len(data)} bytes have sha256 {found[:12]}, not {sha256[:12]}")
+    return data
+
+
+def remove_leftovers(folder: Path) -> int:
+    """Remove what dead processes of this host left half-written; returns how many files."""
+    removed = 0
+    for path in folder.glob(f"*{_TEMPORARY}{socket.gethostname()}.*"):
+        pid = path.name.rpartition(".")[2]
+        if pid.isdigit() and not _alive(int(pid)):
+            with contextlib.suppress(OSError):
+                path.unlink()
+                removed += 1
+    return removed
+
+
+def _require_name(name: str) -> None:
+    if not name or name != Path(name).name or name.startswith("."):
+        raise ValueError(f"the name of a part is a plain file name, got {name!r}")
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

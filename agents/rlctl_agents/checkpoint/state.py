@@ -1,0 +1,58 @@
+"""Arrays and plain data as one file: safetensors with the plain data as JSON in its header. No pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+_FORMAT = 1
+_KEY = "rlctl"
+_LENGTH_BYTES = 8
+
+
+class StateError(ValueError):
+    """Bytes that hold no state, or one of another format."""
+
+
+def pack_state(arrays: Mapping[str, NDArray[Any]], plain: Mapping[str, Any]) -> bytes:
+    """State as bytes.
+
+    Args:
+        arrays: by name; scalars have shape ().
+        plain: what JSON can hold, floats included as they are; not NaN.
+
+    Raises:
+        ValueError: `plain` holds NaN or an infinity.
+        TypeError: `plain` holds something that JSON cannot, or an array has a dtype that safetensors has not.
+    """
+    text = json.dumps({"format": _FORMAT, "plain": dict(plain)}, allow_nan=False)
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    try:
+        return save(contiguous, metadata={_KEY: text})
+    except (SafetensorError, KeyError) as error:
+        raise TypeError(f"cannot be stored: {error}") from error
+
+
+def unpack_state(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Arrays and plain data of `pack_state`.
+
+    Raises:
+        StateError: not such bytes.
+    """
+    try:
+        length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+        arrays = load(data)
+        header = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])
+        stored = json.loads(header["__metadata__"][_KEY])
+        number, plain = stored["format"], stored["plain"]
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise StateError(f"{len(data)} bytes are not a stored state: {error}") from error
+    if number != _FORMAT:
+        raise StateError(f"stored in format {number}; this release reads format {_FORMAT}")
+    return arrays, plain
