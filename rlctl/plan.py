@@ -109,7 +109,6 @@ def _role(spec: Spec, role: Role, uid: str) -> RolePlan:
     read = _pick(spec, lambda applies: applies.when != "live" and role in applies.roles)
     read.setdefault("env", {"id": "-"})  # a spec cannot do without one, and this role does not look
     run_file = {
-        "rlctl": __version__,
         "format": RUN_FILE_FORMAT,
         "run": spec.run,
         "uid": uid,

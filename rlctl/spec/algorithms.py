@@ -28,6 +28,15 @@ class Algorithm(Model):
     publish_every_updates: Annotated[int, Field(ge=1), restart("learner")] = 1
     """Optimizer steps between two weight publications."""
 
+    @property
+    def budget_rows(self) -> int:
+        """Rows that actors may have sent, or be allowed to send, before they are learned from.
+
+        Half of what may be waited for until it is too old, for rows grow old at the actors too; never less than the
+        batch that is learned from and the one that is filled.
+        """
+        return max(2, self.max_lag_versions // 2) * self.batch_rows
+
 
 class Impala(Algorithm):
     """V-trace actor-critic. Needs no replay. Losses are means over valid rows.

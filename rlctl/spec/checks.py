@@ -124,12 +124,12 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
         yield from _lock_step(spec, algorithm, path)
     block = spec.roles.actor.envs * steps
     filled = batch - gcd(batch, block)  # the most rows that wait in a batch which the next block would complete
-    if not spec.sync and lag * batch < filled + block:
+    if not spec.sync and filled and algorithm.budget_rows < filled + block:
         message = (
-            f"the learner accepts max_lag_versions x batch_rows = {lag} x {batch} = {lag * batch} rows at a time, which"
-            f" cannot hold an unfinished batch ({filled}) and the next block of an actor (envs x segment_steps ="
-            f" {spec.roles.actor.envs} x {steps} = {block}): choose at least"
-            f" {-(-(filled + block) // batch)}, or fewer envs"
+            f"the learner takes max(2, max_lag_versions // 2) x batch_rows = {max(2, lag // 2)} x {batch} ="
+            f" {algorithm.budget_rows} rows at a time, which cannot hold an unfinished batch ({filled}) and the next"
+            f" block of an actor (envs x segment_steps = {spec.roles.actor.envs} x {steps} = {block}): choose at least"
+            f" {2 * -(-(filled + block) // batch)}, or fewer envs"
         )
         rests_on = ((*path, "batch_rows"), (*path, "segment_steps"), _ENVS)
         yield Fault((*path, "max_lag_versions"), message, rests_on)
@@ -147,9 +147,6 @@ def _lock_step(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
     if algorithm.publish_every_updates != 1:
         message = f"with sync the actors need every version: must be 1, got {algorithm.publish_every_updates}"
         yield Fault((*path, "publish_every_updates"), message, (("sync",),))
-    if algorithm.max_lag_versions < 2:
-        message = f"with sync two batches are under way at a time: must be at least 2, got {algorithm.max_lag_versions}"
-        yield Fault((*path, "max_lag_versions"), message, (("sync",),))
 
 
 def _replay(spec: Spec, plain: Spec) -> Iterator[Fault]:

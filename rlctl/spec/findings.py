@@ -57,13 +57,18 @@ def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
     yield from _not_found(spec, plain, base)
 
 
+BUSY = ("learner", "actor", "replay", "inference")
+"""Roles that use the cores they ask for; the others mostly wait."""
+
+
 def _too_large(spec: Spec, machine: Machine) -> Iterator[Fault]:
     sections = [(role, getattr(spec.roles, role)) for role in type(spec.roles).model_fields]
     counts = [(role, getattr(section, "replicas", 1), section) for role, section in sections if section is not None]
-    cores = sum(count * section.cpu for _, count, section in counts)
+    busy = [(role, count, section) for role, count, section in counts if role in BUSY and count]
+    cores = sum(count * section.cpu for _, count, section in busy)
     memory = sum(count * mebibytes(section.memory) for _, count, section in counts)
     if cores > machine.cores:
-        parts = " + ".join(f"{role} {count} x {number(section.cpu)}" for role, count, section in counts if count)
+        parts = " + ".join(f"{role} {count} x {number(section.cpu)}" for role, count, section in busy)
         yield Fault(("roles",), f"{parts} = {number(cores)} cores, this machine has {number(machine.cores)}")
     if memory > machine.memory_mib:
         parts = " + ".join(f"{role} {count} x {section.memory}" for role, count, section in counts if count)

@@ -15,7 +15,7 @@ OnPush = Literal["rolling", "checkpoint-restart", "next-run", "manual"]
 class Manager(Model):
     """Leases, matches, stop conditions, checkpoints, status. Exactly one."""
 
-    cpu: Annotated[Cores, restart("manager")] = 1.0
+    cpu: Annotated[Cores, restart("manager")] = 0.25
     memory: Annotated[Memory, restart("manager")] = "512Mi"
     on_push: Annotated[OnPush, live()] = "rolling"
 
@@ -24,7 +24,7 @@ class ModelPool(Model):
     """Serves weights: live versions from memory, kept ones from the volume."""
 
     replicas: Annotated[int, Field(ge=1, le=64), live()] = 1
-    cpu: Annotated[Cores, restart("modelpool")] = 1.0
+    cpu: Annotated[Cores, restart("modelpool")] = 0.25
     memory: Annotated[Memory, restart("modelpool")] = "1Gi"
     on_push: Annotated[OnPush, live()] = "rolling"
 

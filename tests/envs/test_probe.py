@@ -13,7 +13,7 @@ from rlctl_agents.types.spaces import Box, Discrete
 
 def run_file(folder: Path, **spec: Any) -> Path:
     path = folder / "actor.json"
-    path.write_text(json.dumps({"rlctl": "0", "format": 1, "role": "actor", "spec": {"run": "probe", **spec}}))
+    path.write_text(json.dumps({"format": 1, "role": "actor", "spec": {"run": "probe", **spec}}))
     return path
 
 

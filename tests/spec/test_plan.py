@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-import rlctl
 from rlctl.plan import Member, Plan, make
 from rlctl.spec.base import ROLES
 from rlctl.spec.fields import leaves, normal
@@ -44,7 +43,6 @@ def test_learner_replicas_are_per_member_of_every_policy() -> None:
 def test_a_run_file_is_a_spec_that_says_what_its_role_reads_and_nothing_else(role: str) -> None:
     run_file = next(it.run_file for it in make(FULL, uid=UID, base=Path("/")).roles if it.role == role)
     assert {key: run_file[key] for key in run_file if key != "spec"} == {
-        "rlctl": rlctl.__version__,
         "format": 1,
         "run": "full",
         "uid": UID,

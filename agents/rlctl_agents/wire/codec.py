@@ -1,0 +1,264 @@
+"""Arrays and structs to frames and back. Nothing that arrives is believed: every number is checked against what the
+receiver already knows before anything of its size is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
+
+import msgspec
+import numpy as np
+import zmq
+import zstandard
+from numpy.typing import NDArray
+
+from rlctl_agents.types.experience import Array, Arrays, Schema
+from rlctl_agents.wire.sockets import Socket
+
+PROTOCOL = 1
+INLINE_BYTES = 1 << 16
+"""Arrays below travel inside frame 0; others get a frame of their own and are sent without a copy."""
+MAX_HEAD_BYTES = 1 << 24
+MAX_ARRAY_BYTES = 1 << 28
+MAX_FIELDS = 256
+MAX_DIMS = 8
+DTYPES = frozenset(
+    ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64")
+)
+RAW, ZSTD = 0, 1
+WORTHWHILE_RATIO = 1.2
+"""A field that compresses less is sent as it is from then on."""
+
+T = TypeVar("T")
+Buffer = bytes | memoryview
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Name = Annotated[str, msgspec.Meta(max_length=256)]
+
+
+class Rejected(Exception):
+    """A message that is not taken. `reason` is one of a fixed set of words, for counting; the text is for people."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class ArrayHead(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One array of a message: inside frame 0, or the name of the frame that holds it."""
+
+    name: Name
+    dtype: Annotated[str, msgspec.Meta(max_length=16)]
+    shape: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_DIMS)]
+    frame: int  # from 1; 0: inline
+    codec: int  # RAW or ZSTD
+    size: Count  # bytes when not compressed
+    inline: bytes
+
+
+class BlockCodec:
+    """The arrays of one schema's blocks: `version` first, then the fields in the schema's order.
+
+    `max_frames` and `max_rows` are the most that a block can have after frame 0, and in rows.
+
+    Raises:
+        ValueError: the schema cannot be sent: a dtype that is not allowed, names that repeat, more than 8 axes.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        check_schema(schema)
+        self.segment_steps = schema.segment_steps
+        self.max_frames = len(schema.fields) + 2
+        # name, dtype name, dtype, axes before the stream axis, axes after it, bytes of one stream
+        self._arrays: list[tuple[str, str, np.dtype[np.generic], tuple[int, ...], tuple[int, ...], int]] = []
+        steps = schema.segment_steps
+        rows = {"row": (steps,), "row+1": (steps + 1,), "segment": ()}
+        for name, dtype, shape, per in [
+            ("version", "int64", (), "row"),
+            *((field.name, field.dtype, field.shape, field.per) for field in schema.fields),
+        ]:
+            unit = int(np.prod([*rows[per], *shape], dtype=object)) * np.dtype(dtype).itemsize
+            self._arrays.append((name, dtype, np.dtype(dtype), rows[per], tuple(shape), unit))
+        self.max_rows = steps * (MAX_ARRAY_BYTES // max(unit for *_, unit in self._arrays))
+        self._hopeless: set[str] = set()
+        self._compressor = zstandard.ZstdCompressor(level=1)
+        self._decompressor = zstandard.ZstdDecompressor()
+
+    def pack(
+        self, streams: int, version: NDArray[np.int64], fields: Arrays, *, compress: bool
+    ) -> tuple[list[ArrayHead], list[Buffer]]:
+        """Heads of all arrays, and what goes into frames 1, 2, ...
+
+        Raises:
+            ValueError: the arrays are not what the schema says, or too large.
+        """
+        if len(fields) != len(self._arrays) - 1:
+            names = {name for name, *_ in self._arrays[1:]}
+            raise ValueError(f"fields differ from the schema: {sorted(names.symmetric_difference(fields))}")
+        heads: list[ArrayHead] = []
+        frames: list[Buffer] = []
+        for index, (name, dtype_name, dtype, before, after, unit) in enumerate(self._arrays):
+            array: Array = version if index == 0 else fields[name]
+            shape = (*before, streams, *after)
+            if array.dtype != dtype or array.shape != shape:
+                raise ValueError(f"{name}: must be {dtype_name} {shape}, got {array.dtype} {array.shape}")
+            size = unit * streams
+            if size < INLINE_BYTES:
+                heads.append(ArrayHead(name, dtype_name, shape, 0, RAW, size, array.tobytes()))
+                continue
+            if size > MAX_ARRAY_BYTES:
+                raise ValueError(f"{name}: {size} bytes, more than {MAX_ARRAY_BYTES}: too many environments or steps")
+            array = np.ascontiguousarray(array)
+            codec = RAW
+            data: Buffer = array.reshape(-1).view(np.uint8).data
+            if compress and dtype_name == "uint8" and name not in self._hopeless:
+                codec, data = ZSTD, self._compress(name, data)
+            frames.append(data)
+            heads.append(ArrayHead(name, dtype_name, shape, len(frames), codec, size, b""))
+        return heads, frames
+
+    def unpack(
+        self, streams: int, heads: Sequence[ArrayHead], frames: Sequence[zmq.Frame]
+    ) -> tuple[NDArray[np.int64], Arrays]:
+        """Version and fields as read-only views on the frames.
+
+        Args:
+            streams: B, already bounded by the credit of the sender.
+            heads: as they came.
+            frames: 1, 2, ... as they came.
+
+        Raises:
+            Rejected: anything is not exactly as the schema says.
+        """
+        if len(heads) != len(self._arrays):
+            raise Rejected("fields", f"{len(heads)} arrays instead of {len(self._arrays)}")
+        result: Arrays = {}
+        used = 0
+        for head, (name, dtype_name, dtype, before, after, unit) in zip(heads, self._arrays, strict=True):
+            if head.name != name:
+                raise Rejected("fields", f"array {head.name[:40]!r} instead of {name!r}")
+            if head.dtype != dtype_name:
+                raise Rejected("dtype", f"{name}: {head.dtype} instead of {dtype_name}")
+            shape = (*before, streams, *after)
+            if head.shape != shape:
+                raise Rejected("shape", f"{name}: {head.shape} instead of {shape}")
+            size = unit * streams
+            if head.size != size:
+                raise Rejected("size", f"{name}: {head.size} bytes stated instead of {size}")
+            data: Buffer
+            if head.frame == 0:
+                data = head.inline
+                if head.codec != RAW:
+                    raise Rejected("codec", f"{name}: inline with codec {head.codec}")
+            else:
+                used += 1
+                if head.frame != used or used > len(frames) or head.inline:
+                    raise Rejected("frames", f"{name}: frame {head.frame} of {len(frames)}, expected {used}")
+                data = frames[used - 1].buffer
+                if head.codec == ZSTD:
+                    data = self._decompress(name, data, size)
+                elif head.codec != RAW:
+                    raise Rejected("codec", f"{name}: unknown codec {head.codec}")
+            if len(data) != size:
+                raise Rejected("size", f"{name}: {len(data)} bytes came instead of {size}")
+            if dtype_name == "bool" and not _are_bools(data):
+                raise Rejected("bool", f"{name}: bytes other than 0 and 1")
+            array = np.frombuffer(data, dtype)
+            if not array.flags.aligned:
+                array = array.copy()
+            array = array.reshape(shape)
+            array.flags.writeable = False
+            result[name] = array
+        if used != len(frames):
+            raise Rejected("frames", f"{len(frames)} frames instead of {used}")
+        version = result.pop("version")
+        return version, result  # type: ignore[return-value]
+
+    def _compress(self, name: str, data: Buffer) -> bytes:
+        packed: bytes = self._compressor.compress(data)
+        if len(packed) * WORTHWHILE_RATIO > len(data):
+            self._hopeless.add(name)  # noise: not tried again
+        return packed
+
+    def _decompress(self, name: str, data: Buffer, size: int) -> bytes:
+        try:
+            stated = zstandard.get_frame_parameters(data).content_size
+            if stated != size:  # max_output_size is ignored when the frame states its size: 1.5 KB can become 50 MB
+                raise Rejected("size", f"{name}: {stated} bytes after decompression instead of {size}")
+            plain: bytes = self._decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            raise Rejected("codec", f"{name}: {error}") from error
+        return plain
+
+
+def check_schema(schema: Schema) -> None:
+    """Refuse a schema that cannot travel.
+
+    Raises:
+        ValueError: which field, and why.
+    """
+    if schema.segment_steps < 1:
+        raise ValueError(f"segment_steps must be at least 1, got {schema.segment_steps}")
+    if len(schema.fields) > MAX_FIELDS:
+        raise ValueError(f"{len(schema.fields)} fields, more than {MAX_FIELDS}")
+    seen = {"version"}
+    for field in schema.fields:
+        if field.name in seen:
+            raise ValueError(f"{field.name}: a name that is taken")
+        seen.add(field.name)
+        if field.dtype not in DTYPES:
+            raise ValueError(f"{field.name}: dtype {field.dtype} is not one of {', '.join(sorted(DTYPES))}")
+        if len(field.shape) + 2 > MAX_DIMS or any(side < 0 for side in field.shape):
+            raise ValueError(f"{field.name}: shape {field.shape} has a negative side or more than {MAX_DIMS - 2} axes")
+
+
+def decode(decoder: msgspec.msgpack.Decoder[T], data: Buffer) -> T:
+    """What the decoder makes of `data`.
+
+    Raises:
+        Rejected: it is nothing of that kind.
+    """
+    if len(data) > MAX_HEAD_BYTES:
+        raise Rejected("decode", f"{len(data)} bytes, more than {MAX_HEAD_BYTES}")
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise Rejected("decode", str(error)) from error
+
+
+def receive(socket: Socket, parts: int, max_frames: int) -> tuple[list[bytes], list[zmq.Frame] | None] | None:
+    """One whole message without waiting; None when there is none.
+
+    Args:
+        socket: to receive from.
+        parts: leading parts that are copied into bytes: the routing id of a ROUTER's peer, and frame 0.
+        max_frames: most further parts that are kept.
+
+    Returns:
+        The leading parts (fewer when the message ended early) and further parts without a copy; None instead of the
+        latter when there were too many.
+    """
+    try:
+        head = [socket.recv(zmq.NOBLOCK)]
+    except zmq.Again:
+        return None
+    more = socket.getsockopt(zmq.RCVMORE)
+    while more and len(head) < parts:
+        head.append(socket.recv(zmq.NOBLOCK))
+        more = socket.getsockopt(zmq.RCVMORE)
+    frames: list[zmq.Frame] = []
+    count = 0
+    while more:
+        frame = socket.recv(zmq.NOBLOCK, copy=False)
+        count += 1
+        if count <= max_frames:
+            frames.append(frame)
+        else:
+            frames.clear()
+        more = frame.more
+    return head, frames if count <= max_frames else None
+
+
+def _are_bools(data: Buffer) -> bool:
+    if isinstance(data, bytes):
+        return not data.translate(None, b"\0\1")
+    return bool(np.frombuffer(data, np.uint8).max(initial=0) <= 1)

@@ -1,0 +1,164 @@
+"""Who may send how many rows: one budget, shared out over all senders. Pure bookkeeping, without sockets or clocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+AHEAD_BLOCKS = 8
+"""Most blocks of credit that a sender gets before it asks."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """One sender, in rows; totals since its first block to this receiver."""
+
+    boot: str
+    block_rows: int = 0  # of its largest block; 0: not known yet
+    sent: int = 0  # by its own newest word
+    limit: int = 0  # newest granted: it may send until `sent` reaches this
+    bound: int = 0  # the highest limit that it may still believe in
+    queued: int = 0  # received, not settled
+    want: int = 0  # waits at the sender
+    number: int = 0  # of the newest grant
+    recall: int = 0  # number of the grant that lowered the limit, while it is not heeded yet; 0: none
+    live: bool = False
+
+    @property
+    def unused(self) -> int:
+        """Rows that it may send, or has sent and we have not seen."""
+        return max(self.bound - self.sent, 0)
+
+    @property
+    def held(self) -> int:
+        """What it has of the budget."""
+        return self.unused + self.queued
+
+
+class Credits:
+    """The budget and its shares.
+
+    Outstanding are rows granted and not used, and rows received and not settled. They never exceed `budget_rows`, but
+    when nobody else holds anything, one sender may get one block however large it is. Senders with rows waiting are
+    served in the order in which they asked; who is under its share (the budget over the number of live senders) gets
+    up to that, who is above gets one block at a time. What is left goes to others in advance. When a sender has to
+    wait, credit is called back from those who hold some and have nothing to send.
+    """
+
+    def __init__(self, budget_rows: int) -> None:
+        if budget_rows < 1:
+            raise ValueError(f"budget_rows must be at least 1, got {budget_rows}")
+        self.budget_rows = budget_rows
+        self.outstanding = 0
+        self._live: dict[str, Peer] = {}
+        self._asking: dict[str, Peer] = {}  # in the order in which they asked
+        self._idle: dict[str, Peer] = {}  # could do with more
+        self._spare: dict[str, Peer] = {}  # hold credit that they cannot or need not use
+        self._recalled: dict[str, Peer] = {}  # have been asked to give credit back
+
+    def hear(self, peer: Peer, *, sent: int, want: int, grant: int, block_rows: int = 0) -> None:
+        """Newest word of a sender: its total, what waits, the number of the newest grant it has heeded."""
+        before = peer.held
+        peer.live = True
+        self._live[peer.boot] = peer
+        peer.sent = max(sent, peer.sent)
+        peer.want = want
+        peer.block_rows = max(block_rows, peer.block_rows, 1 if want else 0)
+        if peer.recall and grant >= peer.recall:
+            peer.recall = 0
+            peer.bound = peer.limit = max(peer.limit, peer.sent)
+        self.outstanding += peer.held - before
+        self._place(peer)
+
+    def queue(self, peer: Peer, rows: int) -> None:
+        """Rows that came and wait to be settled."""
+        peer.queued += rows
+        self.outstanding += rows
+
+    def settle(self, peer: Peer, rows: int) -> None:
+        """Rows that do not wait any more."""
+        assert rows <= peer.queued, "more rows settled than came"
+        peer.queued -= rows
+        self.outstanding -= rows
+        self._place(peer)
+
+    def pause(self, peer: Peer) -> None:
+        """A sender that gets nothing more until it is heard again; what it may have sent stays allowed."""
+        peer.live = False
+        self._live.pop(peer.boot, None)
+        self._place(peer)
+
+    def forget(self, peer: Peer) -> None:
+        """A sender that is silent or not welcome: its unused credit returns; what it queued stays."""
+        self.outstanding -= peer.unused
+        peer.bound = peer.limit = peer.sent
+        peer.recall = peer.want = 0
+        self.pause(peer)
+
+    def deal(self) -> list[Peer]:
+        """Give out what is free; those whose limit has changed, to be told."""
+        dealt: list[Peer] = []
+        share = self.budget_rows // max(len(self._live), 1)
+        while self._asking:
+            peer = next(iter(self._asking.values()))
+            free = self.budget_rows - self.outstanding
+            least = peer.block_rows - peer.unused if peer.unused < peer.block_rows else peer.block_rows
+            alone = self.outstanding == peer.unused < peer.block_rows
+            if least > free and not alone:
+                return dealt + self._call_back(least - free)
+            more = min(peer.want - peer.unused, share - peer.held, free) - least
+            del self._asking[peer.boot]  # and to the end of the line, if that is not all it wants
+            self._give(peer, least + max(more // peer.block_rows, 0) * peer.block_rows)
+            dealt.append(peer)
+        while self._idle:
+            peer = next(iter(self._idle.values()))
+            room = min(AHEAD_BLOCKS * peer.block_rows, share - peer.queued) - peer.unused
+            free = self.budget_rows - self.outstanding
+            if room >= peer.block_rows > free:
+                break
+            del self._idle[peer.boot]
+            if room >= peer.block_rows:
+                self._give(peer, min(room, free) // peer.block_rows * peer.block_rows)
+                dealt.append(peer)
+        return dealt
+
+    def _place(self, peer: Peer) -> None:
+        asks = peer.live and not peer.recall and peer.want > peer.unused
+        idles = peer.live and not peer.recall and 2 * peer.unused <= AHEAD_BLOCKS * peer.block_rows > 0
+        if asks:
+            self._asking.setdefault(peer.boot, peer)
+        else:
+            self._asking.pop(peer.boot, None)
+        if idles and not asks:
+            self._idle.setdefault(peer.boot, peer)
+        else:
+            self._idle.pop(peer.boot, None)
+        idle = peer.want == 0 or peer.unused < peer.block_rows  # cannot or need not be used
+        if peer.live and not peer.recall and peer.unused and idle:
+            self._spare[peer.boot] = peer
+        else:
+            self._spare.pop(peer.boot, None)
+        if peer.live and peer.recall:
+            self._recalled[peer.boot] = peer
+        else:
+            self._recalled.pop(peer.boot, None)
+
+    def _give(self, peer: Peer, rows: int) -> None:
+        assert rows > 0, "a grant of nothing"
+        before = peer.held
+        peer.limit = peer.bound = max(peer.bound, peer.sent) + rows
+        peer.number += 1
+        self.outstanding += peer.held - before
+        self._place(peer)
+
+    def _call_back(self, rows: int) -> list[Peer]:
+        called: list[Peer] = []
+        rows -= sum(peer.unused for peer in self._recalled.values())
+        for peer in sorted(self._spare.values(), key=lambda peer: -peer.unused):
+            if rows <= 0:
+                break
+            rows -= peer.unused
+            peer.number += 1
+            peer.limit, peer.recall = peer.sent, peer.number
+            self._place(peer)
+            called.append(peer)
+        return called

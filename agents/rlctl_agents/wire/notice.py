@@ -1,0 +1,90 @@
+"""Notices of new models: a hint of one frame. Who misses one hears of the model at its next poll of the modelpool."""
+
+from __future__ import annotations
+
+import msgspec
+import zmq
+
+from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.codec import PROTOCOL, Count, Name, Rejected, decode
+from rlctl_agents.wire.sockets import Options, Wire
+
+
+class Notice(msgspec.Struct, array_like=True, frozen=True, tag="notice"):
+    """The frame after the policy's name and a zero byte."""
+
+    protocol: Count
+    policy: Name
+    lineage: Count
+    version: Count
+
+
+_DECODER = msgspec.msgpack.Decoder(Notice)
+_MAX_BYTES = 4096
+# CONFLATE keeps the last message only, and breaks those of several frames; on both ends, because a publisher that is
+# not read keeps the oldest otherwise
+_OPTIONS: Options = {zmq.CONFLATE: 1}
+
+
+class NoticePublisher:
+    """Tells everybody who listens about new models. Never waits for anybody.
+
+    Raises:
+        ValueError: an address that is not allowed.
+        OSError: the address cannot be used.
+    """
+
+    address: str
+    """As bound."""
+
+    def __init__(self, wire: Wire, address: str) -> None:
+        self._socket, self.address = wire.bind(zmq.PUB, address, max_message_bytes=_MAX_BYTES, options=_OPTIONS)
+
+    def publish(self, ref: ModelRef) -> None:
+        """Say that `ref` can be pulled."""
+        notice = Notice(PROTOCOL, ref.policy, ref.lineage, ref.version)
+        self._socket.send(_topic(ref.policy) + msgspec.msgpack.encode(notice), zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close(0)
+
+
+class NoticeSubscriber:
+    """Hears about the models of one policy.
+
+    Raises:
+        ValueError: an address that is not allowed.
+    """
+
+    rejected: int
+    """Malformed notices."""
+
+    def __init__(self, wire: Wire, address: str, policy: str) -> None:
+        self.policy = policy
+        self.rejected = 0
+        self._socket = wire.connect(zmq.SUB, address, max_message_bytes=_MAX_BYTES, options=_OPTIONS)
+        self._socket.setsockopt(zmq.SUBSCRIBE, _topic(policy))
+
+    def latest(self) -> ModelRef | None:
+        """The newest notice since the last call, or None. Does not wait."""
+        try:
+            frame = self._socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        try:
+            notice = decode(_DECODER, frame[len(_topic(self.policy)) :])
+            if notice.protocol != PROTOCOL or notice.policy != self.policy:
+                raise Rejected("protocol", "not of this version or policy")
+        except Rejected:
+            self.rejected += 1
+            return None
+        return ModelRef(notice.policy, notice.lineage, notice.version)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close(0)
+
+
+def _topic(policy: str) -> bytes:
+    return policy.encode() + b"\0"

@@ -1,0 +1,356 @@
+"""The receiving end of the experience channel: shares out credit, checks every message, accounts for every row."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+import numpy as np
+import zmq
+
+from rlctl_agents.types.control import Account
+from rlctl_agents.types.experience import Ledger, ModelRef, Schema, Segment, SegmentHeader
+from rlctl_agents.wire.codec import MAX_ARRAY_BYTES, PROTOCOL, BlockCodec, Rejected, receive
+from rlctl_agents.wire.credit import Credits, Peer
+from rlctl_agents.wire.protocol import (
+    FORGET_AFTER_S,
+    Block,
+    Grant,
+    Hello,
+    Refusal,
+    encode,
+    schema_digest,
+    to_receiver,
+)
+from rlctl_agents.wire.sockets import Wire
+
+Outcome = Literal["consumed", "stale", "fenced", "invalid"]
+
+QUARANTINE_AFTER = 8
+"""Malformed messages of one connection after which nothing of it is looked at any more."""
+MAX_SENDERS = 65_536
+"""Sender boots whose accounts are kept; the oldest that is gone makes room."""
+_MALFORMED = frozenset(("frames", "decode", "fields", "dtype", "shape", "size", "codec", "bool", "ledger", "streams"))
+_REMEMBERED_STRIKES = 4096
+_BATCH = 256  # most messages of one look
+_LOG_EVERY_S = 10.0
+_LOOK_EVERY_S = 0.5  # for silent senders
+_PAUSE_S = 1.0  # a longer time between two polls is our own absence, not the senders' silence
+
+log = logging.getLogger(__name__)
+
+
+class _Sender:
+    """A sender boot: its account, its credit, and where it is."""
+
+    def __init__(self, boot: str) -> None:
+        self.account = Account(Ledger())
+        self.peer = Peer(boot)
+        self.sequence = 0  # of the next block
+        self.route = b""
+        self.heard = 0.0
+
+
+class ExperienceReceiver:
+    """Receives blocks of segments from many senders within one budget of rows.
+
+    Args:
+        wire: of this process.
+        address: where to listen.
+        run: run uid; other runs are refused.
+        boot: of this process.
+        schema: of the segments; others are refused.
+        budget_rows: rows that may be granted and not settled, over all senders. To gather batches of `batch_rows` it
+            must be at least that and the largest block together, in lock-step twice `batch_rows`, or all stands still.
+        term: of the manager; rows of an older one are counted as fenced and not delivered.
+        clock: seconds, never going back.
+
+    One thread at a time; `accounts` may be read from another.
+
+    Raises:
+        ValueError: an address that is not allowed, or a schema that cannot be sent.
+        OSError: the address cannot be used.
+    """
+
+    address: str
+    """As bound."""
+    term: int
+    rejected: dict[str, int]
+    """Messages not taken, by reason; their rows end as lost."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        address: str,
+        *,
+        run: str,
+        boot: str,
+        schema: Schema,
+        budget_rows: int,
+        term: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.term = term
+        self.rejected = {}
+        self._run, self._boot = run, boot
+        self._codec = BlockCodec(schema)
+        self._steps = schema.segment_steps
+        self._digest = schema_digest(schema)
+        self._credits = Credits(budget_rows)
+        self._clock = clock
+        self._senders: dict[str, _Sender] = {}
+        self._live: dict[str, _Sender] = {}
+        self._unsettled: dict[tuple[str, int], int] = {}  # (boot, sequence) -> rows
+        self._strikes: OrderedDict[bytes, int] = OrderedDict()
+        self._logged: dict[str, float] = {}
+        self._polled = self._look_at = clock()
+        self._lock = threading.Lock()  # accounts change as a whole
+        self._socket, self.address = wire.bind(
+            zmq.ROUTER,
+            address,
+            max_message_bytes=MAX_ARRAY_BYTES,
+            options={zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 64, zmq.RCVHWM: 64},
+        )
+
+    @property
+    def accounts(self) -> dict[str, Account]:
+        """Sender boot -> what became of its rows; a copy, each account consistent in itself."""
+        with self._lock:
+            return {
+                boot: msgspec.structs.replace(sender.account, ledger=msgspec.structs.replace(sender.account.ledger))
+                for boot, sender in self._senders.items()
+            }
+
+    @property
+    def queued(self) -> int:
+        """Rows delivered and not settled."""
+        return sum(self._unsettled.values())
+
+    @property
+    def outstanding(self) -> int:
+        """Rows granted and not settled: what the budget bounds."""
+        return self._credits.outstanding
+
+    def poll(self, timeout_s: float) -> list[Segment]:
+        """Blocks that came, in order of arrival per sender; waits at most `timeout_s` for the first.
+
+        Their arrays are read-only views on the message; each must be settled in the end.
+        """
+        until = time.monotonic() + timeout_s
+        while True:
+            segments = self._drain()
+            self._forget_silent()
+            self._deal()
+            left = until - time.monotonic()
+            if segments or left <= 0:
+                return segments
+            self._socket.poll(int(min(left, 0.5) * 1000) + 1, zmq.POLLIN)
+
+    def settle(self, segment: Segment, outcome: Outcome, rows: int | None = None) -> None:
+        """Say what became of a block, or of the next `rows` rows of it; the credit returns to the budget.
+
+        Raises:
+            ValueError: more rows than the block still has.
+        """
+        key = segment.header.boot, segment.header.sequence
+        left = self._unsettled.get(key, 0)
+        rows = left if rows is None else rows
+        if not 0 < rows <= left:
+            raise ValueError(f"{rows} rows of a block of which {left} are not settled")
+        if rows == left:
+            del self._unsettled[key]
+        else:
+            self._unsettled[key] = left - rows
+        sender = self._senders[key[0]]
+        with self._lock:
+            account = sender.account
+            account.queued -= rows
+            setattr(account, outcome, getattr(account, outcome) + rows)
+        self._credits.settle(sender.peer, rows)
+        self._deal()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close(0)
+
+    def _drain(self) -> list[Segment]:
+        segments: list[Segment] = []
+        now = self._clock()
+        for _ in range(_BATCH):
+            message = receive(self._socket, 2, self._codec.max_frames)
+            if message is None:
+                break
+            head, frames = message
+            route = head[0]
+            if self._strikes.get(route, 0) >= QUARANTINE_AFTER:
+                self._count("quarantined", "")
+                continue
+            try:
+                if len(head) < 2 or frames is None:
+                    raise Rejected("frames", "not the number of frames of a message")
+                said = to_receiver(head[1])
+                if isinstance(said, Hello):
+                    if frames:
+                        raise Rejected("frames", "a hello of several frames")
+                    self._hello(route, said, now)
+                else:
+                    segments.append(self._block(said, frames, now))
+            except Rejected as error:
+                self._reject(route, error)
+        return segments
+
+    def _hello(self, route: bytes, hello: Hello, now: float) -> None:
+        if hello.run != self._run:
+            raise Rejected("run", f"run {hello.run} instead of {self._run}")
+        if hello.schema != self._digest:
+            raise Rejected(
+                "schema", f"schema {hello.schema} instead of {self._digest}: another environment or algorithm"
+            )
+        if hello.block_rows > self._codec.max_rows:
+            raise Rejected("size", f"blocks of {hello.block_rows} rows, {self._codec.max_rows} are possible")
+        sender = self._senders.get(hello.boot)
+        knows_us = hello.receiver == self._boot
+        # a sender that is new to us, or knows us, has stated its totals; another has to hear our boot first
+        stated = knows_us or sender is None
+        if sender is None:
+            sender = self._meet(hello.boot)
+        if knows_us:
+            missing = hello.sent - sender.peer.sent
+            if missing < 0 or hello.sequence < sender.sequence:
+                raise Rejected("ledger", "totals that went back")
+            with self._lock:
+                sender.account.lost += missing
+                sender.account.ledger = Ledger(hello.produced, hello.dropped, hello.sent)
+            sender.sequence = hello.sequence
+        sender.route, sender.heard = route, now
+        self._live[hello.boot] = sender
+        self._credits.hear(
+            sender.peer,
+            sent=hello.sent if knows_us else sender.peer.sent,
+            want=hello.want if stated else 0,
+            grant=hello.grant if knows_us else 0,
+            block_rows=hello.block_rows,
+        )
+        if hello.term < self.term:
+            self._credits.forget(sender.peer)
+            raise Rejected("term", f"term {hello.term}, the run is at {self.term}")
+        self._tell(sender)
+
+    def _meet(self, boot: str) -> _Sender:
+        sender = _Sender(boot)
+        with self._lock:
+            if len(self._senders) >= MAX_SENDERS:
+                settled = (
+                    boot for boot, old in self._senders.items() if boot not in self._live and not old.peer.queued
+                )
+                oldest = next(settled, None)
+                if oldest is None:
+                    raise Rejected("senders", f"{MAX_SENDERS} senders are known already")
+                del self._senders[oldest]
+            self._senders[boot] = sender
+        return sender
+
+    def _block(self, block: Block, frames: list[zmq.Frame], now: float) -> Segment:
+        if block.run != self._run:
+            raise Rejected("run", f"run {block.run} instead of {self._run}")
+        if block.receiver != self._boot:
+            raise Rejected("receiver", f"meant for {block.receiver}")
+        sender = self._senders.get(block.boot)
+        if sender is None:
+            raise Rejected("unknown", "a block before hello")
+        streams = len(block.stream) // 8
+        if streams < 1 or len(block.stream) != 8 * streams or len(block.row0) != 8 * streams:
+            raise Rejected("streams", f"{len(block.stream)} bytes of stream, {len(block.row0)} of row0")
+        rows = streams * self._steps
+        peer = sender.peer
+        missing, skipped = block.sent - rows - peer.sent, block.sequence - sender.sequence
+        if skipped < 0:
+            raise Rejected("duplicate", f"block {block.sequence} again")
+        if missing < skipped * self._steps or (skipped == 0 and missing):
+            raise Rejected("ledger", f"{missing} rows missing in {skipped} blocks")
+        if block.sent > peer.bound:
+            raise Rejected("credit", f"{block.sent - peer.bound} rows more than granted")
+        version, fields = self._codec.unpack(streams, block.arrays, frames)
+        fenced = block.term < self.term
+        ledger = Ledger(block.produced, block.dropped, block.sent)
+        with self._lock:
+            account = sender.account
+            account.ledger = ledger
+            account.lost += missing
+            account.received += rows
+            if fenced:
+                account.fenced += rows
+            else:
+                account.queued += rows
+        sender.sequence = block.sequence + 1
+        sender.heard = now
+        self._live[block.boot] = sender
+        self._credits.hear(peer, sent=block.sent, want=block.want, grant=block.grant)
+        if fenced:
+            self._credits.pause(peer)
+            raise Rejected("term", f"term {block.term}, the run is at {self.term}")
+        self._credits.queue(peer, rows)
+        self._unsettled[block.boot, block.sequence] = rows
+        header = SegmentHeader(
+            run=block.run,
+            term=block.term,
+            boot=block.boot,
+            sequence=block.sequence,
+            receiver=block.receiver,
+            model=ModelRef(block.policy, block.lineage, block.version),
+            stream=np.frombuffer(block.stream, "<i8").tolist(),
+            row0=np.frombuffer(block.row0, "<i8").tolist(),
+            ledger=ledger,
+        )
+        return Segment(header, version, fields)
+
+    def _deal(self) -> None:
+        for peer in self._credits.deal():
+            self._tell(self._senders[peer.boot])
+
+    def _tell(self, sender: _Sender) -> None:
+        peer = sender.peer
+        self._say(sender.route, Grant(PROTOCOL, self._boot, peer.number, peer.limit, peer.sent))
+
+    def _say(self, route: bytes, message: Grant | Refusal) -> None:
+        try:
+            self._socket.send_multipart([route, encode(message)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            # gone, or not reading: a live one says hello again, and limits are totals
+
+    def _forget_silent(self) -> None:
+        now = self._clock()
+        pause, self._polled = now - self._polled, now
+        if pause > _PAUSE_S:
+            for sender in self._live.values():
+                sender.heard += pause
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_EVERY_S
+        for boot, sender in list(self._live.items()):
+            if now - sender.heard >= FORGET_AFTER_S:
+                self._credits.forget(sender.peer)
+                del self._live[boot]
+
+    def _reject(self, route: bytes, error: Rejected) -> None:
+        self._count(error.reason, str(error))
+        if error.reason in _MALFORMED:
+            self._strikes[route] = self._strikes.get(route, 0) + 1
+            self._strikes.move_to_end(route)
+            if len(self._strikes) > _REMEMBERED_STRIKES:
+                self._strikes.popitem(last=False)
+        self._say(route, Refusal(PROTOCOL, self._boot, error.reason, str(error)[:500]))
+
+    def _count(self, reason: str, text: str) -> None:
+        self.rejected[reason] = count = self.rejected.get(reason, 0) + 1
+        now = self._clock()
+        if now - self._logged.get(reason, -float("inf")) >= _LOG_EVERY_S:
+            self._logged[reason] = now
+            log.warning("message rejected (%s, %d so far): %s", reason, count, text)

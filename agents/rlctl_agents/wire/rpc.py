@@ -1,0 +1,305 @@
+"""Calls with a deadline. The client opens a new socket when an answer does not come (lazy pirate); the server answers
+a repeated request from memory instead of doing it twice."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import zmq
+from msgspec import Struct
+
+from rlctl_agents.wire.codec import PROTOCOL, Buffer, Count, Name, Rejected, decode, receive
+from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES, Socket, Wire
+
+T = TypeVar("T", bound=Struct)
+Handler = Callable[[Any, Sequence[memoryview]], tuple[Struct, Sequence[Buffer]]]
+
+MAX_BUFFERS = 64
+_REMEMBERED_CLIENTS = 4096
+_REMEMBERED_ANSWER_BYTES = 1 << 20  # a larger answer is made again, it can only be a read
+_REMEMBERED_BYTES = 1 << 26  # of all
+_SLICE_S = 0.1  # longest wait between two looks at `keep_waiting`
+_BATCH = 256  # most requests of one `serve`
+
+log = logging.getLogger(__name__)
+
+
+class RemoteError(Exception):
+    """The other side refuses, in its own words."""
+
+
+class Call(Struct, array_like=True, frozen=True, tag="call"):
+    """Frame 0 of a request."""
+
+    protocol: Count
+    client: Name  # boot of the process and a number of the client object
+    id: Count  # grows with every call of this client; the same when the call is repeated
+    kind: Name  # class name of the request
+    body: msgspec.Raw  # the request
+
+
+class Answer(Struct, array_like=True, frozen=True, tag="answer"):
+    """Frame 0 of an answer."""
+
+    protocol: Count
+    server: Name  # boot of the process
+    id: Count
+    error: str  # "" or why not
+    body: msgspec.Raw  # the reply; nil with an error
+
+
+_NIL = msgspec.Raw(b"\xc0")
+_CALL = msgspec.msgpack.Decoder(Call)
+_ANSWER = msgspec.msgpack.Decoder(Answer)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class RpcServer:
+    """Answers requests of the classes named, one at a time, in the thread that calls `serve`.
+
+    Args:
+        wire: of this process.
+        address: where to listen.
+        boot: of this process.
+        handlers: class of the request -> function of the request and its buffers (read-only, valid as long as they are
+            referred to), giving the reply and its buffers. A ValueError of a handler becomes a RemoteError at the
+            client; any other exception does too and is raised again here, for it is a fault of ours.
+
+    An answer is remembered until the client's next request, so a repeated request is not carried out twice; answers
+    with more than 1 MiB of buffers are not, their handlers must be reads.
+
+    Raises:
+        ValueError: an address that is not allowed.
+        OSError: the address cannot be used.
+    """
+
+    address: str
+    """As bound."""
+    rejected: dict[str, int]
+    """Malformed requests by reason."""
+
+    def __init__(self, wire: Wire, address: str, boot: str, handlers: Mapping[type[Struct], Handler]) -> None:
+        self.boot = boot
+        self.rejected = {}
+        self._handlers = {kind.__name__: (msgspec.msgpack.Decoder(kind), run) for kind, run in handlers.items()}
+        self._answers: OrderedDict[str, tuple[int, list[Buffer]]] = OrderedDict()
+        self._remembered_bytes = 0
+        self._socket, self.address = wire.bind(
+            zmq.ROUTER, address, options={zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 16, zmq.RCVHWM: 64}
+        )
+
+    def serve(self, timeout_s: float) -> int:
+        """Wait for a request at most so long, answer all that are there; how many."""
+        if not self._socket.poll(int(max(timeout_s, 0.0) * 1000), zmq.POLLIN):
+            return 0
+        count = 0
+        while count < _BATCH and (message := receive(self._socket, 2, MAX_BUFFERS)) is not None:
+            count += 1
+            head, frames = message
+            try:
+                if len(head) < 2 or frames is None:
+                    raise Rejected("frames", "not the number of frames of a request")
+                call = decode(_CALL, head[1])
+                if call.protocol != PROTOCOL:
+                    raise Rejected("protocol", f"version {call.protocol} instead of {PROTOCOL}")
+            except Rejected as error:
+                self.rejected[error.reason] = self.rejected.get(error.reason, 0) + 1
+                log.debug("request rejected: %s", error)
+                continue
+            self._answer(head[0], call, [frame.buffer.toreadonly() for frame in frames])
+        return count
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close(0)
+
+    def _answer(self, route: bytes, call: Call, buffers: list[memoryview]) -> None:
+        last, parts = self._answers.get(call.client, (-1, []))
+        if call.id < last:
+            return  # the client has long gone on
+        if call.id == last and parts:
+            self._send(route, parts)
+            return
+        failure: Exception | None = None
+        error, reply, out = "", None, []
+        try:
+            if call.kind not in self._handlers:
+                raise ValueError(f"{call.kind} is no request that is answered here")
+            decoder, run = self._handlers[call.kind]
+            try:
+                request = decode(decoder, call.body)
+            except Rejected as fault:
+                raise ValueError(f"malformed {call.kind}: {fault}") from fault
+            reply, answer_buffers = run(request, buffers)
+            out = list(answer_buffers)
+        except ValueError as fault:
+            error = str(fault) or "ValueError"
+        except Exception as fault:
+            error, failure = f"internal error: {type(fault).__name__}: {fault}", fault
+        body = msgspec.Raw(_encode(reply)) if reply is not None else _NIL
+        parts = [_encode(Answer(PROTOCOL, self.boot, call.id, error, body)), *out]
+        self._remember(call.client, call.id, parts)
+        self._send(route, parts)
+        if failure is not None:
+            raise failure
+
+    def _remember(self, client: str, id: int, parts: list[Buffer]) -> None:
+        if client in self._answers:
+            self._remembered_bytes -= _size(self._answers.pop(client)[1])
+        if _size(parts) > _REMEMBERED_ANSWER_BYTES:
+            parts = []
+        self._answers[client] = id, parts
+        self._remembered_bytes += _size(parts)
+        while len(self._answers) > _REMEMBERED_CLIENTS or self._remembered_bytes > _REMEMBERED_BYTES:
+            self._remembered_bytes -= _size(self._answers.popitem(last=False)[1][1])
+
+    def _send(self, route: bytes, parts: list[Buffer]) -> None:
+        try:
+            self._socket.send_multipart([route, *parts], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            # gone, or so slow that its queue is full: it will ask again
+
+
+class RpcClient:
+    """Calls one server. Callers in several threads take turns.
+
+    Args:
+        wire: of this process.
+        address: of the server, which need not be there yet.
+        boot: of this process.
+
+    Raises:
+        ValueError: an address that is not allowed.
+    """
+
+    def __init__(self, wire: Wire, address: str, boot: str) -> None:
+        self.address = address
+        self._wire = wire
+        self._client = f"{boot}.{secrets.token_hex(4)}"
+        self._id = 0
+        self._lock = threading.Lock()
+        self._socket: Socket | None = self._connect()
+
+    def call(
+        self,
+        request: Struct,
+        reply: type[T],
+        buffers: Sequence[Buffer] = (),
+        *,
+        deadline_s: float,
+        attempt_s: float = 1.0,
+        keep_waiting: Callable[[], bool] = lambda: True,
+    ) -> tuple[T, list[memoryview]]:
+        """Send a request until it is answered.
+
+        Args:
+            request: of a class that the server knows.
+            reply: class of the answer.
+            buffers: sent without a copy beside the request.
+            deadline_s: for the whole call.
+            attempt_s: wait for the first attempt; later ones wait 1.5 times as long each.
+            keep_waiting: looked at every 0.1 s; the call is given up when it says False.
+
+        Returns:
+            The answer and its buffers, read-only.
+
+        Raises:
+            TimeoutError: no answer in time, or given up.
+            RemoteError: the server refuses.
+            ValueError: a buffer is larger than a message may be.
+        """
+        started = time.monotonic()
+        if any(_size([buffer]) > MAX_MESSAGE_BYTES for buffer in buffers):
+            raise ValueError(f"a buffer is larger than {MAX_MESSAGE_BYTES} bytes")
+        if not self._lock.acquire(timeout=max(deadline_s, 0.0)):
+            raise TimeoutError(f"{self.address}: another call is still waiting")
+        try:
+            self._id += 1
+            kind = type(request).__name__
+            head = _encode(Call(PROTOCOL, self._client, self._id, kind, msgspec.Raw(_encode(request))))
+            return self._attempts(
+                [head, *buffers], msgspec.msgpack.Decoder(reply), kind, started + deadline_s, attempt_s, keep_waiting
+            )
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Close the socket; the client cannot be used afterwards."""
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close(0)
+                self._socket = None
+
+    def _attempts(
+        self,
+        parts: list[Buffer],
+        decoder: msgspec.msgpack.Decoder[T],
+        kind: str,
+        deadline: float,
+        attempt_s: float,
+        keep_waiting: Callable[[], bool],
+    ) -> tuple[T, list[memoryview]]:
+        attempt_s = max(attempt_s, 0.01)
+        while True:
+            until = min(time.monotonic() + attempt_s, deadline)
+            unsent = True
+            while (now := time.monotonic()) < until and keep_waiting():
+                assert self._socket is not None, "the client is closed"
+                wait_ms = int(min(until - now, _SLICE_S) * 1000) + 1
+                if not self._socket.poll(wait_ms, zmq.POLLIN | (zmq.POLLOUT if unsent else 0)):
+                    continue
+                if unsent and self._try_send(parts):
+                    unsent = False
+                if (answer := self._take_answer(decoder, kind)) is not None:
+                    return answer
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"{self.address}: no answer to {kind} in time")
+            if not keep_waiting():
+                raise TimeoutError(f"{self.address}: {kind} was given up")
+            self._reopen()
+            attempt_s *= 1.5
+
+    def _try_send(self, parts: list[Buffer]) -> bool:
+        assert self._socket is not None
+        try:
+            self._socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        return True
+
+    def _take_answer(self, decoder: msgspec.msgpack.Decoder[T], kind: str) -> tuple[T, list[memoryview]] | None:
+        assert self._socket is not None
+        while (message := receive(self._socket, 1, MAX_BUFFERS)) is not None:
+            head, frames = message
+            try:
+                answer = decode(_ANSWER, head[0])
+                if answer.id != self._id or answer.protocol != PROTOCOL or frames is None:
+                    continue  # of an earlier attempt at an earlier call
+                if answer.error:
+                    raise RemoteError(answer.error)
+                return decode(decoder, answer.body), [frame.buffer.toreadonly() for frame in frames]
+            except Rejected as error:
+                raise RemoteError(f"{self.address}: malformed answer to {kind}: {error}") from error
+        return None
+
+    def _connect(self) -> Socket:
+        # IMMEDIATE: a request waits here, where the deadline is, not in the queue of a connection that does not exist
+        return self._wire.connect(zmq.DEALER, self.address, options={zmq.IMMEDIATE: 1, zmq.SNDHWM: 4})
+
+    def _reopen(self) -> None:
+        assert self._socket is not None
+        self._socket.close(0)
+        self._socket = self._connect()
+
+
+def _size(parts: Sequence[Buffer]) -> int:
+    return sum(memoryview(part).nbytes for part in parts)

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from rlctl_agents.wire.credit import AHEAD_BLOCKS, Credits, Peer
+
+
+def ask(credits: Credits, peer: Peer, want: int, block_rows: int = 10) -> None:
+    credits.hear(peer, sent=peer.sent, want=want, grant=peer.number, block_rows=block_rows)
+
+
+def send(credits: Credits, peer: Peer, rows: int, want: int = 0) -> None:
+    credits.hear(peer, sent=peer.sent + rows, want=want, grant=peer.number)
+    credits.queue(peer, rows)
+
+
+def test_a_lone_sender_gets_one_block_larger_than_the_budget_and_the_next_when_it_is_settled() -> None:
+    credits, peer = Credits(30), Peer("a")
+    ask(credits, peer, want=500, block_rows=100)
+    credits.deal()
+    assert peer.unused == 100
+    send(credits, peer, 100, want=400)
+    assert not credits.deal()
+    credits.settle(peer, 100)
+    credits.deal()
+    assert peer.unused == 100
+
+
+def test_senders_with_rows_waiting_take_turns_when_the_budget_is_short() -> None:
+    credits, peers = Credits(10), [Peer(name) for name in "abc"]
+    for peer in peers:
+        ask(credits, peer, want=1000)
+    order = ""
+    for _ in range(9):
+        for peer in credits.deal():
+            order += peer.boot
+            send(credits, peer, 10, want=1000)
+            credits.settle(peer, 10)
+    assert order == "abcabcabc"
+
+
+def test_credit_that_nobody_asks_for_is_given_ahead_but_within_shares() -> None:
+    credits, peers = Credits(100), [Peer(name) for name in "ab"]
+    for peer in peers:
+        ask(credits, peer, want=0)
+    credits.deal()
+    assert [peer.unused for peer in peers] == [50, 50]
+    lone = Credits(10_000)
+    ask(lone, peer := Peer("c"), want=0)
+    lone.deal()
+    assert peer.unused == AHEAD_BLOCKS * 10
+
+
+def test_unused_credit_is_called_back_for_a_newcomer_and_free_only_when_heeded() -> None:
+    credits, old, new = Credits(80), Peer("old"), Peer("new")
+    ask(credits, old, want=0)
+    credits.deal()
+    assert old.unused == 80
+    ask(credits, new, want=10)
+    assert credits.deal() == [old]
+    assert (old.limit, old.bound) == (0, 80), "it may have sent already"
+    assert not credits.deal(), "asked once"
+    send(credits, old, 10, want=0)  # was on its way, and says that the newest grant was heeded
+    assert old.unused == 0
+    assert credits.deal()[0] is new
+    assert new.unused >= 10
+
+
+def test_a_sender_with_rows_waiting_keeps_its_credit() -> None:
+    credits, old, new = Credits(80), Peer("old"), Peer("new")
+    ask(credits, old, want=80)
+    credits.deal()
+    ask(credits, new, want=10)
+    assert not credits.deal()
+
+
+def test_a_forgotten_sender_returns_what_it_did_not_use() -> None:
+    credits, gone, other = Credits(20), Peer("gone"), Peer("other")
+    ask(credits, gone, want=20)
+    credits.deal()
+    send(credits, gone, 10, want=10)
+    credits.forget(gone)
+    assert credits.outstanding == 10
+    ask(credits, other, want=30)
+    credits.deal()
+    assert other.unused == 10
+    credits.settle(gone, 10)
+    credits.deal()
+    assert other.unused == 20
+
+
+def test_hundreds_of_senders_all_get_their_turn_from_a_small_budget() -> None:
+    credits, peers = Credits(100), [Peer(str(number)) for number in range(500)]
+    for peer in peers:
+        ask(credits, peer, want=10)
+    served: list[str] = []
+    for _ in range(60):
+        for peer in credits.deal():
+            served.append(peer.boot)
+            send(credits, peer, 10)
+            credits.settle(peer, 10)
+    assert sorted(set(served), key=int) == [peer.boot for peer in peers]
+
+
+@dataclass
+class _Sender:
+    """A sender as it is: what it believes lags behind what was granted."""
+
+    peer: Peer
+    block: int
+    sent: int = 0
+    pending: int = 0
+    number: int = 0
+    limit: int = 0
+
+
+class CreditMachine(RuleBasedStateMachine):
+    """Any order of asking, hearing grants late, sending, settling, silence and return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.credits = Credits(50)
+        self.senders: list[_Sender] = []
+
+    def pick(self, index: int) -> _Sender:
+        return self.senders[index % len(self.senders)]
+
+    def tell(self, sender: _Sender) -> None:
+        self.credits.hear(
+            sender.peer, sent=sender.sent, want=sender.pending, grant=sender.number, block_rows=sender.block
+        )
+
+    @rule(block=st.integers(1, 80))
+    def arrive(self, block: int) -> None:
+        if len(self.senders) < 6:
+            self.senders.append(_Sender(Peer(str(len(self.senders))), block))
+            self.tell(self.senders[-1])
+
+    @precondition(lambda self: self.senders)
+    @rule(index=st.integers(0, 9), blocks=st.integers(0, 3))
+    def hello(self, index: int, blocks: int) -> None:
+        sender = self.pick(index)
+        sender.pending += blocks * sender.block
+        self.tell(sender)
+
+    @precondition(lambda self: self.senders)
+    @rule(index=st.integers(0, 9))
+    def hear_grant(self, index: int) -> None:
+        sender = self.pick(index)
+        sender.number, sender.limit = sender.peer.number, sender.peer.limit
+
+    @precondition(lambda self: self.senders)
+    @rule(index=st.integers(0, 9), lost=st.booleans())
+    def send(self, index: int, lost: bool) -> None:
+        sender = self.pick(index)
+        rows = min(sender.block, sender.pending)
+        if rows and sender.sent + rows <= sender.limit:
+            sender.sent += rows
+            sender.pending -= rows
+            if not lost and sender.sent <= sender.peer.bound:  # else the receiver rejects it: more than granted
+                self.credits.hear(sender.peer, sent=sender.sent, want=sender.pending, grant=sender.number)
+                self.credits.queue(sender.peer, rows)
+
+    @precondition(lambda self: self.senders)
+    @rule(index=st.integers(0, 9), part=st.integers(1, 80))
+    def settle(self, index: int, part: int) -> None:
+        peer = self.pick(index).peer
+        if peer.queued:
+            self.credits.settle(peer, min(part, peer.queued))
+
+    @precondition(lambda self: self.senders)
+    @rule(index=st.integers(0, 9), wholly=st.booleans())
+    def lose_sight(self, index: int, wholly: bool) -> None:
+        peer = self.pick(index).peer
+        (self.credits.forget if wholly else self.credits.pause)(peer)
+
+    @rule()
+    def deal(self) -> None:
+        self.credits.deal()
+
+    @invariant()
+    def outstanding_is_the_sum_of_what_each_holds(self) -> None:
+        assert self.credits.outstanding == sum(sender.peer.held for sender in self.senders)
+
+    @invariant()
+    def the_budget_holds_but_for_one_block_of_a_sender_that_holds_all(self) -> None:
+        holders = [sender for sender in self.senders if sender.peer.held]
+        if self.credits.outstanding > self.credits.budget_rows:
+            assert len(holders) == 1
+            assert holders[0].peer.held <= holders[0].peer.block_rows
+
+    @invariant()
+    def a_limit_is_never_above_what_is_accounted_for(self) -> None:
+        assert all(sender.peer.limit <= sender.peer.bound for sender in self.senders)
+
+    def teardown(self) -> None:
+        """However it came about: when rows are settled and messages arrive, every waiting row goes out in the end."""
+        for _ in range(600):
+            if not any(sender.pending for sender in self.senders):
+                return
+            self.credits.deal()
+            for index, sender in enumerate(self.senders):
+                self.hear_grant(index)
+                self.tell(sender)
+                self.credits.deal()
+                self.hear_grant(index)
+                self.send(index, lost=False)
+                if sender.peer.queued:
+                    self.credits.settle(sender.peer, sender.peer.queued)
+        raise AssertionError("a sender waits for ever")
+
+
+TestCreditMachine = CreditMachine.TestCase
+TestCreditMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
+from rlctl_agents.wire.sockets import Wire
+from tests.wire.pair import until
+
+
+def listen(publisher: NoticePublisher, subscriber: NoticeSubscriber, ref: ModelRef) -> None:
+    """Publish until the subscription has come through."""
+    until(lambda: subscriber.latest() == ref, lambda: publisher.publish(ref))
+
+
+def last(subscriber: NoticeSubscriber) -> ModelRef | None:
+    found: list[ModelRef] = []
+    subscriber._socket.poll(200)
+    while (ref := subscriber.latest()) is not None:
+        found.append(ref)
+        subscriber._socket.poll(50)
+    return found[-1] if found else None
+
+
+def test_a_subscriber_that_looks_late_finds_the_newest_notice_only(wire: Wire, address: str) -> None:
+    publisher = NoticePublisher(wire, address)
+    subscriber = NoticeSubscriber(wire, address, "main")
+    listen(publisher, subscriber, ModelRef("main", 0, 0))
+    for version in range(1, 500):
+        publisher.publish(ModelRef("main", 1, version))
+    assert last(subscriber) == ModelRef("main", 1, 499)
+    assert subscriber.rejected == 0
+
+
+def test_a_notice_of_one_policy_does_not_displace_that_of_another(wire: Wire, address: str) -> None:
+    publisher = NoticePublisher(wire, address)
+    main, other = (NoticeSubscriber(wire, address, policy) for policy in ("main", "main-exploiter"))
+    listen(publisher, main, ModelRef("main", 0, 0))
+    listen(publisher, other, ModelRef("main-exploiter", 0, 0))
+    publisher.publish(ModelRef("main", 0, 5))
+    for version in range(100):
+        publisher.publish(ModelRef("main-exploiter", 0, version))
+    assert last(main) == ModelRef("main", 0, 5)
+    assert last(other) == ModelRef("main-exploiter", 0, 99)
+
+
+def test_publishing_without_subscribers_does_not_wait(wire: Wire, address: str) -> None:
+    publisher = NoticePublisher(wire, address)
+    for version in range(10_000):
+        publisher.publish(ModelRef("main", 0, version))
+
+
+def test_garbage_is_counted_and_no_notice(wire: Wire, address: str) -> None:
+    publisher = NoticePublisher(wire, address)
+    subscriber = NoticeSubscriber(wire, address, "main")
+    listen(publisher, subscriber, ModelRef("main", 0, 0))
+    for count, frame in enumerate([b"main\0", b"main\0\xff\xff", b"main\0" + b"\x91" * 3000], start=1):
+        publisher._socket.send(frame)
+        subscriber._socket.poll(1000)
+        assert subscriber.latest() is None
+        assert subscriber.rejected == count

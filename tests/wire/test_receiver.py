@@ -1,0 +1,174 @@
+"""What a receiver does with messages that no honest sender of ours would send."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rlctl_agents.wire.protocol import Grant, Refusal
+from rlctl_agents.wire.receiver import QUARANTINE_AFTER
+from rlctl_agents.wire.sockets import Wire
+from tests.wire.pair import STEPS, Clock, RawSender, carry, make_receiver, make_sender, until
+
+ROWS = 2 * STEPS
+
+
+def test_a_gap_in_the_sequence_is_counted_as_lost(wire: Wire, address: str) -> None:
+    receiver, raw = make_receiver(wire, address), RawSender(wire, address)
+    raw.greet(receiver, want=5 * ROWS)
+    for sequence in (0, 3):
+        raw.say(raw.block(sequence))
+    until(lambda: receiver.accounts["raw"].received == 2 * ROWS, lambda: receiver.poll(0.001))
+    assert receiver.accounts["raw"].lost == 2 * ROWS
+
+
+def test_the_loss_of_the_last_blocks_shows_at_the_next_hello(wire: Wire, address: str) -> None:
+    receiver, raw = make_receiver(wire, address), RawSender(wire, address)
+    raw.greet(receiver)
+    raw.say(raw.hello(sequence=3, produced=3 * ROWS, sent=3 * ROWS, want=0))
+    until(lambda: receiver.accounts["raw"].lost == 3 * ROWS, lambda: receiver.poll(0.001))
+
+
+def test_a_block_that_comes_twice_is_delivered_once(wire: Wire, address: str) -> None:
+    receiver, raw = make_receiver(wire, address), RawSender(wire, address)
+    raw.greet(receiver, want=5 * ROWS)
+    for sequence in (0, 1, 0, 1, 1):
+        raw.say(raw.block(sequence))
+    segments = []
+    until(lambda: receiver.rejected.get("duplicate") == 3, lambda: segments.extend(receiver.poll(0.001)))
+    assert [segment.header.sequence for segment in segments] == [0, 1]
+    assert receiver.accounts["raw"].received == 2 * ROWS
+
+
+def test_a_block_beyond_the_credit_is_not_taken(wire: Wire, address: str) -> None:
+    receiver, raw = make_receiver(wire, address, budget_rows=2 * ROWS), RawSender(wire, address)
+    limit = raw.greet(receiver, want=2 * ROWS).limit
+    for sequence in range(limit // ROWS + 2):
+        raw.say(raw.block(sequence))
+    until(lambda: receiver.rejected.get("credit") == 2, lambda: receiver.poll(0.001))
+    assert receiver.outstanding == limit
+
+
+def test_a_block_of_a_forgotten_sender_is_not_taken_and_ends_as_lost(wire: Wire, address: str) -> None:
+    clock = Clock()
+    receiver, raw = make_receiver(wire, address, clock=clock), RawSender(wire, address)
+    raw.greet(receiver)
+    for _ in range(20):
+        clock.now += 0.5
+        receiver.poll(0.0)
+    assert receiver.outstanding == 0
+    raw.say(raw.block(0))
+    until(lambda: receiver.rejected.get("credit") == 1, lambda: receiver.poll(0.001))
+    raw.say(raw.hello(sequence=1, sent=ROWS, produced=ROWS))
+    until(lambda: receiver.accounts["raw"].lost == ROWS, lambda: receiver.poll(0.001))
+
+
+def test_blocks_without_hello_or_for_another_receiver_are_not_taken(wire: Wire, address: str) -> None:
+    receiver, raw = make_receiver(wire, address), RawSender(wire, address)
+    raw.say(raw.block(0))
+    raw.say(raw.block(0, receiver="earlier"))
+    raw.say(raw.block(0, run="other"))
+    until(lambda: len(receiver.rejected) == 3, lambda: receiver.poll(0.001))
+    assert receiver.rejected == {"unknown": 1, "receiver": 1, "run": 1}
+    assert receiver.accounts == {}
+
+
+def test_a_sender_of_another_version_is_told_both_versions(wire: Wire, address: str) -> None:
+    receiver, raw = make_receiver(wire, address), RawSender(wire, address)
+    for message in (["hello", 7, "something", "new"], ["hallo", 8], list(msgspec.to_builtins(raw.hello(protocol=9)))):
+        raw.say(msgspec.msgpack.encode(message))
+        refusal = raw.hear(receiver)
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason == "protocol"
+        assert "version 1" in refusal.text
+    assert receiver.rejected == {"protocol": 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"stream": b"123"}, "streams"),
+        ({"stream": b""}, "streams"),
+        ({"row0": b"\0" * 8}, "streams"),
+        ({"sent": ROWS + 1}, "ledger"),
+        ({"sent": 0}, "ledger"),
+        ({"sequence": 5, "sent": 2 * ROWS}, "ledger"),
+        ({"arrays": []}, "fields"),
+        ({"sequence": -1}, "decode"),
+        ({"term": 2**63}, "decode"),
+        ({"boot": "x" * 1000}, "decode"),
+    ],
+)
+def test_a_header_that_contradicts_itself_is_rejected(
+    wire: Wire, address: str, changes: dict[str, object], reason: str
+) -> None:
+    receiver, raw = make_receiver(wire, address), RawSender(wire, address)
+    raw.greet(receiver)
+    raw.say(msgspec.structs.replace(raw.block(), **changes))
+    until(lambda: receiver.rejected, lambda: receiver.poll(0.001))
+    assert receiver.rejected == {reason: 1}
+    assert receiver.queued == 0
+
+
+def test_a_hello_that_claims_huge_blocks_gets_nothing(wire: Wire, address: str) -> None:
+    receiver, raw = make_receiver(wire, address), RawSender(wire, address)
+    raw.say(raw.hello(block_rows=2**50, want=2**50))
+    assert isinstance(raw.hear(receiver), Refusal)
+    raw.say(raw.hello(block_rows=0, want=2**50))
+    answer = raw.hear(receiver)
+    assert isinstance(answer, Grant)
+    assert answer.limit <= 64
+    assert receiver.outstanding <= 64
+
+
+def test_a_connection_with_many_malformed_messages_is_not_looked_at_any_more(wire: Wire, address: str) -> None:
+    receiver, raw = make_receiver(wire, address), RawSender(wire, address)
+    sender = make_sender(wire, address)
+    for _ in range(QUARANTINE_AFTER + 5):
+        raw.say(b"garbage")
+    until(lambda: sum(receiver.rejected.values()) == QUARANTINE_AFTER + 5, lambda: receiver.poll(0.001))
+    assert receiver.rejected == {"decode": QUARANTINE_AFTER, "quarantined": 5}
+    assert len(carry(sender, receiver, 5)) == 5, "others are not concerned"
+
+
+def test_a_message_of_too_many_frames_is_rejected_whole(wire: Wire, address: str) -> None:
+    receiver, raw = make_receiver(wire, address), RawSender(wire, address)
+    raw.greet(receiver)
+    raw.say(raw.block(0), *[b"x"] * 500)
+    raw.say(raw.hello(), b"x")
+    raw.say(raw.block(0), b"x")
+    until(lambda: receiver.rejected.get("frames") == 3, lambda: receiver.poll(0.001))
+    raw.say(raw.block(0))
+    until(lambda: receiver.queued == ROWS, lambda: receiver.poll(0.001))
+
+
+def test_rejections_are_logged_once_in_ten_seconds(wire: Wire, address: str, caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    receiver = make_receiver(wire, address, clock=clock)
+    raw = RawSender(wire, address)
+    for _ in range(5):
+        raw.say(b"garbage")
+    until(lambda: receiver.rejected.get("decode") == 5, lambda: receiver.poll(0.001))
+    assert len(caplog.records) == 1
+    clock.now += 10
+    raw.say(b"garbage")
+    until(lambda: len(caplog.records) == 2, lambda: receiver.poll(0.001))
+    assert "6 so far" in caplog.text
+
+
+def test_accounts_of_senders_long_gone_make_room(wire: Wire, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlctl_agents.wire.receiver.MAX_SENDERS", 3)
+    clock = Clock()
+    receiver = make_receiver(wire, address, clock=clock)
+    raw = RawSender(wire, address)
+    for number in range(3):
+        raw.say(raw.hello(boot=str(number)))
+        raw.hear(receiver)
+    raw.say(raw.hello(boot="early"))
+    until(lambda: receiver.rejected == {"senders": 1}, lambda: receiver.poll(0.001))
+    for _ in range(20):
+        clock.now += 0.5
+        receiver.poll(0.0)
+    raw.say(raw.hello(boot="late"))
+    until(lambda: "late" in receiver.accounts, lambda: receiver.poll(0.001))
+    assert sorted(receiver.accounts) == ["1", "2", "late"]
