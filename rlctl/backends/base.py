@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from rlctl.plan import Document as Document
 from rlctl.plan import Plan
 from rlctl.spec.base import Role
+from rlctl.spec.layout import Layout
 
 Phase = Literal["running", "stopped", "finished", "failed"]
 """stopped: by `down`; finished: a stop condition was met; failed: gave up. The last three have no live process."""
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One file or object as it is sent; `rlctl render` prints exactly these."""
-
-    name: str  # relative path, unique: "supervisord.conf", "programs/actor.conf", "actor-1f0c....json"
-    text: str
-    role: str = ""  # "" when it belongs to no single role
-    origin: str = ""  # the template it came from, and patches merged into it
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +96,29 @@ class LogRecord:
     raw: str = ""
 
 
+class Place(Protocol):
+    """Where a run lies, or would lie."""
+
+    @property
+    def uid(self) -> str:
+        """Recorded at its first `up`, or minted just now."""
+
+    @property
+    def layout(self) -> Layout:
+        """Its folders."""
+
+    @property
+    def sockets(self) -> Path:
+        """Its private folder for sockets, named by the first eight digits of the uid."""
+
+
 class Backend(Protocol):
     """All verbs of the command line. Errors are those of rlctl.errors; nothing else escapes."""
 
     name: str
+
+    def place(self, run: str, storage: str | None) -> Place:
+        """The run's place as recorded, else one below `storage` (absolute; None: the default). Writes nothing."""
 
     def runs(self) -> list[RunState]:
         """Every run that the target knows, live or not, newest first."""
@@ -139,7 +151,9 @@ class Backend(Protocol):
     def processes(self, run: str) -> list[Process]:
         """Every replica, live or given up, in role and index order."""
 
-    def control(self, run: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def control(
+        self, run: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None
+    ) -> Any:
         """Ask the run's manager.
 
         Raises:

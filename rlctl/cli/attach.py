@@ -1,0 +1,76 @@
+"""Staying with a run until it is over, Ctrl-C lets go, or the time is up."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from rlctl.cli import progress as showing
+from rlctl.cli.snapshot import Snapshot, take
+from rlctl.cli.world import Signalled, World
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Backend
+
+POLL_EVERY_S = 0.5
+
+
+class Interrupts:
+    """The first Ctrl-C is remembered, so that nothing is left half written; the second leaves at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = signal.SIG_DFL
+
+    def __enter__(self) -> Interrupts:
+        self._before = signal.getsignal(signal.SIGINT)
+        if self._before is not signal.SIG_IGN:  # started with & by a script: Ctrl-C is not meant for us
+            signal.signal(signal.SIGINT, self._hear)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _hear(self, number: int, _: FrameType | None) -> None:
+        if self.asked:
+            raise Signalled(128 + number)
+        self.asked = True
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Why the staying ended, and the last look; `gone`: somebody removed the run."""
+
+    why: Literal["over", "detached", "timeout", "gone"]
+    snapshot: Snapshot | None
+
+
+def attach(
+    world: World,
+    backend: Backend,
+    run: str,
+    *,
+    interrupts: Interrupts,
+    progress: showing.Progress,
+    timeout_s: float | None,
+) -> Outcome:
+    """Show the run until something ends that; changes nothing."""
+    deadline_s = None if timeout_s is None else world.clock() + timeout_s
+    snapshot = None
+    with showing.make(world, progress) as shower:
+        while (seen := take(world, backend, run)) is not None:
+            snapshot = seen
+            shower.show(snapshot)
+            if snapshot.over:
+                return Outcome("over", snapshot)
+            if interrupts.asked:
+                return Outcome("detached", snapshot)
+            if deadline_s is not None and world.clock() >= deadline_s:
+                return Outcome("timeout", snapshot)
+            world.sleep(POLL_EVERY_S)
+    return Outcome("gone", snapshot)

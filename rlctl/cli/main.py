@@ -1,0 +1,156 @@
+"""The way in and the way out: every exit code, every error message, signals, and what happens with a bug."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rlctl.cli.world import Signalled, World
+from rlctl.errors import RlctlError, SpecError, UsageError
+
+BUG = 70
+
+
+def main(world: World | None = None) -> None:
+    """The program `rlctl`; ends the process."""
+    signal.signal(signal.SIGTERM, _terminated)
+    world = world or World()
+    code = run(sys.argv[1:], world)
+    try:
+        world.stdout.flush()
+    except OSError as error:
+        code = 141 if isinstance(error, BrokenPipeError) else code or 1
+    if code == 141:  # whoever read has gone; nothing may be flushed to it at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), world.stdout.fileno())
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str], world: World) -> int:
+    """One command line.
+
+    Returns:
+        Its exit code; everything that had to be said is printed.
+    """
+    from rlctl.cli.app import make_command
+
+    # a failure before the options are read has to be printed as they ask for
+    world.output = "json" if _wants_json(arguments) else "table"
+    try:
+        code = make_command().main(list(arguments) or ["--help"], prog_name="rlctl", standalone_mode=False, obj=world)
+        return code if isinstance(code, int) else 0
+    except RlctlError as error:
+        return _report(world, error)
+    except Signalled as gone:
+        return _signalled(world, gone)
+    except KeyboardInterrupt:
+        return _signalled(world, Signalled(130))
+    except SystemExit as exit_:  # typer's way out of completion, and of a help text that nobody reads
+        if "_RLCTL_COMPLETE" in world.environ or exit_.code in (0, None):
+            return int(exit_.code or 0)
+        return 141
+    except Exception as error:
+        if hasattr(error, "format_message"):  # typer's own: the command line is wrong
+            return _report(world, _usage(error))
+        return _bug(world, error)
+
+
+def _terminated(number: int, _: FrameType | None) -> None:
+    raise Signalled(128 + number)
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    before = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    for at, argument in enumerate(before):
+        if argument in ("-ojson", "-o=json", "--output=json"):
+            return True
+        if argument in ("-o", "--output") and before[at + 1 : at + 2] == ["json"]:
+            return True
+    return False
+
+
+def _usage(error: Any) -> UsageError:
+    context = getattr(error, "ctx", None)
+    message = error.format_message().strip().replace("\n", " ")
+    if context is None:
+        return UsageError(message, hint="rlctl --help")
+    return UsageError(message or "a command is missing", hint=f"{context.command_path} --help")
+
+
+def _report(world: World, error: RlctlError) -> int:
+    try:
+        if isinstance(error, SpecError):
+            for problem in error.problems:
+                world.complain(str(problem))
+            world.complain(error.message + (f"; {error.hint}" if error.hint else ""))
+        else:
+            world.complain(f"error: {error.message}")
+            for line in getattr(error, "details", ()):
+                world.complain(f"  {line}")
+            if error.hint:
+                world.complain(f"  next: {error.hint}")
+        _as_json(world, error.exit_code, error.reason, error.message, error.hint, error.objects)
+    except Signalled as gone:
+        return gone.exit_code
+    return error.exit_code
+
+
+def _signalled(world: World, gone: Signalled) -> int:
+    try:
+        if gone.message:
+            world.complain(gone.message)
+        if gone.exit_code != 141:
+            _as_json(world, gone.exit_code, "interrupted", "ended by a signal", "", ())
+    except Signalled:
+        pass
+    return gone.exit_code
+
+
+def _bug(world: World, error: Exception) -> int:
+    path = _write_bug(world, error)
+    try:
+        world.complain(f"error: this is a bug in rlctl: {type(error).__name__}: {error}")
+        world.complain(f"  the traceback is in {path}; please send it with what you did")
+        _as_json(world, BUG, "bug", f"{type(error).__name__}: {error}", f"traceback: {path}", (str(path),))
+    except Signalled as gone:
+        return gone.exit_code
+    return BUG
+
+
+def _write_bug(world: World, error: Exception) -> Path:
+    import platform
+    import tempfile
+
+    from rlctl import __version__
+    from rlctl.spec.layout import state_home
+
+    text = "".join(
+        (
+            f"rlctl {__version__}, Python {platform.python_version()}, {platform.platform()}\n",
+            f"{world.now().isoformat()} {sys.argv!r}\n\n",
+            *traceback.format_exception(error),
+        )
+    )
+    for folder in (state_home() / "bugs", Path(tempfile.gettempdir()) / f"rlctl-bugs-{os.getuid()}"):
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path = folder / f"{world.now():%Y%m%dT%H%M%S}-{os.getpid()}.txt"
+            path.write_text(text)
+            return path
+        except OSError:
+            continue
+    return Path(os.devnull)
+
+
+def _as_json(world: World, code: int, reason: str, message: str, hint: str, objects: Sequence[str]) -> None:
+    """Exactly one document on stdout: where the answer is already there, the failure is on stderr alone."""
+    error = {"code": code, "reason": reason, "message": message, "hint": hint, "objects": [*objects]}
+    if world.streams:
+        world.line({"error": error})
+    elif not world.wrote_json:
+        world.document({"error": error})

@@ -1,0 +1,80 @@
+"""Options that mean the same at every verb, and what the shell completes for them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlctl.cli.world import TARGETS, Output, WideOutput
+
+ROLE_NAMES = ("manager", "modelpool", "replay", "learner", "inference", "actor", "evaluator")
+
+
+def run_names() -> list[str]:
+    """Recorded runs, from the names of the index files alone: completion has to answer at once."""
+    # the same folder as rlctl.spec.layout.state_home; importing it would import pydantic
+    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    try:
+        return sorted(name[:-5] for name in os.listdir(os.path.join(home, "rlctl", "index")) if name.endswith(".json"))
+    except OSError:
+        return []
+
+
+def complete_run(incomplete: str) -> list[str]:
+    return [name for name in run_names() if name.startswith(incomplete)]
+
+
+def complete_role(incomplete: str) -> list[str]:
+    return [name for name in ROLE_NAMES if name.startswith(incomplete)]
+
+
+def complete_scale(incomplete: str) -> list[str]:
+    return [f"{name}=" for name in ROLE_NAMES if name.startswith(incomplete)]
+
+
+def complete_target(incomplete: str) -> list[str]:
+    return [name for name in TARGETS if name.startswith(incomplete)]
+
+
+def complete_condition(incomplete: str) -> list[str]:
+    words = ("ready", "finished", "deleted", "steps=", "rows=", "updates=", "episodes=", "return>=")
+    return [word for word in words if word.startswith(incomplete)]
+
+
+Specs = Annotated[
+    list[Path],
+    typer.Argument(metavar="SPEC", help="Spec files, merged from left to right; - reads standard input."),
+]
+OptionalSpecs = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="SPEC", help="Spec files, merged from left to right; - reads standard input."),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change one value of the spec; repeatable, the last wins."),
+]
+RunArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="The run; default: the only live one.", autocompletion=complete_run),
+]
+RunOption = Annotated[
+    str | None,
+    typer.Option("--run", metavar="NAME", help="The run; default: the only live one.", autocompletion=complete_run),
+]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target", "-t",
+        metavar="local|kubernetes",
+        help="Where it runs; default: as recorded for the run, else local.",
+        autocompletion=complete_target,
+    ),
+]  # fmt: skip
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How the answer is printed.")]
+WideOutputOption = Annotated[WideOutput, typer.Option("--output", "-o", help="How the answer is printed.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on standard error but errors.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Utc = Annotated[bool, typer.Option("--utc", help="Print times in UTC instead of the local zone.")]

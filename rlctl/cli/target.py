@@ -1,0 +1,98 @@
+"""Which run a verb means, and where it lives."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rlctl.cli.world import World
+from rlctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Backend, RunState
+
+
+def recorded_target(run: str) -> str | None:
+    """The target on which the run was started, from the index of runs; None when it is not there."""
+    from rlctl.spec.layout import state_home
+
+    try:
+        record = json.loads((state_home() / "index" / f"{run}.json").read_text())
+        target = record["target"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return target if isinstance(target, str) else None
+
+
+def wanted_target(world: World, target: str | None) -> str | None:
+    """What -t says, else RLCTL_TARGET; None when nobody says anything."""
+    return target or world.environ.get("RLCTL_TARGET") or None
+
+
+def wanted_run(world: World, run: str | None) -> str | None:
+    """What the command line says, else RLCTL_RUN; None when nobody says anything."""
+    return run or world.environ.get("RLCTL_RUN") or None
+
+
+def one_name(argument: str | None, option: str | None) -> str | None:
+    """The run, which may be given as an argument or as --run.
+
+    Raises:
+        UsageError: both, and they differ.
+    """
+    if argument and option and argument != option:
+        raise UsageError(f"two runs are named: {argument} and --run {option}", hint="name one")
+    return argument or option
+
+
+def look_up(world: World, run: str, target: str | None) -> tuple[Backend, RunState | None]:
+    """The backend on which the run of that name has to be, and what is recorded of it there."""
+    backend = world.backend(wanted_target(world, target) or recorded_target(run) or "local")
+    return backend, backend.find(run)
+
+
+def find(world: World, run: str | None, target: str | None) -> tuple[Backend, RunState]:
+    """The run that is meant: the one named, else the only live one, else the only one at all.
+
+    Raises:
+        UsageError: there is none, or more than one; the message lists them.
+    """
+    name = wanted_run(world, run)
+    if name is not None:
+        backend, state = look_up(world, name, target)
+        if state is None:
+            raise _unknown(world, name, target)
+        return backend, state
+    everywhere = known(world, target)
+    live = [entry for entry in everywhere if entry[1].phase == "running"]
+    if len(live) == 1 or (not live and len(everywhere) == 1):
+        return (live or everywhere)[0]
+    if not everywhere:
+        raise UsageError("there is no run", hint="rlctl up SPEC")
+    raise UsageError(
+        f"which run? {_listed(state for _, state in live or everywhere)}",
+        hint="name one, as in: --run " + (live or everywhere)[0][1].run,
+        objects=tuple(state.run for _, state in live or everywhere),
+    )
+
+
+def known(world: World, target: str | None) -> list[tuple[Backend, RunState]]:
+    """Every run of the target that is wanted, or of all, newest first."""
+    chosen = wanted_target(world, target)
+    backends = [world.backend(chosen)] if chosen else list(world.opened())
+    entries = [(backend, state) for backend in backends for state in backend.runs()]
+    return sorted(entries, key=lambda entry: entry[1].created, reverse=True)
+
+
+def _unknown(world: World, name: str, target: str | None) -> UsageError:
+    states = [state for _, state in known(world, target)]
+    names = [state.run for state in states]
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"runs: {_listed(states)}" if names else "rlctl up SPEC"
+    return UsageError(f"there is no run {name}", hint=hint, objects=tuple(names))
+
+
+def _listed(states: Iterable[RunState]) -> str:
+    return ", ".join(f"{state.run} ({state.phase})" for state in states)

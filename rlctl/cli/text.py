@@ -1,0 +1,138 @@
+"""How values look in a terminal: durations, counts, tables, curves; and text that cannot do anything to a terminal."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erasing
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c|$)"  # strings: titles, clipboard
+    r"|\x1b[ -/]*[0-~]"  # the other escapes
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # every other control character but tab and newline
+    r"|[\u200e\u200f\u202a-\u202e\u2066-\u2069]",  # marks that reorder what is read
+    re.DOTALL,
+)
+_BARS = "▁▂▃▄▅▆▇█"
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def plain(text: str) -> str:
+    """Text without terminal escapes, control characters (but tab and newline) and marks that reorder it."""
+    return _ESCAPE.sub("", text)
+
+
+def duration(seconds: float) -> str:
+    """At most four characters, as kubectl prints an age: 45s, 12m, 3h, 2d, 3y; - when there is none."""
+    if not 0 <= seconds < float("inf"):
+        return "-"
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "m"), (48 * 3600, 3600, "h"), (1000 * 86400, 86400, "d")):
+        if seconds < limit:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds // (365 * 86400))}y"
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds: 00:03:12, 26:00:00."""
+    whole = max(0, int(seconds))
+    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def count(value: float | None) -> str:
+    """Three digits and a unit: 950, 14.2k, 1.20M; - when there is none."""
+    if value is None:
+        return "-"
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 0.9995 * size:
+            scaled = value / size
+            return f"{scaled:.{max(0, 2 - len(str(int(abs(scaled)))) + 1)}f}{unit}"
+    return f"{value:.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.1f}"
+
+
+def whole(value: float | None) -> str:
+    """Every digit, in groups: 1,204,000; - when there is none."""
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def number(value: float | None) -> str:
+    """A measured value with at most four significant places: 487.3, 21, -20.9; - when there is none."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def percent(share: float | None) -> str:
+    """A share of 0 to 1 in per cent: 61 %; - when there is none."""
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """The last `width` values as bars from the smallest to the largest; empty without values, gaps are left out."""
+    shown = [value for value in values if value is not None and math.isfinite(value)][-width:] if width > 0 else []
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    if high == low:
+        return _BARS[0] * len(shown)
+    return "".join(_BARS[round((value - low) / (high - low) * (len(_BARS) - 1))] for value in shown)
+
+
+def table(rows: Iterable[Sequence[str]], *, indent: str = "", gap: str = "   ") -> list[str]:
+    """Rows as aligned lines without trailing blanks; the first row may be a heading."""
+    cells = [[plain(cell).replace("\n", " ") for cell in row] for row in rows]
+    columns = max((len(row) for row in cells), default=0)
+    widths = [max((len(row[at]) for row in cells if at < len(row)), default=0) for at in range(columns)]
+    return [
+        (indent + gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))).rstrip()
+        for row in cells
+    ]
+
+
+def moment(text: str, *, now: datetime) -> datetime:
+    """A point in time from "5s", "2m", "3h", "1d" (ago) or RFC 3339; without a zone it is local.
+
+    Raises:
+        ValueError: neither.
+    """
+    ago_s = _units(text)
+    if ago_s is not None:
+        return now - timedelta(seconds=ago_s)
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is neither a time ago (5s, 2m, 3h, 1d) nor RFC 3339 (2026-11-21T04:00:00Z)"
+        ) from None
+
+
+def span(text: str) -> float:
+    """A length of time in seconds: "30", "5s", "2m", "1h30m", "1d"; 0 is allowed.
+
+    Raises:
+        ValueError: not a length of time.
+    """
+    length_s = float(text) if re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", text) else _units(text)
+    if length_s is None:
+        raise ValueError(f"{text!r} is not a length of time, as in 30s, 10m or 1h30m")
+    return length_s
+
+
+def _units(text: str) -> float | None:
+    parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])", text)
+    if not parts or "".join(amount + unit for amount, unit in parts) != text:
+        return None
+    return sum(float(amount) * _UNIT_S[unit] for amount, unit in parts)
+
+
+def stamp(time: datetime, *, utc: bool, date: bool = False) -> str:
+    """A time of day to the millisecond, in the local zone unless `utc`; with the date when asked."""
+    local = time.astimezone(UTC if utc else None)
+    text = local.strftime("%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S") + f".{local.microsecond // 1000:03d}"
+    return text + ("Z" if utc else "")
+
+
+def rfc3339(time: datetime) -> str:
+    """UTC, as machines like it."""
+    return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,187 @@
+"""What the command line touches outside itself: streams, clocks, the environment, the targets."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rlctl.errors import BackendUnreachable, RlctlError, UsageError
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Backend
+    from rlctl.spec import Machine
+
+API_VERSION = "rlctl/v1"
+TARGETS: Mapping[str, str] = {"local": "rlctl.backends.local:LocalBackend"}
+"""Target -> module and class. A further backend is one line here."""
+
+
+class Output(StrEnum):
+    """What `-o` accepts."""
+
+    table = "table"
+    json = "json"
+
+
+class WideOutput(StrEnum):
+    """What `-o` accepts where there is more to see than fits."""
+
+    table = "table"
+    wide = "wide"
+    json = "json"
+
+
+class Signalled(BaseException):
+    """Ends the command with 128 + the number of a signal; nothing but `main` catches it."""
+
+    def __init__(self, exit_code: int, message: str = "") -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.message = message
+
+
+def _nothing() -> TextIO:
+    """In place of a stream that the shell has closed."""
+    return open(os.devnull, "r+")
+
+
+@dataclass
+class World:
+    """One invocation: where it writes, what time it is, which targets there are.
+
+    stdout carries data, stderr carries chat; with `output` json, stdout carries one JSON document and nothing else.
+    """
+
+    stdout: TextIO = field(default_factory=lambda: sys.stdout or _nothing())
+    stderr: TextIO = field(default_factory=lambda: sys.stderr or _nothing())
+    stdin: TextIO = field(default_factory=lambda: sys.stdin or _nothing())
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    targets: Mapping[str, str | Callable[[], Backend]] = field(default_factory=lambda: TARGETS)
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    width: int | None = None  # None: the terminal's
+    machine: Machine | None = None  # None: this one
+
+    output: str = "table"
+    quiet: bool = False
+    streams: bool = False  # -o json prints many documents, one a line
+    wrote_json: bool = False
+    _backends: dict[str, Backend] = field(default_factory=dict)
+
+    def setup(self, output: str, quiet: bool) -> World:
+        """Takes over what every verb has as options."""
+        self.output = output
+        self.quiet = quiet
+        return self
+
+    @property
+    def as_json(self) -> bool:
+        return self.output == "json"
+
+    def data(self, text: str = "") -> None:
+        """A line of the answer, to stdout; nothing when the answer is JSON."""
+        if not self.as_json:
+            self._write(self.stdout, text + "\n")
+
+    def document(self, content: Mapping[str, Any]) -> None:
+        """The answer of `-o json`, or one line of a stream of them; nothing otherwise."""
+        if self.as_json:
+            self.wrote_json = True
+            self._write(self.stdout, json.dumps({"apiVersion": API_VERSION, **content}, indent=2, default=str) + "\n")
+
+    def line(self, content: Mapping[str, Any]) -> None:
+        """One of many JSON documents, on a line of its own; nothing unless `-o json`."""
+        if self.as_json:
+            self.wrote_json = True
+            self._write(self.stdout, json.dumps({"apiVersion": API_VERSION, **content}, default=str) + "\n")
+
+    def raw(self, text: str) -> None:
+        """Data that is the answer whatever -o says, to stdout as it is."""
+        self.wrote_json = True
+        self._write(self.stdout, text)
+
+    def say(self, text: str = "") -> None:
+        """A line for whoever watches, to stderr; nothing with --quiet."""
+        if not self.quiet:
+            self.complain(text)
+
+    def complain(self, text: str) -> None:
+        """A line to stderr, --quiet or not."""
+        self._write(self.stderr, text + "\n")
+
+    def is_terminal(self, stream: TextIO) -> bool:
+        """Whether a person sees what is written there, and cursor movements work."""
+        return stream.isatty() and self.environ.get("TERM", "") != "dumb"
+
+    def bold(self, text: str) -> str:
+        """Text that stands out on stdout, where that is wanted and possible."""
+        wanted = self.is_terminal(self.stdout) and not self.environ.get("NO_COLOR")
+        return f"\x1b[1m{text}\x1b[0m" if wanted else text
+
+    def can_ask(self) -> bool:
+        """Whether there is a person to ask."""
+        return self.stdin.isatty() and self.stderr.isatty()
+
+    def ask(self, question: str) -> str:
+        """The answer to a question put to stderr, without its line end; empty at the end of the input."""
+        self._write(self.stderr, question)
+        return self.stdin.readline().strip()
+
+    def target_names(self) -> tuple[str, ...]:
+        return tuple(self.targets)
+
+    def backend(self, target: str) -> Backend:
+        """The backend of a target, imported at its first use.
+
+        Raises:
+            UsageError: no such target, or not built yet.
+            BackendUnreachable: its packages are not installed.
+        """
+        if target not in self._backends:
+            self._backends[target] = self._load(target)
+        return self._backends[target]
+
+    def opened(self) -> Iterator[Backend]:
+        """Backends of all targets."""
+        return (self.backend(name) for name in self.target_names())
+
+    def _load(self, target: str) -> Backend:
+        path = self.targets.get(target)
+        if path is None:
+            raise UsageError(
+                f"target {target}: not built yet", hint=f"targets of this release: {', '.join(self.target_names())}"
+            )
+        if not isinstance(path, str):
+            return path()
+        module, _, name = path.partition(":")
+        try:
+            made: Backend = getattr(importlib.import_module(module), name)()
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("rlctl"):
+                raise
+            raise BackendUnreachable(
+                f"target {target}: the package {error.name} is not installed",
+                hint=f'install it with: pip install "rlctl[{target}]"',
+            ) from error
+        return made
+
+    def _write(self, stream: TextIO, text: str) -> None:
+        try:
+            stream.write(text)
+            stream.flush()
+        except BrokenPipeError:
+            raise Signalled(141) from None  # whoever read has gone: as quiet as a death by SIGPIPE
+        except UnicodeEncodeError:
+            encoding = stream.encoding or "ascii"
+            self._write(stream, text.encode(encoding, "replace").decode(encoding))
+        except OSError as error:
+            raise RlctlError(f"the answer cannot be written: {(error.strerror or str(error)).lower()}") from error

@@ -1,0 +1,127 @@
+"""Verbs that change a run that is there."""
+
+import pytest
+
+from tests.cli.conftest import Rlctl
+
+
+def test_down_keeps_the_data_and_says_how_to_remove_it(rlctl: Rlctl) -> None:
+    rlctl.up()
+    result = rlctl("down")
+    assert result.code == 0
+    assert "pole is stopped" in result.err
+    assert "/data/runs/pole-" in result.err
+    assert "rlctl down pole --volumes" in result.err
+    state = rlctl.backend.find("pole")
+    assert state is not None
+    assert state.phase == "stopped"
+
+
+def test_down_of_an_absent_run_is_no_error(rlctl: Rlctl) -> None:
+    assert rlctl("down").code == 0
+    assert rlctl("down", "nobody").code == 0
+    rlctl.up()
+    rlctl("down")
+    writes = rlctl.backend.writes
+    assert rlctl("down").code == 0
+    assert rlctl.backend.writes == writes
+
+
+def test_removing_data_without_a_terminal_is_refused_and_names_yes(rlctl: Rlctl) -> None:
+    rlctl.up()
+    result = rlctl("down", "--volumes")
+    assert result.code == 9
+    assert "rlctl down pole --volumes --yes" in result.err
+    assert rlctl.backend.find("pole") is not None
+
+
+def test_removing_data_says_what_goes_and_wants_the_name_typed(rlctl: Rlctl) -> None:
+    rlctl.up()
+    for wrong in ("", "y\n", "yes\n", "poles\n"):
+        assert rlctl("down", "--volumes", terminal=True, answer=wrong).code == 9
+    result = rlctl("down", "--volumes", terminal=True, answer="pole\n")
+    assert result.code == 0
+    assert "removes run pole on local for good" in result.err
+    assert "6 processes are stopped" in result.err
+    assert rlctl.backend.find("pole") is None
+
+
+def test_yes_removes_without_asking(rlctl: Rlctl) -> None:
+    rlctl.up()
+    assert rlctl("down", "--volumes", "--yes").code == 0
+    assert rlctl.backend.find("pole") is None
+
+
+def test_up_after_down_goes_on_with_the_same_uid(rlctl: Rlctl) -> None:
+    rlctl.up()
+    before = rlctl.backend.find("pole")
+    rlctl("down")
+    rlctl.up()
+    after = rlctl.backend.find("pole")
+    assert before is not None
+    assert after is not None
+    assert before.uid == after.uid
+
+
+def test_scale_adds_and_removes_and_touches_nothing_else(rlctl: Rlctl) -> None:
+    rlctl.up()
+    up = rlctl("scale", "actor=4", "-o", "json")
+    assert up.code == 0
+    changed = [entry for entry in up.json["applied"] if entry["what"] != "unchanged"]
+    assert [(entry["object"], entry["what"]) for entry in changed] == [("actor/2", "created"), ("actor/3", "created")]
+    assert up.json["from"] == {"actor": 2}
+    assert up.json["to"] == {"actor": 4}
+    down = rlctl("scale", "actor=1")
+    assert down.out == "actor: 4 -> 1\n"
+    writes = rlctl.backend.writes
+    assert rlctl("scale", "actor=1").out == "actor: 1, unchanged\n"
+    assert rlctl.backend.writes == writes
+
+
+def test_scale_respects_max_replicas_and_says_how_to_raise_it(rlctl: Rlctl) -> None:
+    rlctl.up("--set", "roles.actor.max_replicas=4")
+    assert rlctl("scale", "actor=4").code == 0
+    result = rlctl("scale", "actor=5")
+    assert result.code == 5
+    assert "--set roles.actor.max_replicas=5" in result.err
+
+
+def test_scale_without_max_replicas_ends_at_64_on_one_machine(rlctl: Rlctl) -> None:
+    rlctl.up()
+    assert rlctl("scale", "actor=64").code == 0
+    assert rlctl("scale", "actor=65").code == 5
+
+
+def test_scale_refuses_what_a_run_cannot_have(rlctl: Rlctl) -> None:
+    rlctl.up()
+    assert rlctl("scale", "manager=2").code == 5
+    assert rlctl("scale", "learner=2").code == 5
+    assert rlctl("scale", "modelpool=0").code == 5
+
+
+@pytest.mark.parametrize("text", ["actor", "actor=", "=3", "actor=two", "actor=-1", "replay=2", "actr=2"])
+def test_scale_wants_role_and_number(rlctl: Rlctl, text: str) -> None:
+    rlctl.up()
+    assert rlctl("scale", text).code == 2
+
+
+def test_scale_and_restart_of_a_run_that_is_over_are_conflicts(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl("down")
+    assert rlctl("scale", "actor=3").code == 5
+    assert rlctl("restart", "learner").code == 5
+
+
+def test_restart_restarts_that_role_alone(rlctl: Rlctl) -> None:
+    rlctl.up()
+    result = rlctl("restart", "learner", "-o", "json")
+    assert result.code == 0
+    assert result.json["applied"] == [{"object": "learner/0", "what": "restarted", "why": ""}]
+    assert "newest generation" in result.err
+
+
+def test_restart_of_a_role_that_the_run_has_not_is_a_usage_error(rlctl: Rlctl) -> None:
+    rlctl.up()
+    result = rlctl("restart", "replay")
+    assert result.code == 2
+    assert "roles: manager, modelpool, learner, actor, evaluator" in result.err

@@ -1,0 +1,194 @@
+"""`status`: the verdict first, from a live manager or from what was stored."""
+
+import signal
+from datetime import timedelta
+from typing import Any
+
+from rlctl.cli.snapshot import ANSWERS_WITHIN_S
+from tests.cli.conftest import STATUS, Rlctl, check_golden
+from tests.cli.test_surface import FAILURE
+
+
+def test_status_begins_with_the_verdict_and_its_percentages(rlctl: Rlctl) -> None:
+    rlctl.up()
+    result = rlctl("status")
+    assert result.code == 0
+    assert result.out.splitlines()[0] == "actor-bound: the learner waits for experience 61 % of the time"
+    assert "61 %" in result.out.splitlines()[1]
+    check_golden("status.txt", result.out, folder=rlctl.folder)
+
+
+def test_wide_has_one_line_per_process(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.time_s = 11
+    check_golden("status_wide.txt", rlctl("status", "-o", "wide").out, folder=rlctl.folder)
+
+
+def test_ps_is_status(rlctl: Rlctl) -> None:
+    rlctl.up()
+    assert rlctl("ps").out == rlctl("status").out
+
+
+def test_problems_come_in_plain_words_with_the_next_command(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.report(problems=[{"text": "the ledger of main does not balance", "next": "rlctl logs learner"}])
+    rlctl.backend.set_process(
+        "pole", "actor", 1, state="backoff", reason="exited 1 after 3 s, again in 2 s", restarts=3
+    )
+    shown = rlctl("status").out
+    assert "problem: actor/1 is in backoff: exited 1 after 3 s, again in 2 s\n   next: rlctl logs actor/1" in shown
+    assert "problem: the ledger of main does not balance\n   next: rlctl logs learner" in shown
+    assert "1 backoff, 1 running" in shown
+
+
+def test_check_is_1_for_a_run_that_is_not_healthy(rlctl: Rlctl) -> None:
+    rlctl.up()
+    assert rlctl("status", "--check").code == 0
+    rlctl.backend.set_process("pole", "actor", 1, state="exited", reason="exit code 1")
+    assert rlctl("status").code == 0
+    assert rlctl("status", "--check").code == 1
+
+
+def test_a_starting_run_says_what_it_waits_for(rlctl: Rlctl) -> None:
+    rlctl("up", rlctl.spec, "-d")
+    rlctl.backend.set_process("pole", "learner", 0, state="starting")
+    result = rlctl("status", "--check")
+    assert result.code == 1
+    assert result.out.startswith("starting: waiting for learner/0 (starting)\n")
+
+
+def test_a_manager_that_keeps_silent_becomes_a_problem(rlctl: Rlctl) -> None:
+    rlctl("up", rlctl.spec, "-d")
+    assert "does not answer" not in rlctl("status").out
+    rlctl.time_s = ANSWERS_WITHIN_S + 1
+    assert "problem: the manager does not answer" in rlctl("status").out
+
+
+def test_a_failed_run_is_told_from_what_was_stored(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.backend.fail("pole", FAILURE)
+    result = rlctl("status")
+    assert result.out.startswith(f"failed: {FAILURE.text}\n")
+    assert "rlctl logs actor/1" in result.out
+    assert "76,800 env steps" in result.out
+    assert rlctl("status", "--check").code == 1
+
+
+def test_a_finished_run_is_healthy(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.backend.finish("pole", "evaluation mean 487.3 >= 475 over 100 episodes")
+    result = rlctl("status", "pole", "--check")
+    assert result.code == 0
+    assert result.out.startswith("finished: evaluation mean 487.3 >= 475")
+
+
+def test_json_has_every_key_even_before_the_first_report(rlctl: Rlctl) -> None:
+    rlctl("up", rlctl.spec, "-d")
+    told = rlctl("status", "-o", "json").json
+    assert set(STATUS) <= set(told)
+    assert told["phase"] == "starting"
+    assert (told["checkpoint"] or {"number": 0})["number"] == 0
+
+
+def test_an_older_life_says_nothing_about_where_this_one_stands(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl("down")
+    rlctl.time_s = 60
+    rlctl("up", rlctl.spec, "-d")
+    told = rlctl("status", "-o", "json").json
+    assert told["phase"] == "starting"
+    assert told["roles"] == {}
+
+
+def test_a_manager_that_has_just_ended_does_not_look_like_one_that_starts(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.report(phase="finished", stop={"conditions": {}, "met": "enough"})
+    rlctl.backend.silence("pole")
+    rlctl.backend.set_process("pole", "manager", 0, state="exited", started=None)
+    told = rlctl("status", "-o", "json").json
+    assert told["phase"] == "running"
+    assert rlctl("status").out.startswith("ending: enough\n")
+
+
+def test_a_manager_that_is_not_ready_to_answer_is_one_that_starts(rlctl: Rlctl) -> None:
+    rlctl("up", rlctl.spec, "-d")
+    rlctl.backend.manager_refuses = "the manager has only just started"
+    assert rlctl("status", "-o", "json").json["phase"] == "starting"
+
+
+def test_a_target_that_is_away_for_a_moment_is_asked_again(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.backend.unreachable = True
+    rlctl.at(1, lambda: setattr(rlctl.backend, "unreachable", False))
+    assert rlctl("status", "pole").code == 4, "the first look, that for the run, does not wait"
+    rlctl.backend.unreachable = False
+    rlctl.at(4, lambda: setattr(rlctl.backend, "unreachable", True))
+    rlctl.at(5, lambda: setattr(rlctl.backend, "unreachable", False))
+    rlctl.at(8, lambda: rlctl.backend.finish("pole", "enough"))
+    assert rlctl("up", rlctl.spec).code == 0
+
+
+def test_watch_prints_a_line_at_a_time_until_the_run_is_over(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.at(6, lambda: rlctl.backend.finish("pole", "enough"))
+    result = rlctl("status", "-w", "--utc")
+    assert result.code == 0
+    assert result.out.splitlines() == [
+        *(
+            f"04:00:0{second}.000Z running, actor-bound: the learner waits for experience 61 % of the time"
+            for second in (0, 2, 4)
+        ),
+        "04:00:06.000Z finished, finished: enough",
+    ]
+
+
+def test_watch_as_json_is_one_document_a_line(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.at(4, lambda: rlctl.backend.finish("pole", "enough"))
+    lines: list[Any] = rlctl("status", "-w", "-o", "json").lines
+    assert [line["phase"] for line in lines] == ["running", "running", "finished"]
+
+
+def test_ctrl_c_ends_a_watch_with_130(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.at(4, lambda: signal.raise_signal(signal.SIGINT))
+    result = rlctl("status", "-w", "-o", "json")
+    assert result.code == 130
+    assert result.lines[-1]["error"]["code"] == 130
+
+
+def test_all_lists_every_run(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.time_s = 90
+    rlctl("up", rlctl.spec, "-d", "--set", "run=second")
+    rows = rlctl("status", "--all").out.splitlines()
+    assert [row.split()[0] for row in rows] == ["RUN", "second", "pole"]
+    assert rlctl("status", "--all", "pole").code == 2
+
+
+def test_times_are_local_unless_utc_is_wanted(rlctl: Rlctl, monkeypatch: Any) -> None:
+    import time
+
+    rlctl.up()
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    assert "started 2026-11-21 13:00:00" in rlctl("status").out
+    assert "started 2026-11-21 04:00:00" in rlctl("status", "--utc").out
+
+
+def test_what_a_process_says_cannot_act_on_the_terminal(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.backend.set_process("pole", "actor", 1, state="exited", reason="\x1b[2Jcleared\x07")
+    for arguments in (("status",), ("status", "-o", "wide")):
+        shown = rlctl(*arguments).out
+        assert "cleared" in shown
+        assert "\x1b" not in shown
+        assert "\x07" not in shown
+
+
+def test_the_age_of_a_role_is_that_of_its_oldest_replica(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.time_s = 3600 * 3
+    rlctl.backend.set_process("pole", "actor", 1, started=rlctl.now() - timedelta(minutes=5))
+    row = next(line for line in rlctl("status").out.splitlines() if line.startswith("actor  "))
+    assert row.split()[-1] == "3h"

@@ -1,0 +1,270 @@
+"""`up`: idempotent, attached, and clear about how it ended."""
+
+import functools
+import json
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from rlctl.backends.base import Applied, Document, RunState
+from rlctl.backends.memory import MemoryBackend
+from rlctl.errors import Conflict
+from rlctl.plan import Plan
+from tests.cli.conftest import Rlctl, check_golden
+from tests.cli.test_surface import FAILURE
+
+MET = "evaluation mean 487.3 >= 475 over 100 episodes"
+
+
+def test_a_new_run_is_created_and_detached_ends_0(rlctl: Rlctl) -> None:
+    result = rlctl("up", rlctl.spec, "-d")
+    assert result.code == 0
+    assert "created actor/0 to 1" in result.err
+    assert "rlctl status pole" in result.err
+    assert result.out == ""
+
+
+def test_the_second_up_says_unchanged_and_writes_nothing(rlctl: Rlctl) -> None:
+    rlctl.up()
+    writes = rlctl.backend.writes
+    again = rlctl("up", rlctl.spec, "-d")
+    assert again.code == 0
+    assert "unchanged" in again.err
+    assert rlctl.backend.writes == writes
+
+
+def test_another_learning_rate_restarts_the_learner_alone(rlctl: Rlctl) -> None:
+    rlctl.up()
+    result = rlctl("up", rlctl.spec, "-d", "--set", "algorithm.lr=2e-3", "-o", "json")
+    changed = [entry["object"] for entry in result.json["applied"] if entry["what"] != "unchanged"]
+    assert changed == ["learner/0"]
+    assert "algorithm.lr: 0.001 -> 0.002" in result.err
+
+
+def test_a_field_that_cannot_change_is_refused_with_the_way_out(rlctl: Rlctl) -> None:
+    rlctl.up()
+    writes = rlctl.backend.writes
+    result = rlctl("up", rlctl.spec, "-d", "--set", "env.id=Acrobot-v1", "--set", "seed=4")
+    assert result.code == 5
+    assert "env.id: CartPole-v1 -> Acrobot-v1" in result.err
+    assert "seed: 0 -> 4" in result.err
+    assert "rlctl down pole --volumes" in result.err
+    assert rlctl.backend.writes == writes
+
+
+def test_the_live_number_of_actors_stays_until_the_spec_changes_it(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl("scale", "actor=5")
+    kept = rlctl("up", rlctl.spec, "-d")
+    assert "keeping 5 of actor (the spec says 2, and did before)" in kept.err
+    changed = rlctl("up", rlctl.spec, "-d", "--set", "roles.actor.replicas=3")
+    assert "roles.actor.replicas: 2 -> 3" in changed.err
+    assert len([process for process in rlctl.backend.processes("pole") if process.role == "actor"]) == 3
+
+
+def test_attached_it_ends_0_with_a_final_table_when_the_stop_condition_is_met(rlctl: Rlctl) -> None:
+    rlctl.at(1, rlctl.report)
+    rlctl.at(25, lambda: rlctl.backend.finish("pole", MET))
+    result = rlctl("up", rlctl.spec)
+    assert result.code == 0
+    check_golden("up_final.txt", result.out, folder=rlctl.folder)
+    check_golden("up_progress.txt", result.err, folder=rlctl.folder)
+
+
+def test_attached_it_ends_7_with_the_first_cause_first_when_the_run_fails(rlctl: Rlctl) -> None:
+    rlctl.at(5, lambda: rlctl.backend.fail("pole", FAILURE))
+    result = rlctl("up", rlctl.spec)
+    assert result.code == 7
+    assert result.out == ""
+    check_golden("up_failed.txt", result.err, folder=rlctl.folder)
+
+
+def test_a_run_that_failed_is_started_again(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.backend.fail("pole", FAILURE)
+    result = rlctl("up", rlctl.spec, "-d")
+    assert result.code == 0
+    assert "created learner/0" in result.err
+
+
+def test_a_finished_run_is_told_and_not_started_again(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.backend.finish("pole", MET)
+    writes = rlctl.backend.writes
+    result = rlctl("up", rlctl.spec)
+    assert result.code == 0
+    assert "already finished" in result.err
+    assert MET in result.out
+    assert rlctl.backend.writes == writes
+
+
+def test_a_finished_run_goes_on_to_another_goal(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.backend.finish("pole", MET)
+    result = rlctl("up", rlctl.spec, "-d", "--set", "stop.eval_return=490")
+    assert "created learner/0" in result.err
+
+
+def test_somebody_elses_down_ends_the_watching(rlctl: Rlctl) -> None:
+    rlctl.at(3, lambda: list(rlctl.backend.delete("pole", volumes=False, grace_s=1)))
+    result = rlctl("up", rlctl.spec)
+    assert result.code == 1
+    assert "stopped by another command" in result.err
+
+
+def test_a_removed_run_ends_the_watching(rlctl: Rlctl) -> None:
+    rlctl.at(3, lambda: list(rlctl.backend.delete("pole", volumes=True, grace_s=1)))
+    assert rlctl("up", rlctl.spec).code == 1
+
+
+def test_the_time_to_stay_may_be_bounded(rlctl: Rlctl) -> None:
+    rlctl.at(1, rlctl.report)
+    result = rlctl("up", rlctl.spec, "--timeout", "12s")
+    assert result.code == 6
+    assert "it goes on" in result.err
+    assert rlctl.time_s == pytest.approx(12)
+
+
+def test_ctrl_c_once_detaches_and_says_how_to_come_back(rlctl: Rlctl) -> None:
+    rlctl.at(1, rlctl.report)
+    rlctl.at(5, lambda: signal.raise_signal(signal.SIGINT))
+    result = rlctl("up", rlctl.spec)
+    assert result.code == 0
+    assert "left pole; it goes on" in result.err
+    assert "rlctl status pole -w" in result.err
+    state = rlctl.backend.find("pole")
+    assert state is not None
+    assert state.phase == "running"
+
+
+def test_ctrl_c_twice_leaves_at_once(rlctl: Rlctl) -> None:
+    def both() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    rlctl.at(5, both)
+    result = rlctl("up", rlctl.spec)
+    assert result.code == 130
+    assert "it goes on" in result.err
+
+
+def test_ctrl_c_while_documents_are_written_lets_them_be_finished(rlctl: Rlctl) -> None:
+    class Interrupted(MemoryBackend):
+        def apply(self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
+            signal.raise_signal(signal.SIGINT)
+            yield from super().apply(plan, documents, spec)
+
+    rlctl.backend = Interrupted(now=rlctl.now)
+    result = rlctl("up", rlctl.spec)
+    assert result.code == 0
+    assert len(rlctl.backend.processes("pole")) == 6
+
+
+def test_ctrl_c_before_anything_is_written_changes_nothing(rlctl: Rlctl) -> None:
+    class Interrupted(MemoryBackend):
+        def find(self, run: str) -> RunState | None:
+            signal.raise_signal(signal.SIGINT)
+            return super().find(run)
+
+    rlctl.backend = Interrupted(now=rlctl.now)
+    result = rlctl("up", rlctl.spec, "-d")
+    assert result.code == 130
+    assert rlctl.backend.writes == 0
+
+
+def test_the_handler_of_ctrl_c_is_put_back(rlctl: Rlctl) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    rlctl.up()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_heartbeat_names_the_slowest_every_ten_seconds(rlctl: Rlctl) -> None:
+    rlctl("up", rlctl.spec, "-d")
+    rlctl.backend.set_process("pole", "learner", 0, state="starting")
+    result = rlctl("up", rlctl.spec, "--timeout", "35s")
+    beats = [line for line in result.err.splitlines() if "waiting for learner/0 (starting)" in line]
+    assert [line[:8] for line in beats] == ["00:00:10", "00:00:20", "00:00:30"]
+
+
+def test_an_older_life_is_no_news(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl("down")
+    rlctl.time_s = 60
+    assert "evaluation" not in rlctl("up", rlctl.spec, "--timeout", "3s").err
+
+
+def test_a_problem_is_told_once_however_its_seconds_count(rlctl: Rlctl) -> None:
+    for second in range(1, 9):
+        text = f"actor/3 has said nothing for {second + 4} s"
+        rlctl.at(second, functools.partial(rlctl.report, problems=[{"text": text, "next": "rlctl logs actor/3"}]))
+    result = rlctl("up", rlctl.spec, "--timeout", "9s")
+    assert result.err.count("has said nothing") == 1
+
+
+def test_a_process_that_is_on_its_way_to_another_state_is_told_once(rlctl: Rlctl) -> None:
+    def state(name: str, reason: str = "") -> Callable[[], None]:
+        return lambda: rlctl.backend.set_process("pole", "actor", 1, state=name, reason=reason)
+
+    rlctl.at(1, state("exited", "exit code 1"))
+    rlctl.at(1.5, state("backoff", "actor 1 exited 1; starts again in 1 s"))
+    rlctl.at(3, state("exited", "gave up"))
+    result = rlctl("up", rlctl.spec, "--timeout", "5s")
+    told = [line[9:] for line in result.err.splitlines() if "actor/1 " in line and "heartbeat" not in line]
+    assert told == ["actor/1 backoff: actor 1 exited 1; starts again in 1 s", "actor/1 exited: gave up"]
+
+
+def test_a_held_lock_is_5_and_a_second_command_is_told_who(rlctl: Rlctl) -> None:
+    rlctl.backend.refuse = Conflict("run pole is held by process 4711 for 3 s", hint="wait for it", objects=("pole",))
+    result = rlctl("up", rlctl.spec, "-d")
+    assert result.code == 5
+    assert "4711" in result.err
+
+
+def test_half_applied_is_8_and_the_same_command_goes_on(rlctl: Rlctl) -> None:
+    rlctl.backend.partly_after = 3
+    result = rlctl("up", rlctl.spec, "-d")
+    assert result.code == 8
+    assert "run the same command again" in result.err
+    rlctl.backend.partly_after = None
+    assert rlctl("up", rlctl.spec, "-d").code == 0
+    assert len(rlctl.backend.processes("pole")) == 6
+
+
+def test_json_progress_is_events_on_standard_error(rlctl: Rlctl) -> None:
+    rlctl.at(1, rlctl.report)
+    rlctl.at(25, lambda: rlctl.backend.finish("pole", MET))
+    result = rlctl("up", rlctl.spec, "--progress", "json", "-q", "-o", "json")
+    events = [json.loads(line) for line in result.err.splitlines()]
+    assert {"role", "evaluation", "phase", "heartbeat"} <= {event["event"] for event in events}
+    assert all(event["apiVersion"] == "rlctl/v1" for event in events)
+    assert result.json["status"]["phase"] == "finished"
+
+
+def test_quiet_leaves_only_the_answer(rlctl: Rlctl) -> None:
+    rlctl.at(25, lambda: rlctl.backend.finish("pole", MET))
+    result = rlctl("up", rlctl.spec, "--quiet")
+    assert result.err == ""
+    assert MET in result.out
+
+
+def test_a_spec_for_a_target_that_is_not_built_yet_is_refused(rlctl: Rlctl) -> None:
+    assert rlctl("up", rlctl.spec, "-t", "kubernetes").code == 3
+
+
+def test_the_environment_names_the_run_for_every_verb(rlctl: Rlctl) -> None:
+    rlctl.environ["RLCTL_RUN"] = "branch"
+    rlctl("up", rlctl.spec, "-d")
+    assert rlctl.backend.find("branch") is not None
+    assert rlctl("status", "-o", "json").json["run"] == "branch"
+    assert rlctl("up", rlctl.spec, "-d", "--set", "run=mine").code == 0, "--set is stronger"
+    assert rlctl.backend.find("mine") is not None
+
+
+def test_storage_of_a_relative_path_begins_at_the_spec(rlctl: Rlctl) -> None:
+    rlctl("up", rlctl.spec, "-d", "--set", "storage.path=data")
+    state = rlctl.backend.find("pole")
+    assert state is not None
+    assert state.storage.startswith(str(rlctl.folder / "data"))
+    assert "unchanged" in rlctl("up", rlctl.spec, "-d", "--set", "storage.path=data").err

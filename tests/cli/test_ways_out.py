@@ -1,0 +1,195 @@
+"""Exit codes and messages of everything that goes wrong; standard output stays one JSON document."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl.backends.memory import MemoryBackend
+from rlctl.cli.main import run
+from rlctl.cli.world import World
+from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, Refused, TimedOut
+from tests.cli.conftest import Rlctl
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--foo"],
+        ["staus"],
+        ["status", "--foo"],
+        ["status", "-o", "xml"],
+        ["status", "a", "b"],
+        ["up", "--progress", "loud", "x"],
+        ["up", "x", "--timeout", "soon"],
+        ["down", "--grace", "x"],
+        ["scale"],
+        ["restart"],
+    ],
+)
+def test_a_wrong_command_line_is_2_and_names_the_help(rlctl: Rlctl, arguments: list[str]) -> None:
+    result = rlctl(*arguments)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("error: ")
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("form", [["-o", "json"], ["-ojson"], ["--output", "json"], ["--output=json"]])
+def test_a_wrong_command_line_is_still_one_json_document(rlctl: Rlctl, form: list[str]) -> None:
+    result = rlctl("status", "--foo", *form)
+    assert result.code == 2
+    assert result.json["apiVersion"] == "rlctl/v1"
+    error = result.json["error"]
+    assert set(error) == {"code", "reason", "message", "hint", "objects"}
+    assert error["code"] == 2
+    assert error["reason"] == "usage"
+    assert "--foo" in error["message"]
+
+
+def test_a_target_that_does_not_answer_is_4(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.backend.unreachable = True
+    for verb in (["status"], ["status", "pole"], ["logs"], ["down", "pole"], ["scale", "actor=3"], ["up", rlctl.spec]):
+        result = rlctl(*verb, "-o", "json")
+        assert result.code == 4, verb
+        assert result.lines[0]["error"]["code"] == 4 if verb == ["logs"] else result.json["error"]["code"] == 4
+
+
+@pytest.mark.parametrize("error", [Conflict, TimedOut, PartlyApplied, BackendUnreachable, Refused])
+def test_what_a_target_raises_ends_with_its_code(rlctl: Rlctl, error: Any) -> None:
+    rlctl.up()
+    rlctl.backend.refuse = error("quota exceeded: cpu 64 > 48", hint="ask for more", objects=("actor/3",))
+    result = rlctl("scale", "actor=6", "-o", "json")
+    assert result.code == error.exit_code
+    assert result.json["error"] == {
+        "code": error.exit_code,
+        "reason": error.reason,
+        "message": "quota exceeded: cpu 64 > 48",
+        "hint": "ask for more",
+        "objects": ["actor/3"],
+    }
+    assert "error: quota exceeded: cpu 64 > 48\n  next: ask for more" in result.err
+
+
+class Broken(MemoryBackend):
+    """A backend with a bug."""
+
+    def runs(self) -> Any:
+        raise KeyError("nothing of the user's")
+
+
+def test_a_bug_is_70_with_its_traceback_in_a_file(rlctl: Rlctl) -> None:
+    rlctl.targets["local"] = Broken
+    result = rlctl("status", "-o", "json")
+    assert result.code == 70
+    assert "Traceback" not in result.err
+    path = Path(result.json["error"]["objects"][0])
+    assert str(path) in result.err
+    assert path.is_relative_to(rlctl.folder / "state")
+    assert 'KeyError: "nothing of the user\'s"' in path.read_text()
+
+
+def test_a_bug_is_told_even_when_its_folder_cannot_be_written(rlctl: Rlctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    (rlctl.folder / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(rlctl.folder / "file"))
+    monkeypatch.setenv("TMPDIR", str(rlctl.folder))
+    rlctl.targets["local"] = Broken
+    assert rlctl("status").code == 70
+
+
+def test_a_target_whose_packages_are_missing_says_what_to_install(
+    rlctl: Rlctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needs_more.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    world = World(stdout=io.StringIO(), stderr=io.StringIO(), targets={"local": "needs_more:Backend"})
+    assert run(["status"], world) == 4
+    assert 'pip install "rlctl[local]"' in world.stderr.getvalue()  # type: ignore[attr-defined]
+
+
+class Closed(io.StringIO):
+    """A pipe whose reader has gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_reader_that_has_gone_ends_quietly(rlctl: Rlctl) -> None:
+    rlctl.up()
+    world = World(stdout=Closed(), stderr=io.StringIO(), targets=rlctl.targets)
+    assert run(["status"], world) == 141
+    assert world.stderr.getvalue() == ""  # type: ignore[attr-defined]
+
+
+def test_a_stream_that_cannot_show_a_sign_gets_another(rlctl: Rlctl) -> None:
+    rlctl.up()
+    raw = io.BytesIO()
+    world = World(stdout=io.TextIOWrapper(raw, "ascii"), stderr=io.StringIO(), targets=rlctl.targets)
+    assert run(["status"], world) == 0
+    assert b"212.3 ? 41.5" in raw.getvalue()
+
+
+def test_a_full_disk_is_told_in_words(rlctl: Rlctl) -> None:
+    rlctl.up()
+    with open("/dev/full", "w") as full:
+        world = World(stdout=full, stderr=io.StringIO(), targets=rlctl.targets)
+        assert run(["status"], world) == 1
+        assert "no space left on device" in world.stderr.getvalue()  # type: ignore[attr-defined]
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+
+
+SCRIPT = """
+    from rlctl.backends.memory import MemoryBackend
+    from rlctl.cli.main import main
+    from rlctl.cli.world import World
+
+    backend = MemoryBackend()
+    main(World(targets={"local": lambda: backend}))
+"""
+
+
+def start(rlctl: Rlctl, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "XDG_STATE_HOME": str(rlctl.folder / "state")},
+        cwd=Path(__file__).parents[2],
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
+def test_a_signal_ends_an_attached_up_and_says_that_the_run_goes_on(
+    rlctl: Rlctl, number: signal.Signals, code: int
+) -> None:
+    process = start(rlctl, "up", rlctl.spec, "-o", "json")
+    assert process.stderr is not None
+    while "pole starting" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert "left pole; it goes on" in err
+    assert "Traceback" not in err
+    assert ("error" in json.loads(out)) == (code != 0)
+
+
+def test_the_program_ends_quietly_when_its_reader_goes(rlctl: Rlctl) -> None:
+    process = start(rlctl, "lint", "--schema")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    err = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(20) == 141
+    assert err == ""
