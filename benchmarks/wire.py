@@ -13,10 +13,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import zmq
+
 from rlctl_agents.types.experience import Arrays, Field, ModelRef, Schema
 from rlctl_agents.wire.experience import ExperienceReceiver, ExperienceSender
 from rlctl_agents.wire.sockets import Wire
@@ -104,10 +104,10 @@ def take_plain(address: str, agreed: Schema, streams: int, ready: Callable[[], o
     return count
 
 
-def measure(case: str, plain: bool, seconds: float) -> None:
+def measure(case: str, plain: bool, seconds: float, folder: str) -> None:
     agreed, streams = CASES[case]
     megabytes = sum(array.nbytes for array in fields(agreed, streams).values()) / 1e6
-    address = f"ipc://{tempfile.mkdtemp()}/socket"
+    address = f"ipc://{folder}/socket"
     started, go = os.pipe()
     figures, tell = os.pipe()
     child = os.fork()
@@ -122,7 +122,6 @@ def measure(case: str, plain: bool, seconds: float) -> None:
     used, wall = cpu_s() - before, time.monotonic() - began - 0.5
     (sent,) = struct.unpack("d", os.read(figures, 8))
     os.waitpid(child, 0)
-    Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
     gigabytes = count * megabytes / 1e3
     print(
         f"{case:21} {'plain' if plain else 'rlctl':5} {megabytes:7.3f} MB {count / wall:7.0f} msg/s",
@@ -136,4 +135,5 @@ def measure(case: str, plain: bool, seconds: float) -> None:
 if __name__ == "__main__":
     for name in CASES:
         for is_plain in (True, False, True, False):
-            measure(name, is_plain, float(sys.argv[1]) if len(sys.argv) > 1 else 3.0)
+            with tempfile.TemporaryDirectory() as ours:
+                measure(name, is_plain, float(sys.argv[1]) if len(sys.argv) > 1 else 3.0, ours)

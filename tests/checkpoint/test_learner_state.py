@@ -100,7 +100,11 @@ def test_weights_in_bfloat16_keep_their_bits() -> None:
 
 
 def test_scalars_empty_arrays_and_every_float_survive() -> None:
-    arrays = {"a": np.array(3, np.int64), "b": np.empty((0, 2), np.float32), "c": np.array([True, False])}
+    arrays: dict[str, np.ndarray] = {
+        "a": np.array(3, np.int64),
+        "b": np.empty((0, 2), np.float32),
+        "c": np.array([True, False]),
+    }
     plain = {"x": 0.1, "n": 2**53 + 1, "text": "é", "list": [1, None]}
     got, back = unpack_state(pack_state(arrays, plain))
     assert back == plain

@@ -111,7 +111,7 @@ def test_a_receiver_that_does_not_listen_neither_delays_a_sender_nor_makes_it_gr
         offer(sender, schema=schema)
         worst = max(worst, time.perf_counter() - began)
     assert sender.ledgers["receiver"].sent <= 4 * ROWS
-    assert worst < 0.2
+    assert worst < 2.0, "a wait would be endless"
     assert _resident_bytes() - before < 40e6, "150 blocks are 192 MB"
 
 
@@ -134,6 +134,17 @@ def test_rows_that_are_not_settled_hold_the_budget(wire: Wire, address: str) -> 
 def test_one_sender_gets_one_block_however_small_the_budget(wire: Wire, address: str) -> None:
     receiver, sender = make_receiver(wire, address, budget_rows=1), make_sender(wire, address)
     assert len(carry(sender, receiver, 4)) == 4
+
+
+def test_a_batch_that_ends_inside_a_large_block_is_filled(wire: Wire, address: str) -> None:
+    receiver = make_receiver(wire, address, budget_rows=ROWS, batch_rows=ROWS - 2)
+    sender = make_sender(wire, address)
+    (first,) = carry(sender, receiver, 1, settle=False)
+    receiver.settle(first, "consumed", ROWS - 2)
+    assert receiver.queued == 2
+    (second,) = carry(sender, receiver, 1, settle=False)
+    receiver.settle(first, "consumed")
+    receiver.settle(second, "consumed", ROWS - 4)
 
 
 def test_a_block_is_settled_in_parts_and_in_several_ways(wire: Wire, address: str) -> None:
@@ -390,7 +401,14 @@ def test_the_ledgers_agree_after_any_traffic(wire: Wire, address: str) -> None:
             sender.poll(0.0)
         receive()
 
-    until(lambda: not any(sender.pending for sender in senders.values()), exchange)
+    def arrived() -> bool:
+        accounts = receiver.accounts
+        return all(
+            sender.pending == 0 and sender.ledgers["receiver"].sent == accounts[boot].received
+            for boot, sender in senders.items()
+        )
+
+    until(arrived, exchange)
     for boot, sender in senders.items():
         quiesce(sender, receiver, clock, receive)
         ledger, account = sender.ledgers["receiver"], receiver.accounts[boot]

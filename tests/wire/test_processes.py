@@ -73,7 +73,7 @@ def test_senders_live_through_a_killed_receiver_and_serve_the_next(start: Start)
     assert received["twice"] == 0
     assert received["most"] <= BUDGET_ROWS
     for index, seen in enumerate(sent):
-        assert seen["worst_s"] < 0.5
+        assert seen["worst_s"] < 2.0
         assert seen["mib"] < 120
         assert seen["flushed"]
         ledger, account = seen["ledgers"]["second"], received["accounts"][f"sender-{index}"]
@@ -115,7 +115,7 @@ def test_a_frozen_receiver_is_waited_for_without_growing_and_goes_on(start: Star
     receiver.send_signal(signal.SIGCONT)
     time.sleep(2.0)
     seen, received = stop(sender, receiver)
-    assert seen["worst_s"] < 0.5
+    assert seen["worst_s"] < 2.0
     assert seen["mib"] < 120
     assert seen["flushed"]
     account = received["accounts"]["sender"]

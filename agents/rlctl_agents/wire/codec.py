@@ -108,10 +108,9 @@ class BlockCodec:
             if size > MAX_ARRAY_BYTES:
                 raise ValueError(f"{name}: {size} bytes, more than {MAX_ARRAY_BYTES}: too many environments or steps")
             array = np.ascontiguousarray(array)
-            codec = RAW
             data: Buffer = array.reshape(-1).view(np.uint8).data
-            if compress and dtype_name == "uint8" and name not in self._hopeless:
-                codec, data = ZSTD, self._compress(name, data)
+            packed = self._compress(name, data) if compress and dtype_name == "uint8" else None
+            codec, data = (RAW, data) if packed is None else (ZSTD, packed)
             frames.append(data)
             heads.append(ArrayHead(name, dtype_name, shape, len(frames), codec, size, b""))
         return heads, frames
@@ -173,10 +172,13 @@ class BlockCodec:
         version = result.pop("version")
         return version, result  # type: ignore[return-value]
 
-    def _compress(self, name: str, data: Buffer) -> bytes:
+    def _compress(self, name: str, data: Buffer) -> bytes | None:
+        if name in self._hopeless:
+            return None
         packed: bytes = self._compressor.compress(data)
         if len(packed) * WORTHWHILE_RATIO > len(data):
-            self._hopeless.add(name)  # noise: not tried again
+            self._hopeless.add(name)
+            return None
         return packed
 
     def _decompress(self, name: str, data: Buffer, size: int) -> bytes:

@@ -37,18 +37,26 @@ class Peer:
 class Credits:
     """The budget and its shares.
 
-    Outstanding are rows granted and not used, and rows received and not settled. They never exceed `budget_rows`, but
-    when nobody else holds anything, one sender may get one block however large it is. Senders with rows waiting are
-    served in the order in which they asked; who is under its share (the budget over the number of live senders) gets
-    up to that, who is above gets one block at a time. What is left goes to others in advance. When a sender has to
-    wait, credit is called back from those who hold some and have nothing to send.
+    Outstanding are rows granted and not used, and rows received and not settled. They never exceed `budget_rows`, with
+    one exception against standing still: while fewer rows are queued than the receiver gathers before it settles any,
+    and nobody holds credit, one sender may get one block, however large it is.
+
+    Senders with rows waiting are served in the order in which they asked; who is under its share (the budget over the
+    number of live senders) gets up to that, who is above gets one block at a time. What is left goes to others in
+    advance. When a sender has to wait, credit is called back from those who hold some and have nothing to send.
+
+    Args:
+        budget_rows: at least 1.
+        batch_rows: what the receiver gathers; 0: it settles rows as they come.
     """
 
-    def __init__(self, budget_rows: int) -> None:
-        if budget_rows < 1:
-            raise ValueError(f"budget_rows must be at least 1, got {budget_rows}")
+    def __init__(self, budget_rows: int, batch_rows: int = 0) -> None:
+        if budget_rows < max(batch_rows, 1):
+            raise ValueError(f"budget_rows must be at least {max(batch_rows, 1)}, got {budget_rows}")
         self.budget_rows = budget_rows
+        self.batch_rows = batch_rows
         self.outstanding = 0
+        self.queued = 0  # of these, received
         self._live: dict[str, Peer] = {}
         self._asking: dict[str, Peer] = {}  # in the order in which they asked
         self._idle: dict[str, Peer] = {}  # could do with more
@@ -72,12 +80,14 @@ class Credits:
     def queue(self, peer: Peer, rows: int) -> None:
         """Rows that came and wait to be settled."""
         peer.queued += rows
+        self.queued += rows
         self.outstanding += rows
 
     def settle(self, peer: Peer, rows: int) -> None:
         """Rows that do not wait any more."""
         assert rows <= peer.queued, "more rows settled than came"
         peer.queued -= rows
+        self.queued -= rows
         self.outstanding -= rows
         self._place(peer)
 
@@ -102,8 +112,8 @@ class Credits:
             peer = next(iter(self._asking.values()))
             free = self.budget_rows - self.outstanding
             least = peer.block_rows - peer.unused if peer.unused < peer.block_rows else peer.block_rows
-            alone = self.outstanding == peer.unused < peer.block_rows
-            if least > free and not alone:
+            stuck = self.outstanding - self.queued == peer.unused < peer.block_rows
+            if least > free and not (stuck and self.queued < max(self.batch_rows, 1)):
                 return dealt + self._call_back(least - free)
             more = min(peer.want - peer.unused, share - peer.held, free) - least
             del self._asking[peer.boot]  # and to the end of the line, if that is not all it wants

@@ -65,15 +65,16 @@ class ExperienceReceiver:
         run: run uid; other runs are refused.
         boot: of this process.
         schema: of the segments; others are refused.
-        budget_rows: rows that may be granted and not settled, over all senders. To gather batches of `batch_rows` it
-            must be at least that and the largest block together, in lock-step twice `batch_rows`, or all stands still.
+        budget_rows: rows that may be granted and not settled, over all senders; in lock-step at least two batches.
         term: of the manager; rows of an older one are counted as fenced and not delivered.
+        batch_rows: rows that the caller gathers before it settles any. While fewer are queued, one block may go beyond
+            the budget, or a batch that ends inside a large block could never be filled.
         clock: seconds, never going back.
 
     One thread at a time; `accounts` may be read from another.
 
     Raises:
-        ValueError: an address that is not allowed, or a schema that cannot be sent.
+        ValueError: an address that is not allowed, a schema that cannot be sent, or a budget below a batch.
         OSError: the address cannot be used.
     """
 
@@ -93,6 +94,7 @@ class ExperienceReceiver:
         schema: Schema,
         budget_rows: int,
         term: int,
+        batch_rows: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.term = term
@@ -101,7 +103,7 @@ class ExperienceReceiver:
         self._codec = BlockCodec(schema)
         self._steps = schema.segment_steps
         self._digest = schema_digest(schema)
-        self._credits = Credits(budget_rows)
+        self._credits = Credits(budget_rows, batch_rows)
         self._clock = clock
         self._senders: dict[str, _Sender] = {}
         self._live: dict[str, _Sender] = {}
@@ -129,7 +131,7 @@ class ExperienceReceiver:
     @property
     def queued(self) -> int:
         """Rows delivered and not settled."""
-        return sum(self._unsettled.values())
+        return self._credits.queued
 
     @property
     def outstanding(self) -> int:
