@@ -1,0 +1,73 @@
+"""`python -m rlctl_agents ROLE ...` is one role process; `python -m rlctl_agents probe ...` looks at an environment.
+
+Before anything large is imported, the kernel is asked to kill this process when its parent dies: no role outlives a
+killed supervisor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+FAILED = 1
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""Read once by libraries when they are loaded; a process that shares its cores gets slower with more than its own."""
+
+
+def die_with_parent() -> None:
+    """Ask for SIGKILL when the parent dies (strictly: the thread of the parent that started us); Linux only.
+
+    A parent that died before we asked is noticed too: we exit at once.
+    """
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        print(f"prctl: {os.strerror(ctypes.get_errno())}", file=sys.stderr)
+    orphaned = parent == 1 and "SUPERVISOR_ENABLED" in os.environ and not _is_supervisor(1)
+    if os.getppid() != parent or orphaned:
+        os._exit(FAILED)
+
+
+def _is_supervisor(pid: int) -> bool:
+    try:
+        return b"supervisord" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def limit_threads() -> None:
+    """One compute thread, unless the backend has said how many: before numpy and torch are loaded."""
+    threads = os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for name in THREADS[1:]:
+        os.environ.setdefault(name, threads)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a role, or `probe`; returns the exit code."""
+    if arguments[:1] == ["probe"]:
+        from rlctl_agents.roles.probe import main as probe
+
+        return probe(arguments[1:])
+    from rlctl_agents.roles.process import Process, run_role
+
+    def run(process: Process) -> None:
+        # each role imports what it needs: manager and modelpool run without torch
+        module = importlib.import_module(f"rlctl_agents.roles.{process.role}")
+        try:
+            module.main(process)
+        except (SystemExit, KeyboardInterrupt) as end:  # of somebody's code: SIGINT and SIGTERM are no exceptions here
+            raise RuntimeError(f"ended from within by {type(end).__name__}({end})") from end
+
+    return run_role(arguments, run)
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    limit_threads()
+    sys.exit(main(sys.argv[1:]))

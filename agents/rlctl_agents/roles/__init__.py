@@ -1,0 +1,1 @@
+"""The role processes: clock, signals and disk live here, arithmetic does not."""

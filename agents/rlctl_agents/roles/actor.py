@@ -1,0 +1,263 @@
+"""The actor: steps environments, acts with the newest weights, sends what happened to the learner."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import ExitStack
+
+import numpy as np
+import torch
+
+from rlctl.spec.schema import Spec
+from rlctl_agents import algorithms, envs
+from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
+from rlctl_agents.envs.base import Env, EnvRefused
+from rlctl_agents.roles.asking import Asked
+from rlctl_agents.roles.member import Member, Snapshot
+from rlctl_agents.roles.noise import environment_seeds
+from rlctl_agents.roles.player import Player, Table, stream_ids
+from rlctl_agents.roles.probe import experience_of
+from rlctl_agents.roles.process import Process, UserFault
+from rlctl_agents.roles.pull import Follower, Pool
+from rlctl_agents.roles.rollout import NotTogether, Rollout, Seated
+from rlctl_agents.roles.segment_writer import SegmentWriter
+from rlctl_agents.types.control import Channels, Match, Peers
+from rlctl_agents.types.experience import Ledger, ModelRef
+from rlctl_agents.types.spaces import Spaces
+from rlctl_agents.wire.experience import ExperienceSender
+from rlctl_agents.wire.sockets import Wire
+
+SNAPSHOT_S = 0.5
+"""A report waits so long for the loop; a slower environment reports its books as they were."""
+FLUSH_S = 0.3
+PEERS_S = 0.2
+
+log = logging.getLogger(__name__)
+
+
+def main(process: Process) -> None:
+    """Act until asked to stop.
+
+    Raises:
+        UserFault: environment, algorithm or network cannot be made as the spec asks.
+        EnvError: the environment misbehaved while it ran.
+    """
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    spec = process.spec
+    with ExitStack() as stack:
+        wire = Wire()
+        stack.callback(wire.close)
+        count = spec.roles.actor.envs
+        env = make_env(spec, count)
+        stack.callback(env.close)
+        try:
+            experience = experience_of(spec, env, policy_names(spec)[0])
+        except AlgorithmError as fault:
+            raise UserFault(str(fault)) from fault
+        member = Member(process, wire, streams=count * env.spaces.seats)
+        if member.join(experience) is None:
+            return
+        stack.callback(member.close)
+        actor = Actor(process, wire, member, env)
+        stack.callback(actor.close)
+        member.start(actor.snapshot)
+        actor.run()
+        if member.moved:
+            raise RuntimeError(member.moved)
+
+
+class Actor:
+    """One vector of environments, its players, and whom they talk to."""
+
+    def __init__(self, process: Process, wire: Wire, member: Member, env: Env) -> None:
+        self._process = process
+        self._wire = wire
+        self._member = member
+        self._env = env
+        self._peers: Peers = {}
+        self._pool_at: Channels = {}
+        self._pools: list[Pool] = []
+        self._seated: list[Seated] = []
+        self._senders: list[ExperienceSender] = []
+        self._asked = Asked(Snapshot())
+        self._closed: Snapshot | None = None  # the books at the end
+
+    def snapshot(self) -> Snapshot:
+        """The books between two steps, for a report; called by another thread."""
+        return self._closed or self._asked.ask(SNAPSHOT_S)
+
+    def run(self) -> None:
+        """Act until the process is asked to stop."""
+        match = self._member.match
+        if match is None:
+            raise RuntimeError("the manager leased an index but no match to play")
+        if not self._wait_for_peers():
+            return
+        index, spec = self._member.lease.index, self._process.spec
+        # an actor that starts again must not play the same games again; lock-step has no second start
+        seed = spec.seed if spec.sync else spec.seed ^ int(self._process.boot, 16)
+        table = self._take_seats(match, index, seed)
+        log.info("waiting for the first weights")
+        with self._process.metrics.timed("wait_model_seconds"):
+            for one in self._seated:
+                if not one.follower.wait_for_any(self._turn, self._process.stop.wait):
+                    return
+        rollout = Rollout(
+            self._env,
+            environment_seeds(seed, stream_ids(index, np.arange(self._env.envs) * self._env.spaces.seats)),
+            table,
+            self._seated,
+            metrics=self._process.metrics,
+            keep_going=self._turn,
+            lock_step=spec.sync,
+            sleep=self._process.stop.wait,
+        )
+        refs = [one.follower.ref for one in self._seated]
+        log.info("acting", extra={"kv": {"models": [str(ref) for ref in refs], "envs": self._env.envs, "seed": seed}})
+        self._process.pulse.ready = True
+        try:
+            while not self._process.stop.is_set():
+                rollout.step()
+        except NotTogether as fault:
+            raise UserFault(str(fault)) from fault
+
+    def close(self) -> None:
+        """Send what may still go, and stop."""
+        for sender in self._senders:
+            sender.flush(FLUSH_S)
+            sender.close()
+        self._closed = self._books()
+        for pool in self._pools:
+            pool.close()
+
+    def _take_seats(self, match: Match, index: int, seed: int) -> Table:
+        """Make a player for each model of the match."""
+        seats: dict[ModelRef, list[int]] = {}
+        for seat, ref in sorted(match.seats.items()):
+            seats.setdefault(ref, []).append(seat)
+        spaces, spec = self._env.spaces, self._process.spec
+        table = Table(spaces, self._env.envs, list(seats.values()))
+        for (ref, taken), slots in zip(seats.items(), table.slots, strict=True):
+            algorithm = make_algorithm(spec, ref.policy, spaces)
+            policy = spec.policy(ref.policy)
+            schema = type(algorithm).schema(policy.algorithm, policy.model, spaces)
+            streams = stream_ids(index, slots)
+            pool = self._pool(ref.policy)
+            one = Seated(
+                Player(algorithm, streams, seed=seed, rows=schema.segment_steps),
+                Follower(algorithm.net, ref.policy, pool, pinned=ref.version if ref.version >= 0 else None),
+                streams,
+            )
+            if set(taken) <= set(match.learn):
+                sender = ExperienceSender(
+                    self._wire,
+                    self._assigned("learner")["experience"],
+                    run=self._process.uid,
+                    boot=self._process.boot,
+                    schema=schema,
+                    term=self._member.term,
+                    on_policy=algorithm.on_policy,
+                    # one block waits at most, and nothing is begun meanwhile: what waits grows old
+                    queue_blocks=1 if algorithm.on_policy else 8,
+                )
+                self._senders.append(sender)
+                one.writer, one.sender = SegmentWriter(schema, slots.size), sender
+            self._seated.append(one)
+        return table
+
+    def _turn(self) -> bool:
+        """Between two steps, and while waiting: whatever the manager said meanwhile, and the report's questions."""
+        self._process.pulse.beat()
+        for sender in self._senders:
+            sender.term = self._member.term
+        if self._member.peers is not self._peers and self._reachable():
+            self._redirect()
+        self._asked.answer(self._books)
+        return not self._process.stop.is_set()
+
+    def _books(self) -> Snapshot:
+        sent: dict[str, Ledger] = {}
+        pending = 0
+        for sender in self._senders:
+            sent |= sender.ledgers
+            pending += sender.pending
+        model = self._seated[0].follower.ref if self._seated else None
+        return Snapshot(sent=sent, pending=pending, model=model)
+
+    def _wait_for_peers(self) -> bool:
+        while self._turn() and not self._reachable():
+            self._process.stop.wait(PEERS_S)
+        self._peers = self._member.peers
+        return not self._process.stop.is_set()
+
+    def _reachable(self) -> bool:
+        return bool(self._member.peers_of("learner") and self._member.peers_of("modelpool"))
+
+    def _assigned(self, role: str) -> Channels:
+        """Which of several this actor uses."""
+        peers = list(self._member.peers_of(role).values())
+        return peers[self._member.lease.index % len(peers)]
+
+    def _pool(self, policy: str) -> Pool:
+        self._pool_at = self._assigned("modelpool")
+        channels, stop = self._pool_at, self._process.stop
+        pool = Pool(
+            self._wire, channels["rpc"], channels["notice"], policy, self._process.boot, lambda: not stop.is_set()
+        )
+        self._pools.append(pool)
+        return pool
+
+    def _redirect(self) -> None:
+        """The manager names other peers."""
+        self._peers = self._member.peers
+        if not self._seated:
+            return
+        for sender in self._senders:
+            sender.redirect(self._assigned("learner")["experience"])
+        if self._assigned("modelpool") != self._pool_at:
+            log.info("another modelpool: %s", self._assigned("modelpool")["rpc"])
+            old, self._pools = self._pools, []
+            for one in self._seated:
+                one.follower.source = self._pool(one.follower.policy)
+            for pool in old:
+                pool.close()
+
+
+def make_env(spec: Spec, count: int) -> Env:
+    """The environments of the spec, not reset.
+
+    Raises:
+        UserFault: they cannot be made as the spec asks.
+    """
+    try:
+        return envs.make(
+            spec.env.id,
+            envs=count,
+            seeds=[0] * count,  # every reset names its seeds
+            kwargs=spec.env.kwargs,
+            preset=spec.env.preset,
+            max_episode_steps=spec.env.max_episode_steps,
+        )
+    except EnvRefused as fault:
+        raise UserFault(str(fault)) from fault
+
+
+def make_algorithm(spec: Spec, policy: str, spaces: Spaces) -> Algorithm:
+    """The policy of that name with its first weights.
+
+    Raises:
+        UserFault: algorithm, network and spaces do not fit.
+    """
+    try:
+        chosen = spec.policy(policy)
+        return algorithms.find(chosen.algorithm.name)(chosen.algorithm, chosen.model, spaces, seed=spec.seed)
+    except KeyError as fault:
+        raise UserFault(f"the match names policy {policy}, which the spec has not") from fault
+    except AlgorithmError as fault:
+        raise UserFault(str(fault)) from fault
+
+
+def policy_names(spec: Spec) -> list[str]:
+    """Every policy of the spec, in its order."""
+    return list(spec.policies) if spec.policies is not None else ["main"]

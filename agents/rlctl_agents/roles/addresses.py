@@ -1,0 +1,70 @@
+"""Where everybody listens, and whom everybody talks to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import product
+
+from rlctl_agents.types.control import Channels, Peers
+
+CHANNELS: Mapping[str, tuple[str, ...]] = {"modelpool": ("rpc", "notice"), "learner": ("experience",)}
+"""What a role listens on; the others only connect."""
+TALKS_TO: Mapping[str, tuple[str, ...]] = {
+    "modelpool": (),
+    "learner": ("modelpool",),
+    "actor": ("learner", "modelpool"),
+    "evaluator": ("modelpool",),
+}
+STAYS_S = 60.0
+"""A peer that fell silent is named for so long: it comes back under the same address, or somebody else does."""
+
+
+class Addresses:
+    """Addresses from one pattern, and the replicas that are named to others.
+
+    Args:
+        pattern: with `{role}`, `{index}` and `{channel}`.
+        clock: monotonic seconds.
+
+    Raises:
+        ValueError: the pattern lacks one of the three, or has others.
+    """
+
+    def __init__(self, pattern: str, clock: Callable[[], float]) -> None:
+        try:
+            tried = {
+                pattern.format(role=role, index=index, channel=channel)
+                for role, index, channel in product("ab", (0, 1), "cd")
+            }
+        except (KeyError, IndexError, ValueError) as error:
+            raise ValueError(f"{pattern!r}: only {{role}}, {{index}} and {{channel}} may be filled in") from error
+        if len(tried) != 8:
+            raise ValueError(f"{pattern!r}: must hold {{role}}, {{index}} and {{channel}}")
+        self._pattern = pattern
+        self._clock = clock
+        self._named: dict[tuple[str, int], float] = {}  # (role, index) -> last seen alive
+
+    @property
+    def one_machine(self) -> bool:
+        """Everybody runs here."""
+        return self._pattern.startswith(("ipc://", "inproc://"))
+
+    def bind(self, role: str, index: int) -> Channels:
+        """Where a replica listens."""
+        return {
+            channel: self._pattern.format(role=role, index=index, channel=channel) for channel in CHANNELS.get(role, ())
+        }
+
+    def alive(self, replicas: Iterable[tuple[str, int]]) -> None:
+        """These live now."""
+        now = self._clock()
+        for replica in replicas:
+            if replica[0] in CHANNELS:
+                self._named[replica] = now
+        self._named = {one: seen for one, seen in self._named.items() if now - seen < STAYS_S}
+
+    def peers(self, role: str) -> Peers:
+        """Whom a role talks to. Replica 0 is always among them: it exists, and connecting early costs nothing."""
+        found = {(other, 0) for other in TALKS_TO.get(role, ())}
+        found |= {one for one in self._named if one[0] in TALKS_TO.get(role, ())}
+        return {f"{other}/{index}": self.bind(other, index) for other, index in sorted(found)}

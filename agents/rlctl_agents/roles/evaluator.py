@@ -1,0 +1,190 @@
+"""The evaluator: whole games with one pinned model. What it finds is what stop conditions look at."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import ExitStack
+
+import numpy as np
+import torch
+
+from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
+from rlctl_agents.envs.base import Env
+from rlctl_agents.models.weights import unpack_into
+from rlctl_agents.roles.actor import make_algorithm, make_env, policy_names
+from rlctl_agents.roles.games import Played, play
+from rlctl_agents.roles.member import Member, Snapshot
+from rlctl_agents.roles.noise import environment_seeds
+from rlctl_agents.roles.player import Player, Table
+from rlctl_agents.roles.probe import experience_of
+from rlctl_agents.roles.process import Process, UserFault
+from rlctl_agents.roles.pull import Pool
+from rlctl_agents.types.control import EvalResult, Match, Said
+from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.rpc import RemoteError
+from rlctl_agents.wire.sockets import Wire
+
+ENVS = 10
+"""Environments, unless the spec says otherwise; fewer when a match asks for fewer games."""
+IDLE_S = 0.25
+SAY_S = 15.0
+"""A manager that is just being restarted is waited for."""
+NOISE_ROWS = 64
+
+log = logging.getLogger(__name__)
+
+
+def main(process: Process) -> None:
+    """Play the matches that the manager names until asked to stop.
+
+    Raises:
+        UserFault: environment, algorithm or network cannot be made as the spec asks.
+        EnvError: the environment misbehaved while it ran.
+    """
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    spec = process.spec
+    with ExitStack() as stack:
+        wire = Wire()
+        stack.callback(wire.close)
+        env = make_env(spec, spec.evaluation.envs or ENVS)
+        try:
+            experience = experience_of(spec, env, policy_names(spec)[0])
+        except AlgorithmError as fault:
+            env.close()
+            raise UserFault(str(fault)) from fault
+        member = Member(process, wire, streams=env.envs * env.spaces.seats)
+        if member.join(experience) is None:
+            env.close()
+            return
+        stack.callback(member.close)
+        evaluator = Evaluator(process, wire, member, env)
+        stack.callback(evaluator.close)
+        member.start(evaluator.snapshot)
+        evaluator.run()
+        if member.moved:
+            raise RuntimeError(member.moved)
+
+
+class Evaluator:
+    """One vector of environments and the networks of the policies met so far."""
+
+    def __init__(self, process: Process, wire: Wire, member: Member, env: Env) -> None:
+        self._process, self._wire, self._member = process, wire, member
+        self._env = env
+        self._networks: dict[ModelRef, Algorithm] = {}  # of the present match
+        self._pool: Pool | None = None
+        self._pool_address = ""
+        self._model: ModelRef | None = None
+        self._done: int | None = None  # the match played last
+
+    def snapshot(self) -> Snapshot:
+        """For a report; called by another thread."""
+        return Snapshot(model=self._model)
+
+    def run(self) -> None:
+        """Play until the process is asked to stop."""
+        stop = self._process.stop
+        while not stop.is_set():
+            self._process.pulse.beat()
+            self._process.pulse.ready = True
+            match = self._member.match
+            if match is None or match.quota is None or match.id == self._done or not self._load(match):
+                self._member.heard.wait(IDLE_S)
+                self._member.heard.clear()
+                continue
+            started = time.perf_counter()
+            played = self._play(match)
+            if played is not None:
+                self._done = match.id
+                self._tell(match, played, time.perf_counter() - started)
+
+    def close(self) -> None:
+        """Free the environments and close the sockets."""
+        self._env.close()
+        if self._pool is not None:
+            self._pool.close()
+
+    def _play(self, match: Match) -> Played | None:
+        assert match.quota is not None
+        if self._process.spec.evaluation.envs is None and match.quota.episodes < self._env.envs:
+            self._env.close()
+            self._env = make_env(self._process.spec, match.quota.episodes)
+        env, seats = self._env, [(seat, ref) for seat, ref in sorted(match.seats.items())]
+        table = Table(env.spaces, env.envs, [[seat] for seat, _ in seats])
+        players = [
+            Player(self._networks[ref], slots, seed=match.seed, rows=NOISE_ROWS, greedy=match.quota.mode == "greedy")
+            for (_, ref), slots in zip(seats, table.slots, strict=True)
+        ]
+        return play(
+            env,
+            environment_seeds(match.seed, np.arange(env.envs, dtype=np.int64)),
+            table,
+            players,
+            match.quota.episodes,
+            metrics=self._process.metrics,
+            keep_going=self._keep_going,
+        )
+
+    def _keep_going(self) -> bool:
+        self._process.pulse.beat()
+        return not self._process.stop.is_set()
+
+    def _load(self, match: Match) -> bool:
+        """Have the networks of a match; False as long as the pool has not got one of its models."""
+        pools = list(self._member.peers_of("modelpool").values())
+        if not pools:
+            return False
+        channels = pools[self._member.lease.index % len(pools)]
+        if self._pool is None or channels["rpc"] != self._pool_address:
+            if self._pool is not None:
+                self._pool.close()
+            self._pool_address = channels["rpc"]
+            self._pool = Pool(
+                self._wire,
+                channels["rpc"],
+                channels["notice"],
+                policy_names(self._process.spec)[0],
+                self._process.boot,
+                lambda: not self._process.stop.is_set(),
+            )
+        networks: dict[ModelRef, Algorithm] = {}
+        for ref in set(match.seats.values()):
+            network = self._networks.get(ref) or self._fetch(self._pool, ref)
+            if network is None:
+                return False
+            networks[ref] = network
+        self._networks = networks
+        self._model = match.seats[min(match.seats)]
+        return True
+
+    def _fetch(self, pool: Pool, ref: ModelRef) -> Algorithm | None:
+        try:
+            model = pool.exact(ref.policy, ref.version)
+        except TimeoutError as error:
+            log.warning("no answer about %s: %s", ref, error)
+            return None
+        if model is None or model.ref != ref:
+            log.warning("the modelpool has no %s (any more)", ref)
+            return None
+        algorithm = make_algorithm(self._process.spec, ref.policy, self._env.spaces)
+        unpack_into(algorithm.net, model.data, sha256=model.sha256)
+        return algorithm
+
+    def _tell(self, match: Match, played: Played, seconds: float) -> None:
+        assert match.quota is not None
+        ref = match.seats[min(match.seats)]
+        mean = sum(played.returns) / len(played.returns)
+        log.info(
+            "evaluated %s: mean return %g over %d episodes", ref, round(mean, 3), len(played.returns),
+            extra={"kv": {"match": match.id, "mode": match.quota.mode, "seconds": round(seconds, 2)}},
+        )  # fmt: skip
+        result = EvalResult(match.id, ref, match.quota.mode, played.returns, played.lengths, seconds)
+        try:
+            said = self._member.call(result, Said, deadline_s=SAY_S)
+        except (TimeoutError, RemoteError) as error:
+            log.warning("the manager did not take an evaluation: %s", error)
+            return
+        if not said.ok:
+            log.info("the manager did not want an evaluation: %s", said.why)

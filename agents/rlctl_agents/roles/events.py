@@ -1,0 +1,124 @@
+"""What happened in a run, newest last: in memory for whoever watches, and in a file for ever."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+REMEMBERED = 2000
+_TAIL_BYTES = 64 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class JsonLines:
+    """A file that is only appended to, one JSON object a line. A full disk costs lines, never the run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.failure = ""
+        """Why the newest line is not in the file."""
+        self._mend()
+
+    def append(self, value: dict[str, Any]) -> None:
+        """Write a line."""
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                file.write(json.dumps(value).encode() + b"\n")
+            self.failure = ""
+        except OSError as error:
+            self.failure = f"cannot write {self._path}: {error.strerror}"
+            log.error("%s", self.failure)
+
+    def last(self) -> dict[str, Any] | None:
+        """The newest line that can be read."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(max(file.seek(0, 2) - _TAIL_BYTES, 0))
+                lines = file.read().splitlines()
+        except OSError:
+            return None
+        for line in reversed(lines):
+            try:
+                value = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                return value
+        return None
+
+    def _mend(self) -> None:
+        """Close a line that a power cut left open."""
+        try:
+            with self._path.open("r+b") as file:
+                if file.seek(0, 2) and file.seek(-1, 2) is not None and file.read(1) != b"\n":
+                    file.write(b"\n")
+        except OSError:
+            pass
+
+
+class Lines:
+    """Log lines of other processes, the newest of them, numbered from 1 since this boot. From any thread."""
+
+    def __init__(self, remembered: int = REMEMBERED) -> None:
+        self._lock = threading.Lock()
+        self._lines: deque[tuple[int, str]] = deque(maxlen=remembered)
+        self._number = 0
+
+    def add(self, lines: Iterable[str]) -> None:
+        """More lines, oldest first."""
+        with self._lock:
+            for line in lines:
+                self._number += 1
+                self._lines.append((self._number, line))
+
+    def since(self, number: int) -> tuple[list[str], int]:
+        """Lines after that number that are remembered, and the number of the newest."""
+        with self._lock:
+            return [line for at, line in self._lines if at > number], self._number
+
+
+class Events:
+    """Numbered from 1 over all managers of a run.
+
+    Args:
+        path: events.jsonl.
+        unix: unix time.
+    """
+
+    def __init__(self, path: Path, unix: Callable[[], float]) -> None:
+        self._file = JsonLines(path)
+        self._unix = unix
+        self._lock = threading.Lock()
+        self._recent: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
+        number = (self._file.last() or {}).get("n", 0)
+        self._number = number if isinstance(number, int) else 0
+
+    def add(self, kind: str, text: str, **values: Any) -> None:
+        """Something happened.
+
+        Args:
+            kind: one word for machines: "lease", "gone", "evaluation", "checkpoint", "refused", "reload", "stop".
+            text: a sentence.
+        """
+        with self._lock:
+            self._number += 1
+            event = {"n": self._number, "time": round(self._unix(), 3), "kind": kind, "text": text, **values}
+            self._recent.append(event)
+        self._file.append(event)
+        log.info("%s", text, extra={"kv": {"event": kind, **values}})
+
+    def since(self, number: int) -> tuple[list[dict[str, Any]], int]:
+        """Events after that number that are remembered, and the number of the newest. From any thread."""
+        with self._lock:
+            return [event for event in self._recent if event["n"] > number], self._number
+
+    @property
+    def failure(self) -> str:
+        """Why the newest is not in the file."""
+        return self._file.failure

@@ -1,0 +1,121 @@
+"""Experience into batches, in a thread of its own, while the learner learns."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from rlctl_agents.roles.assembler import Assembler, Columns, Outcome, Settled
+from rlctl_agents.types.experience import ModelRef, Segment
+
+POLL_S = 0.002
+"""Longest wait for segments between two looks at what the learner gave back: a returned batch means new credits."""
+
+
+class Receiver(Protocol):
+    """The receiving end of the wire; all calls come from one thread."""
+
+    def poll(self, timeout_s: float) -> list[Segment]:
+        """Segments that have arrived; waits for the first at most so long."""
+
+    def settle(self, segment: Segment, outcome: Outcome, rows: int | None = None) -> None:
+        """Rows of a segment are done with: their sender may send as many."""
+
+    def close(self) -> None:
+        """Stop listening."""
+
+
+class Intake:
+    """Owns the receiver: fills one batch while the learner has the other, and settles every row when its fate is known.
+
+    Args:
+        receiver: used by this thread alone.
+        assembler: likewise.
+        batches: memory for two batches, or more.
+        present: the weights that the first batch will be learned with.
+    """
+
+    def __init__(self, receiver: Receiver, assembler: Assembler, batches: Sequence[Columns], present: ModelRef) -> None:
+        self._receiver = receiver
+        self._assembler = assembler
+        self._free = deque(batches)
+        self._present = present
+        self._ahead = 0  # batches that will be learned before the one being filled
+        self._ready: queue.SimpleQueue[Columns | None] = queue.SimpleQueue()
+        self._returned: queue.SimpleQueue[tuple[Columns, ModelRef]] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
+        self.waiting_rows = 0
+        """Rows received, not learned from yet."""
+
+    def start(self) -> None:
+        """Begin to receive."""
+        self._thread.start()
+
+    def take(self, timeout_s: float) -> Columns | None:
+        """The next full batch, in order; None when there is none in time.
+
+        Raises:
+            Exception: whatever ended the thread.
+        """
+        try:
+            columns = self._ready.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if columns is None:
+            assert self._failure is not None
+            raise self._failure
+        return columns
+
+    def give_back(self, columns: Columns, present: ModelRef) -> None:
+        """The batch has been learned from, and these are the weights now."""
+        self._returned.put((columns, present))
+
+    def close(self) -> None:
+        """Stop receiving; rows not learned from stay in flight."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self.step(POLL_S)
+        except Exception as error:
+            self._failure = error
+            self._ready.put(None)
+        finally:
+            self._receiver.close()
+
+    def step(self, timeout_s: float) -> None:
+        """One round of the thread: receive, take back, fill, settle."""
+        for segment in self._receiver.poll(timeout_s):
+            self._assembler.add(segment)
+            self.waiting_rows += segment.rows
+        while not self._returned.empty():
+            columns, self._present = self._returned.get()
+            self._ahead -= 1
+            self._settle(columns.clear())
+            self._free.append(columns)
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._free:
+            columns = self._free[0]
+            # what is filled now will be learned after the batches before it, each of which makes one version
+            present = ModelRef(self._present.policy, self._present.lineage, self._present.version + self._ahead)
+            self._settle(self._assembler.fill(columns, present))
+            if columns.used < columns.version.shape[1]:
+                return
+            self._free.popleft()
+            self._ahead += 1
+            self._ready.put(columns)
+
+    def _settle(self, settled: Sequence[Settled]) -> None:
+        for segment, outcome, rows in settled:
+            self._receiver.settle(segment, outcome, rows)
+            self.waiting_rows -= rows

@@ -1,0 +1,333 @@
+"""The learner: experience in, weights out, generations on the way."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rlctl.spec.layout import Layout
+from rlctl.spec.schema import Spec
+from rlctl_agents import algorithms
+from rlctl_agents.algorithms.base import AlgorithmError
+from rlctl_agents.roles.actor import make_algorithm, policy_names
+from rlctl_agents.roles.assembler import Arrival, Assembler, LockStep, LockStepError
+from rlctl_agents.roles.generations import Generations, Job, NothingReadable, resume
+from rlctl_agents.roles.intake import Intake
+from rlctl_agents.roles.learning import Learning, Updated
+from rlctl_agents.roles.member import Member, Snapshot
+from rlctl_agents.roles.metrics import VERSIONS
+from rlctl_agents.roles.process import RESUMED, ROWS, Process, UserFault
+from rlctl_agents.roles.publisher import Publisher
+from rlctl_agents.types.control import Commit, Lease, Said
+from rlctl_agents.types.experience import Schema
+from rlctl_agents.types.spaces import Spaces
+from rlctl_agents.wire.experience import ExperienceReceiver
+from rlctl_agents.wire.sockets import Wire
+
+TAKE_S = 0.1
+"""Longest wait for a batch between two looks at orders and the stop flag."""
+LAST_GENERATION_S = 6.0
+"""Of the ten seconds that an orderly stop may take."""
+COMMIT_S = 3.0
+LISTEN_S = 0.01
+"""Between two looks whether the modelpool has caught up."""
+SAY_AGAIN_S = 10.0
+SCHEMA_S = 60.0
+"""So long a learner waits for actors that fit."""
+BATCHES = 2
+"""One is learned from while the other is filled."""
+
+log = logging.getLogger(__name__)
+
+
+def main(process: Process) -> None:
+    """Learn until asked to stop.
+
+    Raises:
+        UserFault: device, algorithm or network cannot be had as the spec asks.
+        Diverged: losses or gradients are not finite any more.
+    """
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    if process.arguments.volume is None:
+        raise UserFault("command line: a learner needs --volume, for its generations")
+    device = choose_device(process.spec)
+    with ExitStack() as stack:
+        wire = Wire()
+        stack.callback(wire.close)
+        member = Member(process, wire)
+        lease = join(process, member)
+        if lease is None:
+            return
+        stack.callback(member.close)
+        learner = Learner(process, wire, member, lease, Layout(process.arguments.volume).checkpoints, device)
+        stack.callback(learner.close)
+        member.start(learner.snapshot)
+        learner.run()
+        if member.moved:
+            raise RuntimeError(member.moved)
+
+
+def join(process: Process, member: Member) -> Lease | None:
+    """A lease whose experience fits; None when asked to stop meanwhile.
+
+    After a change of the spec, the manager may know the segments of the actors before the change for a while.
+
+    Raises:
+        RuntimeError: the actors go on meaning something else by a segment than this learner.
+    """
+    patience = time.monotonic() + SCHEMA_S
+    while (lease := member.join(needs_experience=True)) is not None:
+        assert lease.experience is not None
+        difference = difference_of(own_schema(process.spec, lease.experience.spaces), lease.experience.schema)
+        if not difference:
+            return lease
+        if time.monotonic() > patience:
+            raise RuntimeError(difference)
+        process.stop.wait(1.0)
+    return None
+
+
+class Learner:
+    """One policy's learner: its weights, whom it hears and whom it tells."""
+
+    def __init__(
+        self, process: Process, wire: Wire, member: Member, lease: Lease, folder: Path, device: torch.device
+    ) -> None:
+        assert lease.experience is not None, "joined with needs_experience"
+        self._process, self._member, self._lease = process, member, lease
+        spec = process.spec
+        self._policy = policy_names(spec)[0]
+        config = spec.policy(self._policy).algorithm
+        algorithm = make_algorithm(spec, self._policy, lease.experience.spaces)
+        schema = lease.experience.schema
+        streams = streams_of(config.batch_rows, schema.segment_steps)
+        self._learning = Learning(
+            algorithm, policy=self._policy, lineage=lease.next_lineage, device=device, lock_step=spec.sync
+        )
+        try:
+            resumed = resume(folder, lease.generations, self._learning.restore)
+        except NothingReadable as error:
+            raise RuntimeError(str(error)) from error
+        if resumed is not None:
+            process.metrics.set(RESUMED, resumed.number)
+        process.metrics.set(ROWS, self._learning.consumed_rows)
+        self._saved = resumed.number if resumed is not None else 0
+        self._saved_rows = self._learning.consumed_rows
+        self._ordered = max((one.number for one in lease.generations), default=0)
+        self._publish_every = 1 if spec.sync else config.publish_every_updates
+        self._published = -1  # newest version handed to the publisher
+        self._first_version = self._learning.version
+        self._most_ahead = most_ahead(config.max_lag_versions, self._publish_every)
+        self._waits_for_pools = algorithm.on_policy and not spec.sync  # lock-step waits by its nature
+        self._lock_step = LockStep(schema, streams) if spec.sync else None
+        assembler: Assembler = self._lock_step or Arrival(schema, config.max_lag_versions)
+        self._receiver = ExperienceReceiver(
+            wire,
+            lease.bind["experience"],
+            run=process.uid,
+            boot=process.boot,
+            schema=schema,
+            budget_rows=budget_rows(config.batch_rows, config.max_lag_versions),
+            term=lease.term,
+            batch_rows=config.batch_rows,
+        )
+        batches = [self._learning.allocate(schema, streams) for _ in range(BATCHES)]
+        self._intake = Intake(self._receiver, assembler, batches, self._learning.ref)
+        self._publisher = Publisher(
+            wire,
+            process.boot,
+            pools=lambda: member.peers_of("modelpool"),
+            term=lambda: member.term,
+            every_version=spec.sync,
+        )
+        self._generations = Generations(
+            folder,
+            process.boot,
+            commit=self._commit,
+            count=lambda seconds: process.metrics.add("checkpoint_seconds", seconds),
+        )
+        process.metrics.declare("lag_versions", VERSIONS)
+        for name in ("consumed_rows", "unique_rows", "updates", "nonfinite", "wait_model_seconds"):
+            process.metrics.add(name, 0.0)
+        self._starved_since = self._said = time.monotonic()
+        self._running = False
+
+    def snapshot(self) -> Snapshot:
+        """The books, for a report; called by another thread."""
+        self._process.metrics.set("queue_rows", self._intake.waiting_rows)
+        return Snapshot(accounts=self._receiver.accounts, model=self._learning.ref)
+
+    def run(self) -> None:
+        """Learn until the process is asked to stop."""
+        self._intake.start()
+        self._publisher.start()
+        self._generations.start()
+        self._running = True
+        self._publish()
+        log.info("learning", extra={"kv": {"model": str(self._learning.ref), "rows": self._learning.consumed_rows}})
+        self._process.pulse.ready = True
+        while not self._process.stop.is_set():
+            self.run_once()
+
+    def run_once(self) -> None:
+        """Whatever is due, then at most one update."""
+        process = self._process
+        process.pulse.beat()
+        self._receiver.term = self._member.term
+        if self._learning.version - self._published >= self._publish_every and self._publisher.wants():
+            self._publish()
+        if self._member.checkpoint > max(self._ordered, self._saved):
+            self._ordered = self._member.checkpoint
+            self._save(self._ordered)
+        if self._far_ahead():
+            # nobody can follow: what actors make meanwhile would be too old, and out of credit they wait
+            with process.metrics.timed("wait_model_seconds"):
+                process.stop.wait(LISTEN_S)
+        else:
+            self._learn()
+
+    def _learn(self) -> None:
+        started = time.perf_counter()
+        try:
+            columns = self._intake.take(TAKE_S)
+        except LockStepError as fault:
+            raise UserFault(str(fault)) from fault
+        taken = time.perf_counter()
+        self._process.metrics.add("wait_data_seconds", taken - started)
+        if columns is None:
+            self._say_whom_it_waits_for()
+            return
+        updated, rows = self._learning.update(columns), columns.version.size
+        self._intake.give_back(columns, self._learning.ref)
+        self._process.metrics.add("update_seconds", time.perf_counter() - taken)
+        self._count(updated, rows)
+        self._starved_since = time.monotonic()
+
+    def close(self) -> None:
+        """Save a last generation, tell the pools about the last weights, and stop."""
+        if self._running and self._learning.consumed_rows > self._saved_rows:
+            log.info("saving the last generation", extra={"kv": {"version": self._learning.version}})
+            self._save(max(self._ordered, self._saved, self._member.checkpoint) + 1)
+        if self._running and not self._generations.settle(LAST_GENERATION_S):
+            log.error("the last generation was not saved within %g s", LAST_GENERATION_S)
+        self._generations.close()
+        self._publisher.close()
+        self._intake.close()
+
+    def _far_ahead(self) -> bool:
+        """The pools lack so many versions that experience would be stale before it is made."""
+        reached = self._publisher.newest
+        behind = self._learning.version - (reached.version if reached is not None else self._first_version)
+        return self._waits_for_pools and behind >= self._most_ahead
+
+    def _publish(self) -> None:
+        self._published = self._learning.version
+        self._publisher.put(self._learning.ref, self._learning.weights())
+
+    def _save(self, number: int) -> None:
+        with self._process.metrics.timed("checkpoint_seconds"):
+            state = self._learning.capture()
+        self._saved, self._saved_rows = number, self._learning.consumed_rows
+        self._generations.save(Job(number, state, self._learning.ref, self._learning.consumed_rows, self._member.term))
+
+    def _commit(self, commit: Commit) -> Said:
+        return self._member.call(commit, Said, deadline_s=COMMIT_S)
+
+    def _count(self, updated: Updated, rows: int) -> None:
+        metrics = self._process.metrics
+        metrics.add("updates")
+        metrics.add("consumed_rows", rows)
+        metrics.add("unique_rows", rows)  # on-policy: nothing is learned from twice
+        metrics.set(ROWS, self._learning.consumed_rows)
+        if not updated.finite:
+            metrics.add("nonfinite")
+            log.warning("an update without a finite gradient was left out", extra={"kv": updated.values})
+        for lag, count in zip(*np.unique(updated.lag_versions, return_counts=True), strict=True):
+            metrics.observe("lag_versions", float(lag), int(count))
+        for name, value in updated.values.items():
+            metrics.set(name if name in ("grad_norm", "lr") else f"loss.{name}", value)
+
+    def _say_whom_it_waits_for(self) -> None:
+        now = time.monotonic()
+        if now - self._starved_since < SAY_AGAIN_S or now - self._said < SAY_AGAIN_S:
+            return
+        self._said = now
+        waits = round(now - self._starved_since)
+        if self._lock_step is not None:
+            unseen, behind = self._lock_step.missing()
+            log.warning("no batch for %d s: lock-step waits for %d unseen streams and %s", waits, unseen, behind[:8])
+        else:
+            log.warning("no batch for %d s: %d rows are here", waits, self._intake.waiting_rows)
+
+
+def choose_device(spec: Spec) -> torch.device:
+    """Where the learner computes.
+
+    Raises:
+        UserFault: the spec asks for a GPU, and torch sees none.
+    """
+    if spec.roles.learner.gpu == 0:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
+        raise UserFault(f"roles.learner.gpu is {spec.roles.learner.gpu}, but there is no GPU for torch here{built}")
+    if spec.sync:
+        torch.use_deterministic_algorithms(True)
+    return torch.device("cuda")
+
+
+def budget_rows(batch_rows: int, max_lag_versions: int) -> int:
+    """Rows that may be on their way: half of what may be waited for before it is stale, for rows grow old at the
+    actors too; never less than the batch that is learned from and the one that is filled."""
+    return max(2, max_lag_versions // 2) * batch_rows
+
+
+def most_ahead(max_lag_versions: int, publish_every_updates: int) -> int:
+    """Versions that the learner may be ahead of the modelpools."""
+    return max(max_lag_versions, publish_every_updates, 1)
+
+
+def streams_of(batch_rows: int, segment_steps: int) -> int:
+    """Columns of a batch.
+
+    Raises:
+        UserFault: they do not come out even.
+    """
+    streams, rest = divmod(batch_rows, segment_steps)
+    if rest:
+        raise UserFault(
+            f"algorithm.batch_rows {batch_rows} is not a multiple of algorithm.segment_steps {segment_steps}"
+        )
+    return streams
+
+
+def own_schema(spec: Spec, spaces: Spaces) -> Schema:
+    """What this learner means by a segment.
+
+    Raises:
+        UserFault: the algorithm cannot be found, or does not fit the spaces.
+    """
+    policy = spec.policy(policy_names(spec)[0])
+    try:
+        return algorithms.find(policy.algorithm.name).schema(policy.algorithm, policy.model, spaces)
+    except AlgorithmError as fault:
+        raise UserFault(str(fault)) from fault
+
+
+def difference_of(own: Schema, actors: Schema) -> str:
+    """What learner and actors understand differently by a segment; "" when nothing."""
+    if own.segment_steps != actors.segment_steps:
+        return f"segments have {own.segment_steps} steps at the learner and {actors.segment_steps} at the actors"
+    here, there = set(own.fields), set(actors.fields)
+    if own == actors:
+        return ""
+    return (
+        f"segments hold {sorted(field.name for field in here - there)} at the learner and "
+        f"{sorted(field.name for field in there - here)} at the actors: different releases of the algorithm?"
+    )

@@ -1,0 +1,91 @@
+"""How far each policy has been learned, from what its learners report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rlctl_agents.roles.manifests import Manifests
+from rlctl_agents.roles.process import RESUMED, ROWS
+from rlctl_agents.roles.progress import Progress, Resumed
+from rlctl_agents.types.control import Generation, Report
+from rlctl_agents.types.experience import ModelRef
+
+
+class Learners:
+    """Rows behind the weights, over all boots of a policy's learner: they go back when it resumes.
+
+    Args:
+        populations: policy -> members, in the order in which learners are numbered.
+        progress: gets the rows, and from where a learner resumed.
+        manifests: what a learner may have resumed from.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        populations: Mapping[str, int],
+        progress: Progress,
+        manifests: Manifests,
+        clock: Callable[[], float],
+    ) -> None:
+        self._members = [policy for policy, count in populations.items() for _ in range(count)]
+        self._progress = progress
+        self._manifests = manifests
+        self._clock = clock
+        self._base: dict[str, Generation] = {}  # boot -> what it should resume from
+        self._since: dict[str, float] = {}  # boot -> when its first update was seen
+        self._newest: dict[str, Report] = {}  # policy -> of its learner
+        self._said: set[str] = set()  # boots whose beginning is known
+
+    def policy_of(self, index: int) -> str:
+        """What learner `index` trains."""
+        return self._members[index % len(self._members)]
+
+    def rows(self, policy: str) -> int:
+        """That its weights were learned from."""
+        return self._progress.rows.get(policy, 0)
+
+    def join(self, boot: str, newest: Generation | None) -> None:
+        """A new learner was given its generations."""
+        if newest is not None:
+            self._base[boot] = newest
+
+    def hear(self, index: int, report: Report) -> Resumed | None:
+        """A report; from where the learner went on, when this is the first that says so."""
+        policy, base = self.policy_of(index), self._base.get(report.boot)
+        consumed = int(report.counters.get("consumed_rows", 0))
+        before = base.rows if base is not None else 0
+        self._progress.rows[policy] = int(report.gauges.get(ROWS, before + consumed))
+        self._newest[policy] = report
+        if consumed > 0:
+            self._progress.started = True
+            self._since.setdefault(report.boot, self._clock())
+        if base is None or report.boot in self._said:
+            return None
+        self._said.add(report.boot)
+        number = int(report.gauges.get(RESUMED, base.number))
+        found = next((one for one in self._manifests.of(policy) if one.number == number), base)
+        version, rows = found.ref.version, found.rows
+        text = f"learner {index} went on from generation {number}: version {version}, {rows} rows"
+        self._progress.resumed = Resumed(number, rows, text)
+        return self._progress.resumed
+
+    def learning_s(self, boot: str) -> float:
+        """How long a learner has been learning; negative infinity before its first update."""
+        return self._clock() - self._since.get(boot, float("inf"))
+
+    def rows_at(self, ref: ModelRef | None) -> int:
+        """What a version was learned from: every update since then took the same number of rows."""
+        if ref is None:
+            return 0
+        newest, rows = self._newest.get(ref.policy), self.rows(ref.policy)
+        if newest is None or newest.model is None or newest.model.lineage != ref.lineage:
+            return rows
+        rows_each = newest.counters.get("consumed_rows", 0.0) / max(newest.counters.get("updates", 0.0), 1.0)
+        return max(rows - round((newest.model.version - ref.version) * rows_each), 0)
+
+    def bury(self, boot: str) -> None:
+        """It never comes back."""
+        self._base.pop(boot, None)
+        self._since.pop(boot, None)
+        self._said.discard(boot)

@@ -1,0 +1,150 @@
+"""One policy between updates: a batch in, other weights out. Knows no wire, no clock and no manager."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlctl_agents.algorithms.base import Algorithm, Batch
+from rlctl_agents.models.weights import pack
+from rlctl_agents.roles.assembler import Columns, allocate_columns
+from rlctl_agents.roles.learner_state import LearnerState, capture, restore
+from rlctl_agents.types.experience import ModelRef, Schema
+
+NONFINITE_IN_A_ROW = 10
+"""So many updates without a finite gradient, one after the other, and the learner gives up."""
+
+
+class Diverged(Exception):
+    """Losses or gradients are not finite any more."""
+
+
+@dataclass
+class Updated:
+    """What one batch did."""
+
+    finite: bool
+    lag_versions: NDArray[np.int64]  # [rows] valid rows: versions since the weights that chose the action
+    values: dict[str, float] = field(default_factory=dict)  # metrics of the loss, grad_norm, lr
+
+
+class Learning:
+    """Weights, optimizer and counters of one policy on one device.
+
+    Args:
+        algorithm: fresh; its network is moved to the device.
+        policy, lineage: of the versions made here.
+        device: where the network lives. The CPU learns from the batch's own memory, a GPU from a copy.
+        lock_step: a version follows each batch, even one without a finite gradient: everybody waits for it.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, *, policy: str, lineage: int, device: torch.device, lock_step: bool = False
+    ) -> None:
+        self._algorithm = algorithm
+        self._device = device
+        self._lock_step = lock_step
+        algorithm.net.to(device)
+        self._parameters = list(algorithm.net.parameters())
+        self._optimizer = algorithm.make_optimizer()
+        self._policy, self._lineage = policy, lineage
+        self._nonfinite_in_a_row = 0
+        self._batches: dict[int, Batch] = {}  # id of columns that live as long as this -> tensors on their memory
+        self.version = 0
+        self.consumed_rows = 0  # over all boots
+        self.nonfinite = 0  # since this boot
+
+    @property
+    def ref(self) -> ModelRef:
+        """The weights as they are now."""
+        return ModelRef(self._policy, self._lineage, self.version)
+
+    def allocate(self, schema: Schema, streams: int) -> Columns:
+        """Memory for a batch that `update` can use."""
+
+        def pinned(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+            zeros = torch.zeros(shape, dtype=getattr(torch, dtype), pin_memory=self._device.type == "cuda")
+            return zeros.numpy()
+
+        columns = allocate_columns(schema, streams, pinned)
+        tensors = {name: torch.from_numpy(values) for name, values in columns.fields.items()}
+        self._batches[id(columns)] = Batch(tensors, torch.from_numpy(columns.version))
+        return columns
+
+    def update(self, columns: Columns) -> Updated:
+        """One optimizer step on the mean loss over the valid rows.
+
+        A batch whose loss or gradient is not finite changes no weight.
+
+        Raises:
+            Diverged: the tenth such batch in a row.
+        """
+        batch = self._staged(columns)
+        self._algorithm.set_progress(self.consumed_rows, self._optimizer)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._algorithm.loss(batch)
+        mean = loss.total / loss.rows.clamp(min=1)
+        mean.backward()  # type: ignore[no-untyped-call]
+        grad_norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._algorithm.max_grad_norm)
+        self.consumed_rows += columns.version.size
+        names, values = [*loss.metrics, "total", "grad_norm"], [*loss.metrics.values(), mean, grad_norm]
+        seen = dict(zip(names, _numbers(values), strict=True))
+        finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
+        lag = self.version - columns.version[columns.fields["valid"]]
+        if finite:
+            self._optimizer.step()
+            self._nonfinite_in_a_row = 0
+        else:
+            self.nonfinite += 1
+            self._nonfinite_in_a_row += 1
+            if self._nonfinite_in_a_row == NONFINITE_IN_A_ROW:
+                raise Diverged(
+                    f"{NONFINITE_IN_A_ROW} updates in a row had no finite gradient (loss {seen['total']}, gradient "
+                    f"norm {seen['grad_norm']}, version {self.version}): lower algorithm.lr, or scale what the "
+                    "environment gives"
+                )
+        if finite or self._lock_step:
+            self.version += 1
+        seen["lr"] = float(self._optimizer.param_groups[0]["lr"])
+        return Updated(finite, lag, seen)
+
+    def weights(self) -> bytes:
+        """The network as the modelpool carries it."""
+        return pack(self._algorithm.net.state_dict())
+
+    def capture(self) -> LearnerState:
+        """A copy of everything that the next boot needs."""
+        counters = {"version": self.version, "consumed_rows": self.consumed_rows}
+        return capture(self._algorithm.net, self._optimizer, counters)
+
+    def restore(self, data: bytes) -> str:
+        """Go on from a captured state; the lineage stays that of this boot.
+
+        Returns:
+            What could not be taken over, in words; "" when everything was.
+
+        Raises:
+            StateError: not the state of this network.
+        """
+        counters, problem = restore(data, self._algorithm.net, self._optimizer)
+        self.version = int(counters["version"])
+        self.consumed_rows = int(counters["consumed_rows"])
+        return problem
+
+    def _staged(self, columns: Columns) -> Batch:
+        batch = self._batches[id(columns)]
+        if self._device.type == "cpu":
+            return batch
+        fields = {name: values.to(self._device, non_blocking=True) for name, values in batch.fields.items()}
+        return Batch(fields, batch.version.to(self._device, non_blocking=True))
+
+
+def _numbers(values: list[Tensor]) -> list[float]:
+    """Scalars as floats, with one wait for the device."""
+    return torch.stack([value.detach().float().reshape(()) for value in values]).tolist()

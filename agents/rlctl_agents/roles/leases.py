@@ -1,0 +1,188 @@
+"""Which process is which replica: indexes handed out by hello, kept by reports, taken back by silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+LEAVING_S = 3.0
+"""Who said that it is ending and has been silent for so long has ended."""
+BURIED_AFTER_S = 120.0
+"""Who lost its lease and was not heard of for so long never comes back; its books can be closed."""
+MAX_BURIED = 100_000
+"""More than any receiver has accounts of, so nobody's rows are counted twice."""
+
+
+class Holder(msgspec.Struct):
+    """One process and the replica that it is. Times are monotonic seconds of the manager's clock."""
+
+    role: str
+    index: int
+    boot: str
+    since: float
+    heard: float
+    leaving: bool = False
+
+
+class Grant(NamedTuple):
+    """What hello leads to."""
+
+    holder: Holder
+    new: bool  # this boot had no lease before
+    replaced: Holder | None  # who had the index
+
+
+class Stored(msgspec.Struct):
+    """What outlives the manager; ages instead of times, because the clock starts anew."""
+
+    holders: list[tuple[str, int, str]] = []  # role, index, boot
+    buried: list[str] = []
+
+
+class Leases:
+    """Indexes of every role, from 0.
+
+    - The same boot gets the same index, as often as it asks.
+    - `prefer` names an index whose former holder is surely gone, so it is taken from it; without, the lowest free one.
+    - Who is silent for `expires_s` loses its lease, and gets it back by hello if the index is still free.
+    - Who was replaced, or is buried, is refused: it may live on behind a broken network, but not as that replica.
+
+    Args:
+        expires_s: of silence.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, *, expires_s: float, clock: Callable[[], float]) -> None:
+        self.expires_s = expires_s
+        self._clock = clock
+        self._holders: dict[str, Holder] = {}  # by boot
+        self._at: dict[tuple[str, int], str] = {}  # (role, index) -> boot
+        self._gone: dict[str, Holder] = {}  # lost their lease, not buried; `heard` is when
+        self._replaced: set[str] = set()
+        self._buried: dict[str, None] = {}
+
+    def grant(self, role: str, boot: str, prefer: int | None) -> Grant:
+        """Answer a hello.
+
+        Raises:
+            ValueError: this boot may not come back, or speaks for another role than before.
+        """
+        if boot in self._buried or boot in self._replaced:
+            raise ValueError(
+                f"the {role} process {boot} was given up for lost and its place taken; start it anew under another boot"
+            )
+        now = self._clock()
+        present = self._holders.get(boot)
+        if present is not None:
+            if present.role != role:
+                raise ValueError(f"process {boot} is a {present.role}, it cannot be a {role} too")
+            present.heard, present.leaving = now, False
+            return Grant(present, new=False, replaced=None)
+        former = self._gone.get(boot)
+        if prefer is not None:
+            index = prefer
+        elif former is not None and (role, former.index) not in self._at:
+            index = former.index
+        else:
+            index = next(free for free in range(len(self._at) + 1) if (role, free) not in self._at)
+        replaced = self._holders.get(self._at.get((role, index), ""))
+        if replaced is not None:
+            self._replaced.add(replaced.boot)
+            self._drop(replaced, now)
+        self._gone.pop(boot, None)
+        holder = Holder(role, index, boot, since=now, heard=now)
+        self._holders[boot] = holder
+        self._at[role, index] = boot
+        return Grant(holder, new=former is None, replaced=replaced)
+
+    def hear(self, boot: str, *, leaving: bool) -> Holder | None:
+        """A report has come; its holder, or None: it must say hello (again)."""
+        holder = self._holders.get(boot)
+        if holder is not None:
+            holder.heard, holder.leaving = self._clock(), leaving
+        elif boot in self._gone:
+            self._gone[boot].heard = self._clock()
+        return holder
+
+    def refused(self, boot: str) -> bool:
+        """It would be refused by `grant`: it should end."""
+        return boot in self._replaced or boot in self._buried
+
+    def expire(self) -> list[Holder]:
+        """Take the leases of the silent; them."""
+        now = self._clock()
+        ended = [
+            holder
+            for holder in self._holders.values()
+            if now - holder.heard >= (LEAVING_S if holder.leaving else self.expires_s)
+        ]
+        for holder in ended:
+            self._drop(holder, now)
+        return ended
+
+    def to_bury(self) -> list[str]:
+        """Boots without a lease that were not heard of for long enough."""
+        now = self._clock()
+        return [boot for boot, holder in self._gone.items() if now - holder.heard >= BURIED_AFTER_S]
+
+    def bury(self, boot: str) -> None:
+        """It never comes back."""
+        self._gone.pop(boot, None)
+        self._replaced.discard(boot)
+        self._buried[boot] = None
+        if len(self._buried) > MAX_BURIED:
+            del self._buried[next(iter(self._buried))]
+
+    def live(self, role: str | None = None) -> list[Holder]:
+        """Who holds a lease, by role and index."""
+        return sorted(
+            (holder for holder in self._holders.values() if role in (None, holder.role)),
+            key=lambda holder: (holder.role, holder.index),
+        )
+
+    def alive(self, boot: str) -> bool:
+        """It holds a lease."""
+        return boot in self._holders
+
+    def is_buried(self, boot: str) -> bool:
+        return boot in self._buried
+
+    def known(self, boot: str) -> bool:
+        """It has a lease, or had one."""
+        return boot in self._holders or boot in self._gone
+
+    def mention(self, boot: str) -> None:
+        """Somebody speaks of a process that we have never heard: it counts as one that lost its lease."""
+        if not self.known(boot) and boot not in self._buried:
+            now = self._clock()
+            self._gone[boot] = Holder("", -1, boot, since=now, heard=now)
+
+    def name(self, boot: str) -> str:
+        """ "actor/3"; the boot itself when we do not know."""
+        holder = self._holders.get(boot) or self._gone.get(boot)
+        return f"{holder.role}/{holder.index}" if holder is not None and holder.role else boot
+
+    def store(self) -> Stored:
+        """For the next manager."""
+        return Stored([(one.role, one.index, one.boot) for one in self.live()], list(self._buried))
+
+    def restore(self, stored: Stored, more: Iterable[str] = ()) -> None:
+        """Go on from what another manager stored: everybody has `expires_s` from now to be heard.
+
+        Args:
+            more: boots of which books are open; those without a lease count as gone.
+        """
+        now = self._clock()
+        for role, index, boot in stored.holders:
+            self._holders[boot] = Holder(role, index, boot, since=now, heard=now)
+            self._at[role, index] = boot
+        self._buried = dict.fromkeys(stored.buried)
+        for boot in more:
+            self.mention(boot)
+
+    def _drop(self, holder: Holder, now: float) -> None:
+        del self._holders[holder.boot]
+        del self._at[holder.role, holder.index]
+        self._gone[holder.boot] = Holder(holder.role, holder.index, holder.boot, holder.since, now)

@@ -1,0 +1,297 @@
+"""What became of every row: books kept from what senders and receivers say of themselves, and checks that can fail.
+
+A sender says how many rows it has produced, dropped, sent to which receiver, and still has. A receiver says of each
+sender how many came, how many are missing between those that came, and what it did with them. Both say totals since
+their boot, so a report that is lost, late or repeated changes nothing. Between the two lies
+
+    produced = dropped + sent + at the sender
+    sent     = received + missing + on the way
+    received = consumed + stale + fenced + invalid + queued
+
+What is at a sender, on the way or queued is in flight as long as those who have it live, and lost when they do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from rlctl_agents.types.control import Account
+from rlctl_agents.types.experience import Ledger
+
+TOLERATED_REPORTS = 2
+"""So many contradictory reports of one process in a row may be numbers read one after the other; more are a fault."""
+MAX_FAULTS = 5
+
+
+class Rows(msgspec.Struct):
+    """Rows of one policy by what became of them."""
+
+    produced: int = 0
+    consumed: int = 0
+    dropped: int = 0
+    stale: int = 0
+    fenced: int = 0
+    invalid: int = 0
+    lost: int = 0
+    in_flight: int = 0
+
+    @property
+    def difference(self) -> int:
+        """Produced, less everything that became of it: 0 when the books balance."""
+        found = self.consumed + self.dropped + self.stale + self.fenced + self.invalid + self.lost + self.in_flight
+        return self.produced - found
+
+    def add(self, other: Rows) -> None:
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Pair(msgspec.Struct):
+    """One sender and one receiver."""
+
+    ledger: Ledger = msgspec.field(default_factory=Ledger)  # as the sender says
+    account: Account = msgspec.field(default_factory=lambda: Account(Ledger()))  # as the receiver says
+
+    @property
+    def produced(self) -> int:
+        return max(self.ledger.produced, self.account.ledger.produced)
+
+    @property
+    def dropped(self) -> int:
+        return max(self.ledger.dropped, self.account.ledger.dropped)
+
+    @property
+    def sent(self) -> int:
+        return max(self.ledger.sent, self.account.ledger.sent)
+
+
+class Sender(msgspec.Struct):
+    """One boot of a process that sends."""
+
+    pairs: dict[str, Pair] = {}  # by receiver boot
+    pending: int = 0  # its newest word
+    contradictions: int = 0  # reports in a row
+    fault: str = ""  # the newest contradiction
+    claimed: dict[str, int] = {}  # receiver boot -> rows that were known to be sent when it last reported
+
+
+class Stored(msgspec.Struct):
+    """The books, as they outlive the manager."""
+
+    closed: dict[str, Rows] = {}  # policy -> rows of senders whose books are closed
+    senders: dict[str, Sender] = {}
+    receivers: dict[str, str] = {}  # boot -> policy
+
+
+class Books:
+    """The ledger of a run.
+
+    Args:
+        name: of a boot, for messages: "actor/3".
+    """
+
+    def __init__(self, name: Callable[[str], str] = str) -> None:
+        self._name = name
+        self._closed: dict[str, Rows] = {}
+        self._senders: dict[str, Sender] = {}
+        self._receivers: dict[str, str] = {}
+        self._faults: dict[str, str] = {}  # receiver boot -> what its newest report gets wrong
+
+    def receiver(self, boot: str, policy: str) -> None:
+        """A process that receives, and whose rows."""
+        self._receivers[boot] = policy
+
+    def hear_sender(self, boot: str, sent: Mapping[str, Ledger], pending: int) -> None:
+        """A report of a process that sends; receivers by boot."""
+        if not sent and not pending and boot not in self._senders:
+            return
+        sender = self._senders.setdefault(boot, Sender())
+        before = _progress(pair.ledger for pair in sender.pairs.values())
+        now = _progress([*sent.values(), *(one.ledger for key, one in sender.pairs.items() if key not in sent)])
+        if now < before or (now == before and pending == sender.pending and sender.pairs):
+            return  # an older report, come late, or the same again
+        contradiction = ""
+        for receiver, ledger in sent.items():
+            pair = sender.pairs.setdefault(receiver, Pair())
+            if min(ledger.produced, ledger.dropped, ledger.sent, pending) < 0 or _went_back(pair.ledger, ledger):
+                contradiction = "counts rows backwards"
+            if ledger.sent < sender.claimed.get(receiver, 0):
+                contradiction = (
+                    f"has sent {ledger.sent} rows by its own count, {sender.claimed[receiver]} by its receiver's"
+                )
+            pair.ledger = msgspec.structs.replace(ledger)
+        sender.pending = pending
+        if sent:
+            produced, dropped = self._made(sender, reported=True)
+            accounted = dropped + sum(one.sent for one in sent.values()) + pending
+            if produced != accounted:
+                contradiction = f"has produced {produced} rows and accounts for {accounted}"
+        sender.contradictions = sender.contradictions + 1 if contradiction else 0
+        sender.fault = contradiction
+        sender.claimed = {receiver: pair.account.ledger.sent for receiver, pair in sender.pairs.items()}
+
+    def hear_receiver(self, boot: str, accounts: Mapping[str, Account], closed: Callable[[str], bool]) -> None:
+        """A report of a process that receives; senders by boot.
+
+        Args:
+            closed: whether the books of a sender were closed: nothing is changed in them any more.
+        """
+        fault = ""
+        for sender_boot, account in accounts.items():
+            if closed(sender_boot):
+                continue
+            pair = self._senders.setdefault(sender_boot, Sender()).pairs.setdefault(boot, Pair())
+            before, now = _decided(pair.account), _decided(account)
+            if now < before:
+                continue  # an older report, come late
+            if wrong := _contradiction(pair.account, account):
+                fault = f"{wrong} of {self._name(sender_boot)}"
+            pair.account = msgspec.structs.replace(account, ledger=msgspec.structs.replace(account.ledger))
+        self._faults[boot] = fault
+
+    def close(self, boot: str, alive: Callable[[str], bool], buried: Callable[[str], bool]) -> bool:
+        """A process never comes back: its books become sums.
+
+        Args:
+            alive: whether a boot holds a lease, so that its newest report is younger than the end of this process.
+            buried: whether a boot never comes back.
+
+        Returns:
+            False: not yet, for a receiver may still say something about its rows.
+        """
+        sender = self._senders.get(boot)
+        if sender is not None:
+            for receiver, pair in sender.pairs.items():
+                if not buried(receiver) and (pair.account.queued or not alive(receiver)):
+                    return False
+            for policy, rows in self._rows_of(boot, sender, alive).items():
+                self._closed.setdefault(policy, Rows()).add(rows)
+            del self._senders[boot]
+        self._faults.pop(boot, None)
+        if not any(boot in sender.pairs for sender in self._senders.values()):
+            self._receivers.pop(boot, None)
+        return True
+
+    def rows(self, alive: Callable[[str], bool]) -> dict[str, Rows]:
+        """Policy -> what became of its rows.
+
+        Args:
+            alive: whether a boot holds a lease.
+        """
+        found = {policy: msgspec.structs.replace(rows) for policy, rows in self._closed.items()}
+        for policy in self._receivers.values():
+            found.setdefault(policy, Rows())
+        for boot, sender in self._senders.items():
+            for policy, rows in self._rows_of(boot, sender, alive).items():
+                found.setdefault(policy, Rows()).add(rows)
+        return found
+
+    def faults(self) -> list[str]:
+        """What does not add up, in words; empty when the books balance."""
+        found = [
+            f"{self._name(boot)} {sender.fault}"
+            for boot, sender in self._senders.items()
+            if sender.contradictions > TOLERATED_REPORTS
+        ]
+        found += [f"{self._name(boot)} {fault}" for boot, fault in self._faults.items() if fault]
+        found += [
+            f"{self._name(boot)} has sent and dropped more rows than it has produced"
+            for boot, sender in self._senders.items()
+            if any(kept < 0 for kept in self._kept(sender).values())
+        ]
+        return found[:MAX_FAULTS]
+
+    def boots(self) -> set[str]:
+        """Everybody of whom there are open books."""
+        found = set(self._senders) | set(self._receivers)
+        return found.union(*(sender.pairs for sender in self._senders.values()))
+
+    def store(self) -> Stored:
+        """For the next manager."""
+        return Stored(self._closed, self._senders, self._receivers)
+
+    def restore(self, stored: Stored) -> None:
+        """Go on from what another manager stored."""
+        self._closed, self._senders, self._receivers = stored.closed, stored.senders, stored.receivers
+
+    def _policy(self, receiver: str) -> str:
+        return self._receivers.get(receiver, "main")
+
+    def _made(self, sender: Sender, *, reported: bool) -> tuple[int, int]:
+        """Rows produced and dropped over all policies; a policy's are the same in the ledgers of all its receivers."""
+        produced, dropped = self._by_policy(sender, reported=reported)
+        return sum(produced.values()), sum(dropped.values())
+
+    def _by_policy(self, sender: Sender, *, reported: bool) -> tuple[dict[str, int], dict[str, int]]:
+        produced: dict[str, int] = {}
+        dropped: dict[str, int] = {}
+        for receiver, pair in sender.pairs.items():
+            policy = self._policy(receiver)
+            made, gave_up = (pair.ledger.produced, pair.ledger.dropped) if reported else (pair.produced, pair.dropped)
+            produced[policy] = max(produced.get(policy, 0), made)
+            dropped[policy] = max(dropped.get(policy, 0), gave_up)
+        return produced, dropped
+
+    def _kept(self, sender: Sender) -> dict[str, int]:
+        """Policy -> rows at the sender, by the newest that anybody knows of it."""
+        produced, dropped = self._by_policy(sender, reported=False)
+        kept = {policy: produced[policy] - dropped[policy] for policy in produced}
+        for receiver, pair in sender.pairs.items():
+            kept[self._policy(receiver)] -= pair.sent
+        return kept
+
+    def _rows_of(self, boot: str, sender: Sender, alive: Callable[[str], bool]) -> dict[str, Rows]:
+        produced, dropped = self._by_policy(sender, reported=False)
+        found = {policy: Rows(produced=produced[policy], dropped=dropped[policy]) for policy in produced}
+        if not sender.pairs and sender.pending:  # nobody has ever listened
+            found["main"] = Rows(produced=sender.pending)
+            _keep(found["main"], sender.pending, alive(boot))
+        for policy, kept in self._kept(sender).items():
+            _keep(found[policy], kept, alive(boot))
+        for receiver, pair in sender.pairs.items():
+            rows, account = found[self._policy(receiver)], pair.account
+            rows.consumed += account.consumed
+            rows.stale += account.stale
+            rows.fenced += account.fenced
+            rows.invalid += account.invalid
+            rows.lost += account.lost
+            _keep(rows, pair.sent - account.received - account.lost, alive(boot) and alive(receiver))
+            _keep(rows, account.queued, alive(receiver))
+        return found
+
+
+def _keep(rows: Rows, count: int, live: bool) -> None:
+    count = max(count, 0)  # fewer than none is a fault that the sum must show
+    if live:
+        rows.in_flight += count
+    else:
+        rows.lost += count
+
+
+def _progress(ledgers: Iterable[Ledger]) -> int:
+    return sum(one.produced + one.dropped + one.sent for one in ledgers)
+
+
+def _went_back(before: Ledger, now: Ledger) -> bool:
+    return now.produced < before.produced or now.dropped < before.dropped or now.sent < before.sent
+
+
+def _decided(account: Account) -> int:
+    return account.ledger.sent + account.consumed + account.stale + account.fenced + account.invalid
+
+
+def _contradiction(before: Account, now: Account) -> str:
+    """What cannot be in one account, or between two accounts one after the other; "" when all is well."""
+    names = ("received", "lost", "consumed", "stale", "fenced", "invalid")
+    if min(now.queued, *(getattr(now, name) for name in names)) < 0:
+        return "has fewer than no rows"
+    if any(getattr(now, name) < getattr(before, name) for name in names):
+        return "counts backwards the rows"
+    decided = now.consumed + now.stale + now.fenced + now.invalid
+    if now.received != decided + now.queued:
+        return f"has received {now.received} rows and accounts for {decided + now.queued}"
+    if now.ledger.sent != now.received + now.lost:
+        return f"knows of {now.ledger.sent} rows sent and accounts for {now.received + now.lost}"
+    return ""

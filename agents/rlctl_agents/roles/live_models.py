@@ -1,0 +1,104 @@
+"""The newest versions of every policy in memory, each serialised once. Looks into none of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+
+from rlctl_agents.types.experience import ModelRef
+
+VERSIONS = 16
+"""Newest ones of a policy that stay."""
+PINNED = 8
+"""What was told to the manager lately stays besides: it may order an evaluation of exactly that."""
+
+
+class Refused(ValueError):
+    """A model that is not taken; `reason` is one word for the metrics."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Model:
+    """Weights under their name. `data` is the same object for everybody who gets them."""
+
+    ref: ModelRef
+    sha256: str
+    data: bytes
+
+
+class LiveModels:
+    """Models by policy and version, of the live lineage of each policy.
+
+    Args:
+        budget_bytes: of all weights together; the newest of each policy stays in any case.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._models: dict[str, OrderedDict[int, Model]] = {}  # policy -> version -> model, oldest first
+        self._terms: dict[str, int] = {}
+        self._pins: deque[ModelRef] = deque(maxlen=PINNED)
+
+    def put(self, ref: ModelRef, term: int, sha256: str, data: bytes | memoryview) -> Model:
+        """Take a new version. The same once more is fine.
+
+        Raises:
+            Refused: an older term, lineage or version than what is there, other weights under the same name, or weights
+                that are not what the checksum says.
+        """
+        models = self._models.get(ref.policy) or OrderedDict[int, Model]()
+        newest = next(reversed(models.values()), None)
+        if term < self._terms.get(ref.policy, term):
+            raise Refused("term", f"{ref}: of term {term}, the run is at {self._terms[ref.policy]}")
+        if newest is not None:
+            if ref.lineage < newest.ref.lineage:
+                raise Refused("lineage", f"{ref}: lineage {newest.ref.lineage} is live")
+            if ref.lineage == newest.ref.lineage and ref.version <= newest.ref.version:
+                if ref.version in models and models[ref.version].sha256 == sha256:
+                    return models[ref.version]
+                raise Refused("version", f"{ref}: version {newest.ref.version} is there already")
+        owned = bytes(data)
+        if hashlib.sha256(owned).hexdigest() != sha256:
+            raise Refused("checksum", f"{ref}: {len(owned)} bytes do not have sha256 {sha256[:12]}")
+        if newest is not None and ref.lineage > newest.ref.lineage:
+            models = OrderedDict[int, Model]()
+        self._terms[ref.policy] = term
+        model = models[ref.version] = Model(ref, sha256, owned)
+        self._models[ref.policy] = models
+        self._trim()
+        return model
+
+    def newest(self, policy: str) -> Model | None:
+        """The newest of the live lineage."""
+        return next(reversed(self._models.get(policy, OrderedDict[int, Model]()).values()), None)
+
+    def exactly(self, policy: str, version: int) -> Model | None:
+        """One version of the live lineage, if it is still there."""
+        return self._models.get(policy, OrderedDict[int, Model]()).get(version)
+
+    def pin(self, ref: ModelRef) -> None:
+        """Somebody was told of this one: it stays for a while, as far as the budget goes."""
+        if not self._pins or self._pins[-1] != ref:
+            self._pins.append(ref)
+
+    @property
+    def bytes(self) -> int:
+        """Of all weights."""
+        return sum(len(model.data) for models in self._models.values() for model in models.values())
+
+    def _trim(self) -> None:
+        pinned = set(self._pins)
+        for models in self._models.values():
+            for version in list(models)[:-VERSIONS]:
+                if models[version].ref not in pinned:
+                    del models[version]
+        while self.bytes > self._budget_bytes:
+            longest = max(self._models.values(), key=len)
+            if len(longest) == 1:
+                return
+            longest.popitem(last=False)

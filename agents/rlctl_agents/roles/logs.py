@@ -1,0 +1,156 @@
+"""One JSON object per log line, on stdout; a traceback belongs to the line that it came with."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+REPEATS = 10
+"""So many lines of one call of the logger are let through in `REPEATS_WINDOW_S`; the rest are counted."""
+REPEATS_WINDOW_S = 10.0
+RECENT_LINES = 200
+RECENT_BYTES = 64 * 1024
+LINE_BYTES = 16 * 1024
+"""A longer message is cut: a line must stay a line for whoever reads it."""
+
+
+@dataclass
+class Identity:
+    """Who speaks; `id` changes once, when the lease is there."""
+
+    run: str
+    role: str
+    id: str  # "actor/3"
+    boot: str
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as `{"ts", "level", "run", "role", "id", "boot", "msg", "kv", "exc"}`; exc only with an exception.
+
+    Values for machines go into kv: `log.info("lease granted", extra={"kv": {"index": 3}})`.
+    """
+
+    def __init__(self, identity: Identity) -> None:
+        super().__init__()
+        self.identity = identity
+
+    def format(self, record: logging.LogRecord) -> str:
+        who = self.identity
+        line: dict[str, Any] = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")[:-6] + "Z",
+            "level": record.levelname,
+            "run": who.run,
+            "role": who.role,
+            "id": who.id,
+            "boot": who.boot,
+            "msg": _cut(record.getMessage()),
+            "kv": dict(getattr(record, "kv", {})),
+        }
+        if record.exc_info:
+            line["exc"] = _cut(self.formatException(record.exc_info))
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LINE_BYTES else f"{text[:LINE_BYTES]} ... ({len(text)} characters)"
+
+
+class RepeatFilter(logging.Filter):
+    """Lets the first lines of a call of the logger through, counts the rest, and says how many with the next one.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, int, str], tuple[float, int, int]] = {}  # window's start, passed, suppressed
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        key = (record.name, record.levelno, str(record.msg)[:200])
+        now = self._clock()
+        with self._lock:
+            if len(self._seen) > 1000:
+                self._seen.clear()
+            since, passed, suppressed = self._seen.get(key, (now, 0, 0))
+            if now - since >= REPEATS_WINDOW_S:
+                since, passed = now, 0
+            if passed >= REPEATS:
+                self._seen[key] = (since, passed, suppressed + 1)
+                return False
+            self._seen[key] = (since, passed + 1, 0)
+        if suppressed:
+            record.kv = {**getattr(record, "kv", {}), "suppressed": suppressed}
+        return True
+
+
+class RecentLines(logging.Handler):
+    """The newest lines since they were last taken, bounded; for the report to the manager."""
+
+    def __init__(self, lines: int = RECENT_LINES, max_bytes: int = RECENT_BYTES) -> None:
+        super().__init__()
+        self._lines: deque[str] = deque(maxlen=lines)
+        self._bytes = 0
+        self._max_bytes = max_bytes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Remember a line; called under the handler's lock."""
+        line = self.format(record)
+        if len(self._lines) == self._lines.maxlen:
+            self._bytes -= len(self._lines[0])
+        self._lines.append(line)
+        self._bytes += len(line)
+        while self._bytes > self._max_bytes and len(self._lines) > 1:
+            self._bytes -= len(self._lines.popleft())
+
+    def take(self) -> list[str]:
+        """The lines since the last call, oldest first."""
+        self.acquire()
+        try:
+            lines = list(self._lines)
+            self._lines.clear()
+            self._bytes = 0
+            return lines
+        finally:
+            self.release()
+
+
+def set_up(identity: Identity, *, stream: TextIO | None = None, level: int = logging.INFO) -> RecentLines:
+    """Send every record of this process to stdout as JSON lines; returns the ring of recent ones.
+
+    Warnings of Python and exceptions that end a thread become records too.
+    """
+    formatter, repeats = JsonFormatter(identity), RepeatFilter()
+    out, recent = logging.StreamHandler(stream or sys.stdout), RecentLines()
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    for handler in (out, recent):
+        handler.setFormatter(formatter)
+        root.addHandler(handler)
+    out.addFilter(repeats)
+    recent.addFilter(RepeatFilter())
+    root.setLevel(level)
+    logging.captureWarnings(True)
+    threading.excepthook = _log_thread_end
+    return recent
+
+
+def _log_thread_end(ended: threading.ExceptHookArgs) -> None:
+    name = ended.thread.name if ended.thread is not None else "?"
+    if ended.exc_value is None or isinstance(ended.exc_value, SystemExit):
+        return
+    logging.getLogger(__name__).error(
+        "thread %s ended: %s: %s", name, ended.exc_type.__name__, ended.exc_value,
+        exc_info=(ended.exc_type, ended.exc_value, ended.exc_traceback),
+    )  # fmt: skip

@@ -1,0 +1,232 @@
+"""A process's standing with the manager: hello, lease, reports, orders. Survives a manager that restarts."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
+
+from rlctl_agents.roles.process import Process
+from rlctl_agents.types.control import Account, Channels, Experience, Hello, Lease, Match, Orders, Peers, Report
+from rlctl_agents.types.experience import Ledger, ModelRef
+from rlctl_agents.wire.rpc import RemoteError, RpcClient
+from rlctl_agents.wire.sockets import Wire
+
+HELLO_S = 5.0
+"""Deadline of one hello; it is said until it is answered."""
+ASK_AGAIN_S = 0.5
+"""Between two hellos while the manager cannot answer in full."""
+LAST_REPORT_S = 1.0
+LOG_LINES = 400
+"""Most log lines that wait for a manager that does not answer; the oldest go first."""
+
+T = TypeVar("T", bound=Struct)
+log = logging.getLogger(__name__)
+
+
+class Snapshot(NamedTuple):
+    """What a report says besides the metrics."""
+
+    sent: dict[str, Ledger] = {}
+    pending: int = 0
+    accounts: dict[str, Account] = {}
+    model: ModelRef | None = None
+
+
+class Member:
+    """Says hello, then reports from a thread of its own and keeps the newest orders.
+
+    Everything that can change after `join` is an attribute, replaced as a whole: read it from any thread.
+
+    Args:
+        process: who we are; its `stop` is set when the manager orders it or our index went to somebody else.
+        wire: of this process.
+        streams: slots of this process.
+        clock: monotonic seconds.
+    """
+
+    lease: Lease
+    """The newest; after `join`."""
+    term: int
+    """Of the manager that we know: stamped on experience, models and commits."""
+    peers: Peers
+    match: Match | None
+    checkpoint: int
+    """Number of the newest generation ordered."""
+
+    def __init__(
+        self, process: Process, wire: Wire, *, streams: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._process = process
+        self._wire = wire
+        self._client = RpcClient(wire, process.arguments.manager, process.boot)
+        self._streams = streams
+        self._clock = clock
+        self._experience: Experience | None = None
+        self._snapshot: Callable[[], Snapshot] = Snapshot
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._unsaid: list[str] = []
+        self.heard = threading.Event()
+        """Set whenever new orders have come; cleared by whoever waits for it."""
+        self.moved = ""
+        """Why this process cannot go on under its lease; "" as long as it can."""
+        self.term = -1
+        self.peers = {}
+        self.match = None
+        self.checkpoint = 0
+
+    def join(self, experience: Experience | None = None, *, needs_experience: bool = False) -> Lease | None:
+        """Say hello until there is a lease.
+
+        Args:
+            experience: what this process found out about its environment.
+            needs_experience: wait until somebody has said what the environment looks like.
+
+        Returns:
+            The lease, or None when the process was asked to stop meanwhile.
+        """
+        self._experience = experience
+        told = False
+        while not self._process.stop.is_set():
+            lease = self._hello()
+            if lease is not None and (lease.experience is not None or not needs_experience):
+                self._take_lease(lease)
+                self._process.known_as(lease.index)
+                log.info("lease granted", extra={"kv": {"index": lease.index, "term": lease.term}})
+                return lease
+            if lease is not None and not told:
+                told = True
+                log.info("waiting for an actor or evaluator to say what the environment looks like")
+            self._process.stop.wait(ASK_AGAIN_S)
+        return None
+
+    def start(self, snapshot: Callable[[], Snapshot]) -> None:
+        """Report from now on, every `report_every_s`.
+
+        Args:
+            snapshot: called by the reporting thread.
+        """
+        self._snapshot = snapshot
+        self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
+        self._thread.start()
+
+    def call(self, request: Struct, reply: type[T], *, deadline_s: float) -> T:
+        """Ask the manager something else, from any thread.
+
+        Raises:
+            TimeoutError: no answer in time.
+            RemoteError: the manager refuses.
+        """
+        client = RpcClient(self._wire, self._process.arguments.manager, self._process.boot)
+        try:
+            return client.call(request, reply, deadline_s=deadline_s)[0]
+        finally:
+            client.close()
+
+    def peers_of(self, role: str) -> dict[int, Channels]:
+        """Index -> channels of the peers of one role, as they are now."""
+        return {
+            int(name.rpartition("/")[2]): channels
+            for name, channels in sorted(self.peers.items())
+            if name.rpartition("/")[0] == role
+        }
+
+    def close(self) -> None:
+        """Stop reporting, after one last report."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(LAST_REPORT_S + 2.0)
+            self._report(LAST_REPORT_S, lambda: True)
+        self._client.close()
+
+    def _run(self) -> None:
+        while not self._closing.wait(self.lease.report_every_s):
+            self._report(max(2.0 * self.lease.report_every_s, 2.0), lambda: not self._closing.is_set())
+
+    def _report(self, deadline_s: float, keep_waiting: Callable[[], bool]) -> None:
+        """Report once and take the orders. A report that nobody answers loses nothing: the next holds the totals."""
+        metrics, snapshot, process = self._process.metrics.values(), self._snapshot(), self._process
+        self._unsaid = [*self._unsaid, *process.recent.take()][-LOG_LINES:]
+        report = Report(
+            role=process.role,
+            index=self.lease.index,
+            boot=process.boot,
+            term=self.term,
+            counters=metrics.counters,
+            gauges=metrics.gauges,
+            histograms=metrics.histograms,
+            sent=snapshot.sent,
+            pending=snapshot.pending,
+            accounts=snapshot.accounts,
+            model=snapshot.model,
+            log=self._unsaid,
+        )
+        try:
+            orders, _ = self._client.call(report, Orders, deadline_s=deadline_s, keep_waiting=keep_waiting)
+        except TimeoutError:
+            return
+        except RemoteError as error:
+            log.warning("the manager refuses our report: %s", error)
+            return
+        self._unsaid = []
+        if not orders.known:
+            self._hello_again()
+        elif orders.term >= self.term:  # an older one comes from a manager that has been replaced
+            self._obey(orders)
+
+    def _obey(self, orders: Orders) -> None:
+        self.term = orders.term
+        self.peers = orders.peers
+        self.match = orders.match
+        self.checkpoint = max(self.checkpoint, orders.checkpoint)
+        if orders.stop:
+            log.info("ordered to stop by the manager")
+            self._process.stop.set()
+        self.heard.set()
+
+    def _hello(self) -> Lease | None:
+        process = self._process
+        hello = Hello(
+            role=process.role,
+            boot=process.boot,
+            prefer=process.prefer,
+            run=process.uid,
+            experience=self._experience,
+            streams=self._streams,
+        )
+        try:
+            return self._client.call(
+                hello,
+                Lease,
+                deadline_s=HELLO_S,
+                keep_waiting=lambda: not (process.stop.is_set() or self._closing.is_set()),
+            )[0]
+        except TimeoutError:
+            return None
+        except RemoteError as error:
+            log.warning("the manager refuses us: %s", error)
+            return None
+
+    def _hello_again(self) -> None:
+        lease = self._hello()
+        if lease is None:
+            return
+        if lease.index != self.lease.index:
+            self.moved = f"index {self.lease.index} went to somebody else while the manager did not hear from us"
+            log.error("%s", self.moved)
+            self._process.stop.set()
+            return
+        log.info("said hello again", extra={"kv": {"index": lease.index, "term": lease.term}})
+        self._take_lease(lease)
+        self.heard.set()
+
+    def _take_lease(self, lease: Lease) -> None:
+        self.lease = lease
+        self.term = lease.term
+        self.peers = lease.peers
+        self.match = lease.match

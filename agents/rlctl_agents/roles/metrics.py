@@ -1,0 +1,98 @@
+"""Totals, gauges and histograms of one process, from which its reports and its /metrics page are made."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from rlctl_agents.types.control import Histogram
+
+VERSIONS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+"""Bounds of a histogram of policy lag, in versions: a bucket holds what is at most its bound."""
+
+
+class Values(NamedTuple):
+    """All metrics at one moment; the reader's own copy."""
+
+    counters: dict[str, float]
+    gauges: dict[str, float]
+    histograms: dict[str, Histogram]
+
+
+class Metrics:
+    """What a process counts. Names carry no prefix and no `_total`; a part after a dot becomes a label: `loss.policy`.
+
+    Thread-safe; an addition costs about half a microsecond, so add per batch and not per row.
+
+    Args:
+        cpu_clock: CPU seconds of this process; the counter `cpu_seconds` in all values.
+        clock: monotonic seconds, for `timed`.
+    """
+
+    def __init__(
+        self, *, cpu_clock: Callable[[], float] = time.process_time, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cpu_clock = cpu_clock
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._counters: dict[str, float] = {}
+        self._gauges: dict[str, float] = {}
+        self._histograms: dict[str, Histogram] = {}
+        self._sampled: dict[str, Callable[[], float]] = {}
+
+    def add(self, name: str, amount: float = 1.0) -> None:
+        """Count up; an amount of 0 makes the counter appear."""
+        with self._lock:
+            self._counters[name] = self._counters.get(name, 0.0) + amount
+
+    def set(self, name: str, value: float) -> None:
+        """A gauge has this value now."""
+        with self._lock:
+            self._gauges[name] = value
+
+    def sample(self, name: str, value: Callable[[], float]) -> None:
+        """A gauge whose value is asked for whenever the metrics are read, in the reader's thread."""
+        with self._lock:
+            self._sampled[name] = value
+
+    def declare(self, name: str, bounds: Sequence[float]) -> None:
+        """A histogram with these upper bounds, ascending, and one more bucket without; declared again: nothing."""
+        with self._lock:
+            if name not in self._histograms:
+                self._histograms[name] = Histogram(list(bounds), [0] * (len(bounds) + 1))
+
+    def observe(self, name: str, value: float, count: int = 1) -> None:
+        """`count` values of a histogram.
+
+        Raises:
+            KeyError: it was not declared.
+        """
+        with self._lock:
+            histogram = self._histograms[name]
+            histogram.counts[bisect_left(histogram.bounds, value)] += count
+            histogram.total += value * count
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the wall seconds of a block to a counter, also when it raises."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self.add(name, self._clock() - start)
+
+    def values(self) -> Values:
+        """Everything, consistent."""
+        with self._lock:
+            return Values(
+                {**self._counters, "cpu_seconds": self._cpu_clock()},
+                {**self._gauges, **{name: value() for name, value in self._sampled.items()}},
+                {
+                    name: Histogram(list(one.bounds), list(one.counts), one.total)
+                    for name, one in self._histograms.items()
+                },
+            )

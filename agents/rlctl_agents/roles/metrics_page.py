@@ -1,0 +1,49 @@
+"""The manager's /metrics: all roles of a run on one page, so that Prometheus need not ask thousands of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlctl import __version__
+from rlctl_agents.roles import prometheus
+from rlctl_agents.roles.overseer import Overseer
+
+
+def text(overseer: Overseer, now: Mapping[str, Any]) -> str:
+    """Metrics of all roles: counters summed over every boot, gauges as means over who lives, histograms of learners."""
+    run = {"run": overseer.run}
+    families: dict[str, prometheus.Family] = {}
+    for role in overseer.totals.roles():
+        members = [overseer.seen[one.boot] for one in overseer.leases.live(role) if one.boot in overseer.seen]
+        names = {name for member in members for name in member.gauges}
+        gauges = {}
+        for name in names:
+            values = [member.gauges[name] for member in members if name in member.gauges]
+            gauges[name] = sum(values) / len(values)
+        histograms = members[0].histograms if role == "learner" and len(members) == 1 else {}
+        families |= prometheus.family_of(role, overseer.totals.of(role), gauges, histograms, {**run, "role": role})
+    own: dict[str, list[tuple[dict[str, str], float]]] = {
+        "build_info": [({"version": __version__}, 1.0)],
+        "manager_term": [({}, float(overseer.term))],
+        "manager_wall_seconds": [({}, overseer.wall_s)],
+        "manager_members": [({"of": role}, float(len(members))) for role, members in now["roles"].items()],
+        "ledger_rows": [
+            ({"policy": policy, "outcome": outcome}, float(rows))
+            for policy, one in now["policies"].items()
+            for outcome, rows in one["ledger"].items()
+            if outcome != "balanced"
+        ],
+        "ledger_balanced": [
+            ({"policy": policy}, float(one["ledger"]["balanced"])) for policy, one in now["policies"].items()
+        ],
+    }
+    if now["evaluation"] is not None:
+        own["evaluation_return"] = [({}, now["evaluation"]["mean"])]
+    if now["checkpoint"] is not None:
+        own["checkpoint_age_seconds"] = [({}, now["checkpoint"]["age_s"])]
+    for name, samples in own.items():
+        family = prometheus.Family(f"rlctl_{name}", "gauge", name.replace("_", " "))
+        family.samples += [("", {**run, **labels}, value) for labels, value in samples]
+        families[family.name] = family
+    return prometheus.text(families.values())

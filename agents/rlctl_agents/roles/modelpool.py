@@ -1,0 +1,198 @@
+"""The modelpool: takes weights from learners, hands them to whoever asks, says when there is something newer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from rlctl.spec.layout import Layout
+from rlctl.spec.units import mebibytes
+from rlctl_agents.roles.kept_models import POLICY, KeptModels
+from rlctl_agents.roles.live_models import LiveModels, Model, Refused
+from rlctl_agents.roles.member import Member, Snapshot
+from rlctl_agents.roles.metrics import Metrics
+from rlctl_agents.roles.process import Process, UserFault
+from rlctl_agents.types.control import GetModel, GotModel, PutModel, Said
+from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.notice import NoticePublisher
+from rlctl_agents.wire.rpc import RpcServer
+from rlctl_agents.wire.sockets import Wire
+
+SERVE_S = 0.1
+NOTICE_AGAIN_S = 1.0
+"""The newest version is announced again this often: whoever subscribed late has missed the first notice."""
+SHARE = 0.5
+"""Of the role's memory for weights; the rest is for what is being received and sent."""
+
+log = logging.getLogger(__name__)
+
+
+def main(process: Process) -> None:
+    """Serve until asked to stop.
+
+    Raises:
+        UserFault: the command line is not usable.
+    """
+    if process.arguments.volume is None:
+        raise UserFault("command line: a modelpool needs --volume, for the models that are kept")
+    layout = Layout(process.arguments.volume)
+    layout.make()
+    budget_bytes = int(mebibytes(process.spec.roles.modelpool.memory) * 2**20 * SHARE)
+    with ExitStack() as stack:
+        wire = Wire()
+        stack.callback(wire.close)
+        member = Member(process, wire)
+        lease = member.join()
+        if lease is None:
+            return
+        stack.callback(member.close)
+        notices = NoticePublisher(wire, lease.bind["notice"])
+        stack.callback(notices.close)
+        pool = Pool(
+            layout.models, process.boot, budget_bytes=budget_bytes, publish=notices.publish, metrics=process.metrics
+        )
+        server = RpcServer(wire, lease.bind["rpc"], process.boot, {PutModel: pool.put, GetModel: pool.get})
+        stack.callback(server.close)
+        member.start(lambda: Snapshot(model=pool.announced()))
+        process.pulse.ready = True
+        log.info("serving", extra={"kv": {"address": server.address, "budget_mib": budget_bytes >> 20}})
+        while not process.stop.is_set():
+            process.pulse.beat()
+            server.serve(SERVE_S)
+            pool.turn()
+        if member.moved:
+            raise RuntimeError(member.moved)
+
+
+class Pool:
+    """What a modelpool answers. Requests come from one thread, `announced` is called by another.
+
+    Args:
+        folder: of kept models.
+        boot: of this process; who sees another one knows that live versions are gone.
+        budget_bytes: for live versions.
+        publish: announces a version.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        boot: str,
+        *,
+        budget_bytes: int,
+        publish: Callable[[ModelRef], None],
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._boot = boot
+        self._kept = KeptModels(folder)
+        self._live = LiveModels(budget_bytes)
+        self._publish = publish
+        self._metrics = metrics
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._announced: dict[str, ModelRef] = {}
+        self._said = clock()
+        self._from_disk: dict[str, Model] = {}  # policy -> newest kept one, until a learner puts
+        for policy in self._kept.policies():
+            self._load(policy)
+        for name in ("puts", "pulls", "bytes", "publish_seconds", "pull_seconds"):
+            metrics.add(name, 0.0)
+
+    def put(self, request: PutModel, buffers: Sequence[memoryview]) -> tuple[Said, list[bytes]]:
+        """A learner brings weights."""
+        started = self._clock()
+        try:
+            if len(buffers) != 1 or not POLICY.fullmatch(request.ref.policy):
+                raise Refused(
+                    "malformed", f"{request.ref}: {len(buffers)} buffers instead of its weights, or no policy"
+                )
+            disk = self._from_disk.get(request.ref.policy)
+            if disk is not None and request.ref.lineage < disk.ref.lineage:
+                raise Refused("lineage", f"{request.ref}: lineage {disk.ref.lineage} was kept")
+            with self._lock:
+                model = self._live.put(request.ref, request.term, request.sha256, buffers[0])
+        except Refused as fault:
+            self._metrics.add(f"rejected.{fault.reason}")
+            log.warning("model refused: %s", fault)
+            return Said(False, str(fault)), []
+        self._from_disk.pop(request.ref.policy, None)
+        with self._lock:
+            self._announced[request.ref.policy] = request.ref
+        self._publish(request.ref)
+        self._metrics.add("puts")
+        self._metrics.set("version", request.ref.version)
+        self._metrics.set("live_bytes", self._live.bytes)
+        said = self._keep(model) if request.keep else Said(True)
+        self._metrics.add("publish_seconds", self._clock() - started)
+        return said, []
+
+    def get(self, request: GetModel, _buffers: Sequence[memoryview]) -> tuple[GotModel, list[bytes]]:
+        """Somebody asks for weights."""
+        started = self._clock()
+        model = self._find(request)
+        if model is None:
+            return GotModel("missing", self._boot), []
+        if request.version is None and request.have is not None and not _newer(model.ref, request.have):
+            return GotModel("not_modified", self._boot, model.ref, model.sha256), []
+        self._metrics.add("pulls")
+        self._metrics.add("bytes", len(model.data))
+        self._metrics.add("pull_seconds", self._clock() - started)
+        return GotModel("new", self._boot, model.ref, model.sha256), [model.data]
+
+    def turn(self) -> None:
+        """Between requests: announce again."""
+        now = self._clock()
+        if now - self._said >= NOTICE_AGAIN_S:
+            self._said = now
+            with self._lock:
+                refs = list(self._announced.values())
+            for ref in refs:
+                self._publish(ref)
+
+    def announced(self) -> ModelRef | None:
+        """The newest version, for a report: the manager may order exactly this one, so it stays for a while."""
+        with self._lock:
+            newest = max(self._announced.values(), key=lambda ref: (ref.lineage, ref.version), default=None)
+            if newest is not None:
+                self._live.pin(newest)
+            return newest
+
+    def _find(self, request: GetModel) -> Model | None:
+        newest = self._live.newest(request.policy) or self._from_disk.get(request.policy)
+        if request.version is None or newest is None or newest.ref.version == request.version:
+            return newest
+        live = self._live.exactly(request.policy, request.version)
+        if live is not None:
+            return live
+        ref = ModelRef(request.policy, newest.ref.lineage, request.version)
+        kept = self._kept.read(ref)
+        return Model(ref, *kept) if kept is not None else None
+
+    def _keep(self, model: Model) -> Said:
+        try:
+            self._kept.keep(model.ref, model.sha256, model.data)
+        except (OSError, ValueError) as error:  # it is live all the same
+            self._metrics.add("rejected.disk")
+            log.error("%s is not kept: %s", model.ref, error)
+            return Said(False, f"{model.ref} is live but not kept: {error}")
+        return Said(True)
+
+    def _load(self, policy: str) -> None:
+        """The newest kept model of a policy that is whole."""
+        while (ref := self._kept.newest(policy)) is not None:
+            kept = self._kept.read(ref)
+            if kept is not None:
+                self._from_disk[policy] = Model(ref, *kept)
+                self._announced[policy] = ref
+                return
+            self._kept.forget(ref)
+
+
+def _newer(ref: ModelRef, than: ModelRef) -> bool:
+    return (ref.lineage, ref.version) > (than.lineage, than.version)

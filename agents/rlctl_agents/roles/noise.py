@@ -1,0 +1,112 @@
+"""Uniform numbers that depend on nothing but seed, stream and row: not on the actor, the batch or the order."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MULTIPLIER = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_ROUNDS = 10
+
+
+def philox4x32(counter: list[NDArray[np.uint64]], key: tuple[int, int]) -> list[NDArray[np.uint64]]:
+    """Four random 32-bit words for every counter.
+
+    Args:
+        counter: four arrays of one shape, entries below 2**32; the first is the least significant.
+        key: two words below 2**32.
+
+    Returns:
+        Four arrays of that shape, entries below 2**32.
+
+    Example:
+        Counter 0 and key 0 give 6627e8d5 e169c58d bc57ac4c 9b00dbd8.
+
+    Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", Philox4x32-10.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        first, second = c0 * _MULTIPLIER[0], c2 * _MULTIPLIER[1]
+        c0 = (second >> _HALF) ^ c1 ^ np.uint64(k0)
+        c2 = (first >> _HALF) ^ c3 ^ np.uint64(k1)
+        c1, c3 = second & _LOW, first & _LOW
+        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
+    return [c0, c1, c2, c3]
+
+
+def uniforms(seed: int, stream: NDArray[np.int64], row: NDArray[np.int64], width: int) -> NDArray[np.float32]:
+    """The noise of rows of streams.
+
+    Args:
+        seed: key, below 2**64.
+        stream: any shape, from 0.
+        row: number of the row in its stream, broadcast with `stream`; below 2**48.
+        width: numbers per row, at most 262,144.
+
+    Returns:
+        [*shape, width] strictly between 0 and 1, multiples of 2**-24.
+    """
+    stream64, row64 = np.broadcast_arrays(stream.astype(np.uint64), row.astype(np.uint64))
+    blocks = -(-width // 4)
+    out = np.empty((*row64.shape, blocks, 4), np.float32)
+    key = (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF)
+    high = (row64 >> _HALF) << np.uint64(16)
+    for block in range(blocks):
+        counter = [row64 & _LOW, high | np.uint64(block), stream64 & _LOW, stream64 >> _HALF]
+        for word, values in enumerate(philox4x32(counter, key)):
+            # 23 bits and a half: the largest is 1 - 2**-24, the largest float32 below 1
+            out[..., block, word] = ((values >> np.uint64(9)).astype(np.float64) + 0.5) * 2.0**-23
+    return out.reshape(*row64.shape, 4 * blocks)[..., :width]
+
+
+def environment_seeds(seed: int, stream: NDArray[np.int64]) -> list[int]:
+    """A seed for the environment of each stream, from 0 to 2**31 - 1; independent of how many others there are."""
+    stream64 = stream.astype(np.uint64)
+    beyond_rows = np.full(stream.size, 0xFFFFFFFF, np.uint64)  # noise never gets to this counter
+    counter = [beyond_rows, beyond_rows, stream64 & _LOW, stream64 >> _HALF]
+    words = philox4x32(counter, (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF))[0]
+    return [int(word) >> 1 for word in words]
+
+
+class Noise:
+    """Noise for the decisions of some slots, made for a whole segment at a time.
+
+    Every slot's next decision takes the numbers of its next row, whoever else acts beside it.
+
+    Args:
+        seed: of the run.
+        stream: [slots] id of each slot's stream.
+        width: numbers per decision; 0 for a policy without chance.
+        rows: how many rows are made at once.
+    """
+
+    def __init__(self, seed: int, stream: NDArray[np.int64], width: int, rows: int) -> None:
+        self._seed = seed
+        self._stream = stream
+        self._width = width
+        self._rows = rows
+        self._row0 = np.zeros(stream.size, np.int64)
+        self._cursor = np.full(stream.size, rows, np.int64)
+        self._made = np.empty((rows, stream.size, width), np.float32)
+
+    def take(self, slot: NDArray[np.int64]) -> NDArray[np.float32]:
+        """[K, width] for these slots, each named once. Valid until the next call, which gives their next row's."""
+        if self._width == 0:
+            return self._made[0, : slot.size]
+        cursor = self._cursor[slot]
+        spent = slot[cursor == self._rows]
+        if spent.size:
+            row = self._row0[spent] + np.arange(self._rows, dtype=np.int64)[:, None]
+            self._made[:, spent] = uniforms(self._seed, self._stream[spent], row, self._width)
+            self._row0[spent] += self._rows
+            self._cursor[spent] = 0
+            cursor = self._cursor[slot]
+        self._cursor[slot] += 1
+        if slot.size == self._stream.size and (cursor == cursor[0]).all():
+            return self._made[int(cursor[0])]
+        taken: NDArray[np.float32] = self._made[cursor, slot]
+        return taken

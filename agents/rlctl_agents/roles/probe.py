@@ -1,0 +1,100 @@
+"""`python -m rlctl_agents probe`: what the environment and the algorithm of a run look like, found out where they are
+installed.
+
+Prints the `Experience` as JSON, which a learner whose image lacks the simulator starts from; or one line that says what
+is wrong with the user's environment, network or algorithm, and exits 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pydantic
+from rlctl_agents import algorithms, envs
+from rlctl_agents.algorithms.base import AlgorithmError
+from rlctl_agents.envs import Env, EnvError
+from rlctl_agents.types.control import Experience
+
+from rlctl.spec.schema import Spec
+
+USERS_FAULT = 3
+
+
+def experience_of(spec: Spec, env: Env, policy: str = "main") -> Experience:
+    """What an actor tells the manager about its simulator.
+
+    Args:
+        spec: whole, or a role's part of it.
+        env: made from `spec.env`.
+        policy: whose segments.
+
+    Raises:
+        AlgorithmError: there is no such algorithm, or it does not fit the spaces.
+    """
+    chosen = spec.policy(policy)
+    schema = algorithms.find(chosen.algorithm.name).schema(chosen.algorithm, chosen.model, env.spaces)
+    return Experience(env.spaces, schema, env.frame_skip)
+
+
+def probe(spec: Spec, policy: str = "main") -> Experience:
+    """Make one environment, reset it, and build the policy's network for it.
+
+    Raises:
+        EnvError: the environment cannot be made or reset.
+        AlgorithmError: algorithm, network and spaces do not fit.
+    """
+    env = envs.make(
+        spec.env.id,
+        envs=1,
+        seeds=[spec.seed % 2**31],
+        kwargs=spec.env.kwargs,
+        preset=spec.env.preset,
+        max_episode_steps=spec.env.max_episode_steps,
+    )
+    try:
+        env.reset()
+        experience = experience_of(spec, env, policy)
+        chosen = spec.policy(policy)
+        algorithms.find(chosen.algorithm.name)(chosen.algorithm, chosen.model, env.spaces, seed=spec.seed)
+    finally:
+        env.close()
+    return experience
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns its exit code: 0, or 3 after one line on stderr.
+
+    Args:
+        arguments: after the word `probe`: `--run-file FILE [--out FILE] [--policy NAME]`.
+    """
+    parser = argparse.ArgumentParser("rlctl_agents probe", description="Write the experience schema of a run as JSON.")
+    parser.add_argument("--run-file", type=Path, required=True, help="of an actor: JSON with the key `spec`")
+    parser.add_argument("--out", type=Path, help="written here instead of to stdout")
+    parser.add_argument("--policy", default="main")
+    options = parser.parse_args(arguments)
+    try:
+        spec = Spec.model_validate(json.loads(options.run_file.read_bytes())["spec"])
+        experience = probe(spec, options.policy)
+    except (EnvError, AlgorithmError) as error:
+        return _refused(str(error))
+    except (OSError, json.JSONDecodeError, KeyError, pydantic.ValidationError) as error:
+        return _refused(f"{options.run_file} is no run file: {type(error).__name__}: {error}")
+    text = msgspec.json.format(msgspec.json.encode(experience)) + b"\n"
+    if options.out is None:
+        sys.stdout.buffer.write(text)
+    else:
+        part = options.out.with_name(options.out.name + ".part")
+        part.write_bytes(text)
+        os.replace(part, options.out)
+    return 0
+
+
+def _refused(why: str) -> int:
+    print(" ".join(why.split()), file=sys.stderr)
+    return USERS_FAULT

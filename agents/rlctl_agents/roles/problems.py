@@ -1,0 +1,87 @@
+"""What is wrong, in plain words, each with the command to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+SILENT_S = 5.0
+NO_UPDATE_S = 30.0
+NOBODY_S = 60.0
+STALE_SHARE = 0.1
+LATE_GENERATION_S = 60.0
+MAX_PROBLEMS = 20
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What problems are found from, over the last seconds where it is a rate."""
+
+    now_s: float  # since the manager's start
+    silent: Mapping[str, float] = field(default_factory=dict)  # "actor/3" -> seconds since its last report
+    live: Mapping[str, int] = field(default_factory=dict)  # role -> how many hold a lease
+    idle_s: float = 0.0  # since the last update
+    started: bool = False  # something was learned
+    nonfinite: float = 0.0  # updates left out since the learner's start
+    ledger_faults: Iterable[str] = ()
+    stale_share: float = 0.0  # of rows that reach the learner
+    rejected_per_s: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (role, reason)
+    late_generation: tuple[int, float] | None = None  # number, seconds since it was ordered
+    damaged: Iterable[str] = ()  # manifests
+    disk: str = ""  # why something could not be stored
+    refused: str = ""  # newest refused hello, if it was lately
+
+
+def find(facts: Facts) -> list[dict[str, str]]:
+    """Every problem: `text` and `next`; the likeliest cause of others first."""
+    found = [*_disk(facts), *_processes(facts), *_learning(facts), *_books(facts)]
+    return [{"text": text, "next": command} for text, command in found][:MAX_PROBLEMS]
+
+
+def _disk(facts: Facts) -> Iterable[tuple[str, str]]:
+    if facts.disk:
+        yield facts.disk, "df -h"
+    for name in facts.damaged:
+        yield f"{name} is damaged; older generations are used", "rlctl logs manager --level ERROR"
+    if facts.late_generation is not None and facts.late_generation[1] >= LATE_GENERATION_S:
+        number, waited_s = facts.late_generation
+        yield f"generation {number} was ordered {waited_s:.0f} s ago and is not saved", "rlctl logs learner"
+
+
+def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
+    if facts.refused:
+        yield f"the manager refuses a process: {facts.refused}", "rlctl logs manager --level WARNING"
+    silent = [(name, silent_s) for name, silent_s in facts.silent.items() if silent_s >= SILENT_S]
+    for name, silent_s in silent[:5]:
+        yield f"{name} has said nothing for {silent_s:.0f} s", f"rlctl logs {name}"
+    if len(silent) > 5:
+        yield f"{len(silent) - 5} more processes have said nothing for {SILENT_S:.0f} s", "rlctl status -o wide"
+    if facts.now_s >= NOBODY_S:
+        for role in ("modelpool", "learner", "actor"):
+            if facts.live.get(role, 0) == 0:
+                yield f"no {role} has reported for {NOBODY_S:.0f} s", f"rlctl logs {role}"
+
+
+def _learning(facts: Facts) -> Iterable[tuple[str, str]]:
+    if facts.nonfinite > 0:
+        count = f"{facts.nonfinite:.0f} update{'s were' if facts.nonfinite > 1 else ' was'}"
+        yield f"{count} left out because loss or gradient was not finite", "rlctl logs learner --level WARNING"
+    working = facts.live.get("learner", 0) > 0 and facts.live.get("actor", 0) > 0
+    if working and facts.idle_s >= NO_UPDATE_S:
+        since = "no update for" if facts.started else "nothing was learned in"
+        yield f"{since} {facts.idle_s:.0f} s although {facts.live['actor']} actors run", "rlctl logs learner"
+    if facts.stale_share >= STALE_SHARE:
+        share = f"{facts.stale_share * 100:.0f} % of the rows"
+        yield (
+            f"{share} are too old when they reach the learner: fewer actors, or a larger algorithm.max_lag_versions",
+            "rlctl status -o json",
+        )
+
+
+def _books(facts: Facts) -> Iterable[tuple[str, str]]:
+    for fault in facts.ledger_faults:
+        yield f"the ledger does not balance: {fault}", "rlctl logs manager --level WARNING"
+    for (role, reason), per_s in sorted(facts.rejected_per_s.items()):
+        if per_s > 0:
+            why = f" ({reason})" if reason else ""
+            yield f"{role} rejects messages{why}: {per_s:.3g} a second", f"rlctl logs {role} --level WARNING"

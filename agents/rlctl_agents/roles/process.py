@@ -1,0 +1,309 @@
+"""What every role process shares: its command line, its run file, its signals, its logs, its metrics, its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+from pydantic import ValidationError
+
+from rlctl.errors import SpecError
+from rlctl.spec.base import ROLES
+from rlctl.spec.schema import Spec
+from rlctl_agents.roles import logs, prometheus
+from rlctl_agents.roles.metrics import Metrics
+from rlctl_agents.roles.probe_listener import ProbeListener, Pulse
+
+STOP_S = 10.0
+"""Between the first signal and the end, however it has to be brought about."""
+DONE, FAILED, USERS_FAULT = 0, 1, 3
+"""Exit codes; 3: the user's own fault, which a restart cannot mend."""
+FORMAT = 1
+"""Of run files."""
+
+STOPPING = "stopping"
+"""Gauge of every process: 1 once it has begun to end in good order; the manager does not wait long for it to speak."""
+ROWS = "rows"
+"""Gauge of a learner: rows that its weights were learned from, those before the generation it resumed from included."""
+RESUMED = "resumed_generation"
+"""Gauge of a learner that has resumed: the number of the generation."""
+
+log = logging.getLogger(__name__)
+
+
+class UserFault(Exception):
+    """Something only the user can mend: one clear sentence, no traceback, exit code 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The command line of a role process."""
+
+    role: str
+    name: str  # "actor-3"
+    run_file: Path
+    manager: str
+    probe: str  # "unix:PATH" or "tcp:127.0.0.1:PORT"
+    volume: Path | None = None
+    addresses: str | None = None  # "ipc:///folder/{role}-{index}.{channel}"
+    control: str | None = None
+    live: Path | None = None
+
+    @property
+    def prefer(self) -> int | None:
+        """The index that the name asks for: 3 for `actor-3`, None for `actor-x7k2p`."""
+        match = re.fullmatch(r".*-([0-9]{1,9})", self.name)
+        return int(match[1]) if match else None
+
+
+def parse(arguments: Sequence[str]) -> Arguments:
+    """Read the command line, without the program's name.
+
+    Raises:
+        UserFault: it is not one.
+    """
+    parser = _Parser("rlctl_agents", description="One role process of a run; started by a backend.")
+    parser.add_argument("role", choices=ROLES)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--run-file", type=Path, required=True)
+    parser.add_argument("--manager", required=True, metavar="ADDRESS")
+    parser.add_argument("--probe", required=True, metavar="unix:PATH")
+    parser.add_argument("--volume", type=Path, metavar="RUNROOT")
+    parser.add_argument("--addresses", metavar="PATTERN")
+    parser.add_argument("--control", metavar="unix:PATH")
+    parser.add_argument("--live", type=Path, metavar="FILE")
+    return Arguments(**vars(parser.parse_args(list(arguments))))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UserFault(f"command line: {message}")
+
+
+class RunFile(msgspec.Struct, frozen=True):
+    """What a role knows of its run, and nothing else."""
+
+    format: int
+    run: str
+    uid: str
+    role: str
+    spec: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path, role: str) -> RunFile:
+        """Read and check a run file.
+
+        Raises:
+            UserFault: missing, damaged, of another release's format, or another role's.
+        """
+        try:
+            read = msgspec.json.decode(path.read_bytes(), type=cls)
+        except OSError as error:
+            raise UserFault(f"run file {path}: {error.strerror}") from error
+        except msgspec.MsgspecError as error:
+            raise UserFault(f"run file {path}: {error}") from error
+        if read.format != FORMAT:
+            raise UserFault(f"run file {path}: format {read.format}, this release of the roles reads {FORMAT}")
+        if read.role != role:
+            raise UserFault(f"run file {path}: written for {read.role}, not for {role}")
+        return read
+
+
+def parse_spec(values: dict[str, Any], source: Path) -> Spec:
+    """The spec of a run file.
+
+    Raises:
+        UserFault: not valid, with every fault.
+    """
+    try:
+        return Spec.model_validate(values)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise UserFault(f"{source}: {faults}") from error
+
+
+@dataclass
+class Process:
+    """This process: who it is, when it must stop, what it has counted. Made by `run_role`.
+
+    `stop` is set by SIGTERM, SIGINT, or the role itself; ten seconds after a signal the process ends in any case.
+    """
+
+    arguments: Arguments
+    run: str
+    uid: str
+    spec: Spec
+    boot: str  # 16 hex digits, new with every start
+    identity: logs.Identity
+    recent: logs.RecentLines
+    metrics: Metrics = field(default_factory=Metrics)
+    pulse: Pulse = field(default_factory=Pulse)
+    stop: threading.Event = field(default_factory=threading.Event)
+    page: Callable[[], str] | None = None  # makes /metrics; None: this process's own metrics
+
+    def __post_init__(self) -> None:
+        self.metrics.sample(STOPPING, lambda: float(self.stop.is_set()))
+
+    @property
+    def role(self) -> str:
+        return self.arguments.role
+
+    @property
+    def prefer(self) -> int | None:
+        return self.arguments.prefer
+
+    def known_as(self, index: int) -> None:
+        """The lease says which one this is; log lines carry it from now on."""
+        self.identity.id = f"{self.role}/{index}"
+
+    def metrics_text(self) -> str:
+        """The page /metrics."""
+        if self.page is not None:
+            return self.page()
+        labels = {"run": self.run, "role": self.role}
+        return prometheus.text(prometheus.family_of(self.role, *self.metrics.values(), labels).values())
+
+
+def new_boot() -> str:
+    """Names one life of a process."""
+    return secrets.token_hex(8)
+
+
+def start(arguments: Arguments, boot: str) -> Process:
+    """Read the run file and begin to log.
+
+    Raises:
+        UserFault: the run file is not usable.
+    """
+    run_file = RunFile.read(arguments.run_file, arguments.role)
+    index = "?" if arguments.prefer is None else arguments.prefer
+    identity = logs.Identity(run_file.run, arguments.role, f"{arguments.role}/{index}", boot)
+    recent = logs.set_up(identity)
+    spec = parse_spec(run_file.spec, arguments.run_file)
+    return Process(arguments, run_file.run, run_file.uid, spec, boot, identity, recent)
+
+
+def run_role(arguments: Sequence[str], main: Callable[[Process], None]) -> int:
+    """Be a role process from its first to its last moment.
+
+    Args:
+        arguments: command line without the program's name.
+        main: the role; returns when it is done or `process.stop` is set.
+
+    Returns:
+        The exit code: 0 done in good order, 3 the user's own fault, 1 anything else.
+    """
+    boot = new_boot()
+    try:
+        parsed = parse(arguments)
+        process = start(parsed, boot)
+    except UserFault as fault:
+        logs.set_up(logs.Identity("", arguments[0] if arguments else "", "", boot))
+        log.error("%s", fault)
+        return USERS_FAULT
+    try:
+        with Signals(process.stop), _Probe(process):
+            log.info("started", extra={"kv": {"pid": os.getpid(), "name": parsed.name}})
+            main(process)
+            log.info("ended in good order")
+        return DONE
+    except (UserFault, SpecError) as fault:
+        log.error("%s", fault)
+        return USERS_FAULT
+    except Exception as error:
+        log.exception("%s: %s", type(error).__name__, error)
+        return FAILED
+    finally:
+        logging.shutdown()
+
+
+class _Probe:
+    """The probe listener of a process, as long as the block lasts; without one, should the address fail, it goes on."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._listener: ProbeListener | None = None
+
+    def __enter__(self) -> None:
+        try:
+            self._listener = ProbeListener(
+                self._process.arguments.probe, self._process.pulse, self._process.metrics_text
+            )
+        except OSError as error:
+            log.warning("no probe listener at %s: %s", self._process.arguments.probe, error)
+        except ValueError as error:
+            raise UserFault(f"--probe: {error}") from error
+
+    def __exit__(self, kind: object, value: object, traceback: TracebackType | None) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+
+class Signals:
+    """Sets an event at SIGTERM or SIGINT, whatever the main thread is doing, and ends the process if that did not help.
+
+    Python runs a handler between two bytecodes of the main thread, where an `Event` that this thread is just waiting
+    for cannot be set without a risk of deadlock, and not at all during a long call into C. So the interpreter writes to
+    a pipe, and a thread reads it.
+
+    Args:
+        stop: set at the first signal.
+        grace_s: from the first signal to the end.
+        end: ends the process at once.
+    """
+
+    def __init__(self, stop: threading.Event, grace_s: float = STOP_S, end: Callable[[int], None] = os._exit) -> None:
+        self._stop = stop
+        self._grace_s = grace_s
+        self._end = end
+        self._done = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._before = {one: signal.signal(one, _nothing) for one in (signal.SIGTERM, signal.SIGINT)}
+        self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, value: object, traceback: TracebackType | None) -> None:
+        self._done.set()
+        signal.set_wakeup_fd(self._fd_before)
+        for one, handler in self._before.items():
+            signal.signal(one, handler)
+        with suppress(OSError):
+            os.write(self._write, b"\0")
+        self._thread.join(1.0)
+        os.close(self._read)
+        os.close(self._write)
+
+    def _watch(self) -> None:
+        while not self._done.is_set():
+            received = os.read(self._read, 1)
+            if self._done.is_set():
+                return
+            if received[0] in (signal.SIGTERM, signal.SIGINT):
+                break
+        log.info("asked to stop by %s", signal.Signals(received[0]).name)
+        self._stop.set()
+        if not self._done.wait(self._grace_s):
+            log.error("did not stop within %g s: ended", self._grace_s)
+            logging.shutdown()
+            self._end(FAILED)
+
+
+def _nothing(number: int, frame: object) -> None:
+    """The pipe has it already."""

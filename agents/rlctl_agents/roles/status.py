@@ -1,0 +1,249 @@
+"""The status of a run: what `rlctl status` shows, what is stored, what is drawn."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from rlctl_agents.roles import stopping
+from rlctl_agents.roles.leases import Holder
+from rlctl_agents.roles.ledger import Rows
+from rlctl_agents.roles.overseer import Overseer
+from rlctl_agents.roles.problems import Facts, find
+from rlctl_agents.roles.verdict import Verdict, Waits, judge
+from rlctl_agents.types.control import to_plain
+
+API_VERSION = "rlctl/v1"
+ACTING = {"env_steps": "actor", "frames": "actor", "agent_steps": "actor", "episodes": "actor"}
+LEARNING = {"consumed_rows": "learner", "unique_rows": "learner", "updates": "learner"}
+COUNTED = ACTING | LEARNING
+"""Total -> the role that counts it."""
+SETTLED_S = 5.0
+"""After its first updates, who waits for whom begins to mean something."""
+RECENT_EPISODES = 100
+"""That an actor's training return is the mean of, at most."""
+REFUSED_S = 30.0
+
+
+class StatusBuilder:
+    """Makes the status from what the overseer knows.
+
+    Args:
+        cores: of this machine.
+    """
+
+    def __init__(self, overseer: Overseer, *, cores: int | None = None) -> None:
+        self._overseer = overseer
+        self._cores = cores or os.cpu_count() or 1
+        self._updates = overseer.totals.sum("learner", "updates")
+        self._updated = overseer.clock.monotonic()
+
+    def build(self, *, finished: bool = False) -> dict[str, Any]:
+        """The status now; call it about once a second, for what it says of the last seconds.
+
+        Args:
+            finished: this is the last one of a run that has done what was asked.
+        """
+        overseer = self._overseer
+        live = {role: overseer.leases.live(role) for role in ("modelpool", "learner", "actor", "evaluator")}
+        rows = overseer.ledger.rows(overseer.leases.alive)
+        faults = [*overseer.ledger.faults()]
+        faults += [f"{policy}: {one.difference} rows are missing" for policy, one in rows.items() if one.difference]
+        progress, lag = overseer.progress, overseer.lag.value()
+        phase = "finished" if finished else "running" if progress.started else "starting"
+        status: dict[str, Any] = {
+            "apiVersion": API_VERSION,
+            "run": overseer.run,
+            "uid": overseer.uid,
+            "term": overseer.term,
+            "phase": phase,
+            "time": round(overseer.clock.unix(), 3),
+            "wall_s": round(overseer.wall_s, 3),
+            "cpu_s": {role: round(overseer.totals.sum(role, "cpu_seconds"), 3) for role in overseer.totals.roles()},
+            "verdict": to_plain(self._verdict(live)),
+            "throughput": self._throughput(live),
+            "totals": {name: int(overseer.totals.sum(role, name)) for name, role in COUNTED.items()},
+            "lag": {"mean": None, "p95": None, "max": None} if lag is None else {
+                "mean": round(lag.mean, 3), "p95": lag.p95, "max": lag.max
+            },
+            "train_return": self._train_return(live["actor"]),
+            "evaluation": None if progress.evaluation is None else to_plain(progress.evaluation),
+            "history": [list(point) for point in progress.history],
+            "stop": {"conditions": stopping.conditions(overseer.settings.stop), "met": progress.met},
+            "policies": {policy: self._policy(policy, rows.get(policy, Rows()), not faults)
+                         for policy in overseer.policies},
+            "roles": {role: [self._member(one) for one in members] for role, members in live.items()},
+            "checkpoint": self._checkpoint(),
+            "resumed": None if progress.resumed is None else to_plain(progress.resumed),
+            "problems": find(self._facts(live, rows, faults)),
+        }  # fmt: skip
+        return {key: clean(value) for key, value in status.items()}
+
+    def _verdict(self, live: dict[str, list[Holder]]) -> Verdict:
+        overseer, rates = self._overseer, self._overseer.rates
+        learners, actors = _boots(live["learner"]), _boots(live["actor"])
+        waits = Waits(
+            learner_data=_share(rates.mean(learners, "wait_data_seconds")),
+            actor_credit=_share(rates.mean(actors, "wait_credit_seconds")),
+            actor_model=_share(rates.mean(actors, "wait_model_seconds")),
+            learner_model=_share(rates.mean(learners, "wait_model_seconds")),
+        )
+        return judge(
+            waits,
+            started=any(overseer.learners.learning_s(boot) >= SETTLED_S for boot in learners),
+            actors=len(actors),
+            cores_busy=sum(rates.sum(_boots(members), "cpu_seconds") for members in live.values()),
+            cores=self._cores,
+            one_machine=overseer.addresses.one_machine,
+        )
+
+    def _throughput(self, live: dict[str, list[Holder]]) -> dict[str, float]:
+        rates = self._overseer.rates
+        return {
+            f"{name}_per_s": round(rates.sum(_boots(live[role]), name), 3)
+            for name, role in COUNTED.items()
+            if name != "episodes"
+        }
+
+    def _train_return(self, actors: list[Holder]) -> dict[str, float] | None:
+        means, episodes = [], 0
+        for one in actors:
+            seen = self._overseer.seen.get(one.boot)
+            if seen is not None and "train_return" in seen.gauges:
+                means.append(seen.gauges["train_return"])
+                episodes += min(int(seen.counters.get("episodes", 0)), RECENT_EPISODES)
+        return {"mean": sum(means) / len(means), "episodes": episodes} if means else None
+
+    def _policy(self, policy: str, rows: Rows, balanced: bool) -> dict[str, Any]:
+        overseer = self._overseer
+        models = [
+            seen.model
+            for one in overseer.leases.live("learner")
+            if (seen := overseer.seen.get(one.boot)) is not None
+            and seen.model is not None
+            and seen.model.policy == policy
+        ]
+        newest = max(models, key=lambda ref: (ref.lineage, ref.version), default=None)
+        return {
+            "ref": None if newest is None else to_plain(newest),
+            "rows": overseer.learners.rows(policy),
+            "ledger": {**to_plain(rows), "balanced": balanced},
+        }
+
+    def _member(self, holder: Holder) -> dict[str, Any]:
+        overseer, now = self._overseer, self._overseer.clock.monotonic()
+        seen = overseer.seen.get(holder.boot)
+        shown = {
+            "index": holder.index,
+            "boot": holder.boot,
+            "age_s": round(now - holder.since, 1),
+            "silent_s": round(now - holder.heard, 1),
+            "model": None if seen is None or seen.model is None else to_plain(seen.model),
+        }
+        if holder.role == "actor":
+            shown["env_steps_per_s"] = round(overseer.rates.of(holder.boot, "env_steps"), 1)
+        elif holder.role == "learner":
+            shown["updates_per_s"] = round(overseer.rates.of(holder.boot, "updates"), 2)
+        return shown
+
+    def _checkpoint(self) -> dict[str, Any] | None:
+        overseer = self._overseer
+        newest = overseer.checkpoints.manifests.newest(overseer.policies[0])
+        if newest is None:
+            return None
+        age_s = max(overseer.clock.unix() - newest.created, 0.0)
+        return {
+            "number": newest.number, "version": newest.ref.version, "rows": newest.rows, "age_s": round(age_s, 1)
+        }  # fmt: skip
+
+    def _facts(self, live: dict[str, list[Holder]], rows: dict[str, Rows], faults: list[str]) -> Facts:
+        overseer, now = self._overseer, self._overseer.clock.monotonic()
+        updates = overseer.totals.sum("learner", "updates")
+        if updates > self._updates or not live["learner"]:
+            self._updates, self._updated = max(updates, self._updates), now
+        for policy, became in rows.items():
+            overseer.rates.hear(f"ledger of {policy}", {"consumed": became.consumed, "stale": became.stale})
+        ledgers = [f"ledger of {policy}" for policy in rows]
+        stale, consumed = overseer.rates.sum(ledgers, "stale"), overseer.rates.sum(ledgers, "consumed")
+        members = [one for all_of_role in live.values() for one in all_of_role]
+        rejected: dict[tuple[str, str], float] = {}
+        for one in members:
+            seen = overseer.seen.get(one.boot)
+            for name in seen.counters if seen is not None else ():
+                stem, _, reason = name.partition(".")
+                if stem == "rejected":
+                    key = (one.role, reason)
+                    rejected[key] = rejected.get(key, 0.0) + overseer.rates.of(one.boot, name)
+        late = [
+            (overseer.checkpoints.wanted(policy), overseer.checkpoints.waiting_s(policy))
+            for policy in overseer.policies
+            if overseer.checkpoints.wanted(policy)
+        ]
+        slack_s = 3.0 * (overseer.report_every_s - 1.0)  # many processes report rarely
+        return Facts(
+            now_s=now - overseer.began,
+            silent={f"{one.role}/{one.index}": now - one.heard - slack_s for one in members},
+            live={role: len(of_role) for role, of_role in live.items()},
+            idle_s=now - self._updated,
+            started=overseer.progress.started,
+            nonfinite=sum(
+                seen.counters.get("nonfinite", 0.0)
+                for one in live["learner"]
+                if (seen := overseer.seen.get(one.boot)) is not None
+            ),
+            ledger_faults=faults,
+            stale_share=stale / (stale + consumed) if stale else 0.0,
+            rejected_per_s=rejected,
+            late_generation=max(late, key=lambda one: one[1], default=None),
+            damaged=overseer.checkpoints.manifests.damaged,
+            disk=overseer.disk,
+            refused=overseer.refusal[0] if now - overseer.refusal[1] < REFUSED_S else "",
+        )
+
+
+def scalars(status: dict[str, Any], gauges: dict[str, float]) -> dict[str, float]:
+    """Curves of one status, by tag.
+
+    Args:
+        gauges: of the learner: `loss.policy` becomes `loss/policy`.
+    """
+    found: dict[str, Any] = {f"throughput/{name}": value for name, value in status["throughput"].items()}
+    found |= {f"lag/{name}": value for name, value in status["lag"].items()}
+    found |= {
+        f"waits/{name}": status["verdict"][name]
+        for name in ("learner_waits_data", "actor_waits_credit", "actor_waits_model")
+    }
+    for policy, one in status["policies"].items():
+        found |= {f"ledger/{policy}/{name}": value for name, value in one["ledger"].items() if name != "balanced"}
+    if status["train_return"] is not None:
+        found["return/train"] = status["train_return"]["mean"]
+    found |= {f"learner/{name}" if "." not in name else name.replace(".", "/"): value for name, value in gauges.items()}
+    return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
+
+
+def clean(value: Any) -> Any:
+    """The same without what JSON has no word for: not-a-number and infinities become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: clean(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [clean(one) for one in value]
+    return value
+
+
+def encode(status: dict[str, Any]) -> bytes:
+    """As it is stored and served."""
+    return msgspec.json.encode(status) + b"\n"
+
+
+def _boots(members: Iterable[Holder]) -> list[str]:
+    return [one.boot for one in members]
+
+
+def _share(value: float) -> float:
+    return min(max(value, 0.0), 1.0)

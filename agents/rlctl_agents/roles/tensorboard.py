@@ -1,0 +1,73 @@
+"""Curves for TensorBoard: one writer for a run, one file for each life of the manager."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+log = logging.getLogger(__name__)
+
+
+class CurveWriter:
+    """Scalars by consumed rows, into a new file, whole records only.
+
+    Args:
+        folder: results/tensorboard/; made.
+        term: of the manager, in the name of the file.
+        unix: unix time.
+
+    Raises:
+        OSError: the volume refuses.
+    """
+
+    def __init__(self, folder: Path, term: int, unix: Callable[[], float] = time.time) -> None:
+        folder.mkdir(exist_ok=True)
+        self._unix = unix
+        name = f"events.out.tfevents.{int(unix()):010d}.{socket.gethostname()}.{os.getpid()}.{term}"
+        self._file = (folder / name).open("ab", buffering=0)
+        self.failure = ""
+        """Why the newest is not in the file."""
+        self._write([Event(wall_time=unix(), file_version="brain.Event:2")])
+
+    def add(self, rows: int, values: Mapping[str, float]) -> None:
+        """One point of each curve, out of this process's hands when it returns."""
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in sorted(values.items())])
+        self._write([Event(wall_time=self._unix(), step=rows, summary=summary)])
+
+    def void_from(self, rows: int) -> None:
+        """A learner went back to a generation: what was drawn from there on is not shown any more."""
+        session = SessionLog(status=SessionLog.START)
+        self._write([Event(wall_time=self._unix(), step=rows, session_log=session)])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, events: list[Event]) -> None:
+        records = io.BytesIO()
+        writer = RecordWriter(records)
+        for event in events:
+            writer.write(event.SerializeToString())
+        whole = self._file.tell()
+        try:
+            left = memoryview(records.getvalue())
+            while left:
+                left = left[self._file.write(left) :]
+            self.failure = ""
+        except OSError as error:
+            with suppress(OSError):
+                self._file.truncate(whole)  # half a record would end the file for every reader
+                self._file.seek(whole)
+            if not self.failure:
+                log.error("cannot write curves: %s", error)
+            self.failure = f"cannot write results/tensorboard: {error.strerror}"

@@ -1,0 +1,85 @@
+"""Which side is slow: one sentence, the shares of time that it rests on, and what to do."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+WORTH_SAYING = 0.2
+"""A share of time below this is not what holds a run back."""
+CORES_FULL = 0.9
+MOST_AT_ONCE = 4
+"""Suggest at most so many times the present number."""
+
+Kind = Literal["starting", "actor-bound", "learner-bound", "modelpool-bound", "balanced"]
+
+
+class Waits(msgspec.Struct, frozen=True):
+    """Shares of wall time in [0, 1], means over the processes of a role, over the last seconds."""
+
+    learner_data: float  # the learner waits for experience
+    actor_credit: float  # actors wait to be allowed to send
+    actor_model: float  # actors wait for weights
+    learner_model: float = 0.0  # the learner waits for the modelpool
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """As it stands in the status."""
+
+    kind: Kind
+    text: str
+    learner_waits_data: float
+    actor_waits_credit: float
+    actor_waits_model: float
+    suggest: str
+
+
+def judge(waits: Waits, *, started: bool, actors: int, cores_busy: float, cores: int, one_machine: bool) -> Verdict:
+    """Name the slow side.
+
+    Args:
+        started: the learner has learned for some seconds.
+        actors: that live.
+        cores_busy: CPU seconds per second over all roles.
+        cores: of the machine.
+        one_machine: all roles share its cores.
+
+    Example:
+        A learner that waits for data 60 % of the time, two actors, half the machine idle: actor-bound, and
+        `rlctl scale actor=5` (2 actors keep it busy 40 % of the time).
+    """
+    kind, text, suggest = _find(waits, actors, started)
+    full = one_machine and cores_busy >= CORES_FULL * cores
+    if full and kind in ("actor-bound", "learner-bound"):
+        text += f"; all {cores} cores of this machine are busy, so more processes will not help"
+        suggest = ""
+    return Verdict(
+        kind, text, round(waits.learner_data, 4), round(waits.actor_credit, 4), round(waits.actor_model, 4), suggest
+    )
+
+
+def _find(waits: Waits, actors: int, started: bool) -> tuple[Kind, str, str]:
+    if not started:
+        who = "no actor has reported yet" if actors == 0 else "the learner makes its first updates"
+        return "starting", f"starting: {who}", ""
+    model = max(waits.actor_model, waits.learner_model)
+    largest = max(waits.learner_data, waits.actor_credit, model)
+    if largest < WORTH_SAYING:
+        return "balanced", f"balanced: nobody waits more than {_percent(largest)} of the time", ""
+    if largest == model:
+        who = "actors wait for weights" if waits.actor_model >= waits.learner_model else "the learner waits to publish"
+        return "modelpool-bound", f"modelpool-bound: {who} {_percent(model)} of the time", "rlctl scale modelpool=2"
+    if largest == waits.learner_data:
+        busy = max(1.0 - waits.learner_data, 1.0 / MOST_AT_ONCE)
+        wanted = max(math.ceil(actors / busy), actors + 1)
+        text = f"actor-bound: the learner waits for experience {_percent(waits.learner_data)} of the time"
+        return "actor-bound", text, f"rlctl scale actor={wanted}"
+    text = f"learner-bound: actors wait to be allowed to send {_percent(waits.actor_credit)} of the time"
+    fewer = max(math.ceil(actors * (1.0 - waits.actor_credit)), 1)
+    return "learner-bound", text, f"rlctl scale actor={fewer}" if fewer < actors else ""
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"

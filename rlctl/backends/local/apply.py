@@ -1,0 +1,187 @@
+"""`up` on one machine: from documents to processes. The caller holds the lock of the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from rlctl.backends.base import Applied, Document, RunState
+from rlctl.backends.local import lock, places, state, supervisord
+from rlctl.backends.local.converge import converge, remove_old, sections, write_files
+from rlctl.backends.local.files import remove_asides, reserve, write_changed
+from rlctl.backends.local.names import in_order, shown
+from rlctl.backends.local.places import Place
+from rlctl.backends.local.supervisord import Supervisor
+from rlctl.backends.local.unix_http import request
+from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied
+from rlctl.plan import Plan
+from rlctl.spec.layout import Layout
+
+_ENDING_TIMEOUT_S = 60.0
+_RELOAD_TIMEOUT_S = 15.0
+
+
+def apply(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
+    """See LocalBackend.apply. Every step is a comparison first, so a second call writes nothing.
+
+    The order is what makes a kill harmless: the index before anything that would be lost without it, files before the
+    processes that read them, `running` after the supervisor.
+    """
+    place = _place(plan, documents, spec)
+    layout = place.layout
+    layout.make()
+    places.record(place)
+    remove_asides(layout.run)
+    reserve(layout.run)
+    _await_end(place)
+
+    stored = state.read_stored(place)
+    wanted = _state(place, plan, spec, stored)
+    differs = state.write_documents(layout, documents)
+    if stored is not None and (differs or replace(wanted, revision=stored.revision) != stored):
+        wanted = replace(wanted, revision=stored.revision + 1)
+    wanted_sections = sections(documents, wanted.replicas)
+
+    if lock.alive(place.life):
+        write_files(layout, documents, wanted.replicas)
+        state.write_state(layout, replace(wanted, phase="running"))
+        supervisor = Supervisor(place.supervisor_socket)
+        supervisor.await_listening()  # a command that was killed may have started it just now
+        yield from _reloaded(place, documents, converge(supervisor, wanted_sections))
+    else:
+        state.write_state(layout, replace(wanted, phase="stopped"))
+        state.clear_end(layout)
+        state.watch_file(layout).unlink(missing_ok=True)
+        (layout.run / "supervisord.pid").unlink(missing_ok=True)
+        places.clear_sockets(place.sockets)
+        places.make_sockets(place.sockets)
+        write_files(layout, documents, wanted.replicas)
+        write_changed(_sent_file(layout), _live_hash(documents))
+        supervisord.start(place)
+        state.write_state(layout, replace(wanted, phase="running"))
+        yield Applied("supervisord", "created")
+        for name in sorted(wanted_sections, key=in_order):
+            yield Applied(shown(name), "created")
+    remove_old(layout, documents)
+
+
+def scaled(known: RunState, replicas: Mapping[str, int]) -> RunState:
+    return replace(known, replicas=dict(replicas))
+
+
+def _place(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any]) -> Place:
+    """Where the run lies, looked up again under the lock.
+
+    Raises:
+        Conflict: it is another run than the one rendered.
+    """
+    storage = (spec.get("storage") or {}).get("path")
+    place = places.place(plan.run, storage)
+    if not place.recorded:
+        place = replace(place, uid=plan.uid, sockets=places.sockets_of(plan.uid))
+    rendered = next((document.text for document in documents if document.name == "supervisord.conf"), "")
+    if place.uid != plan.uid or str(place.supervisor_socket) not in rendered:
+        raise Conflict(
+            f"run {plan.run} was created by another command meanwhile, with uid {place.uid[:8]}",
+            hint="Run the same command again.",
+            objects=(plan.run,),
+        )
+    return place
+
+
+def _await_end(place: Place) -> None:
+    """A run that has just finished or failed is still ending its processes: let it.
+
+    Raises:
+        Conflict: it does not end.
+    """
+    deadline = time.monotonic() + _ENDING_TIMEOUT_S
+    while state.read_end(place.layout) is not None and lock.alive(place.life):
+        if time.monotonic() > deadline:
+            raise Conflict(
+                f"run {place.run} is ending for more than {_ENDING_TIMEOUT_S:g} s", hint="rlctl down ends it."
+            )
+        time.sleep(0.1)
+
+
+def _state(place: Place, plan: Plan, spec: Mapping[str, Any], stored: RunState | None) -> RunState:
+    """As wanted. A live count stays unless the spec's own count is another than at the last apply."""
+    spec_replicas: dict[str, int] = {role.role: role.replicas for role in plan.roles}
+    replicas = dict(spec_replicas)
+    if stored is not None:
+        for role, count in spec_replicas.items():
+            if stored.spec_replicas.get(role) == count:
+                replicas[role] = stored.replicas.get(role, count)
+    return RunState(
+        run=plan.run,
+        uid=plan.uid,
+        target="local",
+        phase="running" if stored is None else stored.phase,
+        rlctl_version=plan.rlctl_version,
+        revision=1 if stored is None else stored.revision,
+        created=datetime.now(UTC) if stored is None else stored.created,
+        storage=str(place.layout.root),
+        spec=dict(spec),
+        hashes={role.role: role.hash for role in plan.roles},
+        replicas=replicas,
+        spec_replicas=spec_replicas,
+    )
+
+
+def _sent_file(layout: Layout) -> Path:
+    """Which live.json the manager was told to read; it reads the present one by itself when it starts."""
+    return layout.run / "live.sent"
+
+
+def _live_hash(documents: Sequence[Document]) -> str:
+    text = next((document.text for document in documents if document.name == "live.json"), "")
+    return sha256(text.encode()).hexdigest() + "\n"
+
+
+def _reloaded(place: Place, documents: Sequence[Document], applied: Iterator[Applied]) -> Iterator[Applied]:
+    """What was applied; then tell the manager of changed live fields, unless it was told or has just started.
+
+    Raises:
+        PartlyApplied: it does not answer; the same command tells it again.
+    """
+    sent, wanted = _sent_file(place.layout), _live_hash(documents)
+    if sent.exists() and sent.read_text(encoding="ascii", errors="replace") == wanted:
+        yield from applied
+        return
+    reached = False
+    for each in applied:
+        if each.object == "manager/0" and each.what == "unchanged":
+            reached = True
+        else:
+            yield each
+    if reached:
+        _post_reload(place)
+        yield Applied("manager/0", "reloaded", "live fields changed")
+    write_changed(sent, wanted)
+
+
+def _post_reload(place: Place) -> None:
+    deadline = time.monotonic() + _RELOAD_TIMEOUT_S
+    while True:
+        try:
+            request(
+                place.control_socket,
+                "POST",
+                "/reload",
+                timeout_s=_RELOAD_TIMEOUT_S,
+                who=f"the manager of run {place.run}",
+            )
+            return
+        except BackendUnreachable as error:
+            if time.monotonic() > deadline:
+                raise PartlyApplied(
+                    f"the changed live fields did not reach the manager: {error.message}",
+                    hint="Run the same command again.",
+                    objects=("manager/0",),
+                ) from error
+            time.sleep(0.2)

@@ -1,0 +1,192 @@
+"""The local target: every verb of the contract, each under the lock of its run."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from rlctl.backends.base import Applied, Document, LogQuery, LogRecord, Process, RunState
+from rlctl.backends.local import apply, down, listing, lock, logs, places, state
+from rlctl.backends.local.converge import converge, sections, write_files
+from rlctl.backends.local.files import read_json, reported
+from rlctl.backends.local.names import is_role, shown, split_name
+from rlctl.backends.local.places import Place
+from rlctl.backends.local.stopping import GRACE_S, stop
+from rlctl.backends.local.supervisord import Supervisor
+from rlctl.backends.local.unix_http import request
+from rlctl.errors import Conflict
+from rlctl.plan import Plan
+
+CONTROL_TIMEOUT_S = 10.0
+FOLLOW_POLL_S = 0.15
+
+
+class LocalBackend:
+    """Runs of this host user on this machine. Keeps nothing in memory: any number may be used side by side."""
+
+    name = "local"
+
+    def place(self, run: str, storage: str | None = None) -> Place:
+        """Where the run lies, or would lie: what rendering needs. Writes nothing.
+
+        Args:
+            storage: absolute folder from the spec; None: the state folder of this user.
+
+        Raises:
+            BackendUnreachable: the run's index entry is torn or foreign.
+        """
+        with reported(f"cannot look up run {run}"):
+            return places.place(run, storage)
+
+    def runs(self) -> list[RunState]:
+        """Every run of this user, live or not, newest first."""
+        with reported("cannot list the runs"):
+            found = [known for known in map(state.read, places.every()) if known is not None]
+        return sorted(found, key=lambda known: known.created, reverse=True)
+
+    def find(self, run: str) -> RunState | None:
+        """The run of that name, or None."""
+        with reported(f"cannot look up run {run}"):
+            place = places.find(run)
+            return None if place is None else state.read(place)
+
+    def apply(self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
+        """Make this machine run exactly these documents; the same call goes on after a kill at any moment.
+
+        Args:
+            spec: resolved; `storage.path` absolute or absent, as given to `place`.
+
+        Raises:
+            Conflict: another command holds the run, or created it meanwhile.
+            PartlyApplied: the supervisor refused one step.
+            BackendUnreachable: the disk, the supervisor or a foreign file stands in the way.
+        """
+        with reported(f"cannot apply run {plan.run}"), _locked(plan.run, "up"):
+            yield from apply.apply(plan, list(documents), spec)
+
+    def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
+        """Add or remove single replicas; no other process is touched.
+
+        Raises:
+            Conflict: no such run or role, the run is not live, or another command holds it.
+        """
+        with reported(f"cannot scale run {run}"), _locked(run, "scale"):
+            place, known = _live(run)
+            wanted = dict(known.replicas)
+            for role, count in replicas.items():
+                listing.check_count(known, role, count)
+                wanted[role] = count
+            state.write_state(place.layout, apply.scaled(known, wanted))
+            documents = state.read_documents(place.layout)
+            write_files(place.layout, documents, wanted)
+            yield from converge(Supervisor(place.supervisor_socket), sections(documents, wanted))
+
+    def restart(self, run: str, role: str) -> Iterator[Applied]:
+        """End all replicas of a role in good order, at the same time, and start them again.
+
+        Raises:
+            Conflict: no such run or role, the run is not live, or another command holds it.
+        """
+        with reported(f"cannot restart {role} of run {run}"), _locked(run, "restart"):
+            place, known = _live(run)
+            listing.check_role(known, role)
+            supervisor = Supervisor(place.supervisor_socket)
+            names = [name for name in supervisor.children() if is_role(name) and split_name(name)[0] == role]
+            killed = stop(supervisor, names, GRACE_S)
+            supervisor.batch("startProcess", [(name, False) for name in names])
+            for name in names:
+                yield Applied(shown(name), "restarted", "killed: it did not end in time" if name in killed else "")
+
+    def delete(self, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
+        """End everything of the run, senders before receivers; its data stays unless `volumes`.
+
+        Args:
+            grace_s: between SIGTERM and SIGKILL of each role; 10 s at most.
+        """
+        place = places.find(run)
+        if place is None:
+            return
+        with reported(f"cannot take down run {run}"), _locked(run, "down"):
+            yield from down.end(place, grace_s)
+            places.clear_sockets(place.sockets)
+            if volumes:
+                shutil.rmtree(place.layout.root)
+                places.forget(place)
+                yield Applied(str(place.layout.root), "removed")
+
+    def documents(self, run: str) -> list[Document]:
+        """As last applied."""
+        return state.read_documents(_known(run).layout)
+
+    def processes(self, run: str) -> list[Process]:
+        """Every replica, live or given up, in role and index order."""
+        with reported(f"cannot list the processes of run {run}"):
+            place = places.find(run)
+            known = None if place is None else state.read(place)
+            return [] if place is None or known is None else listing.processes(place, known)
+
+    def control(
+        self, run: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Ask the run's manager.
+
+        Raises:
+            BackendUnreachable: there is no manager, or it does not answer.
+            RlctlError: it refuses; with what it says.
+        """
+        who = f"the manager of run {run}"
+        return request(_known(run).control_socket, method, path, body, timeout_s=CONTROL_TIMEOUT_S, who=who)
+
+    def stored_status(self, run: str) -> Mapping[str, Any] | None:
+        """The manager's last status, from what it stored; None when it stored none.
+
+        Raises:
+            BackendUnreachable: the file is torn or foreign.
+        """
+        place = places.find(run)
+        return None if place is None else read_json(place.layout.results / "status.json", f"the status of run {run}")
+
+    def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:
+        """Records of all processes that match, merged by time; following ends with the run.
+
+        Raises:
+            UsageError: grep or level of the query is wrong.
+        """
+        place = _known(run)
+        with reported(f"cannot read the logs of run {run}"):
+            yield from logs.read(
+                place.layout.logs,
+                query,
+                live=lambda: lock.alive(place.life),
+                wait=lambda: time.sleep(FOLLOW_POLL_S),
+                clock=time.time,
+            )
+
+
+@contextmanager
+def _locked(run: str, verb: str) -> Iterator[None]:
+    places.index_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    with lock.held(places.lock_file(run), run, verb):
+        yield
+
+
+def _known(run: str) -> Place:
+    place = places.find(run)
+    if place is None:
+        raise Conflict(f"there is no run {run} on this machine", hint="rlctl status lists the runs.", objects=(run,))
+    return place
+
+
+def _live(run: str) -> tuple[Place, RunState]:
+    place = _known(run)
+    known = state.read(place)
+    if known is None or known.phase != "running":
+        raise Conflict(
+            f"run {run} is not live: {'nothing was started' if known is None else known.phase}",
+            hint="rlctl up starts it again.",
+            objects=(run,),
+        )
+    return place, known

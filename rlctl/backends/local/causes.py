@@ -1,0 +1,167 @@
+"""Why a process died, in words: how it ended, how long it had lived, and the last error in its log."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rlctl.backends.local.names import split_name
+from rlctl.backends.local.policy import Death
+
+LAST_LINES = 20
+_TAIL_BYTES = 256 * 1024
+_LONGEST_LINE = 500
+_RAW_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b|Fatal Python error|supervisor: ")
+
+_SIGNALS = {
+    signal.SIGKILL: "out of memory, or somebody's kill",
+    signal.SIGSEGV: "SIGSEGV: a fault in native code",
+    signal.SIGBUS: "SIGBUS: a fault in native code, or a full or vanished memory file",
+    signal.SIGABRT: "SIGABRT: native code gave up",
+    signal.SIGILL: "SIGILL: native code for another processor",
+    signal.SIGFPE: "SIGFPE: a fault in native code",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One death, told."""
+
+    text: str  # "actor 7 exited 1 after 00:03:12: EnvError: step returned NaN reward"
+    last_lines: tuple[str, ...]
+
+
+def describe(death: Death, logs: Path, *, started: float, error: str, out_of_memory: bool) -> Report:
+    """One death in a sentence, with the end of its log.
+
+    Args:
+        logs: the folder of the log files, supervisord's own among them.
+        started: unix time of the process's start, whole seconds; older log lines are another life's.
+        error: what the supervisor says when it could not start the process.
+        out_of_memory: the kernel killed a process of this machine for memory since the last death.
+    """
+    role, index = split_name(death.name)
+    lines = read_tail(logs / f"{death.name}.log")
+    said = last_error(lines, started)
+    if death.exit_status is None:
+        how = f"could not be started: {error}"
+    else:
+        how = f"{_ended(death, logs, out_of_memory)} after {duration(death.lived_s)}"
+    text = f"{role} {index} {how}" + (f": {said}" if said else "")
+    return Report(text, tuple(readable(lines)[-LAST_LINES:]))
+
+
+def duration(seconds: float) -> str:
+    """00:03:12 of 192.4."""
+    whole = int(seconds)
+    return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+
+
+def _ended(death: Death, logs: Path, out_of_memory: bool) -> str:
+    if death.exit_status != -1:
+        return f"exited {death.exit_status}"
+    name = signal_name(death.name, read_tail(logs / "supervisord.log"))
+    try:
+        number = signal.Signals[name]
+    except KeyError:
+        return "was killed by a signal"
+    if number == signal.SIGKILL and out_of_memory:
+        return "was killed by signal 9 (the kernel ran out of memory)"
+    return f"was killed by signal {number.value} ({_SIGNALS.get(number, name)})"
+
+
+def signal_name(process: str, supervisor_log: list[str]) -> str:
+    """SIGKILL, as the supervisor logged of the last death; its interface says only that it was a signal."""
+    pattern = re.compile(rf"exited: {re.escape(process)} \(terminated by (SIG[A-Z0-9]+)")
+    return next((found[1] for line in reversed(supervisor_log) if (found := pattern.search(line))), "")
+
+
+def read_tail(path: Path) -> list[str]:
+    """The last lines of a file, at most 256 KiB; empty when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode("utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return lines[1:] if size > _TAIL_BYTES else lines
+
+
+def last_error(lines: list[str], started: float) -> str:
+    """The last error that this life of a process logged, on one line; empty when it logged none.
+
+    A record of level ERROR says it best; else the last line of a traceback; else what supervisor wrote for the child.
+    """
+    raw = ""
+    for line in reversed(lines):
+        record = _record(line)
+        if record is None:
+            if not raw and _RAW_ERROR.match(line):
+                raw = line
+            continue
+        if _unix(record) < started:
+            break
+        if record.get("level") in ("ERROR", "CRITICAL"):
+            return _short(_with_exception(record))
+        if raw:
+            break
+    return _short(raw)
+
+
+def _with_exception(record: dict[str, object]) -> str:
+    message, trace = str(record.get("msg", "")), str(record.get("exc") or "").strip()
+    last = re.sub(r"^(?:\w+\.)+(?=\w)", "", trace.splitlines()[-1]) if trace else ""  # EnvError of a.b.EnvError
+    return message if not last or last in message else f"{message}: {last}" if message else last
+
+
+def readable(lines: list[str]) -> list[str]:
+    """Log lines as a person reads them: JSON records as time, level and message, tracebacks on lines of their own."""
+    shown: list[str] = []
+    for line in lines:
+        record = _record(line)
+        if record is None:
+            shown.append(_short(line))
+            continue
+        time = str(record.get("ts", ""))[11:19]
+        shown.append(_short(f"{time} {record.get('level', '')} {record.get('msg', '')}"))
+        shown += [_short(part) for part in str(record.get("exc") or "").splitlines()]
+    return shown
+
+
+def _short(text: str) -> str:
+    text = re.sub(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", " ", text)  # a log line must not steer the user's terminal
+    return text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 1] + "…"
+
+
+def _record(line: str) -> dict[str, object] | None:
+    if not line.startswith("{"):
+        return None
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and "ts" in value else None
+
+
+def _unix(record: dict[str, object]) -> float:
+    try:
+        return datetime.fromisoformat(str(record["ts"])).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def oom_kills() -> int:
+    """Processes that the kernel of this machine has killed for memory since it started; 0 when it does not say."""
+    try:
+        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return 0

@@ -1,0 +1,144 @@
+"""Files that survive a kill and a full disk: written aside, then renamed; a fault names the file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from rlctl.errors import BackendUnreachable
+
+_HINTS = {
+    errno.ENOSPC: "Free some space, then run the same command again.",
+    errno.EDQUOT: "Your quota is used up: free some space, then run the same command again.",
+    errno.EACCES: "Change its owner or mode, or set storage.path to a folder of your own.",
+    errno.EPERM: "Change its owner or mode, or set storage.path to a folder of your own.",
+    errno.EROFS: "Set storage.path to a folder on a file system that can be written.",
+}
+
+
+@contextmanager
+def reported(what: str) -> Iterator[None]:
+    """Turn what the operating system refuses inside into an error of ours: `what`, the file, and why.
+
+    Raises:
+        BackendUnreachable: instead of any OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise unusable(what, error) from error
+
+
+def unusable(what: str, error: OSError) -> BackendUnreachable:
+    """`what` failed because of `error`, in one sentence with the file and what to do."""
+    file = f"{error.filename}: " if error.filename else ""
+    why = error.strerror or str(error) or type(error).__name__
+    return BackendUnreachable(f"{what}: {file}{why}", hint=_HINTS.get(error.errno or 0, ""))
+
+
+def write(path: Path, text: str) -> None:
+    """Replace the file in one step: a reader, and a kill, see the old text or the new one.
+
+    Raises:
+        OSError: as the system says; the old file is untouched.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException as error:
+        with suppress(OSError):
+            aside.unlink()
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk is reported by write(2), which knows no name
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_changed(path: Path, text: str) -> bool:
+    """Write unless the file already holds this text; says whether it wrote."""
+    try:
+        if path.read_text(encoding="utf-8") == text:
+            return False
+    except (FileNotFoundError, UnicodeDecodeError):
+        pass
+    write(path, text)
+    return True
+
+
+RESERVE = "reserve"
+_RESERVE_BYTES = 64 * 1024
+
+
+def reserve(folder: Path) -> None:
+    """Keep some room on the disk for the last words of a run."""
+    path = folder / RESERVE
+    if not path.exists():
+        write(path, "\0" * _RESERVE_BYTES)
+
+
+def write_at_last(folder: Path, writing: Callable[[], object]) -> None:
+    """Write what must not be lost, once nothing of the run writes any more: on a full disk, in the room kept for it.
+
+    Raises:
+        OSError: not even there.
+    """
+    try:
+        writing()
+    except OSError:
+        (folder / RESERVE).unlink(missing_ok=True)
+        writing()
+
+
+def remove_asides(folder: Path) -> None:
+    """Remove what killed writers left; the caller holds the lock of the run."""
+    for aside in folder.glob(".*.tmp"):
+        aside.unlink(missing_ok=True)
+
+
+def to_json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_json(path: Path, what: str) -> dict[str, Any] | None:
+    """The object that the file holds, or None when there is no file.
+
+    Args:
+        what: what it should hold, for the message: "the state of run cartpole".
+
+    Raises:
+        BackendUnreachable: it cannot be read, or holds something else.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise unusable(f"cannot read {what}", error) from error
+    except (ValueError, RecursionError) as error:
+        raise broken(path, what, f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise broken(path, what, "not a JSON object")
+    return value
+
+
+def broken(path: Path, what: str, why: str) -> BackendUnreachable:
+    """The error for a torn or foreign file."""
+    return BackendUnreachable(
+        f"{path} does not hold {what}: {why}",
+        hint="Somebody else wrote it, or the disk was full. Move it away; what the run learned lies beside it.",
+        objects=(str(path),),
+    )

@@ -1,0 +1,90 @@
+"""One verb at a time on a run, and whether its supervisor lives: flocks, which the kernel ends with their holder."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlctl.errors import Conflict
+
+
+@contextmanager
+def held(path: Path, run: str, verb: str, clock: Callable[[], float] = time.time) -> Iterator[None]:
+    """Hold the lock of a run. The file stays: removing it would let two holders have two files.
+
+    Args:
+        clock: unix time.
+
+    Raises:
+        Conflict: another command holds it; with its process and for how long.
+        OSError: the file cannot be written.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(
+                f"run {run} is being changed by {_holder(handle, clock())}",
+                hint="Wait until it has finished, then run the same command again.",
+                objects=(run,),
+            ) from None
+        note = json.dumps({"pid": os.getpid(), "verb": verb, "since": clock()}).encode()
+        os.pwrite(handle, note + b"\n", 0)
+        os.ftruncate(handle, len(note) + 1)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _holder(handle: int, now: float) -> str:
+    """Who holds the lock, as far as its note can be read: the holder may be writing it at this moment."""
+    try:
+        note = json.loads(os.pread(handle, 4096, 0))
+        age_s = max(0.0, now - float(note["since"]))
+        return f"another command: process {int(note['pid'])} (rlctl {note['verb']}) since {age_s:.0f} s"
+    except (ValueError, KeyError, TypeError):
+        return "another command"
+
+
+@contextmanager
+def life(path: Path) -> Iterator[int]:
+    """A locked descriptor to hand to the supervisor: whoever inherited it keeps the lock, until it dies.
+
+    Raises:
+        Conflict: a supervisor lives.
+        OSError: the file cannot be written.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        for attempt in range(20):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:  # perhaps only somebody asking `alive` at this moment
+                if attempt == 19:
+                    raise Conflict(f"{path} is locked: a supervisor of this run lives") from None
+                time.sleep(0.05)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def alive(path: Path) -> bool:
+    """Whether the process that inherited `life` still lives, here or on a host that shares the folder."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

@@ -1,0 +1,191 @@
+"""Which dead process is started again and when, and when a run is given up: decisions only, no clock, no process.
+
+Supervisor's own restarts are off: it tries three times within eight seconds and then never again.
+
+- Whoever had lived 10 s is started again at once; after a shorter life it waits 1, 2, 4, 8 s.
+- The fifth short life in a row, or exit code 3 (the user's own fault, which restarting cannot help), ends the run.
+- The cause reported is the trouble that began first among those that last: a learner that dies takes actors with it.
+- Exit code 0 of the manager: the run has finished. Exit code 0 of another: it was told to; started again after 5 s
+  unless the run ends by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+
+from rlctl.backends.local.names import in_order
+
+HEALTHY_S = 10.0
+DELAYS_S = (1.0, 2.0, 4.0, 8.0)
+ORDERLY_S = 5.0
+USER_FAULT = 3
+
+Report = TypeVar("Report")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One process at one moment."""
+
+    name: str  # "actor-3"
+    state: Literal["live", "dead", "stopped"]  # stopped: by a command
+    pid: int = 0  # live
+    age_s: float = 0.0  # live: since its start; dead: what it lived, as far as the supervisor's whole seconds say
+    exit_status: int | None = None  # dead; -1: by a signal, None: could not be started
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A process that ended without being asked to by a command."""
+
+    name: str
+    exit_status: int | None
+    lived_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """It will be started again, `delay_s` from now."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The manager ended in good order."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp(Generic[Report]):
+    """The run has failed."""
+
+    process: str  # whose trouble began first
+    report: Report  # of its first death in this trouble; of the newest when it is the one just judged
+    short_lives: int  # of that process, in a row
+
+
+@dataclass(slots=True)
+class _Record(Generic[Report]):
+    pid: int = 0
+    born: float | None = None
+    restarts: int = 0
+    short_lives: int = 0
+    trouble_since: float | None = None
+    first: Report | None = None
+    due: float | None = None
+
+
+@dataclass(slots=True)
+class Policy(Generic[Report]):
+    """Feed it what is seen; it answers with deaths, judges each, and names who is to be started now."""
+
+    records: dict[str, _Record[Report]] = field(default_factory=dict)
+
+    def observe(self, seen: Iterable[Seen], now: float) -> list[Death]:
+        """Take in all processes of the run.
+
+        Args:
+            seen: every one of them; a name that is missing was removed.
+            now: seconds of a clock that never goes back.
+
+        Returns:
+            Deaths not reported before, in role and index order.
+        """
+        seen = sorted(seen, key=lambda process: in_order(process.name))
+        for name in self.records.keys() - {process.name for process in seen}:
+            del self.records[name]
+        deaths = []
+        for process in seen:
+            record = self.records.setdefault(process.name, _Record())
+            if process.state == "stopped":
+                self.records[process.name] = _Record(restarts=record.restarts)
+            elif process.state == "live":
+                self._live(record, process, now)
+            elif record.due is None:
+                lived_s = process.age_s if record.born is None else now - record.born
+                deaths.append(Death(process.name, process.exit_status, lived_s))
+        return deaths
+
+    def _live(self, record: _Record[Report], process: Seen, now: float) -> None:
+        if record.pid != process.pid or record.born is None:
+            record.pid, record.born = process.pid, now - process.age_s
+        record.due = None
+        if now - record.born >= HEALTHY_S:
+            record.short_lives, record.trouble_since, record.first = 0, None, None
+
+    def judge(self, death: Death, report: Report, now: float) -> Again | Finished | GiveUp[Report]:
+        """Decide about one death.
+
+        Args:
+            report: whatever describes this death; comes back with GiveUp.
+        """
+        record = self.records[death.name]
+        record.pid, record.born = 0, None
+        if death.exit_status == 0 and death.name.startswith("manager-"):
+            return Finished()
+        if death.exit_status == 0:
+            return self._again(record, ORDERLY_S, now)
+        if death.exit_status == USER_FAULT:
+            return GiveUp(death.name, report, record.short_lives + 1)
+        if death.lived_s >= HEALTHY_S:
+            record.short_lives, record.trouble_since, record.first = 0, now, report
+            return self._again(record, 0.0, now)
+        record.short_lives += 1
+        if record.trouble_since is None:
+            record.trouble_since, record.first = now, report
+        if record.short_lives > len(DELAYS_S):
+            return self._first_cause(death.name, report)
+        return self._again(record, DELAYS_S[record.short_lives - 1], now)
+
+    def _again(self, record: _Record[Report], delay_s: float, now: float) -> Again:
+        record.due = now + delay_s
+        return Again(delay_s)
+
+    def _first_cause(self, name: str, report: Report) -> GiveUp[Report]:
+        troubles = [
+            (record.trouble_since, in_order(other), other, record.first)
+            for other, record in self.records.items()
+            if record.trouble_since is not None and record.first is not None
+        ]
+        _, _, culprit, first = min(troubles, key=lambda trouble: trouble[:2])
+        return GiveUp(culprit, report if culprit == name else first, self.records[culprit].short_lives)
+
+    def due(self, now: float) -> list[str]:
+        """Who is to be started now; asked again, they are named again until they are seen alive or `started`."""
+        return sorted((name for name, record in self.records.items() if _past(record.due, now)), key=in_order)
+
+    def started(self, name: str) -> None:
+        """It was started, or somebody else did; whatever is seen dead from now on is another death."""
+        record = self.records[name]
+        record.due, record.pid, record.born = None, 0, None
+        record.restarts += 1
+
+    def next_due(self) -> float | None:
+        """When `due` will name somebody; None: nobody waits."""
+        return min((record.due for record in self.records.values() if record.due is not None), default=None)
+
+    def stored(self, now: float, unix: float) -> dict[str, dict[str, Any]]:
+        """What outlives a killed watch, and what `rlctl status` shows: by process name."""
+        return {
+            name: {
+                "restarts": record.restarts,
+                "short_lives": record.short_lives,
+                "next_start": None if record.due is None else unix + record.due - now,
+            }
+            for name, record in self.records.items()
+            if record.restarts or record.due is not None
+        }
+
+    def restore(self, stored: Mapping[str, Mapping[str, Any]], now: float) -> None:
+        """Go on from what `stored` said. Whoever waited is started at once."""
+        for name, values in stored.items():
+            due = None if values["next_start"] is None else now
+            self.records[name] = _Record(
+                restarts=int(values["restarts"]), short_lives=int(values["short_lives"]), due=due
+            )
+
+
+def _past(due: float | None, now: float) -> bool:
+    return due is not None and now >= due

@@ -1,0 +1,104 @@
+"""Runs of small fake roles below the real supervisor, in a state folder of the test's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rlctl.backends.base import Applied, Process
+from rlctl.backends.local import LocalBackend
+from rlctl.errors import BackendUnreachable
+from rlctl.plan import Plan, RolePlan
+from rlctl.render import documents
+from rlctl.spec.base import Role
+
+FAKES = Path(__file__).parent / "fakes"
+
+
+def role_plan(role: Role, replicas: int = 1, behaviour: Mapping[str, Any] | None = None) -> RolePlan:
+    run_file = {"role": role, "behaviour": dict(behaviour or {})}
+    digest = sha256(json.dumps(run_file).encode()).hexdigest()[:12]
+    return RolePlan(role, replicas, cpu=1.0, memory_mib=64.0, gpu=0, threads=1, run_file=run_file, hash=digest)
+
+
+@dataclass
+class Machine:
+    """One host user."""
+
+    backend: LocalBackend = field(default_factory=LocalBackend)
+    storage: str | None = None
+    applied: set[str] = field(default_factory=set)
+
+    def plan(self, run: str, roles: Iterable[RolePlan], live: Mapping[str, Any] | None = None) -> Plan:
+        uid = self.backend.place(run, self.storage).uid
+        return Plan(run, uid, "0.0", "local", tuple(roles), dict(live or {"stop": {}}), str(FAKES))
+
+    def up(self, run: str, *roles: RolePlan, live: Mapping[str, Any] | None = None) -> list[Applied]:
+        """`rlctl up` of a plan that holds these roles."""
+        place = self.backend.place(run, self.storage)
+        plan = self.plan(run, roles, live)
+        if plan.uid != place.uid:  # a new run: both were minted
+            plan = Plan(run, place.uid, "0.0", "local", plan.roles, plan.live, plan.code_path)
+        made = documents(plan, layout=place.layout, sockets=place.sockets, python=sys.executable)
+        self.applied.add(run)
+        spec = {"run": run, "storage": {"path": self.storage}, "roles": {role.role: {} for role in plan.roles}}
+        return list(self.backend.apply(plan, made, spec))
+
+    def processes(self, run: str) -> dict[str, Process]:
+        return {f"{process.role}/{process.index}": process for process in self.backend.processes(run)}
+
+    def pids(self, run: str) -> dict[str, int]:
+        """Live replicas."""
+        return {name: process.pid for name, process in self.processes(run).items() if process.pid}
+
+    def phase(self, run: str) -> str:
+        found = self.backend.find(run)
+        assert found is not None
+        return found.phase
+
+    def supervisor_pid(self, run: str) -> int:
+        return int((self.backend.place(run).layout.run / "supervisord.pid").read_text())
+
+    def survivors(self) -> list[int]:
+        """Processes of this machine's runs, the supervisors too, whoever their parent is."""
+        state = os.environ["XDG_STATE_HOME"], os.environ["XDG_RUNTIME_DIR"]
+        found = []
+        for process in psutil.process_iter(["cmdline", "status"]):
+            words = " ".join(process.info["cmdline"] or [])
+            if any(folder in words for folder in state) and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        return found
+
+    def clean(self) -> None:
+        for run in self.applied:
+            try:
+                list(self.backend.delete(run, volumes=False, grace_s=2.0))
+            except Exception as error:
+                print(f"down {run}: {error!r}")
+        for pid in self.survivors():
+            os.kill(pid, signal.SIGKILL)
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 40.0) -> None:
+    """Wait, with a bound and a reason; somebody who does not listen yet is waited for, too."""
+    deadline = time.monotonic() + timeout_s
+
+    def holds() -> bool:
+        try:
+            return condition()
+        except BackendUnreachable:
+            return False
+
+    while not holds():
+        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
+        time.sleep(0.1)

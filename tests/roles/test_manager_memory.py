@@ -1,0 +1,132 @@
+"""What outlives a manager, and what a full or damaged disk does to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlctl_agents.roles.events import Events, JsonLines, Lines
+from rlctl_agents.roles.files import create_file, replace_file
+from rlctl_agents.roles.matches import Evaluation
+from rlctl_agents.roles.progress import HISTORY, LINEAGES, Damaged, Progress, Shelf, load_books, next_term, read_term
+from tests.roles.world import ref
+
+
+def test_each_start_of_a_manager_has_a_higher_term(tmp_path: Path) -> None:
+    assert [next_term(tmp_path, 0) for _ in range(3)] == [1, 2, 3]
+    assert next_term(tmp_path, 41) == 42, "generations know of later managers than the counter"
+    assert read_term(tmp_path) == 42
+
+
+def test_a_damaged_term_is_not_counted_from_nothing(tmp_path: Path) -> None:
+    (tmp_path / "term").write_text("")
+    with pytest.raises(Damaged, match="holds no number"):
+        next_term(tmp_path, 0)
+
+
+def test_every_learner_boot_opens_one_lineage() -> None:
+    progress = Progress()
+    assert [progress.open_lineage("main", boot) for boot in ("a", "a", "b", "a")] == [1, 1, 2, 1]
+    assert progress.open_lineage("exploiter", "c") == 1
+    for number in range(LINEAGES):
+        progress.open_lineage("main", f"x{number}")
+    assert len(progress.lineage_of) == LINEAGES
+    assert progress.open_lineage("main", "late") == LINEAGES + 3
+
+
+def measured(rows: int) -> Evaluation:
+    return Evaluation(rows / 10, 0.0, 0.0, 0.0, 5, "greedy", ref(rows), rows, rows / 100, 1.0, 0.0)
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
+    progress = Progress()
+    for rows in range(HISTORY + 500):
+        progress.measured(measured(rows))
+    assert len(progress.history) <= HISTORY
+    assert progress.history[0][0] == 0
+    assert progress.history[-1][0] == HISTORY + 499
+    assert [point[0] for point in progress.history] == sorted(point[0] for point in progress.history)
+
+
+def test_progress_is_found_again(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    shelf.progress.wall_s = 12.5
+    shelf.progress.measured(measured(640))
+    shelf.progress.open_lineage("main", "a")
+    assert shelf.save_progress(durable=True)
+    assert Shelf(tmp_path).progress == shelf.progress
+
+
+def test_damaged_progress_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "progress.json").write_text('{"format": 1, "wall')
+    with pytest.raises(Damaged, match=r"progress\.json"):
+        Shelf(tmp_path)
+
+
+def test_damaged_books_begin_anew(tmp_path: Path) -> None:
+    (tmp_path / "ledger.json").write_bytes(b"\x00" * 50)
+    assert load_books(tmp_path).leases.holders == []
+
+
+def test_what_cannot_be_stored_is_said_and_does_no_harm(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    assert shelf.save_progress(durable=False)
+    before = (tmp_path / "progress.json").read_bytes()
+    (tmp_path / "progress.json").unlink()
+    (tmp_path / "progress.json").mkdir()
+    shelf.progress.wall_s = 99
+    assert not shelf.save_progress(durable=True)
+    assert "progress.json" in shelf.failure
+    (tmp_path / "progress.json").rmdir()
+    assert shelf.save_progress(durable=True)
+    assert shelf.failure == ""
+    assert before != (tmp_path / "progress.json").read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["progress.json"], "nothing half-written stays"
+
+
+def test_a_file_is_created_once(tmp_path: Path) -> None:
+    assert create_file(tmp_path / "x", b"one")
+    assert not create_file(tmp_path / "x", b"two")
+    assert (tmp_path / "x").read_bytes() == b"one"
+    replace_file(tmp_path / "x", b"three")
+    assert (tmp_path / "x").read_bytes() == b"three"
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_events_are_numbered_over_all_managers(tmp_path: Path) -> None:
+    first = Events(tmp_path / "events.jsonl", lambda: 1.7e9)
+    first.add("lease", "actor 3 joined", index=3)
+    first.add("gone", "actor 3 ended")
+    second = Events(tmp_path / "events.jsonl", lambda: 1.7e9)
+    second.add("start", "manager started")
+    assert [event["n"] for event in second.since(0)[0]] == [3]
+    assert second.since(3) == ([], 3)
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [line["n"] for line in lines] == [1, 2, 3]
+    assert lines[0] == {"n": 1, "time": 1.7e9, "kind": "lease", "text": "actor 3 joined", "index": 3}
+
+
+def test_a_line_that_a_power_cut_left_open_does_not_swallow_the_next(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_bytes(b'{"n": 4}\n{"n": 5, "te')
+    events = Events(tmp_path / "events.jsonl", lambda: 0.0)
+    events.add("start", "again")
+    last = JsonLines(tmp_path / "events.jsonl").last()
+    assert last is not None
+    assert last["n"] == 5
+
+
+def test_events_go_on_when_the_file_cannot_be_written(tmp_path: Path) -> None:
+    events = Events(tmp_path / "absent" / "events.jsonl", lambda: 0.0)
+    events.add("start", "here")
+    assert len(events.since(0)[0]) == 1
+    assert "events.jsonl" in events.failure
+
+
+def test_lines_of_other_processes_are_bounded_and_numbered() -> None:
+    lines = Lines(remembered=3)
+    lines.add(["a", "b"])
+    lines.add(["c", "d"])
+    assert lines.since(0) == (["b", "c", "d"], 4)
+    assert lines.since(3) == (["d"], 4)

@@ -1,0 +1,84 @@
+"""New weights to the modelpool, over the real wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rlctl_agents.roles import publisher as module
+from rlctl_agents.roles.publisher import Publisher
+from rlctl_agents.types.experience import ModelRef
+from tests.roles.chain import opened_wire, private_folder
+from tests.roles.fakes import Pool, wait_until
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with private_folder() as folder:
+        yield folder
+
+
+@contextmanager
+def published(folder: Path, *, every_version: bool = False) -> Iterator[Publisher]:
+    with opened_wire() as wire:
+        one = Publisher(
+            wire, "learner", pools=lambda: {0: {"rpc": f"ipc://{folder}/pool"}}, term=lambda: 6,
+            every_version=every_version,
+        )  # fmt: skip
+        one.start()
+        try:
+            yield one
+        finally:
+            one.close()
+
+
+def ref(version: int) -> ModelRef:
+    return ModelRef("main", 1, version)
+
+
+def test_weights_reach_the_pool_with_their_checksum_and_our_term(folder: Path) -> None:
+    with Pool(folder) as pool, published(folder) as publisher:
+        publisher.put(ref(3), b"weights")
+        wait_until(lambda: publisher.newest == ref(3), "the put")
+        assert pool.models[ref(3)][1] == b"weights"
+        assert pool.puts[0].term == 6
+        assert not pool.puts[0].keep
+
+
+def test_weights_that_wait_give_way_to_newer_ones(folder: Path) -> None:
+    with published(folder) as publisher:
+        publisher.put(ref(1), b"1")
+        publisher.put(ref(2), b"2")
+        publisher.put(ref(3), b"3")
+        with Pool(folder) as pool:
+            wait_until(lambda: publisher.newest == ref(3), "the put")
+            assert [put.ref.version for put in pool.puts] == [3]
+
+
+def test_in_lock_step_no_version_is_left_out(folder: Path) -> None:
+    with published(folder, every_version=True) as publisher:
+        publisher.put(ref(1), b"1")
+        publisher.put(ref(2), b"2")
+        with Pool(folder) as pool:
+            wait_until(lambda: publisher.newest == ref(2), "the puts")
+            assert [put.ref.version for put in pool.puts] == [1, 2]
+
+
+def test_a_pool_that_was_started_anew_gets_the_weights_again(folder: Path) -> None:
+    with published(folder) as publisher:
+        with Pool(folder) as pool:
+            publisher.put(ref(1), b"1")
+            wait_until(lambda: bool(pool.puts), "the put")
+        with Pool(folder, boot="pool2") as pool:
+            wait_until(lambda: bool(pool.puts), "another put", timeout_s=3 * module.LOOK_S + module.PUT_S)
+            assert pool.models[ref(1)][1] == b"1"
+
+
+def test_packing_is_not_worth_it_while_the_last_weights_wait(folder: Path) -> None:
+    with Pool(folder), published(folder) as publisher:
+        assert publisher.wants()
+        publisher.put(ref(1), b"1")
+        wait_until(publisher.wants, "the put to be taken")

@@ -1,0 +1,138 @@
+"""Lock-step: equal seeds give equal bits, whoever is late."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlctl.spec.schema import Network
+from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.models.weights import digest
+from rlctl_agents.roles.assembler import LockStep
+from rlctl_agents.roles.intake import Intake
+from rlctl_agents.roles.learning import Learning
+from rlctl_agents.roles.rollout import NotTogether
+from rlctl_agents.types.experience import ModelRef
+from tests.roles.chain import (
+    Store,
+    make_env,
+    make_rollout,
+    opened_wire,
+    private_folder,
+    receiver_at,
+    schema_of,
+    sender_to,
+    settings,
+    weights_of,
+)
+
+ACTORS, ENVS, UPDATES = 3, 2, 7
+CONFIG = settings(lr=0.05)
+MLP, LSTM = Network(hidden=[8]), Network(hidden=[8], core="lstm", width=8)
+
+
+class Late:
+    """Delays every call of something by a few milliseconds, at random."""
+
+    def __init__(self, inner: Any, chance: random.Random, methods: tuple[str, ...], at_most_s: float) -> None:
+        self._inner = inner
+        for name in methods:
+            setattr(self, name, self._late(getattr(inner, name), chance, at_most_s))
+
+    def _late(self, call: Any, chance: random.Random, at_most_s: float) -> Any:
+        def later(*arguments: Any, **named: Any) -> Any:
+            time.sleep(chance.random() * at_most_s)
+            return call(*arguments, **named)
+
+        return later
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def act(folder: Path, store: Any, index: int, name: str, network: Network, late: int, stop: threading.Event) -> None:
+    chance = random.Random(late * 100 + index)
+    env = make_env(name, ENVS)
+    slow = Late(env, chance, ("step",), 0.001 * (1 + 2 * (index == late % ACTORS)))
+    with opened_wire() as wire:
+        sender = sender_to(wire, folder, schema_of(CONFIG, network, env.spaces), f"actor{index}")
+        rollout = make_rollout(
+            slow, CONFIG, network, store, sender, index=index, lock_step=True,
+            keep_going=lambda: not stop.is_set(), sleep=stop.wait,
+        )  # fmt: skip
+        while not stop.is_set():
+            rollout.step()
+
+
+def run(name: str, network: Network, late: int) -> tuple[list[str], list[np.ndarray]]:
+    """Digest of the weights after every update, and the versions behind the rows of every batch."""
+    chance = random.Random(late)
+    env = make_env(name, ENVS)
+    schema, streams = schema_of(CONFIG, network, env.spaces), ACTORS * ENVS * env.spaces.seats
+    learning = Learning(
+        Impala(CONFIG, network, env.spaces, seed=9),
+        policy="main",
+        lineage=1,
+        device=torch.device("cpu"),
+        lock_step=True,
+    )
+    store, stop = Store(), threading.Event()
+    store.put(learning.ref, learning.weights())
+    source = Late(store, chance, ("newer", "exact"), 0.002)
+    with private_folder() as folder, opened_wire() as wire:
+        receiver = receiver_at(wire, folder, schema, budget_rows=2 * streams * CONFIG.segment_steps)
+        columns = [learning.allocate(schema, streams) for _ in range(2)]
+        intake = Intake(receiver, LockStep(schema, streams), columns, learning.ref)
+        actors = [
+            threading.Thread(target=act, args=(folder, source, index, name, network, late, stop))
+            for index in range(ACTORS)
+        ]
+        try:
+            intake.start()
+            for actor in actors:
+                time.sleep(chance.random() * 0.02)
+                actor.start()
+            digests: list[str] = []
+            versions: list[np.ndarray] = []
+            while len(digests) < UPDATES:
+                batch = intake.take(10.0)
+                assert batch is not None, f"stands still after {len(digests)} updates"
+                time.sleep(chance.random() * 0.01)
+                versions.append(batch.version.copy())
+                learning.update(batch)
+                intake.give_back(batch, learning.ref)
+                data = learning.weights()
+                store.put(learning.ref, data)
+                digests.append(digest(data))
+        finally:
+            stop.set()
+            for actor in actors:
+                actor.join(5.0)
+            intake.close()
+    return digests, versions
+
+
+@pytest.mark.parametrize(("name", "network"), [("Mixed", MLP), ("Duel", LSTM)])
+def test_equal_seeds_give_bit_equal_weights_whoever_is_late(name: str, network: Network) -> None:
+    first, versions = run(name, network, late=0)
+    second, _ = run(name, network, late=1)
+    assert first == second
+    assert len(set(first)) == UPDATES, "every update changed the weights"
+    for number, batch in enumerate(versions):
+        assert (batch == max(0, number - 1)).all(), "segment k is chosen with version max(0, k - 1)"
+
+
+def test_lock_step_refuses_seats_that_act_in_turn() -> None:
+    store = Store()
+    env = make_env("Turns", 2)
+    store.put(ModelRef("main", 1, 0), weights_of(CONFIG, MLP, env.spaces, seed=1))
+    rollout = make_rollout(env, CONFIG, MLP, store, sender=None, lock_step=True)
+    with pytest.raises(NotTogether, match="sync: true needs"):
+        rollout.step()

@@ -1,0 +1,228 @@
+"""Actor, learner and evaluator as they run, in threads, with a small manager and modelpool over the real wire."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl.spec.layout import Layout
+from rlctl.spec.schema import Spec
+from rlctl_agents.envs.base import EnvError
+from rlctl_agents.roles import actor, evaluator, learner
+from rlctl_agents.roles.process import UserFault
+from rlctl_agents.types.control import Match, Quota
+from rlctl_agents.types.experience import ModelRef
+from tests.roles.chain import private_folder
+from tests.roles.fakes import Manager, Pool, process_of, running, wait_until
+
+NEWEST = ModelRef("main", -1, -1)
+
+
+def spec_of(**changes: Any) -> Spec:
+    return Spec.model_validate(
+        {
+            "run": "test",
+            "env": {"id": "tests.envs.tiny:Mixed"},
+            "algorithm": {"name": "impala", "segment_steps": 5, "batch_rows": 40, "max_lag_versions": 100},
+            "model": {"hidden": [8]},
+            "roles": {"actor": {"envs": 4}},
+            **changes,
+        }
+    )
+
+
+SPEC = spec_of()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with private_folder() as folder:
+        Layout(folder).make()
+        yield folder
+
+
+@pytest.fixture
+def manager(folder: Path) -> Iterator[Manager]:
+    with Manager(folder) as manager:
+        manager.matches["actor"] = Match(1, {0: NEWEST}, (0,), 7)
+        yield manager
+
+
+@pytest.fixture
+def pool(folder: Path) -> Iterator[Pool]:
+    with Pool(folder) as pool:
+        yield pool
+
+
+def consumed(manager: Manager) -> float:
+    report = manager.newest("learner")
+    return report.counters.get("consumed_rows", 0.0) if report is not None else 0.0
+
+
+def test_actor_learner_and_evaluator_train_measure_save_and_account_for_every_row(
+    folder: Path, manager: Manager, pool: Pool
+) -> None:
+    learns = process_of("learner", manager, SPEC, volume=folder)
+    acts, measures = process_of("actor", manager, SPEC), process_of("evaluator", manager, SPEC)
+    with (
+        running(learner.main, learns) as learner_raised,
+        running(evaluator.main, measures) as evaluator_raised,
+        running(actor.main, acts) as actor_raised,
+    ):
+        wait_until(lambda: consumed(manager) >= 400, "ten updates")
+        manager.checkpoint = 4
+        wait_until(lambda: bool(manager.commits), "the generation")
+        assert pool.newest is not None
+        manager.matches["evaluator"] = Match(2, {0: pool.newest}, (), 11, quota=Quota(6, "sample"))
+        wait_until(lambda: bool(manager.results), "the evaluation")
+        manager.matches["evaluator"] = None
+    assert (learner_raised, actor_raised, evaluator_raised) == ([], [], [])
+
+    result = manager.results[0]
+    assert (result.match, result.mode, len(result.returns)) == (2, "sample", 6)
+    assert set(result.lengths) == {5}
+
+    last = {role: manager.newest(role) for role in ("actor", "learner")}
+    assert last["actor"] is not None
+    assert last["learner"] is not None
+    (sent,) = last["actor"].sent.values()
+    (account,) = last["learner"].accounts.values()
+    assert sent.produced == sent.sent + sent.dropped
+    assert last["actor"].pending == 0
+    decided = account.consumed + account.stale + account.fenced + account.invalid
+    assert account.received == decided + account.queued
+    assert account.consumed == last["learner"].counters["consumed_rows"] > 400
+    assert last["learner"].counters["updates"] * 40 == account.consumed
+    assert last["learner"].histograms["lag_versions"].total >= 0
+    assert {"loss.entropy", "grad_norm", "lr", "queue_rows"} <= last["learner"].gauges.keys()
+    wanted = {"env_steps", "agent_steps", "frames", "episodes", "env_seconds", "inference_seconds"}
+    assert wanted | {"wait_credit_seconds", "wait_model_seconds", "cpu_seconds"} <= last["actor"].counters.keys()
+
+    ordered, final = (commit.generation for commit in manager.commits)
+    assert (ordered.number, final.number) == (4, 5), "an orderly stop saves once more"
+    assert final.rows == account.consumed
+    part = Layout(folder).checkpoints / final.parts["learner"]
+    assert hashlib.sha256(part.read_bytes()).hexdigest() == final.sha256["learner"]
+
+
+def test_a_second_learner_goes_on_from_the_newest_generation_and_fences_what_was_made_before(
+    folder: Path, manager: Manager, pool: Pool
+) -> None:
+    acts = process_of("actor", manager, SPEC)
+    with running(actor.main, acts) as raised:
+        with running(learner.main, process_of("learner", manager, SPEC, volume=folder)):
+            wait_until(lambda: consumed(manager) >= 400, "ten updates")
+        rows, version = manager.commits[-1].generation.rows, manager.commits[-1].generation.ref.version
+        assert rows >= 400
+        manager.next_lineage = 2
+        second = process_of("learner", manager, SPEC, volume=folder)
+        with running(learner.main, second):
+            wait_until(lambda: pool.newest is not None and pool.newest.lineage == 2, "the new lineage")
+            wait_until(lambda: consumed(manager) >= 200, "updates of the second learner")
+    assert raised == []
+    assert min(ref.version for ref in pool.models if ref.lineage == 2) == version
+    assert manager.commits[-1].generation.rows == rows + consumed(manager)
+
+
+def test_a_learner_whose_newest_generation_is_damaged_goes_on_from_the_one_before(
+    folder: Path, manager: Manager, pool: Pool
+) -> None:
+    with running(actor.main, process_of("actor", manager, SPEC)):
+        with running(learner.main, process_of("learner", manager, SPEC, volume=folder)):
+            wait_until(lambda: consumed(manager) >= 80, "updates")
+            manager.checkpoint = 1
+            wait_until(lambda: bool(manager.commits), "a generation")
+            seen = consumed(manager)
+            wait_until(lambda: consumed(manager) > seen, "more updates")
+        older, newer = manager.commits[0].generation, manager.commits[-1].generation
+        assert newer.rows > older.rows
+        damaged = Layout(folder).checkpoints / newer.parts["learner"]
+        damaged.write_bytes(damaged.read_bytes()[:-1])
+        manager.next_lineage = 2
+        with running(learner.main, process_of("learner", manager, SPEC, volume=folder)):
+            wait_until(lambda: pool.newest is not None and pool.newest.lineage == 2, "the new lineage")
+    assert min(ref.version for ref in pool.models if ref.lineage == 2) == older.ref.version
+
+
+def test_a_learner_does_not_run_away_from_a_modelpool_that_is_gone(folder: Path, manager: Manager) -> None:
+    spec = spec_of(algorithm={"name": "impala", "segment_steps": 5, "batch_rows": 40, "max_lag_versions": 6})
+    learns = process_of("learner", manager, spec, volume=folder)
+    with running(learner.main, learns) as learner_raised, running(actor.main, process_of("actor", manager, spec)):
+        with Pool(folder) as pool:
+            wait_until(lambda: consumed(manager) >= 400, "ten updates")
+        wait_until(lambda: learns.metrics.values().counters["wait_model_seconds"] > 0.5, "the learner to wait")
+        reached = pool.newest
+        assert reached is not None
+        report = manager.newest("learner")
+        assert report is not None
+        assert report.model is not None
+        assert report.model.version <= reached.version + 6
+        with Pool(folder, boot="pool2") as pool:
+            wait_until(lambda: consumed(manager) >= 40 * (reached.version + 10), "the learner to go on")
+    assert learner_raised == []
+
+
+@pytest.mark.parametrize(
+    ("role", "changes", "said"),
+    [
+        (actor, {"env": {"id": "NoSuchEnv-v0"}}, "NoSuchEnv"),
+        (actor, {"env": {"id": "no_such_module:Env"}}, "no_such_module"),
+        (evaluator, {"env": {"id": "NoSuchEnv-v0"}}, "NoSuchEnv"),
+        (actor, {"algorithm": {"name": "no_such_module:Algorithm"}}, "no_such_module"),
+    ],
+)
+def test_what_only_the_user_can_mend_ends_a_role_with_one_sentence(
+    role: Any, changes: dict[str, Any], said: str, folder: Path, manager: Manager
+) -> None:
+    name = role.__name__.rpartition(".")[2]
+    with pytest.raises(UserFault, match=said):
+        role.main(process_of(name, manager, spec_of(**changes)))
+
+
+def test_a_learner_that_is_to_have_a_gpu_where_there_is_none_says_so(folder: Path, manager: Manager) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    spec = spec_of(roles={"learner": {"gpu": 1}, "actor": {"envs": 4}})
+    with pytest.raises(UserFault, match=r"roles.learner.gpu is 1, but there is no GPU"):
+        learner.main(process_of("learner", manager, spec, volume=folder))
+
+
+def test_an_environment_that_breaks_while_it_runs_ends_the_actor_with_where_it_happened(
+    folder: Path, manager: Manager, pool: Pool
+) -> None:
+    spec = spec_of(env={"id": "tests.roles.test_workers:Broken"})
+    acts = process_of("actor", manager, spec)
+    with (
+        running(learner.main, process_of("learner", manager, spec, volume=folder)),
+        pytest.raises(EnvError, match=r"NaN.*seed \d+, step 7"),
+    ):
+        actor.main(acts)
+
+
+class Broken:
+    """Gives NaN as its seventh reward."""
+
+    def __new__(cls) -> Any:
+        import gymnasium
+        import numpy as np
+
+        class Inner(gymnasium.Env[Any, Any]):
+            observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+            action_space = gymnasium.spaces.Discrete(2)
+            steps = 0
+
+            def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+                super().reset(seed=seed)
+                return np.zeros(1, np.float32), {}
+
+            def step(self, action: Any) -> Any:
+                self.steps += 1
+                return np.zeros(1, np.float32), float("nan") if self.steps == 7 else 0.0, False, False, {}
+
+        return Inner()

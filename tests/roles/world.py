@@ -1,0 +1,96 @@
+"""What tests of the manager share: a clock that is told the time, and a manager without sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rlctl.spec.layout import Layout
+from rlctl.spec.schema import Spec
+from rlctl_agents.roles.addresses import Addresses
+from rlctl_agents.roles.overseer import Clock, Overseer
+from rlctl_agents.types.control import Experience, Hello, Lease, Orders, Report
+from rlctl_agents.types.experience import Field, ModelRef, Schema
+from rlctl_agents.types.spaces import Box, Discrete, Spaces
+
+UID = "ab" * 16
+PATTERN = "ipc:///tmp/s/{role}-{index}.{channel}"
+
+
+class Time:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def boot(number: int) -> str:
+    return f"{number:016x}"
+
+
+def experience(steps: int = 20, seats: int = 1, width: int = 4) -> Experience:
+    fields = (Field("obs", "float32", (width,), "row+1"), Field("reward", "float32", (), "row"))
+    return Experience(Spaces(Box((width,), "float32"), Discrete(2), seats), Schema(steps, fields))
+
+
+def ref(version: int, lineage: int = 1) -> ModelRef:
+    return ModelRef("main", lineage, version)
+
+
+def spec(**sections: Any) -> Spec:
+    return Spec.model_validate({"run": "r", "env": {"id": "-"}, **sections})
+
+
+class Run:
+    """A run on disk; `manager` is its present manager."""
+
+    def __init__(self, folder: Path, **sections: Any) -> None:
+        self.time = Time()
+        self.layout = Layout(folder)
+        self.layout.make()
+        self.settings = spec(**sections)
+        self.managers = 0
+        self.manager = self.start()
+
+    def start(self) -> Overseer:
+        """Another life of the manager."""
+        self.managers += 1
+        self.manager = Overseer(
+            run="r", uid=UID, boot=boot(900 + self.managers), settings=self.settings, layout=self.layout,
+            addresses=Addresses(PATTERN, self.time), clock=Clock(self.time, lambda: 1.7e9 + self.time.now),
+        )  # fmt: skip
+        return self.manager
+
+    def join(self, role: str, number: int, prefer: int | None = 0, **values: Any) -> Lease:
+        """A process says hello."""
+        if role in ("actor", "evaluator"):
+            values.setdefault("experience", experience())
+        return self.manager.hello(Hello(role, boot(number), prefer, UID, **values))
+
+    def report(self, role: str, number: int, **values: Any) -> Orders:
+        """A process reports."""
+        values.setdefault("index", 0)
+        values.setdefault("term", self.manager.term)
+        return self.manager.report(Report(role=role, boot=boot(number), **values))
+
+    def learn(self, number: int, rows: int, version: int, lineage: int = 1, **values: Any) -> Orders:
+        """The learner reports, with batches of 100 rows."""
+        counters = {"consumed_rows": float(rows), "updates": rows / 100, **values.pop("counters", {})}
+        return self.report("learner", number, counters=counters, model=ref(version, lineage), **values)
+
+    def after(self, seconds: float, *alive: tuple[str, int]) -> None:
+        """Time passes; these processes report each second."""
+        end = self.time.now + seconds
+        while self.time.now < end:
+            self.time.now = min(self.time.now + 1.0, end)
+            for role, number in alive:
+                seen = self.manager.seen.get(boot(number))
+                self.manager.report(
+                    Report(role, 0 if seen is None else seen.index, boot(number), self.manager.term)
+                    if seen is None
+                    else seen
+                )
+            self.manager.turn()
