@@ -1,7 +1,7 @@
 """Stores the learning curve and the throughput of a run: `python benchmarks/curve.py RUN_FOLDER OUT_FOLDER`.
 
-Writes host.json (the machine), run.json (spec, totals, ledger), evaluations.csv, scalars.csv (every TensorBoard curve) and
-curve.svg. Needs the `bench` extra.
+Writes host.json (the machine), run.json (spec, totals, ledger), evaluations.csv, scalars.csv (every TensorBoard
+curve) and curve.svg. Needs the `bench` extra.
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-mpl.use("svg")
-mpl.rcParams["svg.hashsalt"] = "rlctl"  # the same figures give the same file
-from matplotlib import pyplot
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -28,7 +25,12 @@ REPOSITORY = Path(__file__).parent.parent
 def host_card() -> dict[str, Any]:
     """The machine that the figures belong to."""
     cpu = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ""
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        "",
     )
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     return {
@@ -68,15 +70,23 @@ def main(root: Path, out: Path) -> None:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["rows", "wall_s", "mean", "std", "min", "max", "episodes", "mode"])
         for e in evaluations:
-            table.writerow([e["rows"], round(e["wall_s"], 1), e["mean"], e["std"], e["min"], e["max"], e["episodes"], e["mode"]])
+            table.writerow(
+                [e["rows"], round(e["wall_s"], 1), e["mean"], e["std"], e["min"], e["max"], e["episodes"], e["mode"]]
+            )
     with (out / "scalars.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["tag", "unix_time", "rows", "value"])
-        table.writerows((tag, round(t, 1), rows, f"{v:.6g}") for tag, points in sorted(curves.items()) for t, rows, v in points)
+        table.writerows(
+            (tag, round(t, 1), rows, f"{v:.6g}") for tag, points in sorted(curves.items()) for t, rows, v in points
+        )
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    mpl.rcParams["svg.hashsalt"] = "rlctl"  # the same figures give the same file
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
     training = curves.get("return/train", [])
-    left.plot([rows for _, rows, _ in training], [value for _, _, value in training], label="training, last 100 episodes")
+    left.plot(
+        [rows for _, rows, _ in training], [value for _, _, value in training], label="training, last 100 episodes"
+    )
     left.errorbar(
         [e["rows"] for e in evaluations], [e["mean"] for e in evaluations], [e["std"] for e in evaluations],
         fmt="o", capsize=2, label=f"evaluator, {evaluations[-1]['mode']}",

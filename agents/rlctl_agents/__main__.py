@@ -70,4 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 if __name__ == "__main__":
     die_with_parent()
     limit_threads()
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # everything is stored and closed; taking torch to pieces would take seconds on a busy machine

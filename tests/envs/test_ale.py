@@ -11,6 +11,7 @@ import pytest
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
 from rlctl_agents import envs
 from rlctl_agents.envs import EnvRefused
 from rlctl_agents.types.spaces import Box, Discrete

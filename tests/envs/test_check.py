@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from rlctl_agents import envs
 from rlctl_agents.envs import EnvError
 from rlctl_agents.envs.check import check_env, sample
 from rlctl_agents.types.experience import Arrays, Decisions
 from rlctl_agents.types.spaces import Discrete
-
 from tests.envs.tiny import Duel, Turns
 
 FAMILIES: list[tuple[str, dict[str, Any], int]] = [

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
+
 from rlctl_agents import envs
 from rlctl_agents.envs import EnvError, EnvRefused
 from rlctl_agents.envs.gymnasium import Batched, Singles

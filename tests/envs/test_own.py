@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from rlctl_agents import envs
 from rlctl_agents.envs import EnvError, EnvRefused
-
 from tests.envs.tiny import Duel, Turns
 
 HERE = __name__

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from rlctl_agents.roles import probe
 from rlctl_agents.types.control import Experience
 from rlctl_agents.types.spaces import Box, Discrete

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+
+from rlctl.spec.schema import Spec
 from rlctl_agents import envs
 from rlctl_agents.envs import Env
 from rlctl_agents.envs.check import check_env
-
-from rlctl.spec.schema import Spec
 
 SCAFFOLD = Path(__file__).parents[2] / "templates" / "init"
 DOWN, UP = 1, 3

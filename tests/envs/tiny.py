@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+
 from rlctl_agents.types.experience import Arrays, Decisions
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 

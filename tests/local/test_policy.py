@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlctl.backends.local.policy import Again, Death, Finished, GiveUp, Policy, Seen
+from rlctl.backends.local.policy import Again, Death, GiveUp, Policy, Seen
 
 
 class Bench:
@@ -77,10 +77,10 @@ def test_exit_code_3_gives_up_at_once() -> None:
     assert bench.die("actor-1", 3, "no such environment") == GiveUp("actor-1", "no such environment", 1)
 
 
-def test_exit_0_of_the_manager_finishes_the_run() -> None:
+def test_a_manager_that_was_asked_to_leave_is_started_again() -> None:
     bench = Bench("manager-0", "actor-0")
     bench.pass_time(1.0)
-    assert bench.die("manager-0", 0) == Finished()
+    assert bench.die("manager-0", 0) == Again(5.0)
 
 
 def test_a_crash_of_the_manager_is_a_crash_like_any_other() -> None:

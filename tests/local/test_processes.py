@@ -200,7 +200,7 @@ def test_the_run_is_finished_when_the_manager_ends_in_good_order(machine: Machin
     machine.up("one", role_plan("manager"), role_plan("learner"), role_plan("actor", 2))
     until(lambda: machine.backend.control("one", "POST", "/stop") == {"ok": True}, "the manager")
     until(lambda: machine.phase("one") == "finished", "the end of the run")
-    assert not machine.survivors()
+    until(lambda: not machine.survivors(), "the supervisor to be gone")
     assert "actor-1 ends" in read_log(machine, "one", "actor-1"), "the others were ended in good order"
     assert {process.state for process in machine.backend.processes("one")} == {"exited"}
 
@@ -234,6 +234,23 @@ def test_down_ends_everything_keeps_the_data_and_up_goes_on_with_the_same_uid(ma
     list(machine.backend.delete("one", volumes=True, grace_s=1))
     assert not root.exists()
     assert machine.backend.find("one") is None
+
+
+def test_up_repairs_what_an_interrupted_down_left(machine: Machine) -> None:
+    roles = role_plan("manager"), role_plan("learner"), role_plan("actor", 2)
+    machine.up("one", *roles)
+    until(lambda: "actor-1 starts" in read_log(machine, "one", "actor-1"), "the last actor")
+    down = machine.backend.delete("one", volumes=False, grace_s=5)
+    assert next(down) == Applied("actor/0", "removed")
+    down.close()  # type: ignore[attr-defined]
+    assert set(machine.pids("one")) == {"manager/0", "learner/0"}
+
+    again = whats(machine.up("one", *roles))
+    assert again == {
+        "watch": "restarted", "actor/0": "restarted", "actor/1": "restarted",
+        "manager/0": "unchanged", "learner/0": "unchanged",
+    }  # fmt: skip
+    assert len(machine.pids("one")) == 4
 
 
 def test_a_deaf_process_is_killed_after_its_grace(machine: Machine) -> None:

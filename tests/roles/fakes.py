@@ -73,7 +73,7 @@ class Manager:
         self.known = True
         self.stop = False
         self.checkpoint = 0
-        self.index = 0
+        self.index: int | None = 0  # None: as the name of the process asks
         self.matches: dict[str, Match | None] = {}
         self.experience: Experience | None = None
         self.generations: tuple[Generation, ...] = ()
@@ -111,7 +111,7 @@ class Manager:
         self.known = True
         self.experience = hello.experience or self.experience
         lease = Lease(
-            index=self.index,
+            index=(hello.prefer or 0) if self.index is None else self.index,
             term=self.term,
             manager=self.boot,
             report_every_s=0.05,

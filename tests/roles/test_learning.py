@@ -43,11 +43,13 @@ def batch_for(learning: Learning, version: int = 0) -> Columns:
 def test_an_update_moves_the_weights_and_counts_versions_and_rows() -> None:
     learning = fresh()
     before = learning.weights()
-    updated = learning.update(batch_for(learning))
+    columns = batch_for(learning)
+    updated = learning.update(columns)
     assert updated.finite
     assert learning.weights() != before
     assert learning.ref == ModelRef("main", 3, 1)
-    assert learning.consumed_rows == 20
+    assert 0 < learning.consumed_rows < columns.version.size
+    assert learning.consumed_rows == columns.fields["valid"].sum(), "a row after an episode's end is no agent step"
     assert {"total", "grad_norm", "lr", "entropy"} <= updated.values.keys()
 
 
@@ -101,13 +103,13 @@ def test_a_learner_restored_from_its_state_goes_on_bit_by_bit_in_the_next_lineag
     again = batch_for(other)
     assert other.restore(data) == ""
     assert other.ref == ModelRef("main", 3, 1)
-    assert other.consumed_rows == 20
+    assert other.consumed_rows == columns.fields["valid"].sum()
     other.update(again)
     assert other.weights() == one.weights()
 
 
-def test_the_budget_leaves_half_of_the_lag_for_rows_at_the_actors() -> None:
-    assert budget_rows(640, 8) == 4 * 640
+def test_the_budget_is_what_can_be_learned_from_before_it_is_stale() -> None:
+    assert budget_rows(640, 8) == 8 * 640
     assert budget_rows(640, 0) == 2 * 640
 
 

@@ -177,7 +177,7 @@ FINE = Facts(now_s=500, live={"learner": 1, "actor": 4, "modelpool": 1}, started
 @pytest.mark.parametrize(
     ("change", "text", "command"),
     [
-        ({"silent": {"actor/3": SILENT_S}}, "actor/3 has said nothing for 5 s", "rlctl logs actor/3"),
+        ({"silent": {"actor/3": SILENT_S}}, "actor/3 has said nothing for 8 s", "rlctl logs actor/3"),
         ({"idle_s": NO_UPDATE_S}, "no update for 30 s although 4 actors run", "rlctl logs learner"),
         ({"idle_s": 31, "started": False}, "nothing was learned in 31 s although 4", "rlctl logs learner"),
         ({"live": {"actor": 4, "modelpool": 1}}, "no learner has reported for 60 s", "rlctl logs learner"),

@@ -25,7 +25,7 @@ class Taker:
         self.blocks: list[dict[str, Any]] = []
         self.polls: list[float] = []
 
-    def ready(self) -> bool:
+    def reserve(self, rows: int) -> bool:
         return self.room > 0
 
     def offer(self, **block: Any) -> bool:

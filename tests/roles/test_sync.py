@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -19,6 +24,7 @@ from rlctl_agents.roles.assembler import LockStep
 from rlctl_agents.roles.intake import Intake
 from rlctl_agents.roles.learning import Learning
 from rlctl_agents.roles.rollout import NotTogether
+from rlctl_agents.types.control import Match
 from rlctl_agents.types.experience import ModelRef
 from tests.roles.chain import (
     Store,
@@ -32,6 +38,7 @@ from tests.roles.chain import (
     settings,
     weights_of,
 )
+from tests.roles.fakes import RUN, Manager, Pool, wait_until
 
 ACTORS, ENVS, UPDATES = 3, 2, 7
 CONFIG = settings(lr=0.05)
@@ -136,3 +143,66 @@ def test_lock_step_refuses_seats_that_act_in_turn() -> None:
     rollout = make_rollout(env, CONFIG, MLP, store, sender=None, lock_step=True)
     with pytest.raises(NotTogether, match="sync: true needs"):
         rollout.step()
+
+
+SPEC = {
+    "run": "sync",
+    "sync": True,
+    "seed": 5,
+    "env": {"id": "CartPole-v1"},
+    "algorithm": {"name": "impala", "segment_steps": 5, "batch_rows": 40},
+    "model": {"hidden": [16]},
+    "roles": {"actor": {"envs": 4, "replicas": 2}},
+}
+VERSIONS = 40
+
+
+def run_processes(stops: int) -> list[str]:
+    """Checksums of the first versions of a learner and two actors, each frozen for a while now and then."""
+    chance = random.Random(stops)
+    with private_folder() as folder:
+        for name in ("checkpoints", "run"):
+            (folder / name).mkdir()
+        with Manager(folder) as manager, Pool(folder) as pool:
+            manager.index = None
+            manager.matches["actor"] = Match(1, {0: ModelRef("main", -1, -1)}, (0,), 0)
+            processes = [start(folder, manager, role, index) for role, index in ROLES]
+            try:
+                for number in range(VERSIONS):
+                    wait_until(lambda: len(pool.puts) > number, f"version {number}", timeout_s=60)  # noqa: B023
+                    frozen = chance.choice(processes)
+                    frozen.send_signal(signal.SIGSTOP)
+                    time.sleep(chance.random() * 0.05)
+                    frozen.send_signal(signal.SIGCONT)
+            finally:
+                for process in processes:
+                    process.terminate()
+                codes = [process.wait(20) for process in processes]
+            assert codes == [0, 0, 0]
+            return [put.sha256 for put in pool.puts[:VERSIONS]]
+
+
+ROLES = [("learner", 0), ("actor", 0), ("actor", 1)]
+
+
+def start(folder: Path, manager: Manager, role: str, index: int) -> subprocess.Popen[bytes]:
+    run_file = folder / f"{role}.json"
+    header = {"rlctl": "0.1.0", "format": 1, "run": "sync", "uid": RUN, "role": role}
+    run_file.write_text(json.dumps({**header, "spec": SPEC}))
+    repository = Path(__file__).parents[2]
+    path = os.pathsep.join([str(repository / "agents"), str(repository)])
+    return subprocess.Popen(
+        [
+            sys.executable, "-m", "rlctl_agents", role, "--name", f"{role}-{index}", "--run-file", str(run_file),
+            "--manager", manager.address, "--probe", f"unix:{folder}/{role}-{index}.probe", "--volume", str(folder),
+        ],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.mark.processes
+def test_processes_in_lock_step_make_bit_equal_weights_though_they_are_frozen_at_random() -> None:
+    first, second = run_processes(stops=1), run_processes(stops=2)
+    assert len(set(first)) == VERSIONS
+    assert first == second

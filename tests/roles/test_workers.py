@@ -95,7 +95,7 @@ def test_actor_learner_and_evaluator_train_measure_save_and_account_for_every_ro
     assert last["actor"].pending == 0
     decided = account.consumed + account.stale + account.fenced + account.invalid
     assert account.received == decided + account.queued
-    assert account.consumed == last["learner"].counters["consumed_rows"] > 400
+    assert account.consumed > last["learner"].counters["consumed_rows"] > 400, "a row after an end is no agent step"
     assert last["learner"].counters["updates"] * 40 == account.consumed
     assert last["learner"].histograms["lag_versions"].total >= 0
     assert {"loss.entropy", "grad_norm", "lr", "queue_rows"} <= last["learner"].gauges.keys()
@@ -104,7 +104,7 @@ def test_actor_learner_and_evaluator_train_measure_save_and_account_for_every_ro
 
     ordered, final = (commit.generation for commit in manager.commits)
     assert (ordered.number, final.number) == (4, 5), "an orderly stop saves once more"
-    assert final.rows == account.consumed
+    assert final.rows == last["learner"].counters["consumed_rows"]
     part = Layout(folder).checkpoints / final.parts["learner"]
     assert hashlib.sha256(part.read_bytes()).hexdigest() == final.sha256["learner"]
 

@@ -17,8 +17,7 @@ def test_a_run_without_end_is_a_finding_not_a_problem(lint: Lint) -> None:
 def test_more_than_the_machine_has_is_a_finding_with_the_sum(lint: Lint) -> None:
     text = TOP + "roles: {actor: {replicas: 4}, evaluator: {replicas: 0}, manager: {cpu: 500m}}"
     assert lint(text, machine=Machine(cores=4, memory_mib=8192)) == [
-        "spec.yaml:4:1: roles: learner 1 x 1 + actor 4 x 1 = 5 cores, this"
-        " machine has 4",
+        "spec.yaml:4:1: roles: learner 1 x 1 + actor 4 x 1 = 5 cores, this machine has 4",
         "spec.yaml:4:1: roles: manager 1 x 512Mi + modelpool 1 x 1Gi + learner 1 x 4Gi + actor 4 x 2Gi = 13.5Gi of"
         " memory, this machine has 8.0Gi",
     ]

@@ -40,6 +40,8 @@ LISTEN_S = 0.01
 SAY_AGAIN_S = 10.0
 SCHEMA_S = 60.0
 """So long a learner waits for actors that fit."""
+QUEUED_BATCHES = 3
+"""Nobody begins a new segment while so much experience is here: one batch to learn from, one full, one to spare."""
 BATCHES = 2
 """One is learned from while the other is filled."""
 
@@ -136,6 +138,7 @@ class Learner:
             budget_rows=budget_rows(config.batch_rows, config.max_lag_versions),
             term=lease.term,
             batch_rows=config.batch_rows,
+            queue_rows=0 if spec.sync else QUEUED_BATCHES * config.batch_rows,
         )
         batches = [self._learning.allocate(schema, streams) for _ in range(BATCHES)]
         self._intake = Intake(self._receiver, assembler, batches, self._learning.ref)
@@ -203,10 +206,10 @@ class Learner:
         if columns is None:
             self._say_whom_it_waits_for()
             return
-        updated, rows = self._learning.update(columns), columns.version.size
+        updated = self._learning.update(columns)
         self._intake.give_back(columns, self._learning.ref)
         self._process.metrics.add("update_seconds", time.perf_counter() - taken)
-        self._count(updated, rows)
+        self._count(updated)
         self._starved_since = time.monotonic()
 
     def close(self) -> None:
@@ -239,8 +242,8 @@ class Learner:
     def _commit(self, commit: Commit) -> Said:
         return self._member.call(commit, Said, deadline_s=COMMIT_S)
 
-    def _count(self, updated: Updated, rows: int) -> None:
-        metrics = self._process.metrics
+    def _count(self, updated: Updated) -> None:
+        metrics, rows = self._process.metrics, updated.lag_versions.size
         metrics.add("updates")
         metrics.add("consumed_rows", rows)
         metrics.add("unique_rows", rows)  # on-policy: nothing is learned from twice
@@ -283,14 +286,14 @@ def choose_device(spec: Spec) -> torch.device:
 
 
 def budget_rows(batch_rows: int, max_lag_versions: int) -> int:
-    """Rows that may be on their way: half of what may be waited for before it is stale, for rows grow old at the
-    actors too; never less than the batch that is learned from and the one that is filled."""
-    return max(2, max_lag_versions // 2) * batch_rows
+    """Rows that may be made, on their way or queued: as many as can be learned from before they are stale; never less
+    than the batch that is learned from and the one that is filled."""
+    return max(2, max_lag_versions) * batch_rows
 
 
 def most_ahead(max_lag_versions: int, publish_every_updates: int) -> int:
-    """Versions that the learner may be ahead of the modelpools."""
-    return max(max_lag_versions, publish_every_updates, 1)
+    """Versions that the learner may be ahead of the modelpools: half of the lag, the rest passes on the way back."""
+    return max(max_lag_versions // 2, publish_every_updates, 1)
 
 
 def streams_of(batch_rows: int, segment_steps: int) -> int:

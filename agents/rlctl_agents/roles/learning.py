@@ -57,7 +57,7 @@ class Learning:
         self._nonfinite_in_a_row = 0
         self._batches: dict[int, Batch] = {}  # id of columns that live as long as this -> tensors on their memory
         self.version = 0
-        self.consumed_rows = 0  # over all boots
+        self.consumed_rows = 0  # agent steps over all boots: the rows after an episode's end are none
         self.nonfinite = 0  # since this boot
 
     @property
@@ -92,11 +92,11 @@ class Learning:
         mean = loss.total / loss.rows.clamp(min=1)
         mean.backward()  # type: ignore[no-untyped-call]
         grad_norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._algorithm.max_grad_norm)
-        self.consumed_rows += columns.version.size
         names, values = [*loss.metrics, "total", "grad_norm"], [*loss.metrics.values(), mean, grad_norm]
         seen = dict(zip(names, _numbers(values), strict=True))
         finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
         lag = self.version - columns.version[columns.fields["valid"]]
+        self.consumed_rows += lag.size
         if finite:
             self._optimizer.step()
             self._nonfinite_in_a_row = 0

@@ -135,6 +135,9 @@ class Leases:
         if len(self._buried) > MAX_BURIED:
             del self._buried[next(iter(self._buried))]
 
+    def __len__(self) -> int:
+        return len(self._holders)
+
     def live(self, role: str | None = None) -> list[Holder]:
         """Who holds a lease, by role and index."""
         return sorted(

@@ -71,6 +71,7 @@ class Member:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._unsaid: list[str] = []
+        self._refused = ""  # why the manager refused the last hello
         self.heard = threading.Event()
         """Set whenever new orders have come; cleared by whoever waits for it."""
         self.moved = ""
@@ -209,7 +210,9 @@ class Member:
         except TimeoutError:
             return None
         except RemoteError as error:
-            log.warning("the manager refuses us: %s", error)
+            if str(error) != self._refused:
+                self._refused = str(error)
+                log.warning("the manager refuses us: %s", error)
             return None
 
     def _hello_again(self) -> None:

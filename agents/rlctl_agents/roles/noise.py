@@ -107,6 +107,7 @@ class Noise:
             cursor = self._cursor[slot]
         self._cursor[slot] += 1
         if slot.size == self._stream.size and (cursor == cursor[0]).all():
-            return self._made[int(cursor[0])]
-        taken: NDArray[np.float32] = self._made[cursor, slot]
+            taken: NDArray[np.float32] = self._made[int(cursor[0])]
+        else:
+            taken = self._made[cursor, slot]
         return taken

@@ -42,7 +42,6 @@ from rlctl_agents.types.experience import ModelRef
 
 REPORT_EVERY_S = 1.0
 EXPIRES_S = 15.0
-"""Of silence, and a replica's index is free; several reports long."""
 REPORTS_PER_S = 500
 """The more processes, the rarer each reports."""
 SPEAKS_REPORTS = 2.5
@@ -128,7 +127,12 @@ class Overseer:
 
     @property
     def report_every_s(self) -> float:
-        return max(REPORT_EVERY_S, len(self.leases.live()) / REPORTS_PER_S)
+        return max(REPORT_EVERY_S, len(self.leases) / REPORTS_PER_S)
+
+    @property
+    def expires_s(self) -> float:
+        """Of silence, until a lease is lost: several reports."""
+        return max(EXPIRES_S, 5 * self.report_every_s)
 
     # what is asked
 
@@ -247,8 +251,10 @@ class Overseer:
     def turn(self) -> None:
         """Whatever is due now; often called."""
         now = self.clock.monotonic()
+        self.leases.expires_s = self.expires_s
         self._expire()
-        self.addresses.alive((one.role, one.index) for one in self.leases.live())
+        live = self.leases.live()
+        self.addresses.alive((one.role, one.index) for one in live)
         if self.ending.step == "not":
             for policy in self.policies:
                 if self.checkpoints.due(policy, self.learners.rows(policy), self.settings.checkpoint.every):
@@ -259,8 +265,8 @@ class Overseer:
             )
             if why is not None:
                 self.finish(why)
-        live = self.leases.live()
-        speaking = [one for one in live if now - one.heard < SPEAKS_REPORTS * self.report_every_s]
+        within_s = SPEAKS_REPORTS * self.report_every_s
+        speaking = [one for one in live if now - one.heard < within_s]
         self.ending.turn(
             now,
             saved=not any(map(self._wanted, speaking)),
@@ -302,19 +308,18 @@ class Overseer:
         lineage, generations = 0, tuple[Generation, ...]()
         if role == "learner":
             self.ledger.receiver(hello.boot, policy)
-            lineage = self.progress.open_lineage(policy, hello.boot)
-            if not self._store_progress(durable=True):
-                raise ValueError(f"the lineage of learner {index} cannot be stored: {self._shelf.failure}")
             generations = self.checkpoints.manifests.of(policy)
             if grant.new:
                 self.learners.join(hello.boot, next(iter(generations), None))
-        every_s = self.report_every_s
+            lineage = self.progress.open_lineage(policy, hello.boot)
+            if not self._store_progress(durable=True):
+                raise ValueError(f"the lineage of learner {index} cannot be stored: {self._shelf.failure}")
         return Lease(
             index=index,
             term=self.term,
             manager=self.boot,
-            report_every_s=every_s,
-            expires_s=max(EXPIRES_S, 5 * every_s),
+            report_every_s=self.report_every_s,
+            expires_s=self.expires_s,
             bind=self.addresses.bind(role, index),
             peers=self.addresses.peers(role),
             experience=self.agreement.experience,

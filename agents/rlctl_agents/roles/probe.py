@@ -16,12 +16,12 @@ from pathlib import Path
 
 import msgspec
 import pydantic
+
+from rlctl.spec.schema import Spec
 from rlctl_agents import algorithms, envs
 from rlctl_agents.algorithms.base import AlgorithmError
 from rlctl_agents.envs import Env, EnvError
 from rlctl_agents.types.control import Experience
-
-from rlctl.spec.schema import Spec
 
 USERS_FAULT = 3
 

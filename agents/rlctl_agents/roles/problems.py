@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-SILENT_S = 5.0
+SILENT_S = 8.0
 NO_UPDATE_S = 30.0
 NOBODY_S = 60.0
 STALE_SHARE = 0.1

@@ -27,8 +27,8 @@ WAIT_S = 0.05
 class Sender(Protocol):
     """The sending end of the wire."""
 
-    def ready(self) -> bool:
-        """There is room for a block."""
+    def reserve(self, rows: int) -> bool:
+        """Ask for credit for the next block; whether it is there."""
 
     def offer(
         self,
@@ -165,14 +165,14 @@ class Rollout:
         assert one.sender is not None
         model = one.follower.ref
         assert model is not None
-        waited_credit = self._until(lambda: self._offer(one, block, model), one.sender)
-        waited_credit += self._until(one.sender.ready, one.sender)
+        sender = one.sender
+        waited_credit = self._until(lambda: self._offer(one, block, model), sender)
         one.segments += 1
-        started = self._clock()
+        waited_model = self._refresh(one) if self._lock_step else 0.0
+        waited_credit += self._until(lambda: sender.reserve(block.version.size), sender)
         for other in self._seated:
-            if other is one or other.writer is None:
-                self._refresh(other)
-        waited_model = self._clock() - started
+            if other.writer is None or (other is one and not self._lock_step):
+                waited_model += self._refresh(other)
         self._metrics.add("wait_credit_seconds", waited_credit)
         self._metrics.add("wait_model_seconds", waited_model)
         return waited_credit + waited_model
@@ -197,7 +197,9 @@ class Rollout:
                 break
         return self._clock() - started
 
-    def _refresh(self, one: Seated) -> None:
+    def _refresh(self, one: Seated) -> float:
+        """Take the weights for the next segment; the seconds that it took."""
+        started = self._clock()
         before = one.follower.ref
         assert before is not None
         if self._lock_step:
@@ -210,6 +212,7 @@ class Rollout:
             one.segments, one.base = 0, after.version
             if one.writer is not None:  # no segment holds rows of two lineages
                 one.writer.restart(one.player.state(one.writer.observed))
+        return self._clock() - started
 
     def _account(self, decisions: Decisions) -> None:
         """Steps, and returns of episodes as they end."""

@@ -155,6 +155,7 @@ class Said(msgspec.Struct, frozen=True):
 
 # modelpool
 
+
 class PutModel(msgspec.Struct, frozen=True):
     """learner -> modelpool, the weights in the first buffer."""
 

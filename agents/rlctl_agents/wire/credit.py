@@ -48,13 +48,17 @@ class Credits:
     Args:
         budget_rows: at least 1.
         batch_rows: what the receiver gathers; 0: it settles rows as they come.
+        queue_rows: nothing is given out while so many rows are queued, for what waits grows old; 0: no such limit.
     """
 
-    def __init__(self, budget_rows: int, batch_rows: int = 0) -> None:
+    def __init__(self, budget_rows: int, batch_rows: int = 0, queue_rows: int = 0) -> None:
         if budget_rows < max(batch_rows, 1):
             raise ValueError(f"budget_rows must be at least {max(batch_rows, 1)}, got {budget_rows}")
         self.budget_rows = budget_rows
+        if queue_rows and queue_rows < batch_rows:
+            raise ValueError(f"queue_rows must be at least {batch_rows}, got {queue_rows}")
         self.batch_rows = batch_rows
+        self.queue_rows = queue_rows
         self.outstanding = 0
         self.queued = 0  # of these, received
         self._live: dict[str, Peer] = {}
@@ -107,6 +111,8 @@ class Credits:
     def deal(self) -> list[Peer]:
         """Give out what is free; those whose limit has changed, to be told."""
         dealt: list[Peer] = []
+        if self.queue_rows and self.queued >= self.queue_rows:
+            return dealt
         share = self.budget_rows // max(len(self._live), 1)
         while self._asking:
             peer = next(iter(self._asking.values()))

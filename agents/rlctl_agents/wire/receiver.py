@@ -69,6 +69,7 @@ class ExperienceReceiver:
         term: of the manager; rows of an older one are counted as fenced and not delivered.
         batch_rows: rows that the caller gathers before it settles any. While fewer are queued, one block may go beyond
             the budget, or a batch that ends inside a large block could never be filled.
+        queue_rows: no new credit while so many rows are delivered and not settled; 0: no such limit.
         clock: seconds, never going back.
 
     One thread at a time; `accounts` may be read from another.
@@ -95,6 +96,7 @@ class ExperienceReceiver:
         budget_rows: int,
         term: int,
         batch_rows: int = 0,
+        queue_rows: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.term = term
@@ -103,7 +105,7 @@ class ExperienceReceiver:
         self._codec = BlockCodec(schema)
         self._steps = schema.segment_steps
         self._digest = schema_digest(schema)
-        self._credits = Credits(budget_rows, batch_rows)
+        self._credits = Credits(budget_rows, batch_rows, queue_rows)
         self._clock = clock
         self._senders: dict[str, _Sender] = {}
         self._live: dict[str, _Sender] = {}

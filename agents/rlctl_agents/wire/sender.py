@@ -111,6 +111,7 @@ class ExperienceSender:
         self._clock = clock
         self._queue: deque[_Waiting] = deque()
         self._pending = self._produced = self._dropped = self._block_rows = 0
+        self._reserved = 0  # rows of a block that is going to be made
         self._receivers: dict[str, _Receiver] = {}
         self._receiver = ""  # boot of the present one; "": not known
         self._now: _Receiver = _Receiver()  # its state
@@ -142,6 +143,21 @@ class ExperienceSender:
     def ready(self) -> bool:
         """There is room in the queue; `offer` will not refuse."""
         return not self._on_policy or len(self._queue) < self._queue_blocks
+
+    def reserve(self, rows: int) -> bool:
+        """Ask for credit for the next block before it is made; whether it is at hand. The next `offer` uses it.
+
+        What is made without credit grows old while it waits. An on-policy caller polls until it has credit, takes the
+        newest weights, and only then begins the block.
+
+        Args:
+            rows: of the block.
+        """
+        self._reserved = rows
+        self._block_rows = max(self._block_rows, rows)
+        if not self._covered():
+            self._pump()
+        return self._covered()
 
     def offer(
         self,
@@ -190,6 +206,7 @@ class ExperienceSender:
         if len(self._queue) >= self._queue_blocks:
             self._drop()
         self._queue.append(waiting)
+        self._reserved = 0
         self._produced += waiting.rows
         self._pending += waiting.rows
         self._block_rows = max(self._block_rows, waiting.rows)
@@ -249,9 +266,12 @@ class ExperienceSender:
     def _allowed(self) -> bool:
         return bool(self._queue) and self._now.sent + self._queue[0].rows <= self._now.limit
 
+    def _covered(self) -> bool:
+        return self._now.sent + self._pending + self._reserved <= self._now.limit
+
     def _hello_due(self) -> bool:
-        waits = bool(self._queue) and not self._allowed()
-        if waits and (self._pending > self._told[0] or self._block_rows > self._told[1]):
+        waits = (bool(self._queue) and not self._allowed()) or (self._reserved > 0 and not self._covered())
+        if waits and (self._pending + self._reserved > self._told[0] or self._block_rows > self._told[1]):
             return True
         now = self._clock()
         return now - self._said >= HELLO_EVERY_S and (waits or now - self._heard >= HELLO_EVERY_S)
@@ -296,7 +316,7 @@ class ExperienceSender:
                 log.warning("%s refuses our experience: %s", self._address, message.text)
             self.refused = message.text or message.reason
             state.limit = 0
-            self._told = self._pending, self._block_rows  # not before the next regular hello
+            self._told = self._pending + self._reserved, self._block_rows  # not before the next regular hello
             return True
         self.refused = ""
         if message.number >= state.number:
@@ -319,7 +339,7 @@ class ExperienceSender:
             self._produced,
             self._dropped,
             state.sent + block.rows,
-            self._pending - block.rows,
+            self._pending - block.rows + self._reserved,
             block.model.policy,
             block.model.lineage,
             block.model.version,
@@ -335,7 +355,7 @@ class ExperienceSender:
         self._pending -= block.rows
         state.sent += block.rows
         state.sequence += 1
-        self._told = self._pending, self._told[1]
+        self._told = self._pending + self._reserved, self._told[1]
         return True
 
     def _hello(self) -> bool:
@@ -352,7 +372,7 @@ class ExperienceSender:
             self._produced,
             self._dropped,
             state.sent,
-            self._pending,
+            self._pending + self._reserved,
             self._block_rows,
         )
         try:
@@ -360,5 +380,5 @@ class ExperienceSender:
         except zmq.Again:
             return False
         self._said = self._clock()
-        self._told = self._pending, self._block_rows
+        self._told = self._pending + self._reserved, self._block_rows
         return True

@@ -5,8 +5,8 @@ Supervisor's own restarts are off: it tries three times within eight seconds and
 - Whoever had lived 10 s is started again at once; after a shorter life it waits 1, 2, 4, 8 s.
 - The fifth short life in a row, or exit code 3 (the user's own fault, which restarting cannot help), ends the run.
 - The cause reported is the trouble that began first among those that last: a learner that dies takes actors with it.
-- Exit code 0 of the manager: the run has finished. Exit code 0 of another: it was told to; started again after 5 s
-  unless the run ends by then.
+- Exit code 0: it was told to. Started again after 5 s unless the run ends by then, which the manager says by writing
+  finished.json before it goes; a manager that somebody's SIGTERM ended has finished nothing.
 """
 
 from __future__ import annotations
@@ -50,11 +50,6 @@ class Again:
     """It will be started again, `delay_s` from now."""
 
     delay_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The manager ended in good order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +110,7 @@ class Policy(Generic[Report]):
         if now - record.born >= HEALTHY_S:
             record.short_lives, record.trouble_since, record.first = 0, None, None
 
-    def judge(self, death: Death, report: Report, now: float) -> Again | Finished | GiveUp[Report]:
+    def judge(self, death: Death, report: Report, now: float) -> Again | GiveUp[Report]:
         """Decide about one death.
 
         Args:
@@ -123,8 +118,6 @@ class Policy(Generic[Report]):
         """
         record = self.records[death.name]
         record.pid, record.born = 0, None
-        if death.exit_status == 0 and death.name.startswith("manager-"):
-            return Finished()
         if death.exit_status == 0:
             return self._again(record, ORDERLY_S, now)
         if death.exit_status == USER_FAULT:

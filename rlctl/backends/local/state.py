@@ -131,10 +131,6 @@ def write_failure(layout: Layout, failure: Failure) -> None:
     write_changed(failure_file(layout), to_json({**asdict(failure), "at": failure.at.isoformat()}))
 
 
-def write_finished(layout: Layout, at: datetime) -> None:
-    write_changed(finished_file(layout), to_json({"at": at.isoformat()}))
-
-
 def clear_end(layout: Layout) -> None:
     """Before the run starts again."""
     failure_file(layout).unlink(missing_ok=True)

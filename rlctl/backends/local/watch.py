@@ -24,7 +24,7 @@ from rlctl.backends.local import state
 from rlctl.backends.local.causes import Report, describe, oom_kills
 from rlctl.backends.local.files import read_json, to_json, write_at_last, write_changed
 from rlctl.backends.local.names import is_role, shown
-from rlctl.backends.local.policy import Again, Death, Finished, GiveUp, Policy, Seen
+from rlctl.backends.local.policy import Again, Death, GiveUp, Policy, Seen
 from rlctl.backends.local.stopping import signal_group, stop_in_order
 from rlctl.backends.local.supervisord import BAD_NAME, Child, Supervisor
 from rlctl.errors import BackendUnreachable, RlctlError
@@ -94,9 +94,6 @@ class Watch:
             case Again(delay_s):
                 say(f"{report.text}; started again in {delay_s:g} s")
                 return True
-            case Finished():
-                say("the manager has finished")
-                self._write_end = partial(state.write_finished, self._layout, datetime.now(UTC))
             case GiveUp(process, cause, short_lives):
                 others = [shown(name) for name, other in children.items() if other.live and name != process]
                 text = cause.text

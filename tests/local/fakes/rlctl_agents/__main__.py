@@ -63,6 +63,7 @@ class Control(http.server.BaseHTTPRequestHandler):
             self.server.read_live()  # type: ignore[attr-defined]
         self.answer(200, {"ok": True})
         if self.path == "/stop":
+            self.server.finished.write_text("{}")  # type: ignore[attr-defined]
             STOP.set()
 
 
@@ -78,6 +79,7 @@ def serve(options: argparse.Namespace) -> None:
     Path(path).unlink(missing_ok=True)
     server = Server(path, Control)
     server.live_file = options.live
+    server.finished = Path(options.volume, "run", "finished.json")
     server.read_live()
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
