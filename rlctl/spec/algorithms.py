@@ -30,12 +30,12 @@ class Algorithm(Model):
 
     @property
     def budget_rows(self) -> int:
-        """Rows that actors may have sent, or be allowed to send, before they are learned from.
+        """Rows that may be made, on their way or queued: the learner's credit over all actors.
 
-        Half of what may be waited for until it is too old, for rows grow old at the actors too; never less than the
-        batch that is learned from and the one that is filled.
+        As many as can be learned from before they are too old; never less than the batch that is learned from and the
+        one that is filled.
         """
-        return max(2, self.max_lag_versions // 2) * self.batch_rows
+        return max(2, self.max_lag_versions) * self.batch_rows
 
 
 class Impala(Algorithm):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from math import gcd
 from pathlib import Path
 
 from rlctl.spec import fields
@@ -113,7 +112,7 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
         yield Fault((*path, "c_max"), f"must not exceed rho_max, got {got}", ((*path, "rho_max"),))
     if not isinstance(algorithm, (Impala, External)):
         return
-    steps, batch, lag = algorithm.segment_steps, algorithm.batch_rows, algorithm.max_lag_versions
+    steps, batch = algorithm.segment_steps, algorithm.batch_rows
     if batch % steps:
         message = (
             f"must be a multiple of segment_steps, got {batch} = {batch // steps} x {steps} + {batch % steps};"
@@ -122,17 +121,6 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
         yield Fault((*path, "batch_rows"), message, ((*path, "segment_steps"),))
     elif spec.sync:
         yield from _lock_step(spec, algorithm, path)
-    block = spec.roles.actor.envs * steps
-    filled = batch - gcd(batch, block)  # the most rows that wait in a batch which the next block would complete
-    if not spec.sync and filled and algorithm.budget_rows < filled + block:
-        message = (
-            f"the learner takes max(2, max_lag_versions // 2) x batch_rows = {max(2, lag // 2)} x {batch} ="
-            f" {algorithm.budget_rows} rows at a time, which cannot hold an unfinished batch ({filled}) and the next"
-            f" block of an actor (envs x segment_steps = {spec.roles.actor.envs} x {steps} = {block}): choose at least"
-            f" {2 * -(-(filled + block) // batch)}, or fewer envs"
-        )
-        rests_on = ((*path, "batch_rows"), (*path, "segment_steps"), _ENVS)
-        yield Fault((*path, "max_lag_versions"), message, rests_on)
 
 
 def _lock_step(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:

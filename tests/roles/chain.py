@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from rlctl.spec.algorithms import Impala as Settings
 from rlctl.spec.schema import Network
@@ -27,6 +28,8 @@ from rlctl_agents.types.experience import ModelRef, Schema
 from rlctl_agents.types.spaces import Spaces
 from rlctl_agents.wire.experience import ExperienceReceiver, ExperienceSender
 from rlctl_agents.wire.sockets import Wire
+
+torch.set_num_threads(1)  # as every role does: threads of several roles at once would fight for the cores
 
 RUN = "0" * 32
 

@@ -11,7 +11,7 @@ import torch
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.roles.assembler import Columns
-from rlctl_agents.roles.learner import budget_rows, difference_of, streams_of
+from rlctl_agents.roles.learner import difference_of, streams_of
 from rlctl_agents.roles.learning import NONFINITE_IN_A_ROW, Diverged, Learning
 from rlctl_agents.roles.process import UserFault
 from rlctl_agents.types.experience import Field, ModelRef, Schema
@@ -106,11 +106,6 @@ def test_a_learner_restored_from_its_state_goes_on_bit_by_bit_in_the_next_lineag
     assert other.consumed_rows == columns.fields["valid"].sum()
     other.update(again)
     assert other.weights() == one.weights()
-
-
-def test_the_budget_is_what_can_be_learned_from_before_it_is_stale() -> None:
-    assert budget_rows(640, 8) == 8 * 640
-    assert budget_rows(640, 0) == 2 * 640
 
 
 def test_a_batch_that_is_no_whole_number_of_segments_is_the_users_fault() -> None:

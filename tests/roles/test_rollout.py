@@ -164,3 +164,20 @@ def test_equal_seeds_give_equal_rows() -> None:
 
     for one, other in zip(play(), play(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_an_actor_in_lock_step_answers_its_receiver_while_it_waits_for_weights() -> None:
+    """Or credit that it was given in advance could not be called back for those who are behind."""
+    env, taker = make_env("Clock", 2), Taker()
+    looks = 0
+
+    def keep_going() -> bool:
+        nonlocal looks
+        looks += len(taker.blocks) == 2  # segments 0 and 1 are done, version 1 is not there
+        return looks < 10
+
+    rollout = make_rollout(env, CONFIG, NETWORK, store_with(env, FIRST), taker, keep_going=keep_going, lock_step=True)
+    steps(rollout, 10)
+    before = len(taker.polls)
+    rollout.step()
+    assert len(taker.polls) >= before + 9

@@ -1,10 +1,7 @@
-import itertools
 from pathlib import Path
 
 import pytest
 
-from rlctl.spec.checks import unsound
-from rlctl.spec.schema import Spec
 from tests.spec.conftest import Lint
 
 TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
@@ -38,12 +35,6 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
             "evaluation: {episodes: 5, envs: 8}",
             "4:14: evaluation.episodes: each environment plays the same number of episodes, and 5 / 8 leaves 5 over;"
             " choose 8 episodes, or other evaluation.envs",
-        ),
-        (
-            "algorithm: {max_lag_versions: 5}\nroles: {actor: {envs: 72}}",
-            "4:13: algorithm.max_lag_versions: the learner takes max(2, max_lag_versions // 2) x batch_rows = 2 x 640 ="
-            " 1280 rows at a time, which cannot hold an unfinished batch (480) and the next block of an actor (envs x"
-            " segment_steps = 72 x 20 = 1440): choose at least 6, or fewer envs",
         ),
         ("replay: {}", "4:1: replay: not used by impala; remove it or choose apex_dqn, r2d2 or sac"),
         (
@@ -135,31 +126,6 @@ def test_a_rule_is_silent_while_a_value_it_rests_on_is_wrong_itself(lint: Lint) 
 
 def test_rules_of_impala_are_silent_while_the_algorithm_is_unknown(lint: Lint) -> None:
     assert [fault.split(": ")[1] for fault in lint(TOP + "algorithm: {name: foo, batch_rows: 7}")] == ["algorithm.name"]
-
-
-def gets_stuck(batch: int, block: int, budget: int) -> bool:
-    """Whether a learner that takes whole blocks within its budget ever waits for rows that it has no room for.
-
-    Into an empty learner goes a block of any size.
-    """
-    queued, seen = 0, set()
-    while queued not in seen:
-        seen.add(queued)
-        while queued < batch:
-            if queued and queued + block > budget:
-                return True
-            queued += block
-        queued %= batch
-    return False
-
-
-def test_the_credit_rule_refuses_exactly_what_gets_stuck() -> None:
-    for envs, segments, lag in itertools.product(range(1, 20), range(1, 8), (0, 4, 6, 7)):
-        algorithm = {"segment_steps": 5, "batch_rows": 5 * segments, "max_lag_versions": lag}
-        roles = {"actor": {"envs": envs}}
-        spec = Spec.model_validate({"run": "a", "env": {"id": "b"}, "algorithm": algorithm, "roles": roles})
-        refused = any(fault.path[-1] == "max_lag_versions" for fault in unsound(spec))
-        assert refused == gets_stuck(5 * segments, 5 * envs, spec.policy().algorithm.budget_rows), (envs, segments, lag)
 
 
 def test_code_is_looked_for_beside_the_first_file(lint: Lint, tmp_path: Path) -> None:

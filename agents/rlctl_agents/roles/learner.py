@@ -135,7 +135,7 @@ class Learner:
             run=process.uid,
             boot=process.boot,
             schema=schema,
-            budget_rows=budget_rows(config.batch_rows, config.max_lag_versions),
+            budget_rows=config.budget_rows,
             term=lease.term,
             batch_rows=config.batch_rows,
             queue_rows=0 if spec.sync else QUEUED_BATCHES * config.batch_rows,
@@ -159,11 +159,15 @@ class Learner:
         for name in ("consumed_rows", "unique_rows", "updates", "nonfinite", "wait_model_seconds"):
             process.metrics.add(name, 0.0)
         self._starved_since = self._said = time.monotonic()
+        self._rejected: dict[str, int] = {}  # reason -> messages reported
         self._running = False
 
     def snapshot(self) -> Snapshot:
         """The books, for a report; called by another thread."""
         self._process.metrics.set("queue_rows", self._intake.waiting_rows)
+        for reason, messages in dict(self._receiver.rejected).items():
+            self._process.metrics.add(f"rejected.{reason}", messages - self._rejected.get(reason, 0))
+            self._rejected[reason] = messages
         return Snapshot(accounts=self._receiver.accounts, model=self._learning.ref)
 
     def run(self) -> None:
@@ -283,12 +287,6 @@ def choose_device(spec: Spec) -> torch.device:
     if spec.sync:
         torch.use_deterministic_algorithms(True)
     return torch.device("cuda")
-
-
-def budget_rows(batch_rows: int, max_lag_versions: int) -> int:
-    """Rows that may be made, on their way or queued: as many as can be learned from before they are stale; never less
-    than the batch that is learned from and the one that is filled."""
-    return max(2, max_lag_versions) * batch_rows
 
 
 def most_ahead(max_lag_versions: int, publish_every_updates: int) -> int:

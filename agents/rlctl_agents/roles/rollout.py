@@ -197,13 +197,19 @@ class Rollout:
                 break
         return self._clock() - started
 
+    def _waiting(self, one: Seated) -> bool:
+        """Between two looks for weights: a receiver that calls credit back needs an answer."""
+        if one.sender is not None:
+            one.sender.poll(0.0)
+        return self._keep_going()
+
     def _refresh(self, one: Seated) -> float:
         """Take the weights for the next segment; the seconds that it took."""
         started = self._clock()
         before = one.follower.ref
         assert before is not None
         if self._lock_step:
-            one.follower.wait_for(one.base + max(0, one.segments - 1), self._keep_going, self._sleep)
+            one.follower.wait_for(one.base + max(0, one.segments - 1), lambda: self._waiting(one), self._sleep)
         else:
             one.follower.refresh()
         after = one.follower.ref
