@@ -185,14 +185,14 @@ def final(snapshot: Snapshot) -> list[str]:
         version = (evaluation.get("ref") or {}).get("version")
         of = "" if version is None else f", version {version}"
         rows.append(("return", evaluation_text(evaluation) + of))
-        rows.append(("", f"from {number(evaluation['min'])} to {number(evaluation['max'])}"))
+        rows.append(("", f"lowest {number(evaluation['min'])}, highest {number(evaluation['max'])}"))
     else:
         rows.append(("return", "not evaluated"))
     if told["train_return"]:
         rows.append(("training", _training(told)))
     rows.append(("wall time", clock(wall_s)))
     rows.append(("env steps", whole(totals["env_steps"])))
-    rows.append(("consumed", f"{whole(totals['consumed_rows'])} rows in {whole(totals['updates'])} updates"))
+    rows.append(("consumed", f"{whole(totals['consumed_rows'])} agent steps in {whole(totals['updates'])} updates"))
     cpu_s = told["cpu_s"]
     each = ", ".join(f"{role} {seconds:.0f}" for role, seconds in sorted(cpu_s.items(), key=lambda entry: -entry[1]))
     rows.append(("CPU", f"{sum(cpu_s.values()):.0f} s" + (f": {each}" if each else "")))
@@ -207,11 +207,14 @@ def final(snapshot: Snapshot) -> list[str]:
 
 
 def ledger_text(ledger: Mapping[str, Any]) -> str:
-    """`balanced: 312,000 produced = 300,000 consumed + 12,000 in flight`; outcomes of zero are left out."""
+    """`balanced: 312,000 rows produced = 300,000 consumed + 12,000 in flight`; outcomes of zero are left out.
+
+    Rows are more than agent steps: each episode's end adds one that is learned from with weight zero.
+    """
     parts = [f"{whole(ledger[name])} {name.replace('_', ' ')}" for name in OUTCOMES if ledger.get(name)]
     verdict = "balanced" if ledger.get("balanced") else "NOT balanced"
     sign = "=" if ledger.get("balanced") else "against"
-    return f"{verdict}: {whole(ledger.get('produced', 0))} produced {sign} {' + '.join(parts) or '0'}"
+    return f"{verdict}: {whole(ledger.get('produced', 0))} rows produced {sign} {' + '.join(parts) or '0'}"
 
 
 def look_next(snapshot: Snapshot) -> list[str]:

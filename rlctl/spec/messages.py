@@ -140,12 +140,26 @@ def _unknown(path: Path, values: Mapping[str, Any]) -> str:
     key = str(path[-1])
     here = fields.at(path[:-1], values)
     siblings = list(here.model.model_fields) if isinstance(here, fields.Section) else []
-    elsewhere = [dotted(found) for found in fields.everywhere() if found[-1] == key and "policies" not in found][:3]
+    if external := _hyperparameter_of_an_own_algorithm(path, values):
+        return external
+    elsewhere = [
+        dotted(found) for found in fields.everywhere() if found[-1] == key and "policies" not in found and found != path
+    ][:3]
     if near := closest(key, siblings, 0.6 if not elsewhere else 0.8):
         return f"unknown key; did you mean `{near}`?"
     if elsewhere:
         return f"unknown key here; did you mean {either([f'`{found}`' for found in elsewhere])}?"
     return f"unknown key; keys here are {', '.join(siblings)}" if 0 < len(siblings) <= 12 else "unknown key; remove it"
+
+
+def _hyperparameter_of_an_own_algorithm(path: Path, values: Mapping[str, Any]) -> str:
+    section: Any = values
+    for part in path[:-1]:
+        section = section[part]
+    name = section.get("name") if isinstance(section, Mapping) else None
+    if len(path) > 1 and path[-2] == "algorithm" and isinstance(name, str) and ":" in name:
+        return f"unknown key for an algorithm of your own; what {name} alone reads belongs below `params`"
+    return ""
 
 
 def _user_path(detail: ErrorDetails, values: Mapping[str, Any]) -> Path:

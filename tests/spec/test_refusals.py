@@ -13,6 +13,11 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
         ("x: 1", "4:1: x: unknown key; remove it"),
         ("sead: 1", "4:1: sead: unknown key; did you mean `seed`?"),
         ("algoritm: {}", "4:1: algoritm: unknown key; did you mean `algorithm`?"),
+        (
+            "algorithm: {name: 'mine:A', lr: 1e-3}",
+            "4:29: algorithm.lr: unknown key for an algorithm of your own; what mine:A alone reads belongs below"
+            " `params`",
+        ),
         ("lr: 1", "4:1: lr: unknown key here; did you mean `algorithm.lr`?"),
         (
             "replicas: 1",
