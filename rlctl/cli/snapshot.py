@@ -78,8 +78,10 @@ class Snapshot:
         if failure is not None and self.phase == "failed":
             found.append({"text": failure.text, "next": f"rlctl logs {failure.process}{self._named} --tail 50"})
         if not self.over:
+            # who ends because the goal is reached is no problem
+            sound = (*_SOUND, "stopping", "exited") if self.status["stop"].get("met") else (*_SOUND, "stopping")
             for process in self.processes:
-                if process.state not in (*_SOUND, "stopping"):
+                if process.state not in sound:
                     why = f": {process.reason}" if process.reason else ""
                     name = f"{process.role}/{process.index}"
                     found.append(

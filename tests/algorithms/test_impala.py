@@ -11,7 +11,7 @@ import torch
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.base import AlgorithmError, Batch, below
-from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.algorithms.impala import Impala, standardised
 from rlctl_agents.ops.vtrace import vtrace
 from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Spaces, Tuple
 from tests.algorithms.world import Actor, Anything
@@ -209,6 +209,16 @@ def test_every_weight_learns() -> None:
         algorithm, batches = play(Spaces(MIXED, ACTIONS["tuple"]), network)
         gradient = torch.autograd.grad(algorithm.loss(batches[1]).total, list(algorithm.net.parameters()))
         assert all(part.abs().max() > 0 for part in gradient)
+
+
+def test_normalised_advantages_have_mean_0_and_deviation_1_over_the_valid_rows() -> None:
+    random = torch.Generator().manual_seed(0)
+    valid = torch.rand(7, 5, generator=random) < 0.6
+    advantage = torch.where(valid, 30 + 10 * torch.randn(7, 5, generator=random), 0.0)
+    scaled = standardised(advantage, valid, valid.sum().float())
+    assert (scaled[~valid] == 0).all()
+    torch.testing.assert_close(scaled[valid].mean(), torch.tensor(0.0), rtol=0, atol=1e-5)
+    torch.testing.assert_close(scaled[valid].std(correction=0), torch.tensor(1.0), rtol=0, atol=1e-5)
 
 
 def test_normalised_advantages_make_the_policy_gradient_independent_of_the_scale_of_rewards() -> None:

@@ -95,6 +95,31 @@ class Aim(World):
         return (sign - error**2).astype(np.float32), np.zeros(self.slots, bool)
 
 
+class Dials(World):
+    """Set two dials to 0.8 of the number shown, each in units of its own range: 1 minus the mean error."""
+
+    low, high = np.array([-1, 0], np.float32), np.array([1, 1000], np.float32)
+    spaces = Spaces(Box((1,), "float32", -1.0, 1.0), Box((2,), "float32", (-1.0, 0.0), (1.0, 1000.0)))
+    steps = 1
+
+    def begin(self, which: NDArray[np.bool_]) -> None:
+        pass
+
+    def observe(self) -> Arrays:
+        self.shown = self.random.uniform(-1, 1, (self.slots, 1)).astype(np.float32)
+        return {"obs": self.shown}
+
+    def move(self, action: Arrays) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        turned = (np.clip(action["action"], self.low, self.high) - self.low) / (self.high - self.low) * 2 - 1
+        reward = 1 - np.abs(turned - 0.8 * self.shown).mean(1)
+        return reward.astype(np.float32), np.zeros(self.slots, bool)
+
+
+class EvenDials(Dials):
+    low, high = np.array([-1, -1], np.float32), np.array([1, 1], np.float32)
+    spaces = Spaces(Dials.spaces.obs, Box((2,), "float32", -1.0, 1.0))
+
+
 def trained(world: type[World], updates: int, lag: int, network: dict[str, Any], **settings: Any) -> float:
     """Mean return of the last 200 episodes, sampled actions."""
     config = specs.Impala.model_validate({"optimizer": "adam", "lr": 0.01, "entropy_coef": 0.003, **settings})
@@ -125,3 +150,11 @@ def test_learns_to_remember_with_an_lstm_and_cannot_without() -> None:
 
 def test_learns_numbers_and_bits_together() -> None:
     assert trained(Aim, 300, 1, {}, segment_steps=8, discount=0.0, entropy_coef=0.0) > 0.5
+
+
+def test_entries_with_ranges_of_very_different_width_are_learned_like_equal_ones() -> None:
+    uneven, even = (
+        trained(world, 300, 1, {}, segment_steps=8, discount=0.0, entropy_coef=0.0) for world in (Dials, EvenDials)
+    )
+    assert even > 0.8
+    assert uneven == pytest.approx(even, abs=0.02)

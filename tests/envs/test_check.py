@@ -12,7 +12,7 @@ from rlctl_agents import envs
 from rlctl_agents.envs import EnvError
 from rlctl_agents.envs.check import check_env, sample
 from rlctl_agents.types.experience import Arrays, Decisions
-from rlctl_agents.types.spaces import Discrete
+from rlctl_agents.types.spaces import Box, Discrete
 from tests.envs.tiny import Duel, Turns
 
 FAMILIES: list[tuple[str, dict[str, Any], int]] = [
@@ -155,3 +155,13 @@ def test_sampled_actions_are_legal() -> None:
     chosen = sample(Discrete(4), np.random.default_rng(0), 200, legal)["action"]
     assert legal[np.arange(200), chosen].all()
     assert set(chosen.tolist()) == {0, 2, 3}
+
+
+def test_random_actions_lie_within_the_bounds_of_their_entry() -> None:
+    box = Box((2, 2), "float32", (-1.0, 100.0, 5.0, None), (1.0, 200.0, None, -5.0))
+    drawn = sample(box, np.random.default_rng(0), 1000)["action"].reshape(1000, 4)
+    assert drawn.min(0).tolist() == pytest.approx([-1, 100, 5, -6], abs=1)
+    assert drawn.max(0).tolist() == pytest.approx([1, 200, 6, -5], abs=1)
+    assert (drawn[:, 0] >= -1).all()
+    assert (drawn[:, 2] >= 5).all()
+    assert (drawn[:, 3] <= -5).all()

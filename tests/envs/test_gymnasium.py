@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlctl_agents import envs
 from rlctl_agents.envs import EnvError, EnvRefused
+from rlctl_agents.envs.convert import to_ours
 from rlctl_agents.envs.gymnasium import Batched, Singles
 from rlctl_agents.types.experience import Arrays
 from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
@@ -171,6 +172,22 @@ def test_multi_discrete_actions_and_infinite_bounds() -> None:
     env = envs.make(f"{TINY}:Clock", envs=1, seeds=[0])
     assert env.spaces.action == MultiDiscrete((2, 3))
     assert env.spaces.obs == Box((1,), "float32", 0.0, None)
+
+
+def test_bounds_are_kept_for_each_entry_where_they_differ() -> None:
+    low, high = np.array([[-1, 0], [-np.inf, 2]], np.float32), np.array([[1, 1000], [np.inf, np.inf]], np.float32)
+    space = gymnasium.spaces.Box(low, high)
+    assert to_ours(space, "action") == Box((2, 2), "float32", (-1.0, 0.0, None, 2.0), (1.0, 1000.0, None, None))
+    shared = gymnasium.spaces.Box(low[:, :1], np.float32(5), (2, 1))
+    assert to_ours(shared, "action") == Box((2, 1), "float32", (-1.0, None), 5.0)
+
+
+def test_a_large_observation_keeps_the_smallest_and_the_largest_bound() -> None:
+    low = np.zeros(5000, np.float32)
+    low[7] = -3
+    space = gymnasium.spaces.Box(low, np.full(5000, np.inf, np.float32))
+    assert to_ours(space, "obs") == Box((5000,), "float32", -3.0, None)
+    assert to_ours(space, "action") == Box((5000,), "float32", tuple(low.tolist()), None)
 
 
 @pytest.mark.parametrize(

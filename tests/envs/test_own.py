@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from rlctl_agents import envs
 from rlctl_agents.envs import EnvError, EnvRefused
+from rlctl_agents.types.spaces import Box, Dict, Spaces, Tuple
 from tests.envs.tiny import Duel, Turns
 
 HERE = __name__
@@ -45,6 +47,32 @@ def strange_spaces(envs: int) -> Any:
     env: Any = Turns(envs)
     env.spaces = {"obs": 3}
     return env
+
+
+def short_of_bounds(envs: int) -> Any:
+    env: Any = Turns(envs)
+    env.spaces = Spaces(env.spaces.obs, Box((3,), "float32", (-1.0, 0.0), 1.0))
+    return env
+
+
+def test_bounds_that_do_not_fit_the_shape_are_refused() -> None:
+    with pytest.raises(EnvRefused, match="low of a Box must be one number or one per entry, got 2 for 3"):
+        envs.make(f"{HERE}:short_of_bounds", envs=1, seeds=[0])
+
+
+@pytest.mark.parametrize("high", [np.inf, np.nan, [1.0, 1.0], (1.0, np.inf)])
+def test_a_bound_is_a_finite_number_or_nothing(high: Any) -> None:
+    with pytest.raises(ValueError, match="high of a Box must be a finite number"):
+        Box((2,), "float32", 0.0, high)
+
+
+@pytest.mark.parametrize("encoding", [msgspec.json, msgspec.msgpack])
+def test_bounds_of_single_entries_survive_the_wire(encoding: Any) -> None:
+    box = Box((2, 2), "float32", (-1.0, 0.0, None, 2.0), (1.0, 1000.0, None, None))
+    spaces = Spaces(Dict({"a": box, "b": Box((2,), "float32", -1.0, (2.0, None))}), Tuple((box, Box((3,), "float32"))))
+    assert encoding.decode(encoding.encode(spaces), type=Spaces) == spaces
+    with pytest.raises(msgspec.ValidationError, match="one number or one per entry"):
+        encoding.decode(encoding.encode({"type": "box", "shape": [3], "dtype": "float32", "low": [1.0]}), type=Box)
 
 
 def test_two_seats_in_turn_see_their_own_rewards_and_legal_moves() -> None:

@@ -28,7 +28,13 @@ def test_the_probe_writes_spaces_schema_and_frame_skip(tmp_path: Path) -> None:
     out = tmp_path / "experience.json"
     assert probe.main(["--run-file", str(path), "--out", str(out)]) == 0
     experience = msgspec.json.decode(out.read_bytes(), type=Experience)
-    assert experience.spaces.obs == Box((4,), "float32", None, None)
+    assert isinstance(experience.spaces.obs, Box)
+    places, speeds = list(experience.spaces.obs.bounds())[::2], list(experience.spaces.obs.bounds())[1::2]
+    assert places == [
+        (pytest.approx(-4.8), pytest.approx(4.8)),
+        (pytest.approx(-0.419, abs=1e-3), pytest.approx(0.419, abs=1e-3)),
+    ]
+    assert speeds == [(None, None), (None, None)]
     assert experience.spaces.action == Discrete(2)
     assert experience.frame_skip == 1
     assert experience.schema.segment_steps == 7

@@ -40,15 +40,20 @@ def reference(space: Space, params: Tensor) -> torch.distributions.Distribution:
             return torch.distributions.Independent(torch.distributions.Bernoulli(logits=params), 1)
         case Box():
             mean, log_std = params.chunk(2, -1)
-            half = 1.0 if space.low is None or space.high is None else (space.high - space.low) / 2
-            middle = 0.0 if space.low is None or space.high is None else (space.high + space.low) / 2
+            limits = [(-1.0, 1.0) if low is None or high is None else (low, high) for low, high in space.bounds()]
+            half = torch.tensor([(high - low) / 2 for low, high in limits])
+            middle = torch.tensor([(high + low) / 2 for low, high in limits])
             return torch.distributions.Independent(
                 torch.distributions.Normal(middle + half * mean, half * log_std.exp()), 1
             )
     raise AssertionError(space)
 
 
-LONE = [Discrete(4), MultiBinary(3), Box((3,), "float32"), Box((2,), "float32", -2.0, 4.0)]
+EACH_ITS_OWN = Box((2,), "float32", (-1.0, 0.0), (1.0, 1000.0))
+PARTLY_BOUNDED = Box((2, 2), "float32", (-3.0, 0.0, None, None), (5.0, None, 1.0, None))
+LONE: list[Space] = [
+    Discrete(4), MultiBinary(3), Box((3,), "float32"), Box((2,), "float32", -2.0, 4.0), EACH_ITS_OWN,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("space", LONE, ids=str)
@@ -58,12 +63,11 @@ def test_log_probability_and_entropy_equal_those_of_torch(space: Space) -> None:
     action, _ = distribution.sample(params, uniforms(5, 7, distribution.noise_width), None)
     got, torchs = distribution.score(params, action, None), reference(space, params)
     torch.testing.assert_close(got.log_prob, torchs.log_prob(action["action"].float()), rtol=1e-5, atol=1e-5)
-    if isinstance(space, Box) and space.low is not None:  # torch's is in the same unit: both differential entropies
-        assert got.entropy.shape == (5, 7)
+    assert got.entropy.shape == (5, 7)
     torch.testing.assert_close(got.entropy, torchs.entropy(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("space", [*LONE, MultiDiscrete((3, 2)), EVERYTHING], ids=str)
+@pytest.mark.parametrize("space", [*LONE, PARTLY_BOUNDED, MultiDiscrete((3, 2)), EVERYTHING], ids=str)
 def test_recorded_log_probability_is_reproduced_from_the_recorded_action(space: Space) -> None:
     distribution = ActionDistribution(space)
     params = random_params(distribution, 64)
@@ -135,6 +139,35 @@ def test_gaussian_samples_have_mean_and_deviation_in_the_units_of_the_space() ->
     action = distribution.sample(params, evenly, None)[0]["action"]
     assert abs(action.mean().item() - (5 + 5 * 0.2)) < 1e-3
     assert abs(action.std().item() - 5 * 0.5) < 1e-2
+
+
+def test_entries_of_a_gaussian_have_units_of_their_own() -> None:
+    distribution = ActionDistribution(EACH_ITS_OWN)
+    params = torch.tensor([[0.2, 0.2, 0.0, 0.0]])
+    assert distribution.mode(params, None)[0]["action"].tolist() == [[pytest.approx(0.2), pytest.approx(600)]]
+    sixth = torch.full((1, 2), 0.8413447)  # one deviation above the mean
+    assert distribution.sample(params, sixth, None)[0]["action"].tolist() == [[pytest.approx(1.2), pytest.approx(1100)]]
+
+
+def test_an_entry_without_both_bounds_is_in_plain_units_whatever_the_others_are() -> None:
+    distribution = ActionDistribution(PARTLY_BOUNDED)
+    action, _ = distribution.mode(torch.tensor([[0.5, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0]]), None)
+    assert action["action"].tolist() == [[[3.0, 0.5], [0.5, 0.5]]]
+
+
+@pytest.mark.parametrize(("low", "high"), [(5.0, 5.0), (0.0, 1e-45), (-1e39, 1e39)])
+def test_bounds_that_give_no_unit_give_finite_numbers(low: float, high: float) -> None:
+    distribution = ActionDistribution(Box((2,), "float32", (-1.0, low), (1.0, high)))
+    action, log_prob = distribution.sample(torch.zeros(3, 4), uniforms(3, 2), None)
+    assert action["action"].isfinite().all()
+    assert log_prob.isfinite().all()
+
+
+def test_units_follow_the_network_to_its_device_and_stay_out_of_its_weights() -> None:
+    distribution = ActionDistribution(EVERYTHING)
+    assert not distribution.state_dict()
+    assert all(buffer.is_meta for buffer in distribution.to("meta").buffers())
+    assert len(list(distribution.buffers())) == 4
 
 
 @pytest.mark.parametrize("extreme", [0.0, 2.0**-25, 1 - 2.0**-24, 1.0])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlctl.spec.schema import Network
 from rlctl_agents.models.policy import ActorCritic
-from rlctl_agents.models.torso import ImpalaCnn, Mlp, ModelError, NatureCnn, Pixels, Torso, make_torso
+from rlctl_agents.models.torso import ImpalaCnn, Mlp, ModelError, NatureCnn, Pixels, Torso, make_torso, unit_factor
 from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Spaces, leaf_array, leaves
 
 MIXED = Dict(
@@ -59,6 +59,59 @@ class Own(nn.Module):
 class Featureless(nn.Module):
     def __init__(self, space: Space) -> None:
         super().__init__()
+
+
+class Everything(Torso):
+    def __init__(self, space: Space) -> None:
+        super().__init__(space, Network(torso="mlp"))
+
+
+class Uninitialised(nn.Module):
+    def __init__(self, space: Space) -> None:
+        self.features = 2
+
+
+class UninitialisedLayer(nn.Module):
+    def __init__(self, space: Space) -> None:
+        self.layer = nn.Linear(2, 2)
+
+
+class Failing(Own):
+    """Fails where it is told to."""
+
+    def __init__(self, space: Space, where: str) -> None:
+        super().__init__(space)
+        if where == "init":
+            raise KeyError("no weights")
+        self.where = where
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        x = obs["obs"]
+        match self.where:
+            case "forward":
+                raise LookupError("no such layer")
+            case "width":
+                return torch.cat([x, x], 1)
+            case "dtype":
+                return x.double()
+            case "nan":
+                return x / x
+            case _:
+                return (x, x)  # type: ignore[return-value]
+
+
+class Normed(nn.Module):
+    """Of what depends on the training mode and the random state."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.features = 2
+        self.norm = nn.BatchNorm1d(2)
+        self.frozen = nn.Dropout(0.5).eval()
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        x: Tensor = self.frozen(self.norm(obs["obs"]))
+        return x + torch.rand(2)
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
@@ -224,12 +277,49 @@ def test_torso_of_the_users_own_gets_the_space_and_the_params() -> None:
         (f"{__name__}:observe", {}, "must be a class derived from torch.nn.Module"),
         (f"{__name__}:Own", {"sacle": 2.0}, "unexpected keyword argument 'sacle'"),
         (f"{__name__}:Featureless", {}, "needs an attribute `features`"),
+        (f"{__name__}:Uninitialised", {}, r"must call super\(\).__init__\(\)"),
+        (f"{__name__}:UninitialisedLayer", {}, r"making it raised AttributeError: .*before Module.__init__\(\) call"),
+        (f"{__name__}:Failing", {"where": "init"}, "model.torso .*:Failing: making it raised KeyError: 'no weights'"),
+        (f"{__name__}:Failing", {"where": "forward"}, "observation of zeros raised LookupError: no such layer"),
+        (f"{__name__}:Failing", {"where": "width"}, r"float32 \[1, 2\] .*, got float32 \[1, 4\]"),
+        (f"{__name__}:Failing", {"where": "dtype"}, r"got float64 \[1, 2\]"),
+        (f"{__name__}:Failing", {"where": "nan"}, "got numbers that are not finite"),
+        (f"{__name__}:Failing", {"where": "type"}, "got a tuple"),
         ("mlp", {"scale": 2.0}, "model.params are for a network of your own; mlp takes none"),
     ],
 )
 def test_says_what_is_wrong_with_a_torso(torso: str, params: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         make_torso(Box((2,), "float32"), Network(torso=torso, params=params))
+
+
+@pytest.mark.parametrize(("where", "kind"), [("init", KeyError), ("forward", LookupError)])
+def test_the_exception_of_a_users_torso_is_the_cause(where: str, kind: type[Exception]) -> None:
+    with pytest.raises(ModelError) as caught:
+        make_torso(Box((2,), "float32"), Network(torso=f"{__name__}:Failing", params={"where": where}))
+    assert type(caught.value.__cause__) is kind
+
+
+def test_the_trial_of_a_torso_leaves_no_trace() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    torso = make_torso(Box((2,), "float32"), Network(torso=f"{__name__}:Normed"))
+    assert torch.equal(torch.rand(3), expected)
+    assert torso.training
+    assert torso.norm.training  # type: ignore[union-attr]
+    assert not torso.frozen.training  # type: ignore[union-attr]
+    assert torso.state_dict()["norm.num_batches_tracked"] == 0
+
+
+def test_a_torso_is_tried_on_every_kind_of_observation() -> None:
+    network = Network(torso=f"{__name__}:Everything")
+    assert isinstance(make_torso(MIXED, network), Everything)
+
+
+def test_pixels_of_bounds_of_single_entries_are_scaled_by_the_largest() -> None:
+    assert unit_factor(Box((2,), "uint8", 0.0, (10.0, 50.0))) == 1 / 50
+    assert unit_factor(Box((2,), "uint8", 0.0, (10.0, None))) == 1 / 255
 
 
 def test_one_hot_codes_have_a_limit() -> None:

@@ -16,6 +16,7 @@ from rlctl.backends.local.supervisord import Child, Supervisor
 from rlctl.errors import BackendUnreachable, Conflict
 from rlctl.spec.base import ROLES
 
+IN_GOOD_ORDER = "ended in good order"
 State = Literal["starting", "running", "backoff", "stopping", "stopped", "exited", "failed"]
 _STATES: dict[str, State] = {
     "STARTING": "starting",
@@ -72,7 +73,9 @@ def _process(name: str, child: Child | None, watched: Mapping[str, Any]) -> Proc
     if child is None:
         return Process(known_role, index, "stopped", restarts=restarts, reason="not added to the supervisor yet")
     seen, reason = _STATES.get(child.state, "failed"), ""
-    if seen in ("exited", "failed"):
+    if child.state == "EXITED" and child.exit_status == 0:  # the run ends; if not, it is started again soon
+        reason = IN_GOOD_ORDER
+    elif seen in ("exited", "failed"):
         reason = str(watched.get("reason") or _how_it_ended(child))
         due = watched.get("next_start")
         if due is not None:
@@ -87,8 +90,7 @@ def _how_it_ended(child: Child) -> str:
     """As far as the supervisor knows; the watch, which knows more, has not seen it yet."""
     if child.state != "EXITED":
         return f"could not be started: {child.error}"
-    codes = {0: "ended in good order", -1: "was killed by a signal"}
-    return codes.get(child.exit_status, f"exited {child.exit_status}")
+    return "was killed by a signal" if child.exit_status == -1 else f"exited {child.exit_status}"
 
 
 def _dead(name: str, known: RunState, watched: Mapping[str, Any]) -> Process:
