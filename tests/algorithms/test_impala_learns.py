@@ -110,7 +110,8 @@ class Dials(World):
         return {"obs": self.shown}
 
     def move(self, action: Arrays) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        turned = (np.clip(action["action"], self.low, self.high) - self.low) / (self.high - self.low) * 2 - 1
+        clipped = np.clip(action["action"].astype(np.float32), self.low, self.high)
+        turned = (clipped - self.low) / (self.high - self.low) * 2 - 1
         reward = 1 - np.abs(turned - 0.8 * self.shown).mean(1)
         return reward.astype(np.float32), np.zeros(self.slots, bool)
 

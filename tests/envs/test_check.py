@@ -159,7 +159,7 @@ def test_sampled_actions_are_legal() -> None:
 
 def test_random_actions_lie_within_the_bounds_of_their_entry() -> None:
     box = Box((2, 2), "float32", (-1.0, 100.0, 5.0, None), (1.0, 200.0, None, -5.0))
-    drawn = sample(box, np.random.default_rng(0), 1000)["action"].reshape(1000, 4)
+    drawn = sample(box, np.random.default_rng(0), 1000)["action"].reshape(1000, 4).astype(np.float32)
     assert drawn.min(0).tolist() == pytest.approx([-1, 100, 5, -6], abs=1)
     assert drawn.max(0).tolist() == pytest.approx([1, 200, 6, -5], abs=1)
     assert (drawn[:, 0] >= -1).all()

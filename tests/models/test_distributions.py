@@ -145,8 +145,10 @@ def test_entries_of_a_gaussian_have_units_of_their_own() -> None:
     distribution = ActionDistribution(EACH_ITS_OWN)
     params = torch.tensor([[0.2, 0.2, 0.0, 0.0]])
     assert distribution.mode(params, None)[0]["action"].tolist() == [[pytest.approx(0.2), pytest.approx(600)]]
-    sixth = torch.full((1, 2), 0.8413447)  # one deviation above the mean
-    assert distribution.sample(params, sixth, None)[0]["action"].tolist() == [[pytest.approx(1.2), pytest.approx(1100)]]
+    one_deviation = torch.full((1, 2), 0.8413447)
+    assert distribution.sample(params, one_deviation, None)[0]["action"].tolist() == [
+        [pytest.approx(1.2), pytest.approx(1100)]
+    ]
 
 
 def test_an_entry_without_both_bounds_is_in_plain_units_whatever_the_others_are() -> None:

@@ -57,7 +57,8 @@ def _obs_fault(decisions: Decisions, spaces: Spaces) -> tuple[str, int] | None:
         if bad.any():
             index = int(bad.argmax())
             got = array[index].tolist() if array[index].size <= 8 else "numbers"
-            return f"observation {name} holds {got} outside {leaf}", int(slot[index]) // spaces.seats
+            space = leaf.outer() if isinstance(leaf, Box) else leaf  # bounds of single entries would fill the screen
+            return f"observation {name} holds {got} outside {space}", int(slot[index]) // spaces.seats
     return None
 
 
@@ -94,16 +95,15 @@ def _looks(array: Array) -> str:
 def sample(
     space: Space, rng: np.random.Generator, count: int, legal: NDArray[np.bool_] | None = None, name: str = "action"
 ) -> Arrays:
-    """Random actions: leaf name -> [count, ...]; boxes within their bounds, or within 1 of 0 where there are none."""
+    """Random actions: leaf name -> [count, ...]; each entry of a box within its bounds, or within 1 of 0."""
     chosen: Arrays = {}
     for leaf_name, leaf in leaves(space, name):
         dtype, shape = leaf_array(leaf)
         value: NDArray[Any]
         match leaf:
             case Box():
-                low = -1.0 if leaf.low is None else leaf.low
-                high = 1.0 if leaf.high is None else leaf.high
-                value = rng.uniform(low, high, (count, *shape))
+                ranges = np.array([_drawn_from(low, high) for low, high in leaf.bounds()])
+                value = rng.uniform(ranges[:, 0], ranges[:, 1], (count, len(ranges))).reshape(count, *shape)
             case Discrete() if legal is not None:
                 # the largest of one random number per legal action; a slot that has ended has perhaps none
                 value = np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1)
@@ -115,6 +115,14 @@ def sample(
                 value = rng.integers(2, size=(count, *shape))
         chosen[leaf_name] = value.astype(dtype)
     return chosen
+
+
+def _drawn_from(low: float | None, high: float | None) -> tuple[float, float]:
+    """The range of one entry; a missing bound is 1 from 0, or from the other one where that lies beyond."""
+    return (
+        low if low is not None else min(-1.0, high - 1 if high is not None else 0.0),
+        high if high is not None else max(1.0, low + 1 if low is not None else 0.0),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gym
+from numpy.typing import NDArray
 
 from rlctl_agents.envs.base import EnvRefused
 from rlctl_agents.types import spaces as ours
 from rlctl_agents.types.experience import Array, Arrays
 
 WIDER = {"uint16": "int32", "uint32": "int64"}  # what torch computes with
+MOST_BOUNDED_ENTRIES = 4096
+"""Observations of more entries keep one pair of bounds: nothing computes with more, and spaces travel in messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,7 @@ class Codec:
 
 
 def to_ours(space: Any, name: str) -> ours.Space:
-    """Gymnasium's space as ours. Floats become float32 and booleans uint8; starts, and bounds of single entries, stay
-    with the environment.
+    """Gymnasium's space as ours. Floats become float32 and booleans uint8; starts stay with the environment.
 
     Raises:
         EnvRefused: names the leaf and what can be used instead.
@@ -121,13 +123,22 @@ def _box(space: gym.Box, name: str) -> ours.Box:
         raise EnvRefused(f"{name}: {space} is a Box of {dtype}; use Discrete or MultiDiscrete for such actions")
     if dtype.kind not in "fiub" or dtype == np.uint64 or not space.low.size:
         raise EnvRefused(f"{name}: {space} is not supported; use numbers such as float32 or uint8, at least one")
-    low, high = float(space.low.min()), float(space.high.max())
+    low, high = space.low, space.high
+    if low.size > MOST_BOUNDED_ENTRIES and not name.startswith("action"):
+        low, high = low.min(), high.max()
     return ours.Box(
         shape=tuple(int(n) for n in space.shape),
         dtype={"f": "float32", "b": "uint8"}.get(dtype.kind) or WIDER.get(dtype.name, dtype.name),
-        low=low if np.isfinite(low) else None,
-        high=high if np.isfinite(high) else None,
+        low=_bound(low),
+        high=_bound(high),
     )
+
+
+def _bound(entries: NDArray[Any]) -> ours.Bound:
+    """One number where all entries share it."""
+    flat = entries.ravel()
+    numbers = [float(x) if np.isfinite(x) else None for x in (flat[:1] if (flat == flat[0]).all() else flat)]
+    return numbers[0] if len(numbers) == 1 else tuple(numbers)
 
 
 def _leaves(space: Any, name: str, path: tuple[str | int, ...]) -> Iterator[GymLeaf]:

@@ -12,12 +12,14 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaves
 
 LOWEST, HIGHEST = 2.0**-24, 1.0 - 2.0**-23
 """Uniforms are clamped to this: one step closer to 1, and float32 rounds u * sum(p) up to sum(p) itself."""
+SMALLEST_SCALE, LARGEST_SCALE = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+"""Of an entry with bounds; closer ones count as equal, wider ones as missing: float32 would make them 0 or infinite."""
 
 
 class ActionSpaceError(ValueError):
@@ -34,8 +36,9 @@ class Score(NamedTuple):
     entropy: Tensor  # [...] nats; of a Gaussian the differential entropy
 
 
-class LeafDistribution(ABC):
-    """The distribution of one leaf."""
+class LeafDistribution(nn.Module, ABC):
+    """The distribution of one leaf. A module only so that what it holds moves to the device of the network: it has
+    neither parameters nor anything in the state dict."""
 
     outputs: int  # parameters that depend on the observation
     free: int = 0  # parameters that do not; they start at 0
@@ -57,6 +60,7 @@ class Categorical(LeafDistribution):
     noise = 1
 
     def __init__(self, n: int) -> None:
+        super().__init__()
         self.outputs = n
 
     def sample(self, params: Tensor, noise: Tensor, legal: Tensor | None) -> Choice:
@@ -80,6 +84,7 @@ class Categoricals(LeafDistribution):
     """A MultiDiscrete: independent entries."""
 
     def __init__(self, n: tuple[int, ...]) -> None:
+        super().__init__()
         self.sizes = list(n)
         self.outputs = sum(n)
         self.noise = len(n)
@@ -102,6 +107,7 @@ class Bernoullis(LeafDistribution):
     """A MultiBinary: independent bits, one logit each."""
 
     def __init__(self, n: int) -> None:
+        super().__init__()
         self.outputs = self.noise = n
 
     def sample(self, params: Tensor, noise: Tensor, legal: Tensor | None) -> Choice:
@@ -123,22 +129,25 @@ class Bernoullis(LeafDistribution):
 class Gaussian(LeafDistribution):
     """A Box of real numbers: independent entries, mean from the network, deviation learned apart from it.
 
-    Parameters are in units of half the width of the bounds around their middle, or of 1 around 0 where a bound is
-    missing; actions are in the units of the space. A sample is not bounded: the environment clips it, the density is
-    that of the sample itself.
+    Each entry's parameters are in units of half the width of its bounds around their middle, or of 1 around 0 where one
+    is missing or both are equal; actions are in the units of the space. A sample is not bounded: the environment clips
+    it, the density is that of the sample itself.
     """
 
+    centre: Tensor  # [outputs] float32
+    scale: Tensor  # [outputs] float32, above 0
+
     def __init__(self, box: Box) -> None:
+        super().__init__()
         self.shape = box.shape
         self.dtype = getattr(torch, box.dtype)
         if not self.dtype.is_floating_point:
             raise ActionSpaceError(f"a Box action must hold real numbers, not {box.dtype}: use MultiDiscrete")
         self.outputs = self.free = self.noise = math.prod(box.shape)
-        bounded = box.low is not None and box.high is not None and box.low < box.high
-        low, high = (box.low, box.high) if bounded else (-1.0, 1.0)
-        assert low is not None
-        assert high is not None
-        self.centre, self.scale = (low + high) / 2, (high - low) / 2
+        units = torch.tensor([_units(low, high) for low, high in box.bounds()]).view(-1, 2)
+        self.register_buffer("centre", units[:, 0].contiguous(), persistent=False)
+        self.register_buffer("scale", units[:, 1].contiguous(), persistent=False)
+        self.log_scale = sum(math.log(scale) for scale in units[:, 1].tolist())
 
     def sample(self, params: Tensor, noise: Tensor, legal: Tensor | None) -> Choice:
         mean, log_std = params.chunk(2, -1)
@@ -154,16 +163,24 @@ class Gaussian(LeafDistribution):
 
     def _log_prob(self, params: Tensor, action: Tensor) -> Tensor:
         mean, log_std = params.chunk(2, -1)
-        unit = ((action - self.centre) / self.scale).reshape(mean.shape).to(mean.dtype)
-        constant = self.outputs * (0.5 * math.log(2 * math.pi) + math.log(self.scale))
+        unit = ((action.reshape(mean.shape) - self.centre) / self.scale).to(mean.dtype)
+        constant = self.outputs * 0.5 * math.log(2 * math.pi) + self.log_scale
         return (-0.5 * ((unit - mean) * (-log_std).exp()).square() - log_std).sum(-1) - constant
 
     def score(self, params: Tensor, action: Tensor, legal: Tensor | None) -> Score:
-        constant = self.outputs * (0.5 * math.log(2 * math.pi * math.e) + math.log(self.scale))
+        constant = self.outputs * 0.5 * math.log(2 * math.pi * math.e) + self.log_scale
         return Score(self._log_prob(params, action), params.chunk(2, -1)[1].sum(-1) + constant)
 
 
-class ActionDistribution:
+def _units(low: float | None, high: float | None) -> tuple[float, float]:
+    """Centre and scale of one entry."""
+    if low is None or high is None:
+        return 0.0, 1.0
+    scale = high / 2 - low / 2
+    return (low / 2 + high / 2, scale) if SMALLEST_SCALE <= scale <= LARGEST_SCALE else (0.0, 1.0)
+
+
+class ActionDistribution(nn.Module):
     """The joint distribution over an action space: its leaves are independent given the parameters.
 
     Raises:
@@ -171,9 +188,11 @@ class ActionDistribution:
     """
 
     def __init__(self, space: Space) -> None:
+        super().__init__()
         self.leaves: list[tuple[str, LeafDistribution]] = [
             (name, _leaf_distribution(leaf)) for name, leaf in leaves(space, "action")
         ]
+        self.modules_of_leaves = nn.ModuleList(self._kinds())  # so that they follow the network to its device
         self.outputs = sum(leaf.outputs for _, leaf in self.leaves)
         self.free = sum(leaf.free for _, leaf in self.leaves)
         self.noise_width = sum(leaf.noise for _, leaf in self.leaves)

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from rlctl.spec.schema import Network
 from rlctl_agents.models import user_class
-from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaves
+from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_array, leaves
 
 SMALLEST_NATURE_PIXELS = 36
 """Below this the Nature CNN's strides leave nothing."""
@@ -89,7 +89,11 @@ class Pixels(NamedTuple):
 
 def unit_factor(box: Box) -> float:
     """Brings unsigned bytes into [0, 1]; other numbers are used as they are."""
-    return 1 / (box.high or 255) if box.dtype == "uint8" else 1.0
+    if box.dtype != "uint8":
+        return 1.0
+    high = box.outer().high
+    assert not isinstance(high, tuple)
+    return 1 / (high or 255)
 
 
 class NatureCnn(nn.Module):
@@ -237,10 +241,10 @@ def _images(space: Space, torso: str) -> Iterator[tuple[str, Pixels]]:
 def make_torso(space: Space, network: Network) -> nn.Module:
     """The torso that the spec names. It has an attribute `features` and maps observations [N, ...] to [N, features].
 
-    A class of the user's own is called with the observation space and `model.params`.
+    A class of the user's own is called with the observation space and `model.params`, and tried on zeros.
 
     Raises:
-        ModelError: it does not fit the observations, or the user's class is none.
+        ModelError: it does not fit the observations, or the user's class is none or fails; its exception is the cause.
     """
     if ":" not in network.torso:
         if network.params:
@@ -253,12 +257,51 @@ def make_torso(space: Space, network: Network) -> nn.Module:
     if not (inspect.isclass(found) and issubclass(found, nn.Module)):
         raise ModelError(f"model.torso {network.torso}: must be a class derived from torch.nn.Module")
     try:
-        torso = found(space, **network.params)
-    except TypeError as error:
+        torso: nn.Module = found(space, **network.params)
+        features = getattr(torso, "features", None)
+    except Exception as error:  # a constructor may fail in any way
         raise ModelError(
-            f"model.torso {network.torso}: {error}; it is called with the space and model.params"
+            f"model.torso {network.torso}: making it raised {type(error).__name__}: {error}; "
+            "it is called with the space and model.params"
         ) from error
-    features = getattr(torso, "features", None)
+    if "_modules" not in vars(torso):
+        raise ModelError(f"model.torso {network.torso}: its __init__ must call super().__init__()")
     if not isinstance(features, int) or features < 1:
         raise ModelError(f"model.torso {network.torso}: needs an attribute `features`, the width of its output")
+    try:
+        tried = _on_zeros(torso, space)
+    except Exception as error:  # so may a pass
+        raise ModelError(
+            f"model.torso {network.torso}: a pass on one observation of zeros raised {type(error).__name__}: {error}"
+        ) from error
+    fault = _features_fault(tried, features)
+    if fault is not None:
+        raise ModelError(
+            f"model.torso {network.torso}: a pass on one observation of zeros must give finite float32 [1, {features}] "
+            f"(1, `features`), got {fault}"
+        )
     return torso
+
+
+def _on_zeros(torso: nn.Module, space: Space) -> Any:
+    """What a torso makes of one observation. It leaves the random state and the torso's training mode as they are."""
+    zeros = {}
+    for name, leaf in leaves(space, "obs"):
+        dtype, shape = leaf_array(leaf)
+        zeros[name] = torch.zeros((1, *shape), dtype=getattr(torch, dtype))
+    modes = {module: module.training for module in torso.modules()}
+    torso.eval()  # batch normalisation cannot train on one row, and must not count it
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        tried = torso(zeros)
+    for module, training in modes.items():
+        module.training = training
+    return tried
+
+
+def _features_fault(tried: Any, features: int) -> str | None:
+    """What is wrong with the result of a trial pass, in words."""
+    if not isinstance(tried, Tensor):
+        return f"a {type(tried).__name__}"
+    if tried.dtype != torch.float32 or tried.shape != (1, features):
+        return f"{str(tried.dtype).removeprefix('torch.')} {list(tried.shape)}"
+    return None if tried.isfinite().all() else "numbers that are not finite"

@@ -59,6 +59,7 @@ class Lease(msgspec.Struct, frozen=True):
     match: Match | None = None
     generations: tuple[Generation, ...] = ()  # learner: newest first, committed ones of its policy
     next_lineage: int = 0  # learner: the lineage that this boot opens
+    stop_rows: int = 0  # learner: no update once its weights were learned from so many rows; 0: no limit
 
 
 class Quota(msgspec.Struct, frozen=True):
@@ -126,6 +127,7 @@ class Orders(msgspec.Struct, frozen=True):
     match: Match | None = None
     checkpoint: int = 0  # learner: save the generation of this number when it is larger than the last one saved
     stop: bool = False  # finish in good order
+    stop_rows: int = 0  # as in the lease, as it is now
 
 
 class EvalResult(msgspec.Struct, frozen=True):

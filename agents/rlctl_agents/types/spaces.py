@@ -6,18 +6,56 @@ A space is a tree; its leaves have dotted names. `{"position": Box, "camera": Bo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import msgspec
 
+Bound = float | tuple[float | None, ...] | None
+
 
 class Box(msgspec.Struct, frozen=True, tag="box"):
-    """An array. Bounds are the smallest and the largest over all entries; None where infinite."""
+    """An array. A bound is one number where all entries share it, else a tuple of one per entry, in C order; None where
+    infinite, inside the tuple too. Large observations keep the smallest and the largest only.
+
+    Raises:
+        ValueError: a tuple has not one bound per entry, or a bound is infinite or not a number.
+
+    Example:
+        `Box((2,), "float32", low=(-1.0, 0.0), high=(1.0, None))`: from -1 to 1, and from 0 up.
+    """
 
     shape: tuple[int, ...]
     dtype: str  # numpy name: "float32", "uint8"
-    low: float | None = None
-    high: float | None = None
+    low: Bound = None
+    high: Bound = None
+
+    def __post_init__(self) -> None:
+        for name, bound in (("low", self.low), ("high", self.high)):
+            if isinstance(bound, tuple) and len(bound) != math.prod(self.shape):
+                raise ValueError(
+                    f"{name} of a Box must be one number or one per entry, got {len(bound)} for {math.prod(self.shape)}"
+                )
+            for number in bound if isinstance(bound, tuple) else (bound,):
+                if number is not None and not (isinstance(number, (int, float)) and math.isfinite(number)):
+                    raise ValueError(
+                        f"{name} of a Box must be a finite number, a tuple of them, or None where infinite, "
+                        f"got {number!r}"
+                    )
+
+    def bounds(self) -> Iterator[tuple[float | None, float | None]]:
+        """Low and high of every entry, in C order."""
+        entries = math.prod(self.shape)
+        lows, highs = (bound if isinstance(bound, tuple) else (bound,) * entries for bound in (self.low, self.high))
+        return zip(lows, highs, strict=True)
+
+    def outer(self) -> Box:
+        """The same with the smallest and the largest bound over all entries; None where one of them is infinite."""
+        lows = [self.low] if not isinstance(self.low, tuple) else list(self.low)
+        highs = [self.high] if not isinstance(self.high, tuple) else list(self.high)
+        low = None if None in lows else min(bound for bound in lows if bound is not None)
+        high = None if None in highs else max(bound for bound in highs if bound is not None)
+        return Box(self.shape, self.dtype, low, high)
 
 
 class Discrete(msgspec.Struct, frozen=True, tag="discrete"):
