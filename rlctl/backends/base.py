@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from rlctl.errors import RlctlError
 from rlctl.plan import Document as Document
 from rlctl.plan import Plan
 from rlctl.spec.base import Role
@@ -120,8 +121,12 @@ class Backend(Protocol):
     def place(self, run: str, storage: str | None) -> Place:
         """The run's place as recorded, else one below `storage` (absolute; None: the default). Writes nothing."""
 
-    def runs(self) -> list[RunState]:
-        """Every run that the target knows, live or not, newest first."""
+    def runs(self, broken: Callable[[RlctlError], object] | None = None) -> list[RunState]:
+        """Every run that the target knows, live or not, newest first.
+
+        Args:
+            broken: told about each run whose record cannot be read, which is left out; None: that is raised.
+        """
 
     def find(self, run: str) -> RunState | None:
         """The run of that name, or None."""

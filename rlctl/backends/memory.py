@@ -85,7 +85,7 @@ class MemoryBackend:
             self._roots[uid] = root
         return MemoryPlace(uid, Layout(root), Path("/memory/sockets") / uid[:8])
 
-    def runs(self) -> list[RunState]:
+    def runs(self, broken: Callable[[RlctlError], object] | None = None) -> list[RunState]:
         self._reach()
         return sorted((run.state for run in self._runs.values()), key=lambda state: state.created, reverse=True)
 

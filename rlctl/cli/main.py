@@ -37,11 +37,11 @@ def run(arguments: Sequence[str], world: World) -> int:
     Returns:
         Its exit code; everything that had to be said is printed.
     """
-    from rlctl.cli.app import make_command
-
     # a failure before the options are read has to be printed as they ask for
     world.output = "json" if _wants_json(arguments) else "table"
     try:
+        from rlctl.cli.app import make_command
+
         code = make_command().main(list(arguments) or ["--help"], prog_name="rlctl", standalone_mode=False, obj=world)
         return code if isinstance(code, int) else 0
     except RlctlError as error:

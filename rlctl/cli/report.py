@@ -22,6 +22,8 @@ def headline(snapshot: Snapshot) -> str:
         return f"finished: {status['stop']['met'] or 'a stop condition is met'}"
     if snapshot.phase == "stopped":
         return "stopped by `rlctl down`; its data stays"
+    if snapshot.silent:
+        return "the manager does not answer; figures are what it said last"
     if snapshot.phase == "starting":
         return f"starting: waiting for {snapshot.slowest or 'the first experience'}"
     if status["stop"]["met"]:
@@ -43,7 +45,7 @@ def report(world: World, snapshot: Snapshot, *, utc: bool) -> list[str]:
     """The whole answer as lines."""
     state, status = snapshot.state, snapshot.status
     lines = [world.bold(plain(headline(snapshot)))]
-    if snapshot.phase == "running":
+    if snapshot.phase == "running" and not snapshot.silent:
         lines.append("  " + shares(snapshot))
         if status["verdict"]["suggest"]:
             lines.append(f"  next: {status['verdict']['suggest']}")

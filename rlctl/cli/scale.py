@@ -52,6 +52,7 @@ def scale(
             hint=_way_out(wanted, stored_limit=max_actors(spec)),
             objects=tuple(role for role, _ in wanted),
         )
+    done = follow(world, backend.scale(state.run, dict(wanted)))
     for role, replicas in wanted:
         if state.replicas[role] == replicas:
             world.data(f"{role}: {replicas}, unchanged")
@@ -59,7 +60,6 @@ def scale(
             said = state.spec_replicas.get(role)
             world.data(f"{role}: {state.replicas[role]} -> {replicas}")
             world.say(f"  holds until the spec says something else than {said}")
-    done = follow(world, backend.scale(state.run, dict(wanted)))
     world.document(
         {
             "run": state.run,

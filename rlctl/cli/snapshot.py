@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,8 @@ class Snapshot:
         found: list[dict[str, str]] = []
         failure = self.state.failure
         if failure is not None and self.phase == "failed":
-            found.append({"text": failure.text, "next": f"rlctl logs {failure.process}{self._named} --tail 50"})
+            whose = f" {failure.process}" if "/" in failure.process else ""  # the supervisor has no log of records
+            found.append({"text": failure.text, "next": f"rlctl logs{whose}{self._named} --tail 50"})
         if not self.over:
             # who ends because the goal is reached is no problem
             sound = (*_SOUND, "stopping", "exited") if self.status["stop"].get("met") else (*_SOUND, "stopping")
@@ -97,11 +99,16 @@ class Snapshot:
                             "next": f"rlctl status{self._named} -o wide",
                         }
                     )
-            if not self.answered and self._should_answer:
+            if self.silent:
                 found.append({"text": "the manager does not answer", "next": f"rlctl logs manager{self._named}"})
             known = {problem["text"] for problem in found}
             found += [dict(problem) for problem in self.status["problems"] if problem.get("text") not in known]
         return found
+
+    @property
+    def silent(self) -> bool:
+        """The manager should have answered and did not: its figures are old."""
+        return not self.over and not self.answered and self._should_answer
 
     @property
     def slowest(self) -> str:
@@ -156,7 +163,8 @@ def _take(backend: Backend, run: str, now: datetime) -> Snapshot | None:
             pass  # not up yet, ending, being replaced, or not ready to answer: the processes tell
     processes = tuple(backend.processes(run))
     if status is None:
-        status = backend.stored_status(run)
+        with suppress(BackendUnreachable):  # torn: the manager writes it anew, and it only repeats what others know
+            status = backend.stored_status(run)
         if status is not None and state.phase == "running" and not _of_this_life(status, processes):
             status = {**status, "phase": "starting", "problems": [], "roles": {}}
     return Snapshot(state, processes, complete(status, state), answered, now)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rlctl.cli.world import World
-from rlctl.errors import UsageError
+from rlctl.errors import RlctlError, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
@@ -82,7 +82,11 @@ def known(world: World, target: str | None) -> list[tuple[Backend, RunState]]:
     """Every run of the target that is wanted, or of all, newest first."""
     chosen = wanted_target(world, target)
     backends = [world.backend(chosen)] if chosen else list(world.opened())
-    entries = [(backend, state) for backend in backends for state in backend.runs()]
+
+    def leave_out(error: RlctlError) -> None:
+        world.say(f"left out: {error.message}")
+
+    entries = [(backend, state) for backend in backends for state in backend.runs(leave_out)]
     return sorted(entries, key=lambda entry: entry[1].created, reverse=True)
 
 

@@ -68,6 +68,14 @@ def up(
         return _end(world, prepared, applied, outcome)
 
 
+def where_to_look(snapshot: Snapshot) -> str:
+    """The command that shows the first cause of a failed run."""
+    run, cause = snapshot.state.run, snapshot.state.failure
+    if cause is None or "/" not in cause.process:  # the supervisor itself has no log of records
+        return f"rlctl logs --run {run} --tail 50"
+    return f"rlctl logs {cause.process} --run {run}"
+
+
 class RunFailed(WorkloadFailed):
     """The first cause; `details` has the last lines of that process, and who was stopped because of it."""
 
@@ -75,7 +83,7 @@ class RunFailed(WorkloadFailed):
         run, cause = snapshot.state.run, snapshot.state.failure
         super().__init__(
             cause.text if cause else f"run {run} has failed",
-            hint=f"rlctl logs {cause.process} --run {run}" if cause else f"rlctl logs --run {run}",
+            hint=where_to_look(snapshot),
             objects=(cause.process, *cause.stopped_because) if cause else (run,),
         )
         self.details = report.failure(snapshot)

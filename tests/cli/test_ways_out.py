@@ -82,7 +82,7 @@ def test_what_a_target_raises_ends_with_its_code(rlctl: Rlctl, error: Any) -> No
 class Broken(MemoryBackend):
     """A backend with a bug."""
 
-    def runs(self) -> Any:
+    def runs(self, broken: Any = None) -> Any:
         raise KeyError("nothing of the user's")
 
 

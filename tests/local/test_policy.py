@@ -77,6 +77,25 @@ def test_exit_code_3_gives_up_at_once() -> None:
     assert bench.die("actor-1", 3, "no such environment") == GiveUp("actor-1", "no such environment", 1)
 
 
+def test_a_manager_that_ends_with_3_because_nothing_came_of_the_run_is_not_the_cause() -> None:
+    bench = Bench("manager-0", "learner-0", "actor-0", "actor-1")
+    bench.pass_time(20.0)
+    bench.die("actor-1", 1, "ValueError: bad step")
+    bench.restart("actor-1")
+    bench.pass_time(1.0)
+    bench.die("actor-0", 1, "ValueError: bad step, too")
+    verdict = bench.die("manager-0", 3, "nothing was ever learned from")
+    assert verdict == GiveUp("actor-1", "ValueError: bad step", 0), "its first life was a long one"
+
+
+def test_a_manager_that_ends_with_3_is_the_cause_when_nobody_was_in_trouble_before() -> None:
+    bench = Bench("manager-0", "actor-0")
+    bench.die("actor-0", 1)
+    bench.restart("actor-0")
+    bench.pass_time(10.0)
+    assert bench.die("manager-0", 3, "live.json: no object") == GiveUp("manager-0", "live.json: no object", 1)
+
+
 def test_a_manager_that_was_asked_to_leave_is_started_again() -> None:
     bench = Bench("manager-0", "actor-0")
     bench.pass_time(1.0)

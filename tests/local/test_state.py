@@ -13,7 +13,7 @@ import pytest
 from rlctl.backends.base import Document, Failure, LogQuery, RunState
 from rlctl.backends.local import LocalBackend, files, lock, places, state
 from rlctl.backends.local.places import Place
-from rlctl.errors import BackendUnreachable, Conflict
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 from rlctl.spec.layout import state_home
 
 STATE = RunState(
@@ -36,6 +36,15 @@ def place(homes: Path) -> Place:
 def test_a_stored_state_comes_back_equal(place: Place) -> None:
     assert state.read(place) == replace(STATE, storage=str(place.layout.root))
     assert LocalBackend().runs() == [state.read(place)]
+
+
+def test_one_broken_record_hides_no_other_run(place: Place) -> None:
+    (places.index_folder() / "bad.json").write_text("{")
+    broken: list[RlctlError] = []
+    assert LocalBackend().runs(broken.append) == [state.read(place)]
+    assert "bad" in broken[0].message
+    with pytest.raises(BackendUnreachable):
+        LocalBackend().runs()
 
 
 def test_the_same_state_is_not_written_twice(place: Place) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -17,10 +17,10 @@ from rlctl.backends.local.places import Place
 from rlctl.backends.local.stopping import GRACE_S, stop
 from rlctl.backends.local.supervisord import Supervisor
 from rlctl.backends.local.unix_http import request
-from rlctl.errors import Conflict
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 from rlctl.plan import Plan
 
-CONTROL_TIMEOUT_S = 10.0
+CONTROL_TIMEOUT_S = 3.0
 FOLLOW_POLL_S = 0.15
 
 
@@ -41,10 +41,19 @@ class LocalBackend:
         with reported(f"cannot look up run {run}"):
             return places.place(run, storage)
 
-    def runs(self) -> list[RunState]:
+    def runs(self, broken: Callable[[RlctlError], object] | None = None) -> list[RunState]:
         """Every run of this user, live or not, newest first."""
-        with reported("cannot list the runs"):
-            found = [known for known in map(state.read, places.every()) if known is not None]
+        found = []
+        for name in places.names():
+            try:
+                known = self.find(name)
+            except BackendUnreachable as error:
+                if broken is None:
+                    raise
+                broken(error)
+                continue
+            if known is not None:
+                found.append(known)
         return sorted(found, key=lambda known: known.created, reverse=True)
 
     def find(self, run: str) -> RunState | None:

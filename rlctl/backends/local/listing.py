@@ -16,6 +16,8 @@ from rlctl.backends.local.supervisord import Child, Supervisor
 from rlctl.errors import BackendUnreachable, Conflict
 from rlctl.spec.base import ROLES
 
+ANSWER_TIMEOUT_S = 15.0
+"""A reader waits no longer; a supervisor with a hundred fresh children on few cores has needed so much."""
 IN_GOOD_ORDER = "ended in good order"
 State = Literal["starting", "running", "backoff", "stopping", "stopped", "exited", "failed"]
 _STATES: dict[str, State] = {
@@ -61,7 +63,7 @@ def processes(place: Place, known: RunState) -> list[Process]:
         watched = {}
     if not lock.alive(place.life):
         return [_dead(name, known, watched.get(name, {})) for name in sorted(names, key=in_order)]
-    children = Supervisor(place.supervisor_socket).children()
+    children = Supervisor(place.supervisor_socket, ANSWER_TIMEOUT_S).children()
     names |= {name for name in children if is_role(name)}
     return [_process(name, children.get(name), watched.get(name, {})) for name in sorted(names, key=in_order)]
 

@@ -82,11 +82,10 @@ def find(run: str) -> Place | None:
     return place if place.layout.root.is_dir() else None  # its folder was removed by hand: the name is free
 
 
-def every() -> list[Place]:
-    """All runs of the index, by name."""
+def names() -> list[str]:
+    """All runs of the index."""
     with reported("cannot read"):
-        names = sorted(path.stem for path in index_folder().glob("*.json")) if index_folder().is_dir() else []
-    return [place for place in map(find, names) if place is not None]
+        return sorted(path.stem for path in index_folder().glob("*.json")) if index_folder().is_dir() else []
 
 
 def place(run: str, storage: str | None = None) -> Place:

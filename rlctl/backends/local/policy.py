@@ -4,6 +4,7 @@ Supervisor's own restarts are off: it tries three times within eight seconds and
 
 - Whoever had lived 10 s is started again at once; after a shorter life it waits 1, 2, 4, 8 s.
 - The fifth short life in a row, or exit code 3 (the user's own fault, which restarting cannot help), ends the run.
+- The manager's exit code 3 may say that nothing came of a run: whoever was in trouble before is the cause then.
 - The cause reported is the trouble that began first among those that last: a learner that dies takes actors with it.
 - Exit code 0: it was told to. Started again after 5 s unless the run ends by then, which the manager says by writing
   finished.json before it goes; a manager that somebody's SIGTERM ended has finished nothing.
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from rlctl.backends.local.names import in_order
+from rlctl.backends.local.names import in_order, split_name
 
 HEALTHY_S = 10.0
 DELAYS_S = (1.0, 2.0, 4.0, 8.0)
@@ -121,7 +122,12 @@ class Policy(Generic[Report]):
         if death.exit_status == 0:
             return self._again(record, ORDERLY_S, now)
         if death.exit_status == USER_FAULT:
-            return GiveUp(death.name, report, record.short_lives + 1)
+            record.short_lives += 1
+            if split_name(death.name)[0] == "manager":
+                if record.trouble_since is None:
+                    record.trouble_since, record.first = now, report
+                return self._first_cause(death.name, report)
+            return GiveUp(death.name, report, record.short_lives)
         if death.lived_s >= HEALTHY_S:
             record.short_lives, record.trouble_since, record.first = 0, now, report
             return self._again(record, 0.0, now)
