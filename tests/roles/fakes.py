@@ -73,6 +73,7 @@ class Manager:
         self.known = True
         self.stop = False
         self.checkpoint = 0
+        self.stop_rows = 0
         self.index: int | None = 0  # None: as the name of the process asks
         self.matches: dict[str, Match | None] = {}
         self.experience: Experience | None = None
@@ -122,6 +123,7 @@ class Manager:
             match=self.matches.get(hello.role),
             generations=self.generations,
             next_lineage=self.next_lineage,
+            stop_rows=self.stop_rows,
         )
         return lease, ()
 
@@ -134,6 +136,7 @@ class Manager:
             match=self.matches.get(report.role),
             checkpoint=self.checkpoint,
             stop=self.stop,
+            stop_rows=self.stop_rows,
         )
         return orders, ()
 

@@ -82,3 +82,14 @@ def test_decisions_are_split_among_players_and_their_actions_joined_in_order() -
     ]
     joined = table.join([(rows, {"action": np.full(2, who)}) for who, rows, _ in parts], 4)
     assert joined["action"].tolist() == [1, 0, 1, 0]
+
+
+def test_an_evaluation_counts_the_steps_without_any_end() -> None:
+    env, metrics = make_env("Clock", 2, length=9), Metrics()
+    table = Table(env.spaces, 2, [[0]])
+    player = Player(Impala(settings(), Network(hidden=[8]), env.spaces, seed=3), table.slots[0], seed=1, rows=8)
+    left = itertools.count()
+    play(env, [1, 2], table, [player], 8, metrics=metrics, keep_going=lambda: next(left) < 7)
+    assert metrics.values().gauges["steps_without_end"] == 7
+    play(env, [1, 2], table, [player], 2, metrics=metrics, keep_going=lambda: True)
+    assert metrics.values().gauges["steps_without_end"] == 0

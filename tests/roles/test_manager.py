@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlctl_agents.roles.overseer import EXPIRES_S
+from rlctl_agents.roles.pace import EXPIRES_S
 from rlctl_agents.roles.status import StatusBuilder, encode, scalars
 from rlctl_agents.types.control import Account, Commit, EvalResult, Generation, Hello, Histogram, Match, Said
 from rlctl_agents.types.experience import Ledger
@@ -281,7 +281,54 @@ def test_a_learner_that_found_the_newest_generation_damaged_says_which_it_took(r
     commit(run, 2, rows=2000)
     run.join("learner", 22, prefer=0)
     run.learn(22, rows=0, version=10, lineage=2, gauges={"rows": 1000.0, "resumed_generation": 1.0})
+    found = status(run)
+    assert found["resumed"]["number"] == 1
+    assert found["checkpoint"]["number"] == 1, "a damaged one is not what the run could go on from"
+    assert [one["text"] for one in found["problems"]] == [
+        "generation 2 cannot be used; the learner went on from another"
+    ]
+    run.manager.store()
+    run.start()
+    assert status(run)["checkpoint"]["number"] == 1
+
+
+def test_status_does_not_tell_of_the_life_before(run: Run) -> None:
+    everybody(run)
+    commit(run, 1, rows=1000)
+    run.join("learner", 22, prefer=0)
+    run.learn(22, rows=0, version=10, lineage=2, gauges={"rows": 1000.0, "resumed_generation": 1.0})
+    run.join("learner", 23, prefer=0)
+    assert status(run)["resumed"] is None
+    run.learn(23, rows=0, version=10, lineage=3, gauges={"rows": 1000.0, "resumed_generation": 1.0})
     assert status(run)["resumed"]["number"] == 1
+
+
+def test_without_its_progress_a_run_goes_on_from_the_newest_generation(run: Run) -> None:
+    everybody(run)
+    run.learn(LEARNER, rows=9000, version=90)
+    commit(run, 1, rows=7000)
+    run.manager.store()
+    for path in run.layout.results.glob("progress.json*"):
+        path.unlink()
+    run.start()
+    assert run.manager.rows == 7000
+    assert run.join("learner", 22).next_lineage > 100, "nobody knows which lineages were given away"
+
+
+def test_torn_progress_and_term_do_not_end_the_run(run: Run) -> None:
+    everybody(run)
+    run.learn(LEARNER, rows=900, version=9)
+    run.manager.store()
+    run.manager.store()
+    (run.layout.results / "progress.json").write_bytes(b"\0" * 9)
+    (run.layout.run / "term").write_bytes(b"\0")
+    run.start()
+    assert run.manager.rows == 900
+    assert run.manager.term > 100
+    assert run.join("learner", 22).next_lineage > 100
+    (problem,) = status(run)["problems"]
+    assert "went on from the previous one" in problem["text"]
+    assert problem["next"] == "rlctl logs manager --level ERROR --run r"
 
 
 def account(sent: int, consumed: int) -> Account:

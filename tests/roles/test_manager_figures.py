@@ -131,25 +131,26 @@ def test_lag_beyond_the_last_bound_is_shown_as_twice_that(time: Time) -> None:
 
 def verdict(**waits: float) -> Verdict:
     shares = {"learner_data": 0.0, "actor_credit": 0.0, "actor_model": 0.0} | waits
-    return judge(Waits(**shares), started=True, actors=2, cores_busy=1.0, cores=8, one_machine=True)
+    return judge(Waits(**shares), started=True, actors=2, cores_busy=1.0, cores=8, one_machine=True, run="r")
 
 
 def test_a_learner_that_waits_for_experience_needs_more_actors() -> None:
     found = verdict(learner_data=0.61)
     assert found.kind == "actor-bound"
     assert found.text == "actor-bound: the learner waits for experience 61 % of the time"
-    assert found.suggest == "rlctl scale actor=6"
-    assert verdict(learner_data=1.0).suggest == "rlctl scale actor=8", "not more than four times as many"
+    assert found.suggest == "rlctl scale actor=6 --run r"
+    assert verdict(learner_data=1.0).suggest == "rlctl scale actor=8 --run r", "not more than four times as many"
 
 
 def test_actors_that_wait_for_credit_wait_for_the_learner() -> None:
     found = verdict(actor_credit=0.5, learner_data=0.1)
     assert found.kind == "learner-bound"
-    assert found.suggest == "rlctl scale actor=1"
+    assert found.suggest == "rlctl scale actor=1 --run r"
 
 
 def test_actors_that_wait_for_weights_wait_for_the_modelpool() -> None:
     assert verdict(actor_model=0.4, actor_credit=0.3).kind == "modelpool-bound"
+    assert verdict(actor_model=0.4).suggest == "", "there is one modelpool"
     assert "waits to publish" in verdict(learner_model=0.4).text
 
 
@@ -160,14 +161,21 @@ def test_short_waits_are_balance() -> None:
 
 
 def test_more_actors_are_not_suggested_for_a_machine_that_is_full() -> None:
-    found = judge(Waits(0.6, 0.0, 0.0), started=True, actors=2, cores_busy=1.9, cores=2, one_machine=True)
+    found = judge(Waits(0.6, 0.0, 0.0), started=True, actors=2, cores_busy=1.9, cores=2, one_machine=True, run="r")
     assert found.kind == "actor-bound"
     assert found.suggest == ""
     assert "all 2 cores of this machine are busy" in found.text
 
 
+@pytest.mark.parametrize(("actors", "suggest"), [(2, "rlctl scale actor=4 --run r"), (4, ""), (9, "")])
+def test_not_more_actors_than_cores_are_suggested(actors: int, suggest: str) -> None:
+    found = judge(Waits(0.6, 0.0, 0.0), started=True, actors=actors, cores_busy=1.0, cores=4, one_machine=True, run="r")
+    assert found.suggest == suggest
+    assert ("the 4 cores of this machine are all in use" in found.text) == (suggest == "")
+
+
 def test_before_the_first_seconds_of_learning_nothing_is_judged() -> None:
-    found = judge(Waits(0.9, 0.0, 0.9), started=False, actors=0, cores_busy=0, cores=2, one_machine=True)
+    found = judge(Waits(0.9, 0.0, 0.9), started=False, actors=0, cores_busy=0, cores=2, one_machine=True, run="r")
     assert (found.kind, found.text) == ("starting", "starting: no actor has reported yet")
 
 
@@ -189,24 +197,29 @@ FINE = Facts(now_s=500, live={"learner": 1, "actor": 4, "modelpool": 1}, started
         ({"late_generation": (12, 75.0)}, "generation 12 was ordered 75 s ago", "rlctl logs learner"),
         ({"damaged": ["generation-000002.json"]}, "generation-000002.json is damaged", "rlctl logs manager"),
         ({"disk": "cannot store x: No space left on device"}, "No space left on device", "df -h"),
+        ({"unusable": [7]}, "generation 7 cannot be used", "rlctl logs learner"),
+        ({"lost": "x: torn", "now_s": 5}, "x: torn", "rlctl logs manager"),
+        ({"broken": ("lock-step was broken", "actor/1")}, "lock-step was broken", "rlctl logs actor/1"),
+        ({"endless_steps": 200_001}, "no episode has ended after 200001 steps: set env.max", "rlctl logs evaluator"),
         ({"refused": "actor/0 does not fit actor/1"}, "refuses a process: actor/0 does not", "rlctl logs manager"),
     ],
 )
 def test_a_problem_is_told_in_words_with_the_next_command(change: dict[str, object], text: str, command: str) -> None:
-    (problem,) = find(replace(FINE, **change))  # type: ignore[arg-type]
+    (problem,) = find(replace(FINE, **change), "r")  # type: ignore[arg-type]
     assert text in problem["text"]
     assert problem["next"].startswith(command)
+    assert problem["next"].endswith(" --run r") or command == "df -h"
 
 
 def test_nothing_is_wrong_with_a_run_that_learns() -> None:
-    assert find(FINE) == []
+    assert find(FINE, "r") == []
     almost = {"silent": {"actor/3": SILENT_S - 0.1}, "idle_s": NO_UPDATE_S - 0.1, "stale_share": 0.09}
-    assert find(replace(FINE, **almost)) == []  # type: ignore[arg-type]
-    assert find(Facts(now_s=10)) == [], "everybody is still starting"
+    assert find(replace(FINE, **almost), "r") == []  # type: ignore[arg-type]
+    assert find(Facts(now_s=10), "r") == [], "everybody is still starting"
 
 
 def test_many_silent_processes_do_not_fill_the_screen() -> None:
-    problems = find(replace(FINE, silent={f"actor/{index}": 9.0 for index in range(1000)}))
+    problems = find(replace(FINE, silent={f"actor/{index}": 9.0 for index in range(1000)}), "r")
     assert len(problems) == 6
     assert problems[-1]["text"].startswith("995 more")
 

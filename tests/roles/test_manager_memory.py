@@ -10,7 +10,8 @@ import pytest
 from rlctl_agents.roles.events import Events, JsonLines, Lines
 from rlctl_agents.roles.files import create_file, replace_file
 from rlctl_agents.roles.matches import Evaluation
-from rlctl_agents.roles.progress import HISTORY, LINEAGES, Damaged, Progress, Shelf, load_books, next_term, read_term
+from rlctl_agents.roles.progress import HISTORY, LINEAGES, Damaged, Progress, Shelf, load_books
+from rlctl_agents.roles.terms import APART, next_term, read_term, standing_term
 from tests.roles.world import ref
 
 
@@ -20,10 +21,17 @@ def test_each_start_of_a_manager_has_a_higher_term(tmp_path: Path) -> None:
     assert read_term(tmp_path) == 42
 
 
-def test_a_damaged_term_is_not_counted_from_nothing(tmp_path: Path) -> None:
+def test_a_torn_term_is_counted_on_from_what_else_is_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "term").write_text("")
-    with pytest.raises(Damaged, match="holds no number"):
-        next_term(tmp_path, 0)
+    assert next_term(tmp_path, 7) == 7 + APART + 1
+    assert "holds no number" in caplog.text
+    assert read_term(tmp_path) == 7 + APART + 1
+
+
+def test_a_term_torn_while_its_manager_lives_is_written_anew(tmp_path: Path) -> None:
+    (tmp_path / "term").write_bytes(b"\0\0")
+    assert standing_term(tmp_path, 5) == 5
+    assert read_term(tmp_path) == 5
 
 
 def test_every_learner_boot_opens_one_lineage() -> None:
@@ -55,13 +63,36 @@ def test_progress_is_found_again(tmp_path: Path) -> None:
     shelf.progress.wall_s = 12.5
     shelf.progress.measured(measured(640))
     shelf.progress.open_lineage("main", "a")
-    assert shelf.save_progress(durable=True)
+    assert shelf.save_progress()
     assert Shelf(tmp_path).progress == shelf.progress
 
 
-def test_damaged_progress_is_not_overwritten(tmp_path: Path) -> None:
+def test_torn_progress_falls_back_to_the_one_before(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    for wall_s in (5.0, 10.0, 15.0):
+        shelf.progress.wall_s = wall_s
+        assert shelf.save_progress()
     (tmp_path / "progress.json").write_text('{"format": 1, "wall')
-    with pytest.raises(Damaged, match=r"progress\.json"):
+    again = Shelf(tmp_path)
+    assert again.progress.wall_s == 10.0
+    assert "progress.json: " in again.lost
+    assert again.save_progress()
+    assert (tmp_path / "progress.json.1").read_bytes() != b'{"format": 1, "wall', "a torn one is not kept"
+    assert Shelf(tmp_path).lost == ""
+
+
+def test_progress_torn_twice_is_not_overwritten_and_the_remedy_is_said(tmp_path: Path) -> None:
+    for name in ("progress.json", "progress.json.1"):
+        (tmp_path / name).write_bytes(b"\0" * 20)
+        with pytest.raises(Damaged, match=r"progress\.json.* away: rows and lineage then come from the newest gener"):
+            Shelf(tmp_path)
+
+
+def test_progress_of_another_release_is_no_damage(tmp_path: Path) -> None:
+    Shelf(tmp_path).save_progress()
+    (tmp_path / "progress.json").rename(tmp_path / "progress.json.1")
+    (tmp_path / "progress.json").write_text('{"format": 2, "wall_s": "of another kind"}')
+    with pytest.raises(Damaged, match="use the release that wrote it"):
         Shelf(tmp_path)
 
 
@@ -72,18 +103,20 @@ def test_damaged_books_begin_anew(tmp_path: Path) -> None:
 
 def test_what_cannot_be_stored_is_said_and_does_no_harm(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
-    assert shelf.save_progress(durable=False)
+    assert shelf.save_progress()
     before = (tmp_path / "progress.json").read_bytes()
     (tmp_path / "progress.json").unlink()
     (tmp_path / "progress.json").mkdir()
     shelf.progress.wall_s = 99
-    assert not shelf.save_progress(durable=True)
+    assert not shelf.save_progress()
     assert "progress.json" in shelf.failure
     (tmp_path / "progress.json").rmdir()
-    assert shelf.save_progress(durable=True)
+    assert shelf.save_progress()
     assert shelf.failure == ""
     assert before != (tmp_path / "progress.json").read_bytes()
-    assert [path.name for path in tmp_path.iterdir()] == ["progress.json"], "nothing half-written stays"
+    assert {path.name for path in tmp_path.iterdir()} == {"progress.json", "progress.json.1"}, (
+        "nothing half-written stays"
+    )
 
 
 def test_a_file_is_created_once(tmp_path: Path) -> None:

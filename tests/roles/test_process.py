@@ -16,9 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rlctl_agents import envs
+from rlctl_agents.envs.base import EnvError
 from rlctl_agents.roles import logs, prometheus
 from rlctl_agents.roles.http_listener import BODY_BYTES, HttpListener, Request, Response
 from rlctl_agents.roles.metrics import Metrics
@@ -135,6 +139,53 @@ def test_exit_code_says_whose_fault_it_was(
     assert ("exc" in last) == (code == 1)
     assert last["role"] == "actor"
     assert last["id"] == "actor/3"
+
+
+class Faulty(gymnasium.Env[Any, Any]):
+    """A user's environment with a mistake in it."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        raise KeyError("no such key")
+
+
+def ended_by_explained(folder: Path, probe: Path, caused: bool, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    def main(process: Process) -> None:
+        process.explained = (EnvError,)
+        if not caused:
+            raise EnvError.at("step returned NaN reward", "pong", 41, 7)
+        env = envs.make("tests.roles.test_process:Faulty", envs=1, seeds=[41])
+        env.reset()
+        env.step(np.zeros(1, np.int64), {"action": np.zeros(1, np.int64)})
+
+    assert run_role(command(write_run_file(folder), probe), main) == 1
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def test_an_error_that_says_it_all_is_one_sentence(
+    tmp_path: Path, short: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ended_by_explained(tmp_path, short / "p", False, capsys)
+    assert (line["level"], line["msg"]) == ("ERROR", "EnvError: step returned NaN reward (pong, seed 41, step 7)")
+    assert "exc" not in line
+
+
+def test_of_an_error_in_the_users_code_only_the_users_frames_are_shown(
+    tmp_path: Path, short: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ended_by_explained(tmp_path, short / "p", True, capsys)
+    where = "tests.roles.test_process:Faulty, seed 41, step 1"
+    assert line["msg"] == f"EnvError: step raised KeyError: 'no such key' ({where})"
+    assert "in step\n    raise KeyError" in line["exc"]
+    assert line["exc"].splitlines()[-1] == "KeyError: 'no such key'"
+    assert "rlctl_agents" not in line["exc"]
+    assert "EnvError" not in line["exc"]
 
 
 def test_sigterm_sets_stop_although_the_main_thread_waits_for_it(tmp_path: Path, short: Path) -> None:
@@ -317,7 +368,10 @@ def test_listener_limits_bodies_and_survives_a_failing_answer(short: Path) -> No
             garbage.settimeout(5)
             garbage.connect(str(short / "p"))
             garbage.sendall(b"\x00\xff nonsense\r\n\r\n")
-            assert b"400" in garbage.recv(4096)
+            heard = garbage.makefile("rb").read()
+        assert heard.startswith(b"400 Bad")
+        assert b"<" not in heard
+        assert heard.count(b"\n") == 1, "one line, not a page"
         assert json.loads(get(short / "p", "/x")[1])["error"]["message"].startswith("internal error")
     finally:
         listener.close()

@@ -166,6 +166,23 @@ def test_a_learner_does_not_run_away_from_a_modelpool_that_is_gone(folder: Path,
     assert learner_raised == []
 
 
+def test_a_learner_stops_at_the_first_update_that_reaches_stop_rows_and_goes_on_when_it_is_raised(
+    folder: Path, manager: Manager, pool: Pool
+) -> None:
+    learns = process_of("learner", manager, SPEC, volume=folder)
+    manager.stop_rows = 200
+    with running(learner.main, learns) as raised, running(actor.main, process_of("actor", manager, SPEC)):
+        for limit in (200, 400):
+            manager.stop_rows = limit
+            wait_until(lambda limit=limit: consumed(manager) >= limit, f"{limit} rows")  # type: ignore[misc]
+            wait_until(lambda: learns.metrics.values().gauges["queue_rows"] >= 80, "more than it may learn from")
+            reports = len(manager.reports)
+            wait_until(lambda reports=reports: len(manager.reports) > reports + 20, "reports")  # type: ignore[misc]
+            assert limit <= consumed(manager) < limit + 40, "a batch has 40 rows at most"
+    assert raised == []
+    assert manager.commits[-1].generation.rows == consumed(manager)
+
+
 @pytest.mark.parametrize(
     ("role", "changes", "said"),
     [

@@ -8,7 +8,8 @@ from typing import Any
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
 from rlctl_agents.roles.addresses import Addresses
-from rlctl_agents.roles.overseer import Clock, Overseer
+from rlctl_agents.roles.overseer import Overseer
+from rlctl_agents.roles.pace import Clock
 from rlctl_agents.types.control import Experience, Hello, Lease, Orders, Report
 from rlctl_agents.types.experience import Field, ModelRef, Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces

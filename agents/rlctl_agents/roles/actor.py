@@ -12,7 +12,7 @@ import torch
 from rlctl.spec.schema import Spec
 from rlctl_agents import algorithms, envs
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
-from rlctl_agents.envs.base import Env, EnvRefused
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.roles.asking import Asked
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.noise import environment_seeds
@@ -43,6 +43,7 @@ def main(process: Process) -> None:
         UserFault: environment, algorithm or network cannot be made as the spec asks.
         EnvError: the environment misbehaved while it ran.
     """
+    process.explained = (EnvError,)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     spec = process.spec
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
-from rlctl_agents.envs.base import Env
+from rlctl_agents.envs.base import Env, EnvError
 from rlctl_agents.models.weights import unpack_into
 from rlctl_agents.roles.actor import make_algorithm, make_env, policy_names
 from rlctl_agents.roles.games import Played, play
@@ -43,6 +43,7 @@ def main(process: Process) -> None:
         UserFault: environment, algorithm or network cannot be made as the spec asks.
         EnvError: the environment misbehaved while it ran.
     """
+    process.explained = (EnvError,)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     spec = process.spec
     with ExitStack() as stack:

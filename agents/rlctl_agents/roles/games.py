@@ -10,6 +10,7 @@ import numpy as np
 from rlctl_agents.envs.base import Env
 from rlctl_agents.roles.metrics import Metrics
 from rlctl_agents.roles.player import Player, Table
+from rlctl_agents.roles.process import ENDLESS
 
 
 class Played(NamedTuple):
@@ -59,6 +60,7 @@ def play(
     returned, length = np.zeros(env.envs), np.zeros(env.envs, np.int64)
     left = episodes
     decisions = env.reset(list(seeds))
+    endless = 0
     while True:
         of_env = decisions.slot // seats
         measured = decisions.slot % seats == 0
@@ -72,6 +74,8 @@ def play(
             over = np.unique(of_env[ended])
             returned[over], length[over] = 0.0, 0
             metrics.add("episodes", over.size)
+            endless = 0
+            metrics.set(ENDLESS, endless)
             if left == 0:
                 break
         if not keep_going():
@@ -83,6 +87,8 @@ def play(
         metrics.add("env_steps", stepped)
         metrics.add("frames", stepped * env.frame_skip)
         parts = [(rows, players[who].act(part).action) for who, rows, part in table.split(decisions)]
+        endless += 1
+        metrics.set(ENDLESS, endless)
         decisions = env.step(decisions.slot, table.join(parts, decisions.slot.size))
     flat = [game for one in games for game in one]
     return Played([game[0] for game in flat], [game[1] for game in flat])

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from ipaddress import ip_address
 from pathlib import Path
@@ -182,6 +183,11 @@ def _handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(response.body)
+
+        def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+            """What is no request that we understand gets one line, not http.server's page."""
+            line = f"{code} {message or HTTPStatus(code).phrase}\n"
+            self._send(Response(code, line.encode(errors="replace"), "text/plain; charset=utf-8"), close=True)
 
         def address_string(self) -> str:
             return "local"

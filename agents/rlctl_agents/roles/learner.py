@@ -19,7 +19,7 @@ from rlctl_agents.roles.actor import make_algorithm, policy_names
 from rlctl_agents.roles.assembler import Arrival, Assembler, LockStep, LockStepError
 from rlctl_agents.roles.generations import Generations, Job, NothingReadable, resume
 from rlctl_agents.roles.intake import Intake
-from rlctl_agents.roles.learning import Learning, Updated
+from rlctl_agents.roles.learning import Diverged, Learning, Updated
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.metrics import VERSIONS
 from rlctl_agents.roles.process import RESUMED, ROWS, Process, UserFault
@@ -55,6 +55,7 @@ def main(process: Process) -> None:
         UserFault: device, algorithm or network cannot be had as the spec asks.
         Diverged: losses or gradients are not finite any more.
     """
+    process.explained = (Diverged,)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if process.arguments.volume is None:
         raise UserFault("command line: a learner needs --volume, for its generations")
@@ -161,6 +162,7 @@ class Learner:
         self._starved_since = self._said = time.monotonic()
         self._rejected: dict[str, int] = {}  # reason -> messages reported
         self._running = False
+        self._rests = False  # it has learned from as many rows as it may
 
     def snapshot(self) -> Snapshot:
         """The books, for a report; called by another thread."""
@@ -192,7 +194,9 @@ class Learner:
         if self._member.checkpoint > max(self._ordered, self._saved):
             self._ordered = self._member.checkpoint
             self._save(self._ordered)
-        if self._far_ahead():
+        if self._has_enough():
+            process.stop.wait(TAKE_S)  # the manager ends the run, or raises stop.rows
+        elif self._far_ahead():
             # nobody can follow: what actors make meanwhile would be too old, and out of credit they wait
             with process.metrics.timed("wait_model_seconds"):
                 process.stop.wait(LISTEN_S)
@@ -226,6 +230,17 @@ class Learner:
         self._generations.close()
         self._publisher.close()
         self._intake.close()
+
+    def _has_enough(self) -> bool:
+        """So many rows were learned from that the run is done: every further update would be one too many."""
+        limit, rows, rested = self._member.stop_rows, self._learning.consumed_rows, self._rests
+        self._rests = 0 < limit <= rows
+        if self._rests and not rested:
+            log.info("learned from %d rows, stop.rows is %d: no further update", rows, limit)
+        elif rested and not self._rests:
+            log.info("stop.rows was raised: learning goes on")
+            self._starved_since = time.monotonic()
+        return self._rests
 
     def _far_ahead(self) -> bool:
         """The pools lack so many versions that experience would be stale before it is made."""

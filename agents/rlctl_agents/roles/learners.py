@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rlctl_agents.roles.manifests import Manifests
 from rlctl_agents.roles.process import RESUMED, ROWS
@@ -32,7 +32,7 @@ class Learners:
         self._progress = progress
         self._manifests = manifests
         self._clock = clock
-        self._base: dict[str, Generation] = {}  # boot -> what it should resume from
+        self._offered: dict[str, Sequence[Generation]] = {}  # boot -> what it can resume from, newest first
         self._since: dict[str, float] = {}  # boot -> when its first update was seen
         self._newest: dict[str, Report] = {}  # policy -> of its learner
         self._said: set[str] = set()  # boots whose beginning is known
@@ -45,14 +45,15 @@ class Learners:
         """That its weights were learned from."""
         return self._progress.rows.get(policy, 0)
 
-    def join(self, boot: str, newest: Generation | None) -> None:
-        """A new learner was given its generations."""
-        if newest is not None:
-            self._base[boot] = newest
+    def join(self, boot: str, generations: Sequence[Generation]) -> None:
+        """A new learner was given its generations, newest first."""
+        if generations:
+            self._offered[boot] = generations
 
     def hear(self, index: int, report: Report) -> Resumed | None:
         """A report; from where the learner went on, when this is the first that says so."""
-        policy, base = self.policy_of(index), self._base.get(report.boot)
+        policy, offered = self.policy_of(index), self._offered.get(report.boot, ())
+        base = next(iter(offered), None)
         consumed = int(report.counters.get("consumed_rows", 0))
         before = base.rows if base is not None else 0
         self._progress.rows[policy] = int(report.gauges.get(ROWS, before + consumed))
@@ -66,6 +67,8 @@ class Learners:
         number = int(report.gauges.get(RESUMED, base.number))
         found = next((one for one in self._manifests.of(policy) if one.number == number), base)
         version, rows = found.ref.version, found.rows
+        passed = {one.number for one in offered if one.number > number}
+        self._progress.unusable = sorted({*self.unusable(), *passed} - {number})
         text = f"learner {index} went on from generation {number}: version {version}, {rows} rows"
         self._progress.resumed = Resumed(number, rows, text)
         return self._progress.resumed
@@ -73,6 +76,15 @@ class Learners:
     def learning_s(self, boot: str) -> float:
         """How long a learner has been learning; negative infinity before its first update."""
         return self._clock() - self._since.get(boot, float("inf"))
+
+    def usable(self, policy: str) -> tuple[Generation, ...]:
+        """Committed generations of a policy, newest first, without those that a learner passed over."""
+        return tuple(one for one in self._manifests.of(policy) if one.number not in self._progress.unusable)
+
+    def unusable(self) -> list[int]:
+        """Committed generations that a learner could not go on from."""
+        kept = {one.number for policy in self._members for one in self._manifests.of(policy)}
+        return [number for number in self._progress.unusable if number in kept]
 
     def rows_at(self, ref: ModelRef | None) -> int:
         """What a version was learned from: every update since then took the same number of rows."""
@@ -86,6 +98,6 @@ class Learners:
 
     def bury(self, boot: str) -> None:
         """It never comes back."""
-        self._base.pop(boot, None)
+        self._offered.pop(boot, None)
         self._since.pop(boot, None)
         self._said.discard(boot)

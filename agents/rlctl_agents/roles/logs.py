@@ -35,7 +35,8 @@ class Identity:
 class JsonFormatter(logging.Formatter):
     """A record as `{"ts", "level", "run", "role", "id", "boot", "msg", "kv", "exc"}`; exc only with an exception.
 
-    Values for machines go into kv: `log.info("lease granted", extra={"kv": {"index": 3}})`.
+    Values for machines go into kv: `log.info("lease granted", extra={"kv": {"index": 3}})`; a traceback of which only a
+    part is to be shown goes into exc likewise.
     """
 
     def __init__(self, identity: Identity) -> None:
@@ -56,6 +57,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exc"] = _cut(self.formatException(record.exc_info))
+        elif text := getattr(record, "exc", ""):
+            line["exc"] = _cut(text)
         return json.dumps(line, default=str, ensure_ascii=False)
 
 

@@ -18,10 +18,12 @@ from rlctl_agents.roles import metrics_page, status
 from rlctl_agents.roles.addresses import Addresses
 from rlctl_agents.roles.control_api import ControlApi
 from rlctl_agents.roles.files import replace_file
-from rlctl_agents.roles.overseer import Clock, Overseer
+from rlctl_agents.roles.overseer import Overseer
+from rlctl_agents.roles.pace import Clock
 from rlctl_agents.roles.process import Process, RunFile, UserFault, parse_spec
-from rlctl_agents.roles.progress import Damaged, read_term
+from rlctl_agents.roles.progress import Damaged
 from rlctl_agents.roles.tensorboard import CurveWriter
+from rlctl_agents.roles.terms import standing_term
 from rlctl_agents.types.control import Commit, EvalResult, Hello, Lease, Orders, Report, Said, to_plain
 from rlctl_agents.wire.rpc import RpcServer
 from rlctl_agents.wire.sockets import Wire
@@ -46,7 +48,7 @@ def main(process: Process) -> None:
     """Manage until the run is finished, or until asked to leave.
 
     Raises:
-        UserFault: the command line or live.json is not usable.
+        UserFault: the command line or live.json is not usable, or the time is over in vain.
         Fenced: another manager has taken over.
     """
     arguments = process.arguments
@@ -178,7 +180,7 @@ class Desk:
             overseer.leave()
         if self._turn.due():
             overseer.turn()
-        if self._term.due() and (newest := read_term(self._layout.run)) != overseer.term:
+        if self._term.due() and (newest := standing_term(self._layout.run, overseer.term)) != overseer.term:
             raise Fenced(f"a manager of term {newest} has taken over from term {overseer.term}")
         if self._build.due():
             self._publish(finished=False)

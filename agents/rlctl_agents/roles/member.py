@@ -57,6 +57,8 @@ class Member:
     match: Match | None
     checkpoint: int
     """Number of the newest generation ordered."""
+    stop_rows: int
+    """A learner makes no update once its weights were learned from so many rows; 0: no limit."""
 
     def __init__(
         self, process: Process, wire: Wire, *, streams: int = 0, clock: Callable[[], float] = time.monotonic
@@ -80,6 +82,7 @@ class Member:
         self.peers = {}
         self.match = None
         self.checkpoint = 0
+        self.stop_rows = 0
 
     def join(self, experience: Experience | None = None, *, needs_experience: bool = False) -> Lease | None:
         """Say hello until there is a lease.
@@ -185,6 +188,7 @@ class Member:
         self.peers = orders.peers
         self.match = orders.match
         self.checkpoint = max(self.checkpoint, orders.checkpoint)
+        self.stop_rows = orders.stop_rows
         if orders.stop:
             log.info("ordered to stop by the manager")
             self._process.stop.set()
@@ -233,3 +237,4 @@ class Member:
         self.term = lease.term
         self.peers = lease.peers
         self.match = lease.match
+        self.stop_rows = lease.stop_rows

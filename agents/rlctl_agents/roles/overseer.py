@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Policy, Spec
-from rlctl_agents.roles import stopping
+from rlctl_agents.roles import pace, stopping
 from rlctl_agents.roles.addresses import Addresses
 from rlctl_agents.roles.agreement import Agreement, require_ours
 from rlctl_agents.roles.checkpoints import Checkpoints
@@ -21,10 +19,12 @@ from rlctl_agents.roles.learners import Learners
 from rlctl_agents.roles.leases import Holder, Leases
 from rlctl_agents.roles.ledger import Books as Ledger
 from rlctl_agents.roles.manifests import Manifests
-from rlctl_agents.roles.matches import Evaluations, training
-from rlctl_agents.roles.process import STOPPING
-from rlctl_agents.roles.progress import Books, Shelf, load_books, next_term, read_term
+from rlctl_agents.roles.matches import Evaluations, held_by_all, training
+from rlctl_agents.roles.pace import Clock
+from rlctl_agents.roles.process import STOPPING, UserFault
+from rlctl_agents.roles.progress import Books, Shelf, load_books
 from rlctl_agents.roles.rates import Rates
+from rlctl_agents.roles.terms import next_term, standing_term
 from rlctl_agents.roles.totals import Totals
 from rlctl_agents.types.control import (
     Commit,
@@ -38,26 +38,13 @@ from rlctl_agents.types.control import (
     Said,
     to_plain,
 )
-from rlctl_agents.types.experience import ModelRef
 
-REPORT_EVERY_S = 1.0
-EXPIRES_S = 15.0
-REPORTS_PER_S = 500
-"""The more processes, the rarer each reports."""
 SPEAKS_REPORTS = 2.5
 """Who was heard within so many times the time between reports still runs."""
 MATCHES_APART = 100
 """Numbers left out when a manager starts: the last one may have given away some that were not stored."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Clock:
-    """Where time comes from."""
-
-    monotonic: Callable[[], float]
-    unix: Callable[[], float]
 
 
 class Overseer:
@@ -83,17 +70,20 @@ class Overseer:
         self.events = Events(layout.results / "events.jsonl", clock.unix)
         self._evaluated = JsonLines(layout.results / "evaluations.jsonl")
         self._shelf = Shelf(layout.results)
-        self.progress = self._shelf.progress
+        self.progress, self.lost = self._shelf.progress, self._shelf.lost
         self.progress.met = None  # conditions may be others now
         self._wall_before_s = self.progress.wall_s
         manifests = Manifests(layout.checkpoints)
-        self.term = next_term(layout.run, manifests.newest_term)
+        for policy in self.policies:
+            self.progress.catch_up(policy, manifests.of(policy), lost=bool(self.lost))
+        self.term = next_term(layout.run, max(manifests.newest_term, self.progress.term))
+        self.progress.term = self.term
         self.checkpoints = Checkpoints(manifests, self.term, self.progress.issued, clock.monotonic)
         self.learners = Learners(
             {name: one.population for name, one in (settings.policies or {"main": Policy()}).items()},
             self.progress, manifests, clock.monotonic,
         )  # fmt: skip
-        self.leases = Leases(expires_s=EXPIRES_S, clock=clock.monotonic)
+        self.leases = Leases(expires_s=pace.EXPIRES_S, clock=clock.monotonic)
         self.ledger = Ledger(self.leases.name)
         self.totals = Totals()
         self._restore(load_books(layout.results))
@@ -109,6 +99,8 @@ class Overseer:
         self._told: set[str] = set()
         self._pruning = ""  # why old generations could not be removed
         self.events.add("start", f"manager started, term {self.term}", term=self.term)
+        if self.lost:
+            self.events.add("lost", self.lost)
 
     @property
     def wall_s(self) -> float:
@@ -127,12 +119,7 @@ class Overseer:
 
     @property
     def report_every_s(self) -> float:
-        return max(REPORT_EVERY_S, len(self.leases) / REPORTS_PER_S)
-
-    @property
-    def expires_s(self) -> float:
-        """Of silence, until a lease is lost: several reports."""
-        return max(EXPIRES_S, 5 * self.report_every_s)
+        return pace.report_every_s(len(self.leases))
 
     # what is asked
 
@@ -174,6 +161,7 @@ class Overseer:
             match=self._match(holder, report),
             checkpoint=self._wanted(holder),
             stop=self.ending.tells,
+            stop_rows=self._stop_rows(holder),
         )
 
     def result(self, result: EvalResult) -> Said:
@@ -199,7 +187,7 @@ class Overseer:
         try:
             if holder is None or self.learners.policy_of(holder.index) != generation.policy:
                 raise ValueError(f"process {commit.boot} is not the learner of {generation.policy}")
-            if (term := read_term(self.layout.run)) != self.term:
+            if (term := standing_term(self.layout.run, self.term)) != self.term:
                 raise ValueError(f"a manager of term {term} has taken over")
             self.checkpoints.commit(generation)
         except (ValueError, OSError) as fault:
@@ -220,10 +208,7 @@ class Overseer:
 
     def reload(self, settings: Spec) -> list[str]:
         """Other values of what applies live; the changes in words."""
-        changes = []
-        for section in ("stop", "evaluation", "checkpoint"):
-            old, new = getattr(self.settings, section).model_dump(), getattr(settings, section).model_dump()
-            changes += [f"{section}.{key}: {old[key]} -> {new[key]}" for key in new if new[key] != old[key]]
+        changes = stopping.changes(self.settings, settings)
         self.settings = settings
         if changes:
             self.events.add("reload", f"settings changed: {', '.join(changes)}", changes=changes)
@@ -232,7 +217,7 @@ class Overseer:
     def order_checkpoint(self) -> int:
         """Want a generation of every policy now; the number of the newest."""
         number = max(self.checkpoints.order(policy) for policy in self.policies)
-        self._store_progress(durable=True)
+        self._store_progress()
         return number
 
     def finish(self, why: str) -> None:
@@ -249,9 +234,13 @@ class Overseer:
     # as time passes
 
     def turn(self) -> None:
-        """Whatever is due now; often called."""
+        """Whatever is due now; often called.
+
+        Raises:
+            UserFault: the time is over, and nothing was ever learned from.
+        """
         now = self.clock.monotonic()
-        self.leases.expires_s = self.expires_s
+        self.leases.expires_s = pace.expires_s(len(self.leases))
         self._expire()
         live = self.leases.live()
         self.addresses.alive((one.role, one.index) for one in live)
@@ -259,25 +248,21 @@ class Overseer:
             for policy in self.policies:
                 if self.checkpoints.due(policy, self.learners.rows(policy), self.settings.checkpoint.every):
                     self.checkpoints.order(policy)
-                    self._store_progress(durable=True)
-            why = stopping.met(
-                self.settings.stop, evaluation=self.progress.evaluation, rows=self.rows, wall_s=self.wall_s
-            )
-            if why is not None:
-                self.finish(why)
+                    self._store_progress()
+            self._judge()
         within_s = SPEAKS_REPORTS * self.report_every_s
         speaking = [one for one in live if now - one.heard < within_s]
         self.ending.turn(
             now,
             saved=not any(map(self._wanted, speaking)),
             everybody_gone=all(
-                one.boot in self._told and one.leaving and now - one.heard >= REPORT_EVERY_S for one in speaking
+                one.boot in self._told and one.leaving and now - one.heard >= pace.REPORT_EVERY_S for one in speaking
             ),
         )
 
     def store(self) -> None:
         """Keep everything for the next manager."""
-        self._store_progress(durable=False)
+        self._store_progress()
         self._shelf.save_books(Books(1, self.leases.store(), self.ledger.store(), self.totals.store()))
 
     # for whoever watches
@@ -288,6 +273,18 @@ class Overseer:
         return self._shelf.failure or self.events.failure or self._evaluated.failure or self._pruning
 
     # inside
+
+    def _judge(self) -> None:
+        stop, progress, wall_s = self.settings.stop, self.progress, self.wall_s
+        why = stopping.met(
+            stop, evaluation=progress.evaluation, rows=self.rows, wall_s=wall_s, learned=progress.started
+        )
+        if why is not None:
+            self.finish(why)
+        elif (fault := stopping.in_vain(stop, wall_s=wall_s, learned=progress.started)) is not None:
+            self._wall_before_s -= wall_s  # the next up has all its time again
+            self.store()
+            raise UserFault(fault)
 
     def _lease(self, hello: Hello) -> Lease:
         require_ours(hello, self.run, self.uid)
@@ -310,27 +307,37 @@ class Overseer:
             self.ledger.receiver(hello.boot, policy)
             generations = self.checkpoints.manifests.of(policy)
             if grant.new:
-                self.learners.join(hello.boot, next(iter(generations), None))
+                self.learners.join(hello.boot, generations)
             lineage = self.progress.open_lineage(policy, hello.boot)
-            if not self._store_progress(durable=True):
+            if not self._store_progress():
                 raise ValueError(f"the lineage of learner {index} cannot be stored: {self._shelf.failure}")
+        if self.settings.sync and role in ("actor", "learner"):
+            row = self.rows if role == "actor" else max((one.rows for one in generations), default=0)
+            if (broken := self.progress.break_lock_step(f"{role}/{index}", hello.boot, row)) is not None:
+                self.events.add("lock_step", broken.text, row=row)
         return Lease(
             index=index,
             term=self.term,
             manager=self.boot,
             report_every_s=self.report_every_s,
-            expires_s=self.expires_s,
+            expires_s=pace.expires_s(len(self.leases)),
             bind=self.addresses.bind(role, index),
             peers=self.addresses.peers(role),
             experience=self.agreement.experience,
             match=self._match(grant.holder, None),
             generations=generations,
             next_lineage=lineage,
+            stop_rows=self._stop_rows(grant.holder),
         )
 
     def _wanted(self, holder: Holder) -> int:
         """The generation that this process should save; 0: none."""
         return self.checkpoints.wanted(self.learners.policy_of(holder.index)) if holder.role == "learner" else 0
+
+    def _stop_rows(self, holder: Holder) -> int:
+        """Rows after which this process makes no update: those of the first policy count; 0: no limit."""
+        first = holder.role == "learner" and self.learners.policy_of(holder.index) == self.policies[0]
+        return (self.settings.stop.rows or 0) if first else 0
 
     def _match(self, holder: Holder, report: Report | None) -> Match | None:
         seats = self.agreement.seats
@@ -340,22 +347,13 @@ class Overseer:
             return None
         self.evaluations.hear(report.boot, report.model, report.counters.get("agent_steps", 0.0))
         wanted = self.settings.evaluation
-        model = self._newest_model()
+        model = held_by_all(self.seen.get(one.boot) for one in self.leases.live("modelpool"))
         match = self.evaluations.order(
             report.boot, model, seats=seats, rows=self.learners.rows_at(model),
             episodes=wanted.episodes, every_s=wanted.every, mode=wanted.mode,
         )  # fmt: skip
         self.progress.match = self.evaluations.match
         return match
-
-    def _newest_model(self) -> ModelRef | None:
-        """What every modelpool holds: evaluators ask any of them."""
-        refs = [
-            seen.model
-            for one in self.leases.live("modelpool")
-            if (seen := self.seen.get(one.boot)) is not None and seen.model is not None
-        ]
-        return min(refs, key=lambda ref: (ref.lineage, ref.version), default=None)
 
     def _take(self, report: Report) -> None:
         boot = report.boot
@@ -395,13 +393,13 @@ class Overseer:
             for policy in learners:
                 if self.checkpoints.worth_saving(policy, self.learners.rows(policy)):
                     self.checkpoints.order(policy)
-            self._store_progress(durable=True)
+            self._store_progress()
         self.ending.begin("finish" if how == "finish" else "leave", self.clock.monotonic())
 
-    def _store_progress(self, *, durable: bool) -> bool:
+    def _store_progress(self) -> bool:
         self.progress.wall_s = self.wall_s
         self.progress.issued = max(self.progress.issued, self.checkpoints.issued)
-        return self._shelf.save_progress(durable=durable)
+        return self._shelf.save_progress()
 
     def _restore(self, books: Books) -> None:
         self.ledger.restore(books.ledger)

@@ -10,6 +10,9 @@ NO_UPDATE_S = 30.0
 NOBODY_S = 60.0
 STALE_SHARE = 0.1
 LATE_GENERATION_S = 60.0
+LOST_S = 600.0
+"""So long after its start a manager says that it began from older progress; the event stays."""
+ENDLESS_STEPS = 200_000
 MAX_PROBLEMS = 20
 
 
@@ -28,14 +31,25 @@ class Facts:
     rejected_per_s: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (role, reason)
     late_generation: tuple[int, float] | None = None  # number, seconds since it was ordered
     damaged: Iterable[str] = ()  # manifests
+    unusable: Iterable[int] = ()  # generations that a learner passed over
+    lost: str = ""  # why the manager began from older progress than was stored
     disk: str = ""  # why something could not be stored
     refused: str = ""  # newest refused hello, if it was lately
+    broken: tuple[str, str] | None = None  # lock-step: how, and the process
+    endless_steps: float = 0.0  # of an evaluator, in each environment, without any episode's end
 
 
-def find(facts: Facts) -> list[dict[str, str]]:
-    """Every problem: `text` and `next`; the likeliest cause of others first."""
+def find(facts: Facts, run: str) -> list[dict[str, str]]:
+    """Every problem: `text` and `next`; the likeliest cause of others first.
+
+    Args:
+        run: its name, which every command carries: whoever types it may have several.
+    """
     found = [*_disk(facts), *_processes(facts), *_learning(facts), *_books(facts)]
-    return [{"text": text, "next": command} for text, command in found][:MAX_PROBLEMS]
+    return [
+        {"text": text, "next": f"{command} --run {run}" if command.startswith("rlctl ") else command}
+        for text, command in found
+    ][:MAX_PROBLEMS]
 
 
 def _disk(facts: Facts) -> Iterable[tuple[str, str]]:
@@ -43,6 +57,13 @@ def _disk(facts: Facts) -> Iterable[tuple[str, str]]:
         yield facts.disk, "df -h"
     for name in facts.damaged:
         yield f"{name} is damaged; older generations are used", "rlctl logs manager --level ERROR"
+    for number in facts.unusable:
+        yield (
+            f"generation {number} cannot be used; the learner went on from another",
+            "rlctl logs learner --level ERROR",
+        )
+    if facts.lost and facts.now_s < LOST_S:
+        yield facts.lost, "rlctl logs manager --level ERROR"
     if facts.late_generation is not None and facts.late_generation[1] >= LATE_GENERATION_S:
         number, waited_s = facts.late_generation
         yield f"generation {number} was ordered {waited_s:.0f} s ago and is not saved", "rlctl logs learner"
@@ -70,6 +91,11 @@ def _learning(facts: Facts) -> Iterable[tuple[str, str]]:
     if working and facts.idle_s >= NO_UPDATE_S:
         since = "no update for" if facts.started else "nothing was learned in"
         yield f"{since} {facts.idle_s:.0f} s although {facts.live['actor']} actors run", "rlctl logs learner"
+    if facts.broken is not None:
+        yield facts.broken[0], f"rlctl logs {facts.broken[1]}"
+    if facts.endless_steps > ENDLESS_STEPS:
+        text = f"no episode has ended after {facts.endless_steps:.0f} steps: set env.max_episode_steps"
+        yield text, "rlctl logs evaluator"
     if facts.stale_share >= STALE_SHARE:
         share = f"{facts.stale_share * 100:.0f} % of the rows"
         yield (

@@ -25,6 +25,7 @@ from rlctl.spec.schema import Spec
 from rlctl_agents.roles import logs, prometheus
 from rlctl_agents.roles.metrics import Metrics
 from rlctl_agents.roles.probe_listener import ProbeListener, Pulse
+from rlctl_agents.roles.users_code import users_traceback
 
 STOP_S = 10.0
 """Between the first signal and the end, however it has to be brought about."""
@@ -37,6 +38,8 @@ STOPPING = "stopping"
 """Gauge of every process: 1 once it has begun to end in good order; the manager does not wait long for it to speak."""
 ROWS = "rows"
 """Gauge of a learner: rows that its weights were learned from, those before the generation it resumed from included."""
+ENDLESS = "steps_without_end"
+"""Gauge of an evaluator: steps in each environment since an episode ended in any of them, or since a match began."""
 RESUMED = "resumed_generation"
 """Gauge of a learner that has resumed: the number of the generation."""
 
@@ -151,6 +154,7 @@ class Process:
     metrics: Metrics = field(default_factory=Metrics)
     pulse: Pulse = field(default_factory=Pulse)
     stop: threading.Event = field(default_factory=threading.Event)
+    explained: tuple[type[Exception], ...] = ()  # errors whose text says it all: told without frames of our own
     page: Callable[[], str] | None = None  # makes /metrics; None: this process's own metrics
 
     def __post_init__(self) -> None:
@@ -223,7 +227,10 @@ def run_role(arguments: Sequence[str], main: Callable[[Process], None]) -> int:
         log.error("%s", fault)
         return USERS_FAULT
     except Exception as error:
-        log.exception("%s: %s", type(error).__name__, error)
+        if isinstance(error, process.explained):
+            log.error("%s: %s", type(error).__name__, error, extra={"exc": users_traceback(error)})
+        else:
+            log.exception("%s: %s", type(error).__name__, error)
         return FAILED
     finally:
         logging.shutdown()

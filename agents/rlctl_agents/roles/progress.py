@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,8 +11,11 @@ import msgspec
 from rlctl_agents.roles import leases, ledger, totals
 from rlctl_agents.roles.files import read_file, replace_file
 from rlctl_agents.roles.matches import TRAINING, Evaluation
+from rlctl_agents.roles.terms import APART
+from rlctl_agents.types.control import Generation
 
 FORMAT = 1
+NEWEST, PREVIOUS = "progress.json", "progress.json.1"
 HISTORY = 2000
 """Points of the learning curve that are kept; every second one goes when there are more."""
 LINEAGES = 64
@@ -28,10 +32,25 @@ class Resumed(msgspec.Struct, frozen=True):
     text: str
 
 
+class Broken(msgspec.Struct, frozen=True):
+    """From where on a run in lock-step cannot be repeated."""
+
+    process: str  # "actor/0"
+    row: int
+
+    @property
+    def text(self) -> str:
+        return (
+            f"lock-step was broken: {self.process.replace('/', ' ')} was started again; "
+            f"from row {self.row} on this run cannot be repeated"
+        )
+
+
 class Progress(msgspec.Struct):
     """results/progress.json. Times over all ups are without the pauses between them."""
 
     format: int = FORMAT
+    term: int = 0  # of the manager that stored it
     wall_s: float = 0.0
     started: bool = False  # the learner has learned something
     rows: dict[str, int] = {}  # policy -> rows that its weights were learned from
@@ -41,17 +60,43 @@ class Progress(msgspec.Struct):
     match: int = TRAINING
     evaluation: Evaluation | None = None
     history: list[tuple[int, float, float]] = []  # rows, wall_s, mean of the evaluation
-    resumed: Resumed | None = None
+    resumed: Resumed | None = None  # None: the learner of this life has not said so, or began from nothing
+    unusable: list[int] = []  # generations that a learner passed over
     met: str | None = None
+    first_boots: dict[str, str] = {}  # in lock-step: "actor/0" -> its first boot
+    broken: Broken | None = None
 
     def open_lineage(self, policy: str, boot: str) -> int:
         """The lineage of a learner boot: another one for every boot, the same one however often it asks."""
         if boot not in self.lineage_of:
             self.lineages[policy] = self.lineages.get(policy, 0) + 1
             self.lineage_of[boot] = self.lineages[policy]
+            self.resumed = None  # what is known is of the life before
             while len(self.lineage_of) > LINEAGES:
                 del self.lineage_of[next(iter(self.lineage_of))]
         return self.lineage_of[boot]
+
+    def catch_up(self, policy: str, generations: Sequence[Generation], *, lost: bool) -> None:
+        """Take rows and lineage from what was committed, as far as this does not know better.
+
+        Args:
+            generations: of the policy, newest first.
+            lost: newer progress was stored and is gone; lineages that it gave away must not be given away again.
+        """
+        committed = max((one.ref.lineage for one in generations), default=0)
+        lost = lost or (committed > 0 and policy not in self.lineages)  # somebody moved the files away
+        if lost:
+            self.lineages[policy] = max(self.lineages.get(policy, 0), committed) + APART
+        if generations and policy not in self.rows:
+            self.rows[policy] = generations[0].rows
+            self.started = True
+
+    def break_lock_step(self, process: str, boot: str, row: int) -> Broken | None:
+        """An actor or learner of a run in lock-step joins; what it broke, when it is the first that breaks anything."""
+        if self.first_boots.setdefault(process, boot) == boot or self.broken is not None:
+            return None
+        self.broken = Broken(process, row)
+        return self.broken
 
     def measured(self, evaluation: Evaluation) -> None:
         """Another point of the curve."""
@@ -59,6 +104,10 @@ class Progress(msgspec.Struct):
         self.history.append((evaluation.rows, round(evaluation.wall_s, 3), evaluation.mean))
         if len(self.history) > HISTORY:
             self.history = self.history[:-1:2] + self.history[-1:]
+
+
+class _Format(msgspec.Struct):
+    format: int = FORMAT
 
 
 class Books(msgspec.Struct):
@@ -74,23 +123,40 @@ class Damaged(Exception):
     """A file that the manager must not overwrite and cannot read."""
 
 
-def load_progress(folder: Path) -> Progress:
-    """As the last manager left it; a fresh one when there was none.
+def load_progress(folder: Path) -> tuple[Progress, bytes | None, str]:
+    """As the last manager left it; the previous one where the newest is torn; a fresh one when there was none.
+
+    Returns:
+        The progress, the bytes of the newest file when it is sound, and what was lost, in words ("": nothing).
 
     Raises:
-        Damaged: it is there and cannot be read: going on would count from nothing.
+        Damaged: both are torn, or of another release: going on would count from nothing.
+        OSError: the volume refuses.
     """
-    path = folder / "progress.json"
-    data = read_file(path)
-    if data is None:
-        return Progress()
-    try:
-        progress = msgspec.json.decode(data, type=Progress)
-    except msgspec.MsgspecError as error:
-        raise Damaged(f"{path}: {error}") from error
-    if progress.format != FORMAT:
-        raise Damaged(f"{path}: format {progress.format}, this release reads {FORMAT}")
-    return progress
+    faults: list[str] = []
+    for name in (NEWEST, PREVIOUS):
+        path = folder / name
+        data = read_file(path)
+        if data is None:
+            continue
+        try:
+            found = msgspec.json.decode(data, type=_Format).format
+            progress = msgspec.json.decode(data, type=Progress) if found == FORMAT else None
+        except msgspec.MsgspecError as error:
+            faults.append(f"{path}: {error}")
+            continue
+        if progress is None:
+            raise Damaged(f"{path}: format {found}, this release reads {FORMAT}: use the release that wrote it")
+        if name == NEWEST:
+            return progress, data, ""
+        why = "; ".join(faults) or f"{folder / NEWEST} is not there"
+        return progress, None, f"{why}: went on from the previous one, {PREVIOUS}"
+    if faults:
+        raise Damaged(
+            f"{'; '.join(faults)}; to go on, move {'it' if len(faults) == 1 else 'both'} away: rows and lineage then "
+            "come from the newest generation, wall time and learning curve begin anew"
+        )
+    return Progress(), None, ""
 
 
 def load_books(folder: Path) -> Books:
@@ -114,64 +180,41 @@ class Shelf:
         folder: results/.
 
     Raises:
-        Damaged: progress.json is there and cannot be read.
+        Damaged: progress.json and the one before it cannot be read.
         OSError: the volume refuses.
     """
 
+    lost: str
+    """Why the progress is not the newest that was stored; "" when it is."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.progress = load_progress(folder)
+        self.progress, self._newest, self.lost = load_progress(folder)
+        if self.lost:
+            log.error("%s", self.lost)
         self.failure = ""
         """Why the newest was not stored."""
 
-    def save_progress(self, *, durable: bool) -> bool:
-        """Store the progress; says whether it could.
-
-        Args:
-            durable: somebody will act on it, so it must survive a power cut.
-        """
-        return self._save("progress.json", self.progress, durable=durable)
+    def save_progress(self) -> bool:
+        """Store the progress, durably, and keep the one before it; says whether it could."""
+        data = msgspec.json.encode(self.progress)
+        # a torn newest never takes the place of the one that helped
+        if self._newest is not None and not self._save(PREVIOUS, self._newest, durable=True):
+            return False
+        if not self._save(NEWEST, data, durable=True):
+            return False
+        self._newest = data
+        return True
 
     def save_books(self, books: Books) -> bool:
         """Store the books; says whether it could."""
-        return self._save("ledger.json", books, durable=False)
+        return self._save("ledger.json", msgspec.json.encode(books), durable=False)
 
-    def _save(self, name: str, value: msgspec.Struct, *, durable: bool) -> bool:
+    def _save(self, name: str, data: bytes, *, durable: bool) -> bool:
         try:
-            replace_file(self._folder / name, msgspec.json.encode(value), durable=durable)
+            replace_file(self._folder / name, data, durable=durable)
         except OSError as error:
             self.failure = f"cannot store {self._folder / name}: {error.strerror}"
             return False
         self.failure = ""
         return True
-
-
-def next_term(folder: Path, at_least: int) -> int:
-    """Count this start of a manager, durably.
-
-    Args:
-        folder: run/.
-        at_least: the newest term that generations speak of.
-
-    Raises:
-        Damaged: the counter is there and is none.
-        OSError: the volume refuses.
-    """
-    term = max(read_term(folder), at_least) + 1
-    replace_file(folder / "term", f"{term}\n".encode(), durable=True)
-    return term
-
-
-def read_term(folder: Path) -> int:
-    """The newest term; 0 before the first.
-
-    Raises:
-        Damaged: the counter is there and is none.
-        OSError: the volume refuses.
-    """
-    data = read_file(folder / "term")
-    if data is None:
-        return 0
-    if not data.strip().isdigit():
-        raise Damaged(f"{folder / 'term'} holds no number: {data[:40]!r}")
-    return int(data)

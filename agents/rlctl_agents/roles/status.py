@@ -14,6 +14,7 @@ from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.ledger import Rows
 from rlctl_agents.roles.overseer import Overseer
 from rlctl_agents.roles.problems import Facts, find
+from rlctl_agents.roles.process import ENDLESS
 from rlctl_agents.roles.verdict import Verdict, Waits, judge
 from rlctl_agents.types.control import to_plain
 
@@ -38,7 +39,7 @@ class StatusBuilder:
 
     def __init__(self, overseer: Overseer, *, cores: int | None = None) -> None:
         self._overseer = overseer
-        self._cores = cores or os.cpu_count() or 1
+        self._cores = cores or len(os.sched_getaffinity(0))
         self._updates = overseer.totals.sum("learner", "updates")
         self._updated = overseer.clock.monotonic()
 
@@ -79,7 +80,7 @@ class StatusBuilder:
             "roles": {role: [self._member(one) for one in members] for role, members in live.items()},
             "checkpoint": self._checkpoint(),
             "resumed": None if progress.resumed is None else to_plain(progress.resumed),
-            "problems": find(self._facts(live, rows, faults)),
+            "problems": find(self._facts(live, rows, faults), overseer.run),
         }  # fmt: skip
         return {key: clean(value) for key, value in status.items()}
 
@@ -99,6 +100,7 @@ class StatusBuilder:
             cores_busy=sum(rates.sum(_boots(members), "cpu_seconds") for members in live.values()),
             cores=self._cores,
             one_machine=overseer.addresses.one_machine,
+            run=overseer.run,
         )
 
     def _throughput(self, live: dict[str, list[Holder]]) -> dict[str, float]:
@@ -152,7 +154,7 @@ class StatusBuilder:
 
     def _checkpoint(self) -> dict[str, Any] | None:
         overseer = self._overseer
-        newest = overseer.checkpoints.manifests.newest(overseer.policies[0])
+        newest = next(iter(overseer.learners.usable(overseer.policies[0])), None)
         if newest is None:
             return None
         age_s = max(overseer.clock.unix() - newest.created, 0.0)
@@ -184,6 +186,8 @@ class StatusBuilder:
             if overseer.checkpoints.wanted(policy)
         ]
         slack_s = 3.0 * (overseer.report_every_s - 1.0)  # many processes report rarely
+        judges = [overseer.seen.get(one.boot) for one in live["evaluator"]]
+        broken, lately = overseer.progress.broken, now - overseer.refusal[1] < REFUSED_S
         return Facts(
             now_s=now - overseer.began,
             silent={f"{one.role}/{one.index}": now - one.heard - slack_s for one in members},
@@ -200,8 +204,12 @@ class StatusBuilder:
             rejected_per_s=rejected,
             late_generation=max(late, key=lambda one: one[1], default=None),
             damaged=overseer.checkpoints.manifests.damaged,
+            unusable=overseer.learners.unusable(),
+            lost=overseer.lost,
             disk=overseer.disk,
-            refused=overseer.refusal[0] if now - overseer.refusal[1] < REFUSED_S else "",
+            refused=overseer.refusal[0] if lately and overseer.ending.step == "not" else "",
+            broken=None if broken is None else (broken.text, broken.process),
+            endless_steps=max((seen.gauges.get(ENDLESS, 0.0) for seen in judges if seen is not None), default=0.0),
         )
 
 

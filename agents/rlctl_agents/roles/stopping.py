@@ -1,20 +1,21 @@
-"""When a run has reached what was asked of it."""
+"""When a run has reached what was asked of it, or never will; what is asked may change while it runs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rlctl.spec.schema import Stop
+from rlctl.spec.schema import Spec, Stop
 from rlctl_agents.roles.matches import Evaluation
 
 
-def met(stop: Stop, *, evaluation: Evaluation | None, rows: int, wall_s: float) -> str | None:
+def met(stop: Stop, *, evaluation: Evaluation | None, rows: int, wall_s: float, learned: bool) -> str | None:
     """Why the run has succeeded, in words; None: not yet.
 
     Args:
         evaluation: the newest whole one: the only thing that says how good a policy is.
         rows: that the weights were learned from.
         wall_s: over all ups.
+        learned: something was ever learned from; time alone is no success.
     """
     if stop.eval_return is not None and evaluation is not None and evaluation.mean >= stop.eval_return:
         return (
@@ -23,9 +24,25 @@ def met(stop: Stop, *, evaluation: Evaluation | None, rows: int, wall_s: float) 
         )
     if stop.rows is not None and rows >= stop.rows:
         return f"{rows} rows >= {stop.rows}"
-    if stop.wall_time is not None and wall_s >= stop.wall_time:
+    if stop.wall_time is not None and wall_s >= stop.wall_time and learned:
         return f"{wall_s:.0f} s >= {stop.wall_time:g} s"
     return None
+
+
+def in_vain(stop: Stop, *, wall_s: float, learned: bool) -> str | None:
+    """Why the run has failed, in words; None: it has not."""
+    if stop.wall_time is None or wall_s < stop.wall_time or learned:
+        return None
+    return f"stop.wall_time of {stop.wall_time:g} s is over, and nothing was ever learned from"
+
+
+def changes(old: Spec, new: Spec) -> list[str]:
+    """What applies live and is not as before, in words."""
+    found = []
+    for section in ("stop", "evaluation", "checkpoint"):
+        before, now = getattr(old, section).model_dump(), getattr(new, section).model_dump()
+        found += [f"{section}.{key}: {before[key]} -> {now[key]}" for key in now if now[key] != before[key]]
+    return found
 
 
 def conditions(stop: Stop) -> dict[str, Any]:

@@ -36,49 +36,58 @@ class Verdict(msgspec.Struct, frozen=True):
     suggest: str
 
 
-def judge(waits: Waits, *, started: bool, actors: int, cores_busy: float, cores: int, one_machine: bool) -> Verdict:
+def judge(
+    waits: Waits, *, started: bool, actors: int, cores_busy: float, cores: int, one_machine: bool, run: str
+) -> Verdict:
     """Name the slow side.
 
     Args:
         started: the learner has learned for some seconds.
         actors: that live.
         cores_busy: CPU seconds per second over all roles.
-        cores: of the machine.
+        cores: of the machine that the manager may use.
         one_machine: all roles share its cores.
+        run: its name, for the command.
 
     Example:
         A learner that waits for data 60 % of the time, two actors, half the machine idle: actor-bound, and
-        `rlctl scale actor=5` (2 actors keep it busy 40 % of the time).
+        `rlctl scale actor=5 --run NAME` (2 actors keep it busy 40 % of the time).
     """
-    kind, text, suggest = _find(waits, actors, started)
+    kind, text, wanted = _find(waits, actors, started)
     full = one_machine and cores_busy >= CORES_FULL * cores
     if full and kind in ("actor-bound", "learner-bound"):
         text += f"; all {cores} cores of this machine are busy, so more processes will not help"
-        suggest = ""
+        wanted = None
+    elif one_machine and wanted is not None and wanted > max(actors, cores):
+        wanted = cores if cores > actors else None
+        if wanted is None:
+            text += f"; the {cores} cores of this machine are all in use"
+    suggest = "" if wanted is None else f"rlctl scale actor={wanted} --run {run}"
     return Verdict(
         kind, text, round(waits.learner_data, 4), round(waits.actor_credit, 4), round(waits.actor_model, 4), suggest
     )
 
 
-def _find(waits: Waits, actors: int, started: bool) -> tuple[Kind, str, str]:
+def _find(waits: Waits, actors: int, started: bool) -> tuple[Kind, str, int | None]:
+    """Kind, sentence, and how many actors would be better; None: no other number."""
     if not started:
         who = "no actor has reported yet" if actors == 0 else "the learner makes its first updates"
-        return "starting", f"starting: {who}", ""
+        return "starting", f"starting: {who}", None
     model = max(waits.actor_model, waits.learner_model)
     largest = max(waits.learner_data, waits.actor_credit, model)
     if largest < WORTH_SAYING:
-        return "balanced", f"balanced: nobody waits more than {_percent(largest)} of the time", ""
+        return "balanced", f"balanced: nobody waits more than {_percent(largest)} of the time", None
     if largest == model:
         who = "actors wait for weights" if waits.actor_model >= waits.learner_model else "the learner waits to publish"
-        return "modelpool-bound", f"modelpool-bound: {who} {_percent(model)} of the time", "rlctl scale modelpool=2"
+        return "modelpool-bound", f"modelpool-bound: {who} {_percent(model)} of the time", None
     if largest == waits.learner_data:
         busy = max(1.0 - waits.learner_data, 1.0 / MOST_AT_ONCE)
         wanted = max(math.ceil(actors / busy), actors + 1)
         text = f"actor-bound: the learner waits for experience {_percent(waits.learner_data)} of the time"
-        return "actor-bound", text, f"rlctl scale actor={wanted}"
+        return "actor-bound", text, wanted
     text = f"learner-bound: actors wait to be allowed to send {_percent(waits.actor_credit)} of the time"
     fewer = max(math.ceil(actors * (1.0 - waits.actor_credit)), 1)
-    return "learner-bound", text, f"rlctl scale actor={fewer}" if fewer < actors else ""
+    return "learner-bound", text, fewer if fewer < actors else None
 
 
 def _percent(share: float) -> str:
