@@ -99,9 +99,10 @@ class Stop(Model):
     eval_return: Annotated[float | None, live("manager")] = None
     """Mean raw return of one whole evaluation."""
     rows: Annotated[int | None, Field(ge=1), live("manager")] = None
-    """Rows consumed by the learner."""
+    """Agent steps consumed by the learner, which makes no update beyond them."""
     wall_time: Annotated[Seconds | None, live("manager")] = None
-    """Since the first `up`, pauses between `down` and `up` not counted."""
+    """Since the first `up`, pauses between `down` and `up` not counted. A run that has learned from nothing by then has
+    failed."""
 
 
 class Evaluation(Model):
