@@ -1,7 +1,7 @@
 """Stores the learning curve and the throughput of a run: `python benchmarks/curve.py RUN_FOLDER OUT_FOLDER`.
 
-Writes host.json (the machine), run.json (spec, totals, ledger), evaluations.csv, scalars.csv (every TensorBoard
-curve) and curve.svg. Needs the `bench` extra.
+Writes host.json (the machine), run.json (spec, totals, ledger, throughput), evaluations.csv, scalars.csv (the
+TensorBoard curves of KEPT) and curve.svg. Needs the `bench` extra.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 REPOSITORY = Path(__file__).parent.parent
+KEPT = ("return/", "throughput/", "lag/", "waits/")
 
 
 def host_card() -> dict[str, Any]:
@@ -39,7 +40,6 @@ def host_card() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "load_average": os.getloadavg(),
         "commit": commit.stdout.strip(),
     }
 
@@ -64,7 +64,13 @@ def main(root: Path, out: Path) -> None:
 
     (out / "host.json").write_text(json.dumps(host_card(), indent=1) + "\n")
     kept = ("phase", "wall_s", "cpu_s", "totals", "lag", "verdict", "policies", "evaluation")
-    run = {"spec": state["spec"], **{key: status[key] for key in kept}}
+    rows, cpu_s = status["totals"]["consumed_rows"], sum(status["cpu_s"].values())
+    run = {
+        "spec": state["spec"],
+        **{key: status[key] for key in kept},
+        "consumed_rows_per_s": round(rows / status["wall_s"], 1),
+        "consumed_rows_per_cpu_s": round(rows / cpu_s, 1),
+    }
     (out / "run.json").write_text(json.dumps(run, indent=1) + "\n")
     with (out / "evaluations.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
@@ -77,7 +83,10 @@ def main(root: Path, out: Path) -> None:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["tag", "unix_time", "rows", "value"])
         table.writerows(
-            (tag, round(t, 1), rows, f"{v:.6g}") for tag, points in sorted(curves.items()) for t, rows, v in points
+            (tag, round(t, 1), rows, f"{v:.6g}")
+            for tag, points in sorted(curves.items())
+            for t, rows, v in points
+            if tag.startswith(KEPT)
         )
 
     mpl.rcParams["svg.hashsalt"] = "rlctl"  # the same figures give the same file
