@@ -215,7 +215,7 @@ def test_large_finite_numbers_are_no_fault() -> None:
     ("id", "words"),
     [
         ("CartPol-v1", "CartPol"),
-        ("no_such_module_here:Env", "there is no module no_such_module_here; is its folder the spec's code.path?"),
+        ("no_such_module_here:Env", "there is no module no_such_module_here; is its folder named by code.path?"),
         (f"{HERE}:Fault", f"{HERE} has no Fault; did you mean Faulty?"),
         (f"{HERE}:NOT_CALLABLE", "is a int; it must be a class or a function that makes environments"),
         (f"{HERE}:nothing", "gave a NoneType, not a gymnasium.Env"),

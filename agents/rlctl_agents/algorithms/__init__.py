@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
-from rlctl_agents.models import user_class
+from rlctl_agents.types import by_name
 
 
 def find(name: str) -> type[Algorithm]:
@@ -19,8 +19,8 @@ def find(name: str) -> type[Algorithm]:
     if ":" not in name and importlib.util.find_spec(f"{__name__}.{name}") is None:
         raise AlgorithmError(f"algorithm {name} is not built in; one of your own is package.module:Class")
     try:
-        found = user_class.load(path)
-    except user_class.UserClassError as error:
+        found = by_name.load(path)
+    except by_name.LoadError as error:
         raise AlgorithmError(f"algorithm {error}") from error
     if not (inspect.isclass(found) and issubclass(found, Algorithm)):
         raise AlgorithmError(f"algorithm {path}: must be a class derived from {Algorithm.__module__}.Algorithm")

@@ -63,7 +63,7 @@ class Env(Protocol):
     seat's first decision brings no reward. In every answer each environment has somebody waiting.
 
     A class of one's own is named `module:Class` in the spec, is called with `envs` and the spec's `env.kwargs`, and can
-    be tried with `rlctl_agents.envs.check.check_env`.
+    be tried with `rlctl_agents.envs.check.check_env`. Every answer that it gives in use is held against these rules.
     """
 
     @property

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.envs.base import Env, EnvError, number_word
+from rlctl_agents.envs.order import Order
 from rlctl_agents.types.experience import Array, Arrays, Decisions
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, Spaces, leaf_array, leaves
 
@@ -160,13 +161,12 @@ def check_env(env: Env, steps: int = 200, seeds: Sequence[int] | None = None, *,
 
 def _drive(env: Env, steps: int, seeds: Sequence[int]) -> Drive:
     rng = np.random.default_rng(0)
-    slots = env.envs * env.spaces.seats
-    playing = np.zeros(slots, np.bool_)  # has decided in this episode, which is not over
-    sums, returns = np.zeros(slots), []
+    sums, returns = np.zeros(env.envs * env.spaces.seats), []
+    order = Order(env.envs, env.spaces.seats)
     count = episodes = digest = 0
     decisions = env.reset(seeds)
     for step in range(steps + 1):
-        found = fault(decisions, env.spaces, env.envs) or _order_fault(decisions, playing, env.spaces.seats)
+        found = fault(decisions, env.spaces, env.envs) or order.fault(decisions)
         if found is not None:
             raise EnvError.at(found[0], type(env).__name__, seeds[found[1]], step)
         slot, ended = decisions.slot, decisions.terminated | decisions.truncated
@@ -174,7 +174,6 @@ def _drive(env: Env, steps: int, seeds: Sequence[int]) -> Drive:
         returns += sums[slot[ended]].tolist()
         episodes += int(ended.sum())
         sums[slot[ended]] = 0
-        playing[slot] = ~ended
         count += len(slot)
         parts: list[Array] = [slot, decisions.reward, decisions.first, *decisions.obs.values()]
         for part in parts:
@@ -183,26 +182,3 @@ def _drive(env: Env, steps: int, seeds: Sequence[int]) -> Drive:
             action = sample(env.spaces.action, rng, len(slot), decisions.legal)
             decisions = env.step(slot.copy(), action)
     return Drive(count, episodes, tuple(returns), digest)
-
-
-def _order_fault(decisions: Decisions, playing: NDArray[np.bool_], seats: int) -> tuple[str, int] | None:
-    """First decisions come first and bring no reward; an episode ends for all seats that played it at once."""
-    slot, ended = decisions.slot, decisions.terminated | decisions.truncated
-    wrong = decisions.first == playing[slot]
-    if wrong.any():
-        index = int(wrong.argmax())
-        what = "is marked as first, but its episode goes on" if decisions.first[index] else "is not marked as first"
-        return f"the decision of slot {slot[index]} {what}", int(slot[index]) // seats
-    hasty = decisions.first & (ended | (decisions.reward != 0))
-    if hasty.any():
-        index = int(hasty.argmax())
-        return f"the first decision of slot {slot[index]} has a reward or an end", int(slot[index]) // seats
-    over = np.unique(slot[ended] // seats)
-    concerned = np.flatnonzero(playing & np.isin(np.arange(len(playing)) // seats, over))
-    left = np.setdiff1d(concerned, slot[ended])
-    if left.size:
-        return f"the episode ended, but slot {left[0]}, which had played, does not see its end", int(left[0]) // seats
-    early = np.isin(slot // seats, over) & ~ended
-    if early.any():
-        return f"slot {slot[early.argmax()]} acts in an episode that has ended", int(slot[early.argmax()]) // seats
-    return None

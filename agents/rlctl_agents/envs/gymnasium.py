@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
+from rlctl_agents.envs.answers import raised, scalars_fault, values_fault
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused, chosen_seeds, number_word
 from rlctl_agents.envs.convert import Codec, GymLeaf
 from rlctl_agents.envs.names import missing
@@ -67,7 +68,7 @@ def make_from(
         env = factory(**kwargs)
         if not isinstance(env, gymnasium.Env):
             raise EnvRefused(
-                f"{id} gave a {type(env).__name__}, not a gymnasium.Env; "
+                f"{id} gave a {type(env).__name__}, not a gymnasium.Env: derive it from that class (gym.Env is not); "
                 "an environment of rlctl's own protocol takes an argument named envs"
             )
         return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
@@ -126,6 +127,12 @@ class _Vector:
     def _verb(self) -> str:
         return "step" if self._steps else "reset"
 
+    def _must_hold(self, verb: str, answer: Any, index: int) -> None:
+        """Refuse an answer without the values that Gymnasium wants."""
+        found = values_fault(verb, answer)
+        if found is not None:
+            raise self._fault(found, index)
+
     def _fault(self, what: str, index: int) -> EnvError:
         return EnvError.at(what, self._name, self._seeds[index], self._steps)
 
@@ -141,24 +148,43 @@ class Batched(_Vector):
         self._begin(seeds)
         seed = int(np.random.SeedSequence(self._seeds).generate_state(1)[0])
         try:
-            value, _ = self._vector.reset(seed=seed)
+            answer = self._vector.reset(seed=seed)
         except Exception as error:
-            raise self._fault(f"reset raised {type(error).__name__}: {error}", 0) from error
-        return self._begun(self._observed(value))
+            raise self._fault(raised("reset", self._vector, error), 0) from error
+        self._must_hold("reset", answer, 0)
+        return self._begun(self._observed(answer[0]))
 
     def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
         self._steps += 1
         try:
-            value, reward, terminated, truncated, _ = self._vector.step(self._action.batched(action))
+            answer = self._vector.step(self._action.batched(action))
         except Exception as error:
-            raise self._fault(f"step raised {type(error).__name__}: {error}", 0) from error
-        return self._stepped(self._observed(value), reward, terminated, truncated)
+            raise self._fault(raised("step", self._vector, error), 0) from error
+        self._must_hold("step", answer, 0)
+        value, reward, terminated, truncated, _ = answer
+        return self._stepped(
+            self._observed(value),
+            self._column("reward", reward),
+            self._column("terminated", terminated).astype(np.bool_, copy=False),
+            self._column("truncated", truncated).astype(np.bool_, copy=False),
+        )
 
     def close(self) -> None:
         self._vector.close()
 
     def _observed(self, value: Any) -> Arrays:
         return self._obs.observations([leaf.pick(value) for leaf in self._obs.leaves])
+
+    def _column(self, name: str, values: Any) -> NDArray[Any]:
+        """One number of each environment; what cannot be one is refused."""
+        column = np.asarray(values)
+        if column.shape != (self.envs,) or column.dtype.kind not in "biuf":
+            raise self._fault(
+                f"step returned {name} {column.dtype} {list(column.shape)}; a vector of environments gives one number "
+                f"per environment: return a NumPy array of shape [{self.envs}]",
+                0,
+            )
+        return column
 
 
 class Singles(_Vector):
@@ -174,13 +200,12 @@ class Singles(_Vector):
         self._begin(seeds)
         index = 0
         try:
-            for index, env in enumerate(self._singles):
-                obs, _ = env.reset(seed=int(self._seeds[index]))
-                self._write(index, obs)
+            for index, seed in enumerate(self._seeds):
+                self._write(index, self._fresh(index, seed=int(seed)))
         except EnvError:
             raise
         except Exception as error:
-            raise self._fault(f"reset raised {type(error).__name__}: {error}", index) from error
+            raise self._fault(raised("reset", self._singles[index], error), index) from error
         return self._begun(self._obs.observations(self._raw))
 
     def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
@@ -192,20 +217,32 @@ class Singles(_Vector):
         try:
             for index, (env, act) in enumerate(zip(self._singles, self._action.singles(action), strict=True)):
                 if ended[index]:
-                    obs, _ = env.reset()
+                    obs = self._fresh(index)
                 else:
-                    obs, reward[index], terminated[index], truncated[index], _ = env.step(act)
+                    answer = env.step(act)
+                    try:
+                        obs, earned, terminated[index], truncated[index], _ = answer
+                        reward[index] = float(earned)  # numpy by itself stores None as NaN
+                    except (TypeError, ValueError) as error:
+                        self._must_hold("step", answer, index)
+                        raise self._fault(scalars_fault(answer), index) from error
                 self._write(index, obs)
         except EnvError:
             raise
         except Exception as error:
             verb = "reset" if ended[index] else "step"
-            raise self._fault(f"{verb} raised {type(error).__name__}: {error}", index) from error
+            raise self._fault(raised(verb, self._singles[index], error), index) from error
         return self._stepped(self._obs.observations(self._raw), reward, terminated, truncated)
 
     def close(self) -> None:
         for env in self._singles:
             env.close()
+
+    def _fresh(self, index: int, **seed: int) -> Any:
+        """The observation that an episode begins with."""
+        answer = self._singles[index].reset(**seed)
+        self._must_hold("reset", answer, index)
+        return answer[0]
 
     def _write(self, index: int, obs: Any) -> None:
         """One environment's observation into the arrays; values that do not fit their space are refused."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from types import ModuleType
 from typing import Any
 
 from rlctl_agents.envs.base import EnvRefused
+from rlctl_agents.types.by_name import LoadError, load
 
 EXTRAS = {"gymnasium": "agents", "ale_py": "atari", "cv2": "atari", "Box2D": "box2d"}
 """A package that a simulator needs -> the extra of rlctl that brings it."""
@@ -49,19 +49,12 @@ def attribute(id: str) -> Any | None:
     if not colon or not name.isidentifier():
         return None
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        absent = error.name or ""
-        if module_name == absent or module_name.startswith(absent + "."):
-            raise EnvRefused(f"{id}: there is no module {absent}; is its folder the spec's code.path?") from error
-        raise missing(f"{id}: {module_name}", error) from error
-    except Exception as error:  # a module may fail in any way while it is imported
-        raise EnvRefused(f"{id}: importing {module_name} raised {type(error).__name__}: {error}") from error
-    if not hasattr(module, name):
-        close = difflib.get_close_matches(name, vars(module), n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise EnvRefused(f"{id}: {module_name} has no {name}{hint}")
-    found = getattr(module, name)
+        found = load(id)
+    except LoadError as fault:
+        cause = fault.__cause__
+        if isinstance(cause, ModuleNotFoundError) and (cause.name or "").split(".")[0] in EXTRAS:
+            raise missing(f"{id}: {module_name}", cause) from cause
+        raise EnvRefused(str(fault)) from fault
     if not callable(found):
         raise EnvRefused(f"{id} is a {type(found).__name__}; it must be a class or a function that makes environments")
     return found

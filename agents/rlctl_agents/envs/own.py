@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused, chosen_seeds
 from rlctl_agents.envs.check import fault
+from rlctl_agents.envs.order import Order
 from rlctl_agents.types.experience import Arrays, Decisions
 from rlctl_agents.types.spaces import Spaces
 
@@ -53,6 +54,7 @@ class Own:
         self._env = env
         self._seeds = list(seeds)
         self._steps = 0
+        self._order = Order(env.envs, env.spaces.seats)
         self.spaces = env.spaces
         self.envs = env.envs
         self.frame_skip = env.frame_skip
@@ -60,6 +62,7 @@ class Own:
     def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
         self._seeds = chosen_seeds(seeds, self._seeds)
         self._steps = 0
+        self._order.begin()
         return self._checked(lambda: self._env.reset(self._seeds))
 
     def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
@@ -79,7 +82,7 @@ class Own:
             raise EnvError.at(
                 f"{verb} raised {type(error).__name__}: {error}", self._name, self._seeds[0], self._steps
             ) from error
-        found = fault(decisions, self.spaces, self.envs)
+        found = fault(decisions, self.spaces, self.envs) or self._order.fault(decisions)
         if found is not None:
             raise EnvError.at(found[0], self._name, self._seeds[found[1]], self._steps)
         return decisions

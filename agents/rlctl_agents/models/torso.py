@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlctl.spec.schema import Network
-from rlctl_agents.models import user_class
+from rlctl_agents.types import by_name
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_array, leaves
 
 SMALLEST_NATURE_PIXELS = 36
@@ -251,8 +251,8 @@ def make_torso(space: Space, network: Network) -> nn.Module:
             raise ModelError(f"model.params are for a network of your own; {network.torso} takes none")
         return Torso(space, network)
     try:
-        found: Any = user_class.load(network.torso)
-    except user_class.UserClassError as error:
+        found: Any = by_name.load(network.torso)
+    except by_name.LoadError as error:
         raise ModelError(f"model.torso {error}") from error
     if not (inspect.isclass(found) and issubclass(found, nn.Module)):
         raise ModelError(f"model.torso {network.torso}: must be a class derived from torch.nn.Module")

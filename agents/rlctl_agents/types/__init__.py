@@ -1,1 +1,1 @@
-"""What the roles say to each other. Nothing here imports torch, zmq or a simulator."""
+"""What the roles say to each other, and what all of them need. Nothing here imports torch, zmq or a simulator."""

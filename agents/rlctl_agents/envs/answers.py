@@ -1,0 +1,82 @@
+"""What `reset` and `step` of a Gymnasium environment give back; what was written for the old Gym is named."""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+WANTED = {
+    "reset": "2 (obs, info): return obs, {} where the old Gym had obs",
+    "step": (
+        "5 (obs, reward, terminated, truncated, info): where the old Gym had done, "
+        "return terminated for an end of the episode and truncated for one that was cut short"
+    ),
+}
+
+
+def values_fault(verb: str, answer: Any) -> str | None:
+    """What is wrong with the values that `reset` or `step` returned, as far as their number tells.
+
+    Returns:
+        The fault in words; None when there is none.
+    """
+    if not isinstance(answer, (tuple, list)):
+        got = f"a {type(answer).__name__}"  # its entries or keys are not to be taken for values
+    elif len(answer) != (5 if verb == "step" else 2):
+        got = f"{len(answer)} value{'' if len(answer) == 1 else 's'}"
+    elif verb == "reset" and not isinstance(answer[1], Mapping | None):
+        got = f"2 values of which the second is no dict but a {type(answer[1]).__name__}"  # a pair that is all obs
+    else:
+        return None
+    return f"{verb} returned {got}; Gymnasium wants {WANTED[verb]}"
+
+
+def scalars_fault(answer: Any) -> str:
+    """Which of reward, terminated and truncated of one environment's step could not be stored."""
+    _, reward, terminated, truncated, _ = answer
+    with suppress(TypeError, ValueError):
+        float(reward)
+        got = f"terminated {reprlib.repr(terminated)} and truncated {reprlib.repr(truncated)}"
+        return f"step returned {got}; Gymnasium wants one truth each: return True or False"
+    return f"step returned reward {reprlib.repr(reward)}; Gymnasium wants one number: return a float"
+
+
+def raised(verb: str, env: Any, error: Exception) -> str:
+    """Words for an exception of `reset` or `step`.
+
+    Args:
+        verb: which of the two.
+        env: that was called, with all its wrappers.
+        error: what it raised.
+    """
+    inner = env.unwrapped
+    wrapped = inner is not env
+    if verb == "reset" and isinstance(error, TypeError) and not _takes(inner.reset, wrapped):
+        return (
+            "reset takes no seed and options; Gymnasium calls reset(seed=..., options=...): "
+            "write def reset(self, *, seed=None, options=None), call super().reset(seed=seed) and return obs, {}"
+        )
+    if wrapped and "unpack" in str(error):
+        # a wrapper such as TimeLimit unpacked in vain, and the error tells neither what nor whose; the process ends
+        # of it, so that one more step does no harm
+        with suppress(Exception):
+            answer = inner.reset() if verb == "reset" else inner.step(inner.action_space.sample())
+            found = values_fault(verb, answer)
+            if found is not None:
+                return found
+    return f"{verb} raised {type(error).__name__}: {error}"
+
+
+def _takes(reset: Any, wrapped: bool) -> bool:
+    """Whether it can be called as we do, or as a wrapper does, which passes everything on."""
+    given = {"seed": 0, "options": None} if wrapped else {"seed": 0}
+    try:
+        inspect.signature(reset).bind(**given)
+    except TypeError:
+        return False
+    except ValueError:  # written in C, without a signature
+        return True
+    return True
