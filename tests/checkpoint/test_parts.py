@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.checkpoint.parts import Corrupt, NoRoom, PartError, read_part, remove_leftovers, write_part
+from rlctl_agents.checkpoint.parts import (
+    Corrupt,
+    NoRoom,
+    PartError,
+    generation_of,
+    name_of,
+    read_part,
+    remove_leftovers,
+    write_part,
+)
 
 
 @contextlib.contextmanager
@@ -88,3 +97,23 @@ def test_leftovers_of_dead_processes_are_removed_and_those_of_live_ones_stay(tmp
         path.touch()
     assert remove_leftovers(tmp_path) == 1
     assert sorted(tmp_path.iterdir()) == sorted([live, elsewhere])
+
+
+def test_the_name_of_a_part_says_for_which_generation_it_was_written(tmp_path: Path) -> None:
+    part = write_part(tmp_path, name_of("main", 7, "learner"), b"x")
+    assert generation_of(part.file) == ("main", 7)
+    longest = write_part(tmp_path, name_of("main-000001", 1234567, "learner"), b"x")
+    assert generation_of(longest.file) == ("main-000001", 1234567)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "main-000007-learner.safetensors",
+        "main-000007-learner-e3b0c44298fc.safetensors.tmp.host.1",
+        "generation-000007.json",
+        "notes-7.txt",
+    ],
+)
+def test_a_file_that_is_no_part_is_of_no_generation(file: str) -> None:
+    assert generation_of(file) is None

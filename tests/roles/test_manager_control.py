@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -33,12 +32,6 @@ from rlctl_agents.wire.sockets import Wire
 from tests.roles.world import UID, Run, boot, experience, ref
 
 REPOSITORY = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="rlctl-", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.roles.checkpoints import Checkpoints
+from rlctl_agents.roles.checkpoints import RETRY_S, Checkpoints
 from rlctl_agents.roles.manifests import Manifests
 from rlctl_agents.types.control import Generation
 from tests.roles.world import Time, ref
@@ -121,7 +121,7 @@ def time() -> Time:
 
 @pytest.fixture
 def checkpoints(tmp_path: Path, time: Time) -> Checkpoints:
-    return Checkpoints(Manifests(tmp_path), 3, 0, time)
+    return Checkpoints(Manifests(tmp_path), 3, 0, time, standing_term=lambda: 3)
 
 
 def test_a_generation_is_due_after_its_time_when_something_was_learned(checkpoints: Checkpoints, time: Time) -> None:
@@ -146,6 +146,29 @@ def test_an_order_stands_until_it_is_committed(checkpoints: Checkpoints, time: T
     assert checkpoints.order("main") == 2
 
 
+def test_a_generation_that_came_to_nothing_is_wanted_again_under_another_number(
+    checkpoints: Checkpoints, time: Time
+) -> None:
+    first = checkpoints.order("main")
+    assert not checkpoints.failed("main", 0)
+    assert not checkpoints.failed("main", first)
+    time.now += RETRY_S
+    assert checkpoints.failed("main", first)
+    assert checkpoints.wanted("main") > first
+    assert checkpoints.waiting_s("main") == RETRY_S
+    assert not checkpoints.failed("main", first)
+
+
+def test_an_old_failure_does_not_touch_a_newer_order(checkpoints: Checkpoints, time: Time, tmp_path: Path) -> None:
+    first = checkpoints.order("main")
+    checkpoints.commit(generation(tmp_path, first, term=3))
+    second = checkpoints.order("main")
+    assert not checkpoints.failed("main", first)
+    time.now += RETRY_S
+    assert not checkpoints.failed("main", first)
+    assert checkpoints.wanted("main") == second
+
+
 def test_a_generation_of_another_term_is_refused(checkpoints: Checkpoints, tmp_path: Path) -> None:
     for term in (2, 4):
         with pytest.raises(ValueError, match=f"under term {term}, the run is at 3"):
@@ -154,7 +177,7 @@ def test_a_generation_of_another_term_is_refused(checkpoints: Checkpoints, tmp_p
 
 
 def test_numbers_that_any_manager_issued_are_not_issued_again(tmp_path: Path, time: Time) -> None:
-    assert Checkpoints(Manifests(tmp_path), 3, 41, time).order("main") == 42
+    assert Checkpoints(Manifests(tmp_path), 3, 41, time, standing_term=lambda: 3).order("main") == 42
 
 
 def test_a_learner_that_saves_on_its_own_account_is_believed(checkpoints: Checkpoints, tmp_path: Path) -> None:
@@ -169,3 +192,78 @@ def test_a_learner_that_went_back_to_an_older_generation_saves_again(checkpoints
     assert not checkpoints.worth_saving("main", 9000)
     assert checkpoints.worth_saving("main", 4000)
     assert not checkpoints.worth_saving("main", 0)
+
+
+def parts(folder: Path) -> list[str]:
+    """Numbers of the generations whose parts lie on the volume."""
+    return sorted(path.name[5:11].lstrip("0") for path in folder.glob("main-*.safetensors"))
+
+
+def test_parts_whose_commit_came_to_nothing_go_with_the_next_commit(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    checkpoints.commit(generation(tmp_path, 1, term=3))
+    with pytest.raises(ValueError, match="under term 2"):
+        checkpoints.commit(generation(tmp_path, 2, term=2))
+    generation(tmp_path, 3)  # nobody heard of it
+    generation(tmp_path, 5)  # it may be on its way
+    generation(tmp_path, 3, policy="exploiter")
+    (tmp_path / "main-000002-notes.txt").write_text("not ours")
+    newest = generation(tmp_path, 4, term=3)
+    checkpoints.commit(newest)
+    checkpoints.tidy(newest, keep=2)
+    assert checkpoints.failure == ""
+    assert parts(tmp_path) == ["1", "4", "5"]
+    assert len(list(tmp_path.glob("exploiter-*"))) == 1
+    assert (tmp_path / "main-000002-notes.txt").exists()
+
+
+def test_a_part_that_a_generation_names_under_another_number_stays(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    shared = generation(tmp_path, 1, term=3).parts
+    newest = Generation(2, "main", 3, ref(9), 9, 0.0, shared, {"learner": "ab"})
+    checkpoints.commit(newest)
+    checkpoints.tidy(newest, keep=1)
+    assert parts(tmp_path) == ["1"]
+
+
+def test_what_a_damaged_generation_may_name_stays(tmp_path: Path, time: Time) -> None:
+    for number in (1, 2, 4):
+        generation(tmp_path, number)
+    (tmp_path / "generation-000002.json").write_text('{"format": 1, "gener')
+    checkpoints = Checkpoints(Manifests(tmp_path), 3, 0, time, standing_term=lambda: 3)
+    newest = generation(tmp_path, 5, term=3)
+    checkpoints.commit(newest)
+    checkpoints.tidy(newest, keep=1)
+    assert parts(tmp_path) == ["1", "2", "5"]
+
+
+def test_a_manager_that_was_overtaken_after_its_commit_removes_no_part_that_nobody_names(
+    tmp_path: Path, time: Time
+) -> None:
+    standing = [3]
+    checkpoints = Checkpoints(Manifests(tmp_path), 3, 0, time, standing_term=lambda: standing[0])
+    generation(tmp_path, 1)
+    newest = generation(tmp_path, 2, term=3)
+    checkpoints.commit(newest)
+    standing[0] = 4
+    checkpoints.tidy(newest, keep=1)
+    assert parts(tmp_path) == ["1", "2"]
+    with pytest.raises(ValueError, match="a manager of term 4 has taken over"):
+        checkpoints.commit(generation(tmp_path, 3, term=3))
+
+
+def test_where_somebody_else_has_committed_no_part_is_removed(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    generation(tmp_path, 1)
+    Manifests(tmp_path).commit(generation(tmp_path, 9))
+    newest = generation(tmp_path, 2, term=3)
+    checkpoints.commit(newest)
+    checkpoints.tidy(newest, keep=1)
+    assert parts(tmp_path) == ["1", "2", "9"]
+
+
+def test_what_cannot_be_removed_is_said(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    lost = generation(tmp_path, 1).parts["learner"]
+    (tmp_path / lost).unlink()
+    (tmp_path / lost).mkdir()
+    newest = generation(tmp_path, 2, term=3)
+    checkpoints.commit(newest)
+    checkpoints.tidy(newest, keep=1)
+    assert checkpoints.failure.startswith("cannot remove old generations: ")

@@ -69,6 +69,29 @@ def test_each_quota_goes_to_one_evaluator_and_starts_are_apart(evaluations: Eval
     assert first.seed != second.seed
 
 
+def test_which_games_are_played_depends_on_model_and_run_alone(evaluations: Evaluations, time: Time) -> None:
+    one = order(evaluations, "E", ref(5))
+    later, other_run = Evaluations(7, time, match=900), Evaluations(8, time)
+    same, other = order(later, "F", ref(5)), order(other_run, "F", ref(5))
+    assert one is not None
+    assert same is not None
+    assert other is not None
+    assert (same.id, same.seed) == (901, one.seed)
+    assert other.seed != one.seed
+
+
+def test_once_only_one_model_counts_no_other_is_played(evaluations: Evaluations, time: Time) -> None:
+    old = order(evaluations, "E", ref(5))
+    time.now += 10
+    last = order(evaluations, "F", ref(9))
+    evaluations.only(ref(9))
+    assert order(evaluations, "E", ref(9), every_s=0.0) is None, "somebody plays it already"
+    assert order(evaluations, "F", ref(9)) is last
+    assert old is not None
+    with pytest.raises(ValueError, match="was given to somebody else"):
+        finish(evaluations, result(old))
+
+
 def test_no_model_is_measured_twice(evaluations: Evaluations, time: Time) -> None:
     match = order(evaluations, "E", ref(5))
     assert match is not None
@@ -168,7 +191,8 @@ def measured(mean: float) -> Evaluation:
     ],
 )
 def test_a_run_stops_when_a_condition_is_met_and_says_which(stop: Stop, words: str | None) -> None:
-    assert stopping.met(stop, evaluation=measured(480), rows=9000, wall_s=70, learned=True) == words
+    found = stopping.met(stop, evaluation=measured(480), rows=9000, wall_s=70, learned=True)
+    assert (None if found is None else found.why) == words
 
 
 def test_only_an_evaluation_says_how_good_a_policy_is() -> None:

@@ -183,6 +183,60 @@ def test_a_learner_stops_at_the_first_update_that_reaches_stop_rows_and_goes_on_
     assert manager.commits[-1].generation.rows == consumed(manager)
 
 
+def test_a_learner_that_rests_publishes_its_last_weights_whatever_their_version_and_says_so(
+    folder: Path, manager: Manager, pool: Pool
+) -> None:
+    algorithm = {"name": "impala", "segment_steps": 5, "batch_rows": 40, "max_lag_versions": 100}
+    spec = spec_of(algorithm={**algorithm, "publish_every_updates": 100})
+    manager.stop_rows = 160
+    learns = process_of("learner", manager, spec, volume=folder)
+    with running(learner.main, learns) as raised, running(actor.main, process_of("actor", manager, spec)):
+        wait_until(lambda: learns.metrics.values().gauges.get("rests") == 1, "160 rows")
+        wait_until(lambda: pool.newest is not None and pool.newest.version > 0, "the last weights")
+        reports = len(manager.reports)
+        wait_until(lambda: len(manager.reports) > reports + 20, "reports")
+        report = manager.newest("learner")
+        assert report is not None
+        assert report.model is not None
+        assert report.model == pool.newest
+        assert {put.ref.version for put in pool.puts} == {0, report.model.version}, "the first weights and the last"
+    assert raised == []
+
+
+def test_an_evaluator_leaves_off_when_the_manager_wants_something_else_of_it(
+    folder: Path, manager: Manager, pool: Pool
+) -> None:
+    spec = spec_of(env={"id": "tests.envs.tiny:Clock", "kwargs": {"length": 10**9}})
+    measures = process_of("evaluator", manager, spec)
+
+    def steps() -> float:
+        return measures.metrics.values().counters.get("agent_steps", 0.0)
+
+    learns = process_of("learner", manager, spec, volume=folder)
+    with running(evaluator.main, measures) as raised, running(learner.main, learns):
+        wait_until(lambda: pool.newest is not None, "the first weights")
+        assert pool.newest is not None
+        manager.matches["evaluator"] = Match(2, {0: pool.newest}, (), 11, quota=Quota(10, "greedy"))
+        wait_until(lambda: steps() > 0, "games without end")
+        manager.matches["evaluator"] = None
+        for wanted in ("to be told", "to leave off"):
+            reports, before = len(manager.reports), steps()
+            wait_until(lambda reports=reports: len(manager.reports) > reports + 20, wanted)  # type: ignore[misc]
+        assert steps() == before
+    assert raised == []
+    assert manager.results == []
+
+
+@pytest.mark.parametrize("role", [actor, evaluator])
+def test_every_environment_is_closed_though_there_is_no_lease(role: Any, folder: Path, manager: Manager) -> None:
+    Door.opened = Door.closed = 0
+    spec = spec_of(env={"id": "tests.roles.test_workers:Door"})
+    process = process_of(role.__name__.rpartition(".")[2], manager, spec)
+    process.stop.set()
+    role.main(process)
+    assert Door.closed == Door.opened > 0
+
+
 @pytest.mark.parametrize(
     ("role", "changes", "said"),
     [
@@ -242,4 +296,25 @@ class Broken:
                 self.steps += 1
                 return np.zeros(1, np.float32), float("nan") if self.steps == 7 else 0.0, False, False, {}
 
+        return Inner()
+
+
+class Door:
+    """Counts how many were opened, and how many closed."""
+
+    opened = 0
+    closed = 0
+
+    def __new__(cls) -> Any:
+        import gymnasium
+        import numpy as np
+
+        class Inner(gymnasium.Env[Any, Any]):
+            observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+            action_space = gymnasium.spaces.Discrete(2)
+
+            def close(self) -> None:
+                Door.closed += 1
+
+        Door.opened += 1
         return Inner()

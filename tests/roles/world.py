@@ -10,12 +10,26 @@ from rlctl.spec.schema import Spec
 from rlctl_agents.roles.addresses import Addresses
 from rlctl_agents.roles.overseer import Overseer
 from rlctl_agents.roles.pace import Clock
-from rlctl_agents.types.control import Experience, Hello, Lease, Orders, Report
+from rlctl_agents.roles.status import StatusBuilder
+from rlctl_agents.types.control import (
+    Commit,
+    EvalResult,
+    Experience,
+    Generation,
+    Hello,
+    Lease,
+    Match,
+    Orders,
+    Report,
+    Said,
+)
 from rlctl_agents.types.experience import Field, ModelRef, Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 
 UID = "ab" * 16
 PATTERN = "ipc:///tmp/s/{role}-{index}.{channel}"
+POOL, LEARNER, ACTOR, JUDGE = 1, 2, 3, 4
+"""Numbers of the boots of `everybody`."""
 
 
 class Time:
@@ -88,10 +102,62 @@ class Run:
         while self.time.now < end:
             self.time.now = min(self.time.now + 1.0, end)
             for role, number in alive:
-                seen = self.manager.seen.get(boot(number))
+                seen = self.manager.members.seen.get(boot(number))
                 self.manager.report(
                     Report(role, 0 if seen is None else seen.index, boot(number), self.manager.term)
                     if seen is None
                     else seen
                 )
             self.manager.turn()
+
+
+def everybody(run: Run) -> None:
+    """One of each role joins."""
+    run.join("modelpool", POOL)
+    run.join("actor", ACTOR)
+    run.join("learner", LEARNER)
+    run.join("evaluator", JUDGE)
+
+
+def part(run: Run, number: int, *, made: int = 0) -> str:
+    """The learner's part of a generation lies on the volume; its file."""
+    file = f"main-{number:06d}-learner-{made:012x}.safetensors"
+    (run.layout.checkpoints / file).write_bytes(b"x")
+    return file
+
+
+def commit(
+    run: Run, number: int, *, rows: int = 640, term: int | None = None, sender: int = LEARNER, made: int = 0
+) -> Said:
+    """A learner writes a generation and says so."""
+    file = part(run, number, made=made)
+    generation = Generation(
+        number, "main", term or run.manager.term, ref(number * 10), rows, 1.7e9, {"learner": file}, {"learner": "ab"}
+    )
+    return run.manager.commit(Commit(generation, boot(sender)))
+
+
+def order_evaluation(run: Run, version: int, *, judge: int = JUDGE) -> Match | None:
+    """What the evaluator is told to play when the modelpool holds that version."""
+    run.report("modelpool", POOL, model=ref(version))
+    return run.report("evaluator", judge).match
+
+
+def play(run: Run, match: Match | None, *returns: float) -> Said:
+    """The evaluator has played a match."""
+    assert match is not None
+    return run.manager.result(EvalResult(match.id, match.seats[0], "greedy", list(returns), [1] * len(returns), 1.0))
+
+
+def evaluate(run: Run, version: int, *returns: float) -> Said:
+    """The evaluator measures what the modelpool holds."""
+    return play(run, order_evaluation(run, version), *returns)
+
+
+def kinds(run: Run) -> list[str]:
+    """Of all events of the present manager."""
+    return [event["kind"] for event in run.manager.events.since(0)[0]]
+
+
+def status(run: Run) -> dict[str, Any]:
+    return StatusBuilder(run.manager, cores=8).build()

@@ -6,10 +6,12 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import socket
 from pathlib import Path
 from typing import NamedTuple
 
+_NAME = re.compile(r"(.+)-([0-9]{6,})-[a-z]+-[0-9a-f]{12}\.safetensors")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY = ".tmp."
 
@@ -31,6 +33,28 @@ class Part(NamedTuple):
 
     file: str
     sha256: str  # 64 hex digits
+
+
+def name_of(policy: str, number: int, part: str) -> str:
+    """What a part of a generation is called before its checksum is known.
+
+    Args:
+        part: one word: what the file holds.
+
+    Example:
+        `name_of("main", 7, "learner")` is `main-000007-learner.safetensors`.
+    """
+    return f"{policy}-{number:06d}-{part}.safetensors"
+
+
+def generation_of(file: str) -> tuple[str, int] | None:
+    """Policy and number of the generation that a part was written for; None: not a file of that kind.
+
+    Example:
+        `generation_of("main-000007-learner-e3b0c44298fc.safetensors")` is `("main", 7)`.
+    """
+    found = _NAME.fullmatch(file)
+    return (found[1], int(found[2])) if found else None
 
 
 def write_part(folder: Path, name: str, data: bytes | memoryview) -> Part:

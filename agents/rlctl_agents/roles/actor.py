@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import logging
-import os
-from contextlib import ExitStack
 
 import numpy as np
-import torch
 
-from rlctl.spec.schema import Spec
-from rlctl_agents import algorithms, envs
-from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
-from rlctl_agents.envs.base import Env, EnvError, EnvRefused
+from rlctl_agents.envs.base import Env
 from rlctl_agents.roles.asking import Asked
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.noise import environment_seeds
 from rlctl_agents.roles.player import Player, Table, stream_ids
-from rlctl_agents.roles.probe import experience_of
 from rlctl_agents.roles.process import Process, UserFault
 from rlctl_agents.roles.pull import Follower, Pool
 from rlctl_agents.roles.rollout import NotTogether, Rollout, Seated
 from rlctl_agents.roles.segment_writer import SegmentWriter
+from rlctl_agents.roles.worker import make_algorithm, work
 from rlctl_agents.types.control import Channels, Match, Peers
 from rlctl_agents.types.experience import Ledger, ModelRef
-from rlctl_agents.types.spaces import Spaces
 from rlctl_agents.wire.experience import ExperienceSender
 from rlctl_agents.wire.sockets import Wire
 
@@ -37,35 +30,8 @@ log = logging.getLogger(__name__)
 
 
 def main(process: Process) -> None:
-    """Act until asked to stop.
-
-    Raises:
-        UserFault: environment, algorithm or network cannot be made as the spec asks.
-        EnvError: the environment misbehaved while it ran.
-    """
-    process.explained = (EnvError,)
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    spec = process.spec
-    with ExitStack() as stack:
-        wire = Wire()
-        stack.callback(wire.close)
-        count = spec.roles.actor.envs
-        env = make_env(spec, count)
-        stack.callback(env.close)
-        try:
-            experience = experience_of(spec, env, policy_names(spec)[0])
-        except AlgorithmError as fault:
-            raise UserFault(str(fault)) from fault
-        member = Member(process, wire, streams=count * env.spaces.seats)
-        if member.join(experience) is None:
-            return
-        stack.callback(member.close)
-        actor = Actor(process, wire, member, env)
-        stack.callback(actor.close)
-        member.start(actor.snapshot)
-        actor.run()
-        if member.moved:
-            raise RuntimeError(member.moved)
+    """Act until asked to stop; raises what `work` does."""
+    work(process, process.spec.roles.actor.envs, Actor)
 
 
 class Actor:
@@ -75,7 +41,7 @@ class Actor:
         self._process = process
         self._wire = wire
         self._member = member
-        self._env = env
+        self.env = env
         self._peers: Peers = {}
         self._pool_at: Channels = {}
         self._pools: list[Pool] = []
@@ -105,8 +71,8 @@ class Actor:
                 if not one.follower.wait_for_any(self._turn, self._process.stop.wait):
                     return
         rollout = Rollout(
-            self._env,
-            environment_seeds(seed, stream_ids(index, np.arange(self._env.envs) * self._env.spaces.seats)),
+            self.env,
+            environment_seeds(seed, stream_ids(index, np.arange(self.env.envs) * self.env.spaces.seats)),
             table,
             self._seated,
             metrics=self._process.metrics,
@@ -115,7 +81,7 @@ class Actor:
             sleep=self._process.stop.wait,
         )
         refs = [one.follower.ref for one in self._seated]
-        log.info("acting", extra={"kv": {"models": [str(ref) for ref in refs], "envs": self._env.envs, "seed": seed}})
+        log.info("acting", extra={"kv": {"models": [str(ref) for ref in refs], "envs": self.env.envs, "seed": seed}})
         self._process.pulse.ready = True
         try:
             while not self._process.stop.is_set():
@@ -137,8 +103,8 @@ class Actor:
         seats: dict[ModelRef, list[int]] = {}
         for seat, ref in sorted(match.seats.items()):
             seats.setdefault(ref, []).append(seat)
-        spaces, spec = self._env.spaces, self._process.spec
-        table = Table(spaces, self._env.envs, list(seats.values()))
+        spaces, spec = self.env.spaces, self._process.spec
+        table = Table(spaces, self.env.envs, list(seats.values()))
         for (ref, taken), slots in zip(seats.items(), table.slots, strict=True):
             algorithm = make_algorithm(spec, ref.policy, spaces)
             policy = spec.policy(ref.policy)
@@ -223,42 +189,3 @@ class Actor:
                 one.follower.source = self._pool(one.follower.policy)
             for pool in old:
                 pool.close()
-
-
-def make_env(spec: Spec, count: int) -> Env:
-    """The environments of the spec, not reset.
-
-    Raises:
-        UserFault: they cannot be made as the spec asks.
-    """
-    try:
-        return envs.make(
-            spec.env.id,
-            envs=count,
-            seeds=[0] * count,  # every reset names its seeds
-            kwargs=spec.env.kwargs,
-            preset=spec.env.preset,
-            max_episode_steps=spec.env.max_episode_steps,
-        )
-    except EnvRefused as fault:
-        raise UserFault(str(fault)) from fault
-
-
-def make_algorithm(spec: Spec, policy: str, spaces: Spaces) -> Algorithm:
-    """The policy of that name with its first weights.
-
-    Raises:
-        UserFault: algorithm, network and spaces do not fit.
-    """
-    try:
-        chosen = spec.policy(policy)
-        return algorithms.find(chosen.algorithm.name)(chosen.algorithm, chosen.model, spaces, seed=spec.seed)
-    except KeyError as fault:
-        raise UserFault(f"the match names policy {policy}, which the spec has not") from fault
-    except AlgorithmError as fault:
-        raise UserFault(str(fault)) from fault
-
-
-def policy_names(spec: Spec) -> list[str]:
-    """Every policy of the spec, in its order."""
-    return list(spec.policies) if spec.policies is not None else ["main"]

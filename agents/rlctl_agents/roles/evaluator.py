@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
-from contextlib import ExitStack
 
 import numpy as np
-import torch
 
-from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
-from rlctl_agents.envs.base import Env, EnvError
+from rlctl_agents.algorithms.base import Algorithm
+from rlctl_agents.envs.base import Env
 from rlctl_agents.models.weights import unpack_into
-from rlctl_agents.roles.actor import make_algorithm, make_env, policy_names
 from rlctl_agents.roles.games import Played, play
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.noise import environment_seeds
 from rlctl_agents.roles.player import Player, Table
-from rlctl_agents.roles.probe import experience_of
-from rlctl_agents.roles.process import Process, UserFault
+from rlctl_agents.roles.process import Process
 from rlctl_agents.roles.pull import Pool
+from rlctl_agents.roles.worker import make_algorithm, make_env, policy_names, work
 from rlctl_agents.types.control import EvalResult, Match, Said
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.rpc import RemoteError
@@ -37,35 +33,8 @@ log = logging.getLogger(__name__)
 
 
 def main(process: Process) -> None:
-    """Play the matches that the manager names until asked to stop.
-
-    Raises:
-        UserFault: environment, algorithm or network cannot be made as the spec asks.
-        EnvError: the environment misbehaved while it ran.
-    """
-    process.explained = (EnvError,)
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    spec = process.spec
-    with ExitStack() as stack:
-        wire = Wire()
-        stack.callback(wire.close)
-        env = make_env(spec, spec.evaluation.envs or ENVS)
-        try:
-            experience = experience_of(spec, env, policy_names(spec)[0])
-        except AlgorithmError as fault:
-            env.close()
-            raise UserFault(str(fault)) from fault
-        member = Member(process, wire, streams=env.envs * env.spaces.seats)
-        if member.join(experience) is None:
-            env.close()
-            return
-        stack.callback(member.close)
-        evaluator = Evaluator(process, wire, member, env)
-        stack.callback(evaluator.close)
-        member.start(evaluator.snapshot)
-        evaluator.run()
-        if member.moved:
-            raise RuntimeError(member.moved)
+    """Play the matches that the manager names until asked to stop; raises what `work` does."""
+    work(process, process.spec.evaluation.envs or ENVS, Evaluator)
 
 
 class Evaluator:
@@ -73,7 +42,7 @@ class Evaluator:
 
     def __init__(self, process: Process, wire: Wire, member: Member, env: Env) -> None:
         self._process, self._wire, self._member = process, wire, member
-        self._env = env
+        self.env = env
         self._networks: dict[ModelRef, Algorithm] = {}  # of the present match
         self._pool: Pool | None = None
         self._pool_address = ""
@@ -102,17 +71,16 @@ class Evaluator:
                 self._tell(match, played, time.perf_counter() - started)
 
     def close(self) -> None:
-        """Free the environments and close the sockets."""
-        self._env.close()
+        """Close the sockets."""
         if self._pool is not None:
             self._pool.close()
 
     def _play(self, match: Match) -> Played | None:
         assert match.quota is not None
-        if self._process.spec.evaluation.envs is None and match.quota.episodes < self._env.envs:
-            self._env.close()
-            self._env = make_env(self._process.spec, match.quota.episodes)
-        env, seats = self._env, [(seat, ref) for seat, ref in sorted(match.seats.items())]
+        if self._process.spec.evaluation.envs is None and match.quota.episodes < self.env.envs:
+            self.env.close()
+            self.env = make_env(self._process.spec, match.quota.episodes)
+        env, seats = self.env, [(seat, ref) for seat, ref in sorted(match.seats.items())]
         table = Table(env.spaces, env.envs, [[seat] for seat, _ in seats])
         players = [
             Player(self._networks[ref], slots, seed=match.seed, rows=NOISE_ROWS, greedy=match.quota.mode == "greedy")
@@ -125,12 +93,13 @@ class Evaluator:
             players,
             match.quota.episodes,
             metrics=self._process.metrics,
-            keep_going=self._keep_going,
+            keep_going=lambda: self._keep_going(match),
         )
 
-    def _keep_going(self) -> bool:
+    def _keep_going(self, match: Match) -> bool:
         self._process.pulse.beat()
-        return not self._process.stop.is_set()
+        wanted = self._member.match  # what was taken from us meanwhile, or replaced, would not count
+        return wanted is not None and wanted.id == match.id and not self._process.stop.is_set()
 
     def _load(self, match: Match) -> bool:
         """Have the networks of a match; False as long as the pool has not got one of its models."""
@@ -169,7 +138,7 @@ class Evaluator:
         if model is None or model.ref != ref:
             log.warning("the modelpool has no %s (any more)", ref)
             return None
-        algorithm = make_algorithm(self._process.spec, ref.policy, self._env.spaces)
+        algorithm = make_algorithm(self._process.spec, ref.policy, self.env.spaces)
         unpack_into(algorithm.net, model.data, sha256=model.sha256)
         return algorithm
 

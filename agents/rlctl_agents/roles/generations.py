@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from rlctl_agents.checkpoint.parts import PartError, read_part, remove_leftovers, write_part
+from rlctl_agents.checkpoint.parts import PartError, name_of, read_part, remove_leftovers, write_part
 from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.roles.learner_state import LearnerState
 from rlctl_agents.types.control import Commit, Generation, Said
@@ -64,6 +64,8 @@ class Generations:
         self._thread = threading.Thread(target=self._run, name="generations", daemon=True)
         self.committed = 0
         """Number of the newest generation that the manager has taken."""
+        self.failed = 0
+        """Number of the newest one that came to nothing; the manager wants it under another number then."""
 
     def start(self) -> None:
         """Begin to write; what a dead process of this host left half-written is removed."""
@@ -88,12 +90,11 @@ class Generations:
             self._turn.notify_all()
 
     def write(self, job: Job) -> None:
-        """Write and commit one generation; a failure is logged, and the next order tries again."""
+        """Write and commit one generation; a failure is logged and remembered."""
         started = time.monotonic()
         try:
-            part = write_part(
-                self._folder, f"{job.ref.policy}-{job.number:06d}-{LEARNER}.safetensors", job.state.pack()
-            )
+            name = name_of(job.ref.policy, job.number, LEARNER)
+            part = write_part(self._folder, name, job.state.pack())
             generation = Generation(
                 number=job.number,
                 policy=job.ref.policy,
@@ -107,11 +108,13 @@ class Generations:
             said = self._commit(Commit(generation, self._boot))
         except (PartError, TimeoutError, RemoteError) as error:
             log.error("generation %d was not saved: %s", job.number, error)
+            self.failed = job.number
             return
         seconds = time.monotonic() - started
         self._count(seconds)
         if not said.ok:
             log.warning("generation %d was not committed: %s", job.number, said.why)
+            self.failed = job.number
             return
         self.committed = job.number
         log.info(

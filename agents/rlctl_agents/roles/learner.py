@@ -15,15 +15,15 @@ from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
 from rlctl_agents import algorithms
 from rlctl_agents.algorithms.base import AlgorithmError
-from rlctl_agents.roles.actor import make_algorithm, policy_names
 from rlctl_agents.roles.assembler import Arrival, Assembler, LockStep, LockStepError
 from rlctl_agents.roles.generations import Generations, Job, NothingReadable, resume
 from rlctl_agents.roles.intake import Intake
 from rlctl_agents.roles.learning import Diverged, Learning, Updated
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.metrics import VERSIONS
-from rlctl_agents.roles.process import RESUMED, ROWS, Process, UserFault
+from rlctl_agents.roles.process import FAILED_GENERATION, RESTS, RESUMED, ROWS, Process, UserFault
 from rlctl_agents.roles.publisher import Publisher
+from rlctl_agents.roles.worker import make_algorithm, policy_names
 from rlctl_agents.types.control import Commit, Lease, Said
 from rlctl_agents.types.experience import Schema
 from rlctl_agents.types.spaces import Spaces
@@ -167,6 +167,7 @@ class Learner:
     def snapshot(self) -> Snapshot:
         """The books, for a report; called by another thread."""
         self._process.metrics.set("queue_rows", self._intake.waiting_rows)
+        self._process.metrics.set(FAILED_GENERATION, self._generations.failed)
         for reason, messages in dict(self._receiver.rejected).items():
             self._process.metrics.add(f"rejected.{reason}", messages - self._rejected.get(reason, 0))
             self._rejected[reason] = messages
@@ -189,7 +190,8 @@ class Learner:
         process = self._process
         process.pulse.beat()
         self._receiver.term = self._member.term
-        if self._learning.version - self._published >= self._publish_every and self._publisher.wants():
+        due = 1 if self._rests else self._publish_every  # the last weights are published, whatever their version
+        if self._learning.version - self._published >= due and self._publisher.wants():
             self._publish()
         if self._member.checkpoint > max(self._ordered, self._saved):
             self._ordered = self._member.checkpoint
@@ -222,7 +224,8 @@ class Learner:
 
     def close(self) -> None:
         """Save a last generation, tell the pools about the last weights, and stop."""
-        if self._running and self._learning.consumed_rows > self._saved_rows:
+        unsaved = self._learning.consumed_rows > self._saved_rows or 0 < self._saved == self._generations.failed
+        if self._running and unsaved:
             log.info("saving the last generation", extra={"kv": {"version": self._learning.version}})
             self._save(max(self._ordered, self._saved, self._member.checkpoint) + 1)
         if self._running and not self._generations.settle(LAST_GENERATION_S):
@@ -235,8 +238,9 @@ class Learner:
         """So many rows were learned from that the run is done: every further update would be one too many."""
         limit, rows, rested = self._member.stop_rows, self._learning.consumed_rows, self._rests
         self._rests = 0 < limit <= rows
+        self._process.metrics.set(RESTS, float(self._rests))
         if self._rests and not rested:
-            log.info("learned from %d rows, stop.rows is %d: no further update", rows, limit)
+            log.info("learned from %d rows: no further update", rows)
         elif rested and not self._rests:
             log.info("stop.rows was raised: learning goes on")
             self._starved_since = time.monotonic()

@@ -70,8 +70,15 @@ class Learners:
         passed = {one.number for one in offered if one.number > number}
         self._progress.unusable = sorted({*self.unusable(), *passed} - {number})
         text = f"learner {index} went on from generation {number}: version {version}, {rows} rows"
-        self._progress.resumed = Resumed(number, rows, text)
+        self._progress.resumed, self._progress.resumed_boot = Resumed(number, rows, text), report.boot
         return self._progress.resumed
+
+    @property
+    def resumed(self) -> Resumed | None:
+        """From where the newest learner went on; None until it has reported to this manager: what is stored may be of
+        the life before."""
+        joined = {report.boot for report in self._newest.values()}
+        return self._progress.resumed if self._progress.resumed_boot in joined else None
 
     def learning_s(self, boot: str) -> float:
         """How long a learner has been learning; negative infinity before its first update."""

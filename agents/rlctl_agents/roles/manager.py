@@ -69,7 +69,7 @@ def main(process: Process) -> None:
             )
         except (Damaged, ValueError) as fault:
             raise UserFault(str(fault)) from fault
-        control = ControlApi(arguments.control, overseer.events, overseer.lines)
+        control = ControlApi(arguments.control, overseer.events, overseer.members.lines)
         stack.callback(control.close)
         wire = Wire()
         stack.callback(wire.close)
@@ -221,8 +221,8 @@ class Desk:
 
     def _publish(self, *, finished: bool) -> None:
         overseer = self._overseer
-        overseer.totals.hear("manager", overseer.boot, self._process.metrics.values().counters)
-        overseer.rates.hear(overseer.boot, self._process.metrics.values().counters)
+        overseer.members.totals.hear("manager", overseer.boot, self._process.metrics.values().counters)
+        overseer.members.rates.hear(overseer.boot, self._process.metrics.values().counters)
         self._status = self._builder.build(finished=finished)
         self._control.status = status.encode(self._status)
         manifests = overseer.checkpoints.manifests
@@ -247,8 +247,8 @@ class Desk:
                 self._curves.add(rows, {"return/evaluation": mean})
         overseer.curve.clear()
         if overseer.progress.started:
-            learners = overseer.leases.live("learner")
-            seen = overseer.seen.get(learners[0].boot) if learners else None
+            learners = overseer.members.leases.live("learner")
+            seen = overseer.members.seen.get(learners[0].boot) if learners else None
             self._curves.add(overseer.rows, status.scalars(self._status, seen.gauges if seen is not None else {}))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from rlctl_agents.checkpoint.parts import generation_of
 from rlctl_agents.roles.files import create_file, sync_folder
 from rlctl_agents.types.control import Generation
 
@@ -55,8 +56,7 @@ class Manifests:
     @property
     def highest(self) -> int:
         """Of the numbers ever used, damaged ones included; 0: none."""
-        names = [int(match[1]) for name in self.damaged if (match := _NAME.fullmatch(name))]
-        return max([0, *self._known, *names])
+        return max([0, *self._known, *self._damaged_numbers])
 
     @property
     def newest_term(self) -> int:
@@ -116,11 +116,48 @@ class Manifests:
             (self._folder / _name(generation.number)).unlink(missing_ok=True)
             del self._known[generation.number]
         sync_folder(self._folder)  # nobody finds a manifest whose parts are gone
-        needed = _files(self._known.values())
-        for file in _files(removed) - needed:
+        self.remove_parts(_files(removed) - _files(self._known.values()))
+        return removed
+
+    def unclaimed(self, newest: Generation) -> set[str]:
+        """Parts that no generation names or ever will: their commits were refused, or nobody heard the answer.
+
+        Only those of the same policy, from before the newest: a commit of theirs that is still on its way is refused,
+        because its number is too low. What a damaged manifest may name is not among them, and nothing is when a
+        manifest lies there that we have never seen: somebody else commits here.
+
+        Args:
+            newest: committed just now.
+
+        Raises:
+            OSError: the volume refuses.
+        """
+        names = {path.name for path in self._folder.iterdir()}
+        seen = {*map(_name, self._known), *self.damaged}
+        if any(_NAME.fullmatch(name) and name not in seen for name in names):
+            return set()
+        damaged = max(self._damaged_numbers, default=0)  # a generation names no part that is newer than itself
+        return {
+            file
+            for file in names - _files(self._known.values())
+            if (made_for := generation_of(file)) is not None
+            and made_for[0] == newest.policy
+            and damaged < made_for[1] < newest.number
+        }
+
+    def remove_parts(self, files: Iterable[str]) -> None:
+        """Remove what no generation names.
+
+        Raises:
+            OSError: the volume refuses.
+        """
+        for file in files:
             with suppress(FileNotFoundError):
                 (self._folder / file).unlink()
-        return removed
+
+    @property
+    def _damaged_numbers(self) -> list[int]:
+        return [int(match[1]) for name in self.damaged if (match := _NAME.fullmatch(name))]
 
 
 def _files(generations: Iterable[Generation]) -> set[str]:

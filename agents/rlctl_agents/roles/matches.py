@@ -106,7 +106,7 @@ class Evaluations:
         now = self._clock()
         if ref is None or (self._started is not None and now - self._started < every_s):
             return None
-        if self.newest is not None and not _newer(ref, self.newest):
+        if self.newest is not None and not newer(ref, self.newest):
             return None
         self.match += 1
         self._started, self.newest = now, ref
@@ -114,7 +114,7 @@ class Evaluations:
             id=self.match,
             seats=dict.fromkeys(range(seats), ref),
             learn=(),
-            seed=_seed(self._seed, self.match),
+            seed=_seed(self._seed, ref),
             quota=Quota(episodes, "sample" if mode == "sample" else "greedy"),
         )
         self._open[boot] = _Open(match, rows, loaded=False, steps=0.0, moved=now)
@@ -157,6 +157,13 @@ class Evaluations:
             time=unix,
         )
 
+    def only(self, ref: ModelRef) -> None:
+        """From now on nothing but this model is measured: what is played of others is taken from their evaluators."""
+        for boot in [boot for boot, one in self._open.items() if ref not in one.match.seats.values()]:
+            self.drop(boot)
+        if self._open:
+            self.newest = ref  # somebody plays it already
+
     def drop(self, boot: str) -> None:
         """This evaluator will not finish; its model may be measured again, at once."""
         if self._open.pop(boot, None) is not None:
@@ -169,10 +176,13 @@ def held_by_all(pools: Iterable[Report | None]) -> ModelRef | None:
     return min(refs, key=lambda ref: (ref.lineage, ref.version), default=None)
 
 
-def _newer(ref: ModelRef, than: ModelRef) -> bool:
+def newer(ref: ModelRef, than: ModelRef) -> bool:
+    """Of the same policy: made later."""
     return (ref.lineage, ref.version) > (than.lineage, than.version)
 
 
-def _seed(run_seed: int, match: int) -> int:
-    digest = hashlib.sha256(f"rlctl evaluation {run_seed} {match}".encode()).digest()
+def _seed(run_seed: int, ref: ModelRef) -> int:
+    """By what is measured, not by how often: runs in lock-step that end equal say equal returns."""
+    text = f"rlctl evaluation {run_seed} {ref.policy} {ref.lineage} {ref.version}"
+    digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:4], "little") >> 1

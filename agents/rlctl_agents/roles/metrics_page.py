@@ -14,15 +14,16 @@ def text(overseer: Overseer, now: Mapping[str, Any]) -> str:
     """Metrics of all roles: counters summed over every boot, gauges as means over who lives, histograms of learners."""
     run = {"run": overseer.run}
     families: dict[str, prometheus.Family] = {}
-    for role in overseer.totals.roles():
-        members = [overseer.seen[one.boot] for one in overseer.leases.live(role) if one.boot in overseer.seen]
+    totals = overseer.members.totals
+    for role in totals.roles():
+        members = [report for report in overseer.members.reports(role) if report is not None]
         names = {name for member in members for name in member.gauges}
         gauges = {}
         for name in names:
             values = [member.gauges[name] for member in members if name in member.gauges]
             gauges[name] = sum(values) / len(values)
         histograms = members[0].histograms if role == "learner" and len(members) == 1 else {}
-        families |= prometheus.family_of(role, overseer.totals.of(role), gauges, histograms, {**run, "role": role})
+        families |= prometheus.family_of(role, totals.of(role), gauges, histograms, {**run, "role": role})
     own: dict[str, list[tuple[dict[str, str], float]]] = {
         "build_info": [({"version": __version__}, 1.0)],
         "manager_term": [({}, float(overseer.term))],

@@ -1,10 +1,8 @@
-"""The manager without its sockets: what it knows of a run, what it answers, what it does as time passes."""
+"""The manager without its sockets: what it decides about a run, what it answers, what it does as time passes."""
 
 from __future__ import annotations
 
-import logging
-
-import msgspec
+from typing import Literal
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Policy, Spec
@@ -13,19 +11,17 @@ from rlctl_agents.roles.addresses import Addresses
 from rlctl_agents.roles.agreement import Agreement, require_ours
 from rlctl_agents.roles.checkpoints import Checkpoints
 from rlctl_agents.roles.ending import Ending
-from rlctl_agents.roles.events import Events, JsonLines, Lines
-from rlctl_agents.roles.lag import LagWindow
+from rlctl_agents.roles.events import Events
 from rlctl_agents.roles.learners import Learners
-from rlctl_agents.roles.leases import Holder, Leases
-from rlctl_agents.roles.ledger import Books as Ledger
+from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.manifests import Manifests
-from rlctl_agents.roles.matches import Evaluations, held_by_all, training
+from rlctl_agents.roles.matches import held_by_all, training
+from rlctl_agents.roles.measuring import Measuring
+from rlctl_agents.roles.members import Members
 from rlctl_agents.roles.pace import Clock
-from rlctl_agents.roles.process import STOPPING, UserFault
-from rlctl_agents.roles.progress import Books, Shelf, load_books
-from rlctl_agents.roles.rates import Rates
+from rlctl_agents.roles.process import FAILED_GENERATION, RESTS, STOPPING, UserFault
+from rlctl_agents.roles.progress import Shelf, load_books
 from rlctl_agents.roles.terms import next_term, standing_term
-from rlctl_agents.roles.totals import Totals
 from rlctl_agents.types.control import (
     Commit,
     EvalResult,
@@ -36,19 +32,15 @@ from rlctl_agents.types.control import (
     Orders,
     Report,
     Said,
-    to_plain,
 )
+from rlctl_agents.types.experience import ModelRef
 
 SPEAKS_REPORTS = 2.5
 """Who was heard within so many times the time between reports still runs."""
-MATCHES_APART = 100
-"""Numbers left out when a manager starts: the last one may have given away some that were not stored."""
-
-log = logging.getLogger(__name__)
 
 
 class Overseer:
-    """One life of a manager. Called by one thread; others may read `events` and `lines`.
+    """One life of a manager. Called by one thread; others may read `events` and the members' `lines`.
 
     Args:
         boot: of this process.
@@ -68,7 +60,6 @@ class Overseer:
         self.policies = list(settings.policies or ["main"])
         self.began = clock.monotonic()
         self.events = Events(layout.results / "events.jsonl", clock.unix)
-        self._evaluated = JsonLines(layout.results / "evaluations.jsonl")
         self._shelf = Shelf(layout.results)
         self.progress, self.lost = self._shelf.progress, self._shelf.lost
         self.progress.met = None  # conditions may be others now
@@ -78,26 +69,21 @@ class Overseer:
             self.progress.catch_up(policy, manifests.of(policy), lost=bool(self.lost))
         self.term = next_term(layout.run, max(manifests.newest_term, self.progress.term))
         self.progress.term = self.term
-        self.checkpoints = Checkpoints(manifests, self.term, self.progress.issued, clock.monotonic)
+        self.checkpoints = Checkpoints(
+            manifests, self.term, self.progress.issued, clock.monotonic,
+            standing_term=lambda: standing_term(layout.run, self.term),
+        )  # fmt: skip
         self.learners = Learners(
             {name: one.population for name, one in (settings.policies or {"main": Policy()}).items()},
             self.progress, manifests, clock.monotonic,
         )  # fmt: skip
-        self.leases = Leases(expires_s=pace.EXPIRES_S, clock=clock.monotonic)
-        self.ledger = Ledger(self.leases.name)
-        self.totals = Totals()
-        self._restore(load_books(layout.results))
-        self.agreement = Agreement(self.leases.alive)
-        self.evaluations = Evaluations(settings.seed, clock.monotonic, match=self.progress.match + MATCHES_APART)
-        self.rates = Rates(clock.monotonic)
-        self.lag = LagWindow(clock.monotonic)
+        self.members = Members(load_books(layout.results), clock.monotonic)
+        self.agreement = Agreement(self.members.leases.alive)
+        self.measuring = Measuring(settings.seed, self.progress, self.learners, self.events, layout.results, clock)
         self.ending = Ending()
-        self.seen: dict[str, Report] = {}  # boot -> newest report, without its books
         self.refusal = ("", -1e9)  # newest refused hello, and when
-        self.lines = Lines()
         self.curve: list[tuple[int, float | None]] = []  # not yet drawn: rows, mean of an evaluation or None: went back
         self._told: set[str] = set()
-        self._pruning = ""  # why old generations could not be removed
         self.events.add("start", f"manager started, term {self.term}", term=self.term)
         if self.lost:
             self.events.add("lost", self.lost)
@@ -119,7 +105,7 @@ class Overseer:
 
     @property
     def report_every_s(self) -> float:
-        return pace.report_every_s(len(self.leases))
+        return pace.report_every_s(len(self.members.leases))
 
     # what is asked
 
@@ -140,13 +126,13 @@ class Overseer:
 
     def report(self, report: Report) -> Orders:
         """A process says how it stands, and hears what to do."""
-        boot = report.boot
-        if self.leases.refused(boot):
+        boot, leases = report.boot, self.members.leases
+        if leases.refused(boot):
             return Orders(self.term, known=True, peers={}, stop=True)
-        if not self.leases.known(boot):
+        if not leases.known(boot):
             return Orders(self.term, known=False, peers={})
-        holder = self.leases.hear(boot, leaving=report.gauges.get(STOPPING, 0.0) > 0)
-        self._take(report)
+        holder = leases.hear(boot, leaving=report.gauges.get(STOPPING, 0.0) > 0)
+        self.members.take(report)
         if holder is None or report.term != self.term or report.role != holder.role:
             return Orders(self.term, known=False, peers={})
         if self.ending.tells:
@@ -154,6 +140,10 @@ class Overseer:
         if holder.role == "learner" and (resumed := self.learners.hear(holder.index, report)) is not None:
             self.curve.append((resumed.rows, None))
             self.events.add("resumed", resumed.text, number=resumed.number, rows=resumed.rows)
+        if holder.role == "learner" and self.checkpoints.failed(
+            self.learners.policy_of(holder.index), int(report.gauges.get(FAILED_GENERATION, 0.0))
+        ):
+            self._store_progress()
         return Orders(
             term=self.term,
             known=True,
@@ -167,28 +157,19 @@ class Overseer:
     def result(self, result: EvalResult) -> Said:
         """An evaluator has played its quota."""
         try:
-            done = self.evaluations.finish(result, wall_s=self.wall_s, unix=self.clock.unix())
+            done = self.measuring.believe(result, self.wall_s)
         except ValueError as fault:
             return Said(False, str(fault))
-        self.progress.measured(done)
-        self._evaluated.append({**to_plain(done), "returns": result.returns, "lengths": result.lengths})
         self.curve.append((done.rows, done.mean))
-        self.events.add(
-            "evaluation",
-            f"evaluation mean {done.mean:.4g} over {done.episodes} episodes ({done.mode}, version {done.ref.version})",
-            mean=done.mean, rows=done.rows, version=done.ref.version,
-        )  # fmt: skip
         return Said(True)
 
     def commit(self, commit: Commit) -> Said:
         """A learner has written a generation."""
         generation = commit.generation
-        holder = next((one for one in self.leases.live("learner") if one.boot == commit.boot), None)
+        holder = next((one for one in self.members.leases.live("learner") if one.boot == commit.boot), None)
         try:
             if holder is None or self.learners.policy_of(holder.index) != generation.policy:
                 raise ValueError(f"process {commit.boot} is not the learner of {generation.policy}")
-            if (term := standing_term(self.layout.run, self.term)) != self.term:
-                raise ValueError(f"a manager of term {term} has taken over")
             self.checkpoints.commit(generation)
         except (ValueError, OSError) as fault:
             text = f"generation {generation.number} refused: {fault}"
@@ -199,11 +180,7 @@ class Overseer:
             f"generation {generation.number} committed: version {generation.ref.version}, {generation.rows} rows",
             number=generation.number, rows=generation.rows, version=generation.ref.version,
         )  # fmt: skip
-        try:
-            self.checkpoints.manifests.prune(self.settings.checkpoint.keep)
-            self._pruning = ""
-        except OSError as error:
-            self._pruning = f"cannot remove old generations: {error.strerror}"
+        self.checkpoints.tidy(generation, self.settings.checkpoint.keep)
         return Said(True)
 
     def reload(self, settings: Spec) -> list[str]:
@@ -220,15 +197,24 @@ class Overseer:
         self._store_progress()
         return number
 
-    def finish(self, why: str) -> None:
-        """The run has done what was asked: end every role in good order."""
+    def finish(self, why: str, *, measure: bool = False) -> None:
+        """The run has done what was asked: end every role in good order.
+
+        Args:
+            measure: evaluate the last model before. Told to finish once more, the run does not wait for that.
+        """
         if self.progress.met is None:
             self.progress.met = why
             self.events.add("stop", f"the run is finished: {why}")
+            if measure:
+                self.measuring.finish()
+        else:
+            self.measuring.give_up(why)
         self._end("finish")
 
     def leave(self) -> None:
         """End this manager only; the run is not finished by it."""
+        self.measuring.give_up("the manager was asked to leave")
         self._end("leave")
 
     # as time passes
@@ -239,10 +225,10 @@ class Overseer:
         Raises:
             UserFault: the time is over, and nothing was ever learned from.
         """
-        now = self.clock.monotonic()
-        self.leases.expires_s = pace.expires_s(len(self.leases))
+        now, leases = self.clock.monotonic(), self.members.leases
+        leases.expires_s = pace.expires_s(len(leases))
         self._expire()
-        live = self.leases.live()
+        live = leases.live()
         self.addresses.alive((one.role, one.index) for one in live)
         if self.ending.step == "not":
             for policy in self.policies:
@@ -250,6 +236,15 @@ class Overseer:
                     self.checkpoints.order(policy)
                     self._store_progress()
             self._judge()
+        if self.measuring.awaits:
+            self.measuring.turn(
+                self._published,
+                final=self._rested,
+                evaluators=len(leases.live("evaluator")),
+                expected=self.settings.roles.evaluator.replicas,
+            )
+        if self.measuring.awaits:
+            return  # the last generation is saved meanwhile
         within_s = SPEAKS_REPORTS * self.report_every_s
         speaking = [one for one in live if now - one.heard < within_s]
         self.ending.turn(
@@ -263,48 +258,49 @@ class Overseer:
     def store(self) -> None:
         """Keep everything for the next manager."""
         self._store_progress()
-        self._shelf.save_books(Books(1, self.leases.store(), self.ledger.store(), self.totals.store()))
+        self._shelf.save_books(self.members.store())
 
     # for whoever watches
 
     @property
     def disk(self) -> str:
         """Why something could not be stored, or removed; "" when all was."""
-        return self._shelf.failure or self.events.failure or self._evaluated.failure or self._pruning
+        return self._shelf.failure or self.events.failure or self.measuring.failure or self.checkpoints.failure
 
     # inside
 
     def _judge(self) -> None:
         stop, progress, wall_s = self.settings.stop, self.progress, self.wall_s
-        why = stopping.met(
+        met = stopping.met(
             stop, evaluation=progress.evaluation, rows=self.rows, wall_s=wall_s, learned=progress.started
         )
-        if why is not None:
-            self.finish(why)
+        if met is not None:
+            self.finish(met.why, measure=met.condition != "eval_return")
         elif (fault := stopping.in_vain(stop, wall_s=wall_s, learned=progress.started)) is not None:
             self._wall_before_s -= wall_s  # the next up has all its time again
             self.store()
             raise UserFault(fault)
 
     def _lease(self, hello: Hello) -> Lease:
+        leases = self.members.leases
         require_ours(hello, self.run, self.uid)
-        if self.ending.tells and not self.leases.alive(hello.boot):
+        if self.ending.tells and not leases.alive(hello.boot):
             raise ValueError("the run is finished")
-        if self.leases.refused(hello.boot):
-            self.leases.grant(hello.role, hello.boot, hello.prefer)  # says why not
+        if leases.refused(hello.boot):
+            leases.grant(hello.role, hello.boot, hello.prefer)  # says why not
         if self.agreement.hear(hello):
             self.events.add("experience", f"{hello.role} says what the environment looks like", role=hello.role)
-        grant = self.leases.grant(hello.role, hello.boot, hello.prefer)
+        grant = leases.grant(hello.role, hello.boot, hello.prefer)
         role, index = grant.holder.role, grant.holder.index
         if grant.replaced is not None:
             self._gone(grant.replaced, f"{role} {index} was replaced by a new process")
         if grant.new:
-            self.rates.begin(hello.boot)
+            self.members.rates.begin(hello.boot)
             self.events.add("lease", f"{role} {index} joined", role=role, index=index, boot=hello.boot)
         policy = self.learners.policy_of(index)
         lineage, generations = 0, tuple[Generation, ...]()
         if role == "learner":
-            self.ledger.receiver(hello.boot, policy)
+            self.members.ledger.receiver(hello.boot, policy)
             generations = self.checkpoints.manifests.of(policy)
             if grant.new:
                 self.learners.join(hello.boot, generations)
@@ -320,7 +316,7 @@ class Overseer:
             term=self.term,
             manager=self.boot,
             report_every_s=self.report_every_s,
-            expires_s=pace.expires_s(len(self.leases)),
+            expires_s=pace.expires_s(len(leases)),
             bind=self.addresses.bind(role, index),
             peers=self.addresses.peers(role),
             experience=self.agreement.experience,
@@ -336,72 +332,58 @@ class Overseer:
 
     def _stop_rows(self, holder: Holder) -> int:
         """Rows after which this process makes no update: those of the first policy count; 0: no limit."""
-        first = holder.role == "learner" and self.learners.policy_of(holder.index) == self.policies[0]
+        if holder.role != "learner":
+            return 0
+        if self.measuring.rests:
+            return 1  # it has learned from more than that
+        first = self.learners.policy_of(holder.index) == self.policies[0]
         return (self.settings.stop.rows or 0) if first else 0
 
     def _match(self, holder: Holder, report: Report | None) -> Match | None:
         seats = self.agreement.seats
         if holder.role == "actor":
             return training(self.policies[0], seats, self.settings.seed) if seats else None
-        if holder.role != "evaluator" or report is None or not seats or self.ending.step != "not":
+        plays = self.ending.step == "not" or self.measuring.awaits
+        if holder.role != "evaluator" or report is None or not seats or not plays:
             return None
-        self.evaluations.hear(report.boot, report.model, report.counters.get("agent_steps", 0.0))
-        wanted = self.settings.evaluation
-        model = held_by_all(self.seen.get(one.boot) for one in self.leases.live("modelpool"))
-        match = self.evaluations.order(
-            report.boot, model, seats=seats, rows=self.learners.rows_at(model),
-            episodes=wanted.episodes, every_s=wanted.every, mode=wanted.mode,
-        )  # fmt: skip
-        self.progress.match = self.evaluations.match
-        return match
+        return self.measuring.match(report, self._published, seats, self.settings.evaluation)
 
-    def _take(self, report: Report) -> None:
-        boot = report.boot
-        self.totals.hear(report.role, boot, report.counters)
-        self.rates.hear(boot, report.counters)
-        self.ledger.hear_sender(boot, report.sent, report.pending)
-        if report.role == "learner":
-            for sender in report.accounts:
-                self.leases.mention(sender)
-            self.ledger.hear_receiver(boot, report.accounts, self.leases.is_buried)
-            if "lag_versions" in report.histograms:
-                self.lag.hear(boot, report.histograms["lag_versions"])
-        self.lines.add(report.log)
-        self.seen[boot] = msgspec.structs.replace(report, log=[], accounts={}, sent={})
+    @property
+    def _published(self) -> ModelRef | None:
+        """Newest model that every modelpool holds."""
+        return held_by_all(self.members.reports("modelpool"))
+
+    @property
+    def _rested(self) -> bool:
+        """Nothing newer will be published: the learner rests and the modelpools hold its weights, or nobody learns."""
+        learners = self.members.reports("learner")
+        return all(
+            one is not None and one.gauges.get(RESTS, 0.0) > 0 and one.model == self._published for one in learners
+        )
 
     def _expire(self) -> None:
-        for holder in self.leases.expire():
+        for holder in self.members.leases.expire():
             silent_s = self.clock.monotonic() - holder.heard
             how = "ended" if holder.leaving else f"was not heard for {silent_s:.0f} s and lost its lease"
             self._gone(holder, f"{holder.role} {holder.index} {how}")
-        for boot in self.leases.to_bury():
-            if self.ledger.close(boot, self.leases.alive, self.leases.is_buried):
-                self.totals.close(boot)
-                self.leases.bury(boot)
-                self.learners.bury(boot)
+        for boot in self.members.bury():
+            self.learners.bury(boot)
 
     def _gone(self, holder: Holder, text: str) -> None:
         self.events.add("gone", text, role=holder.role, index=holder.index, boot=holder.boot)
-        self.rates.forget(holder.boot)
-        self.lag.forget(holder.boot)
-        self.evaluations.drop(holder.boot)
-        self.seen.pop(holder.boot, None)
+        self.members.forget(holder.boot)
+        self.measuring.drop(holder.boot)
 
-    def _end(self, how: str) -> None:
+    def _end(self, how: Literal["finish", "leave"]) -> None:
         if self.ending.step == "not":
-            learners = {self.learners.policy_of(one.index) for one in self.leases.live("learner")}
+            learners = {self.learners.policy_of(one.index) for one in self.members.leases.live("learner")}
             for policy in learners:
                 if self.checkpoints.worth_saving(policy, self.learners.rows(policy)):
                     self.checkpoints.order(policy)
             self._store_progress()
-        self.ending.begin("finish" if how == "finish" else "leave", self.clock.monotonic())
+        self.ending.begin(how, self.clock.monotonic())
 
     def _store_progress(self) -> bool:
         self.progress.wall_s = self.wall_s
         self.progress.issued = max(self.progress.issued, self.checkpoints.issued)
         return self._shelf.save_progress()
-
-    def _restore(self, books: Books) -> None:
-        self.ledger.restore(books.ledger)
-        self.totals.restore(books.totals)
-        self.leases.restore(books.leases, [*sorted(self.ledger.boots()), *sorted(self.totals.boots())])

@@ -60,7 +60,8 @@ class Progress(msgspec.Struct):
     match: int = TRAINING
     evaluation: Evaluation | None = None
     history: list[tuple[int, float, float]] = []  # rows, wall_s, mean of the evaluation
-    resumed: Resumed | None = None  # None: the learner of this life has not said so, or began from nothing
+    resumed: Resumed | None = None  # None: the newest learner has not said so, or began from nothing
+    resumed_boot: str = ""  # of the learner that said so
     unusable: list[int] = []  # generations that a learner passed over
     met: str | None = None
     first_boots: dict[str, str] = {}  # in lock-step: "actor/0" -> its first boot

@@ -40,8 +40,9 @@ class StatusBuilder:
     def __init__(self, overseer: Overseer, *, cores: int | None = None) -> None:
         self._overseer = overseer
         self._cores = cores or len(os.sched_getaffinity(0))
-        self._updates = overseer.totals.sum("learner", "updates")
+        self._updates = overseer.members.totals.sum("learner", "updates")
         self._updated = overseer.clock.monotonic()
+        self._trained: dict[str, Any] = {}  # figures of the last seconds, as they were shown last
 
     def build(self, *, finished: bool = False) -> dict[str, Any]:
         """The status now; call it about once a second, for what it says of the last seconds.
@@ -50,11 +51,12 @@ class StatusBuilder:
             finished: this is the last one of a run that has done what was asked.
         """
         overseer = self._overseer
-        live = {role: overseer.leases.live(role) for role in ("modelpool", "learner", "actor", "evaluator")}
-        rows = overseer.ledger.rows(overseer.leases.alive)
-        faults = [*overseer.ledger.faults()]
+        known = overseer.members
+        live = {role: known.leases.live(role) for role in ("modelpool", "learner", "actor", "evaluator")}
+        rows = known.ledger.rows(known.leases.alive)
+        faults = [*known.ledger.faults()]
         faults += [f"{policy}: {one.difference} rows are missing" for policy, one in rows.items() if one.difference]
-        progress, lag = overseer.progress, overseer.lag.value()
+        progress, resumed, training = overseer.progress, overseer.learners.resumed, self._training(live)
         phase = "finished" if finished else "running" if progress.started else "starting"
         status: dict[str, Any] = {
             "apiVersion": API_VERSION,
@@ -64,13 +66,11 @@ class StatusBuilder:
             "phase": phase,
             "time": round(overseer.clock.unix(), 3),
             "wall_s": round(overseer.wall_s, 3),
-            "cpu_s": {role: round(overseer.totals.sum(role, "cpu_seconds"), 3) for role in overseer.totals.roles()},
-            "verdict": to_plain(self._verdict(live)),
-            "throughput": self._throughput(live),
-            "totals": {name: int(overseer.totals.sum(role, name)) for name, role in COUNTED.items()},
-            "lag": {"mean": None, "p95": None, "max": None} if lag is None else {
-                "mean": round(lag.mean, 3), "p95": lag.p95, "max": lag.max
-            },
+            "cpu_s": {role: round(known.totals.sum(role, "cpu_seconds"), 3) for role in known.totals.roles()},
+            "verdict": training["verdict"],
+            "throughput": training["throughput"],
+            "totals": {name: int(known.totals.sum(role, name)) for name, role in COUNTED.items()},
+            "lag": training["lag"],
             "train_return": self._train_return(live["actor"]),
             "evaluation": None if progress.evaluation is None else to_plain(progress.evaluation),
             "history": [list(point) for point in progress.history],
@@ -79,13 +79,25 @@ class StatusBuilder:
                          for policy in overseer.policies},
             "roles": {role: [self._member(one) for one in members] for role, members in live.items()},
             "checkpoint": self._checkpoint(),
-            "resumed": None if progress.resumed is None else to_plain(progress.resumed),
+            "resumed": None if resumed is None else to_plain(resumed),
             "problems": find(self._facts(live, rows, faults), overseer.run),
         }  # fmt: skip
         return {key: clean(value) for key, value in status.items()}
 
+    def _training(self, live: dict[str, list[Holder]]) -> dict[str, Any]:
+        """What is said of the last seconds. When a run ends nobody trains any more: then those before count."""
+        if self._overseer.ending.step == "not" or not self._trained:
+            lag = self._overseer.members.lag.value()
+            none: dict[str, float | None] = {"mean": None, "p95": None, "max": None}
+            self._trained = {
+                "verdict": to_plain(self._verdict(live)),
+                "throughput": self._throughput(live),
+                "lag": none if lag is None else {"mean": round(lag.mean, 3), "p95": lag.p95, "max": lag.max},
+            }
+        return self._trained
+
     def _verdict(self, live: dict[str, list[Holder]]) -> Verdict:
-        overseer, rates = self._overseer, self._overseer.rates
+        overseer, rates = self._overseer, self._overseer.members.rates
         learners, actors = _boots(live["learner"]), _boots(live["actor"])
         waits = Waits(
             learner_data=_share(rates.mean(learners, "wait_data_seconds")),
@@ -104,7 +116,7 @@ class StatusBuilder:
         )
 
     def _throughput(self, live: dict[str, list[Holder]]) -> dict[str, float]:
-        rates = self._overseer.rates
+        rates = self._overseer.members.rates
         return {
             f"{name}_per_s": round(rates.sum(_boots(live[role]), name), 3)
             for name, role in COUNTED.items()
@@ -114,7 +126,7 @@ class StatusBuilder:
     def _train_return(self, actors: list[Holder]) -> dict[str, float] | None:
         means, episodes = [], 0
         for one in actors:
-            seen = self._overseer.seen.get(one.boot)
+            seen = self._overseer.members.seen.get(one.boot)
             if seen is not None and "train_return" in seen.gauges:
                 means.append(seen.gauges["train_return"])
                 episodes += min(int(seen.counters.get("episodes", 0)), RECENT_EPISODES)
@@ -124,8 +136,8 @@ class StatusBuilder:
         overseer = self._overseer
         models = [
             seen.model
-            for one in overseer.leases.live("learner")
-            if (seen := overseer.seen.get(one.boot)) is not None
+            for one in overseer.members.leases.live("learner")
+            if (seen := overseer.members.seen.get(one.boot)) is not None
             and seen.model is not None
             and seen.model.policy == policy
         ]
@@ -138,18 +150,19 @@ class StatusBuilder:
 
     def _member(self, holder: Holder) -> dict[str, Any]:
         overseer, now = self._overseer, self._overseer.clock.monotonic()
-        seen = overseer.seen.get(holder.boot)
+        seen = overseer.members.seen.get(holder.boot)
         shown = {
             "index": holder.index,
             "boot": holder.boot,
+            "joined": seen is not None and not holder.leaving,
             "age_s": round(now - holder.since, 1),
             "silent_s": round(now - holder.heard, 1),
             "model": None if seen is None or seen.model is None else to_plain(seen.model),
         }
         if holder.role == "actor":
-            shown["env_steps_per_s"] = round(overseer.rates.of(holder.boot, "env_steps"), 1)
+            shown["env_steps_per_s"] = round(overseer.members.rates.of(holder.boot, "env_steps"), 1)
         elif holder.role == "learner":
-            shown["updates_per_s"] = round(overseer.rates.of(holder.boot, "updates"), 2)
+            shown["updates_per_s"] = round(overseer.members.rates.of(holder.boot, "updates"), 2)
         return shown
 
     def _checkpoint(self) -> dict[str, Any] | None:
@@ -164,29 +177,31 @@ class StatusBuilder:
 
     def _facts(self, live: dict[str, list[Holder]], rows: dict[str, Rows], faults: list[str]) -> Facts:
         overseer, now = self._overseer, self._overseer.clock.monotonic()
-        updates = overseer.totals.sum("learner", "updates")
-        if updates > self._updates or not live["learner"]:
+        known = overseer.members
+        updates = known.totals.sum("learner", "updates")
+        # a run that ends makes no update; that is no problem
+        if updates > self._updates or not live["learner"] or overseer.ending.step != "not":
             self._updates, self._updated = max(updates, self._updates), now
         for policy, became in rows.items():
-            overseer.rates.hear(f"ledger of {policy}", {"consumed": became.consumed, "stale": became.stale})
+            known.rates.hear(f"ledger of {policy}", {"consumed": became.consumed, "stale": became.stale})
         ledgers = [f"ledger of {policy}" for policy in rows]
-        stale, consumed = overseer.rates.sum(ledgers, "stale"), overseer.rates.sum(ledgers, "consumed")
+        stale, consumed = known.rates.sum(ledgers, "stale"), known.rates.sum(ledgers, "consumed")
         members = [one for all_of_role in live.values() for one in all_of_role]
         rejected: dict[tuple[str, str], float] = {}
         for one in members:
-            seen = overseer.seen.get(one.boot)
+            seen = overseer.members.seen.get(one.boot)
             for name in seen.counters if seen is not None else ():
                 stem, _, reason = name.partition(".")
                 if stem == "rejected":
                     key = (one.role, reason)
-                    rejected[key] = rejected.get(key, 0.0) + overseer.rates.of(one.boot, name)
+                    rejected[key] = rejected.get(key, 0.0) + known.rates.of(one.boot, name)
         late = [
             (overseer.checkpoints.wanted(policy), overseer.checkpoints.waiting_s(policy))
             for policy in overseer.policies
             if overseer.checkpoints.wanted(policy)
         ]
         slack_s = 3.0 * (overseer.report_every_s - 1.0)  # many processes report rarely
-        judges = [overseer.seen.get(one.boot) for one in live["evaluator"]]
+        judges = known.reports("evaluator")
         broken, lately = overseer.progress.broken, now - overseer.refusal[1] < REFUSED_S
         return Facts(
             now_s=now - overseer.began,
@@ -197,7 +212,7 @@ class StatusBuilder:
             nonfinite=sum(
                 seen.counters.get("nonfinite", 0.0)
                 for one in live["learner"]
-                if (seen := overseer.seen.get(one.boot)) is not None
+                if (seen := overseer.members.seen.get(one.boot)) is not None
             ),
             ledger_faults=faults,
             stale_share=stale / (stale + consumed) if stale else 0.0,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from rlctl.spec.schema import Spec, Stop
 from rlctl_agents.roles.matches import Evaluation
 
 
-def met(stop: Stop, *, evaluation: Evaluation | None, rows: int, wall_s: float, learned: bool) -> str | None:
-    """Why the run has succeeded, in words; None: not yet.
+class Met(NamedTuple):
+    """A condition that holds."""
+
+    condition: Literal["eval_return", "rows", "wall_time"]
+    why: str  # in words
+
+
+def met(stop: Stop, *, evaluation: Evaluation | None, rows: int, wall_s: float, learned: bool) -> Met | None:
+    """Why the run has succeeded; None: not yet.
 
     Args:
         evaluation: the newest whole one: the only thing that says how good a policy is.
@@ -18,14 +25,15 @@ def met(stop: Stop, *, evaluation: Evaluation | None, rows: int, wall_s: float, 
         learned: something was ever learned from; time alone is no success.
     """
     if stop.eval_return is not None and evaluation is not None and evaluation.mean >= stop.eval_return:
-        return (
+        text = (
             f"evaluation mean {evaluation.mean:.4g} >= {stop.eval_return:g} over {evaluation.episodes} episodes "
             f"({evaluation.mode}, version {evaluation.ref.version})"
         )
+        return Met("eval_return", text)
     if stop.rows is not None and rows >= stop.rows:
-        return f"{rows} rows >= {stop.rows}"
+        return Met("rows", f"{rows} rows >= {stop.rows}")
     if stop.wall_time is not None and wall_s >= stop.wall_time and learned:
-        return f"{wall_s:.0f} s >= {stop.wall_time:g} s"
+        return Met("wall_time", f"{wall_s:.0f} s >= {stop.wall_time:g} s")
     return None
 
 

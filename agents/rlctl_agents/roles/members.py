@@ -1,0 +1,77 @@
+"""All processes of a run, as its manager knows them: who lives, what each has said of itself, what that adds up to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from rlctl_agents.roles import ledger, pace
+from rlctl_agents.roles.events import Lines
+from rlctl_agents.roles.lag import LagWindow
+from rlctl_agents.roles.leases import Leases
+from rlctl_agents.roles.progress import Books
+from rlctl_agents.roles.rates import Rates
+from rlctl_agents.roles.totals import Totals
+from rlctl_agents.types.control import Report
+
+
+class Members:
+    """Leases and books of every process. Called by one thread; others may read `lines`.
+
+    Args:
+        books: what an earlier manager stored.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, books: Books, clock: Callable[[], float]) -> None:
+        self.leases = Leases(expires_s=pace.EXPIRES_S, clock=clock)
+        self.ledger = ledger.Books(self.leases.name)
+        self.totals = Totals()
+        self.ledger.restore(books.ledger)
+        self.totals.restore(books.totals)
+        self.leases.restore(books.leases, [*sorted(self.ledger.boots()), *sorted(self.totals.boots())])
+        self.rates = Rates(clock)
+        self.lag = LagWindow(clock)
+        self.lines = Lines()
+        self.seen: dict[str, Report] = {}
+        """Boot -> its newest report to this manager, without its books."""
+
+    def reports(self, role: str) -> list[Report | None]:
+        """The newest of everybody who holds a lease, by index; None: this manager has not heard of it yet."""
+        return [self.seen.get(one.boot) for one in self.leases.live(role)]
+
+    def take(self, report: Report) -> None:
+        """What a process says of itself."""
+        boot = report.boot
+        self.totals.hear(report.role, boot, report.counters)
+        self.rates.hear(boot, report.counters)
+        self.ledger.hear_sender(boot, report.sent, report.pending)
+        if report.role == "learner":
+            for sender in report.accounts:
+                self.leases.mention(sender)
+            self.ledger.hear_receiver(boot, report.accounts, self.leases.is_buried)
+            if "lag_versions" in report.histograms:
+                self.lag.hear(boot, report.histograms["lag_versions"])
+        self.lines.add(report.log)
+        self.seen[boot] = msgspec.structs.replace(report, log=[], accounts={}, sent={})
+
+    def forget(self, boot: str) -> None:
+        """It lost its lease: what it said of the last seconds is of no use any more. Its books stay open."""
+        self.rates.forget(boot)
+        self.lag.forget(boot)
+        self.seen.pop(boot, None)
+
+    def bury(self) -> list[str]:
+        """Close the books of those who have been gone for long enough; who they were."""
+        buried = []
+        for boot in self.leases.to_bury():
+            if self.ledger.close(boot, self.leases.alive, self.leases.is_buried):
+                self.totals.close(boot)
+                self.leases.bury(boot)
+                buried.append(boot)
+        return buried
+
+    def store(self) -> Books:
+        """For the next manager."""
+        return Books(1, self.leases.store(), self.ledger.store(), self.totals.store())

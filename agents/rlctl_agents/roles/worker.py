@@ -1,0 +1,112 @@
+"""How actors and evaluators begin: environments, a lease, reports; and what every role makes from the spec."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Protocol
+
+import torch
+
+from rlctl.spec.schema import Spec
+from rlctl_agents import algorithms, envs
+from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused
+from rlctl_agents.roles.member import Member, Snapshot
+from rlctl_agents.roles.probe import experience_of
+from rlctl_agents.roles.process import Process, UserFault
+from rlctl_agents.types.spaces import Spaces
+from rlctl_agents.wire.sockets import Wire
+
+
+class Worker(Protocol):
+    """An actor or an evaluator."""
+
+    env: Env
+    """What it steps now; closed after it."""
+
+    def snapshot(self) -> Snapshot:
+        """For a report; called by another thread."""
+
+    def run(self) -> None:
+        """Work until the process is asked to stop."""
+
+    def close(self) -> None:
+        """Say what is left to say, and close the sockets."""
+
+
+def work(process: Process, count: int, make: Callable[[Process, Wire, Member, Env], Worker]) -> None:
+    """Be an actor or an evaluator until asked to stop.
+
+    Args:
+        count: environments at first.
+        make: the worker, once it has joined the run.
+
+    Raises:
+        UserFault: environment, algorithm or network cannot be made as the spec asks.
+        EnvError: the environment misbehaved while it ran.
+        RuntimeError: the process may not go on under its lease.
+    """
+    process.explained = (EnvError,)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    with ExitStack() as stack:
+        wire = Wire()
+        stack.callback(wire.close)
+        env = make_env(process.spec, count)
+        worker: Worker | None = None
+        # the last report goes out before: a simulator may take its time, or fail
+        stack.callback(lambda: (env if worker is None else worker.env).close())
+        try:
+            experience = experience_of(process.spec, env, policy_names(process.spec)[0])
+        except AlgorithmError as fault:
+            raise UserFault(str(fault)) from fault
+        member = Member(process, wire, streams=env.envs * env.spaces.seats)
+        if member.join(experience) is None:
+            return
+        stack.callback(member.close)
+        worker = make(process, wire, member, env)
+        stack.callback(worker.close)
+        member.start(worker.snapshot)
+        worker.run()
+        if member.moved:
+            raise RuntimeError(member.moved)
+
+
+def make_env(spec: Spec, count: int) -> Env:
+    """The environments of the spec, not reset.
+
+    Raises:
+        UserFault: they cannot be made as the spec asks.
+    """
+    try:
+        return envs.make(
+            spec.env.id,
+            envs=count,
+            seeds=[0] * count,  # every reset names its seeds
+            kwargs=spec.env.kwargs,
+            preset=spec.env.preset,
+            max_episode_steps=spec.env.max_episode_steps,
+        )
+    except EnvRefused as fault:
+        raise UserFault(str(fault)) from fault
+
+
+def make_algorithm(spec: Spec, policy: str, spaces: Spaces) -> Algorithm:
+    """The policy of that name with its first weights.
+
+    Raises:
+        UserFault: algorithm, network and spaces do not fit.
+    """
+    try:
+        chosen = spec.policy(policy)
+        return algorithms.find(chosen.algorithm.name)(chosen.algorithm, chosen.model, spaces, seed=spec.seed)
+    except KeyError as fault:
+        raise UserFault(f"the match names policy {policy}, which the spec has not") from fault
+    except AlgorithmError as fault:
+        raise UserFault(str(fault)) from fault
+
+
+def policy_names(spec: Spec) -> list[str]:
+    """Every policy of the spec, in its order."""
+    return list(spec.policies) if spec.policies is not None else ["main"]

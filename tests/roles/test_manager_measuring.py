@@ -1,0 +1,261 @@
+"""The last evaluation: a run that stops by rows or time ends with a measurement of its last model, or says why not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlctl_agents.roles.leases import LEAVING_S
+from rlctl_agents.roles.measuring import JOIN_S, MEASURE_S, REST_S
+from rlctl_agents.roles.pace import EXPIRES_S
+from tests.roles.world import (
+    ACTOR,
+    JUDGE,
+    LEARNER,
+    POOL,
+    Run,
+    commit,
+    evaluate,
+    everybody,
+    kinds,
+    order_evaluation,
+    play,
+    ref,
+    status,
+)
+
+RESTS = {"rests": 1.0}
+NO_JUDGE = (("modelpool", POOL), ("learner", LEARNER), ("actor", ACTOR))
+ALL = (*NO_JUDGE, ("evaluator", JUDGE))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path, stop={"rows": 5000}, evaluation={"episodes": 2, "every": 10})
+
+
+def reach(run: Run, *, published: int) -> None:
+    """The learner has learned from 5000 rows and rests at version 50; the modelpool holds another one, perhaps."""
+    run.learn(LEARNER, rows=5000, version=50, gauges=RESTS)
+    run.report("modelpool", POOL, model=ref(published))
+    run.manager.turn()
+    assert run.manager.progress.met == "5000 rows >= 5000"
+
+
+def why_not(run: Run) -> list[str]:
+    return [event["text"] for event in run.manager.events.since(0)[0] if event["kind"] == "not_evaluated"]
+
+
+def test_a_run_that_stops_by_rows_ends_when_its_last_model_is_measured_and_that_return_stays(run: Run) -> None:
+    everybody(run)
+    run.learn(LEARNER, rows=4000, version=40)
+    evaluate(run, 40, 1.0, 2.0)
+    reach(run, published=40)
+    assert commit(run, 1, rows=5000).ok
+    run.manager.turn()
+    assert run.manager.ending.step == "saving", "everything is saved, but the last weights are not published"
+    assert run.report("evaluator", JUDGE).match is None
+
+    run.report("modelpool", POOL, model=ref(50))
+    run.manager.turn()
+    match = run.report("evaluator", JUDGE).match
+    assert match is not None
+    assert match.seats == {0: ref(50)}
+    assert match.quota is not None
+    assert match.quota.episodes == 2
+    assert not run.report("actor", ACTOR).stop
+    assert play(run, match, 7.0, 9.0).ok
+    run.manager.turn()
+    assert run.manager.ending.step == "telling"
+    found = status(run)
+    assert (found["evaluation"]["mean"], found["evaluation"]["rows"]) == (8, 5000)
+    assert found["evaluation"]["ref"]["version"] == 50
+    lines = (run.layout.results / "evaluations.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["returns"] == [7, 9]
+    assert why_not(run) == []
+    run.manager.store()
+    run.start()
+    assert run.manager.progress.evaluation is not None
+    assert run.manager.progress.evaluation.mean == 8
+
+
+def test_when_its_time_is_over_the_learner_rests_so_that_what_is_measured_is_what_is_saved(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"wall_time": 40}, evaluation={"episodes": 2})
+    everybody(run)
+    assert run.learn(LEARNER, rows=100, version=1).stop_rows == 0
+    run.after(40, *ALL)
+    assert run.manager.progress.met == "40 s >= 40 s"
+    assert run.learn(LEARNER, rows=200, version=2).stop_rows == 1
+    assert run.join("learner", LEARNER).stop_rows == 1
+    assert run.report("actor", ACTOR).stop_rows == 0
+    run.learn(LEARNER, rows=300, version=3, gauges=RESTS)
+    run.report("modelpool", POOL, model=ref(3))
+    run.manager.turn()
+    assert play(run, run.report("evaluator", JUDGE).match, 1.0, 1.0).ok
+    run.manager.turn()
+    assert not run.manager.measuring.awaits
+    assert run.learn(LEARNER, rows=300, version=3).stop_rows == 1, "it rests until it is told to stop"
+
+
+def test_a_run_that_an_evaluation_ends_is_not_measured_again(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"eval_return": 5, "rows": 5000}, evaluation={"episodes": 2})
+    everybody(run)
+    run.learn(LEARNER, rows=4000, version=40)
+    evaluate(run, 40, 9.0, 9.0)
+    run.manager.turn()
+    assert run.manager.ending.step == "saving"
+    assert not run.manager.measuring.awaits
+    assert run.learn(LEARNER, rows=4000, version=40).stop_rows == 5000
+
+
+def test_what_is_played_of_an_older_model_is_taken_from_its_evaluator_and_does_not_count(run: Run) -> None:
+    everybody(run)
+    old = order_evaluation(run, 40)
+    reach(run, published=40)
+    assert run.report("evaluator", JUDGE).match == old, "nobody knows yet which model is the last"
+    run.report("modelpool", POOL, model=ref(50))
+    run.manager.turn()
+    last = run.report("evaluator", JUDGE).match
+    assert last is not None
+    assert last.seats == {0: ref(50)}
+    assert not play(run, old, 1.0, 1.0).ok
+    assert play(run, last, 7.0, 9.0).ok
+    assert status(run)["evaluation"]["mean"] == 8
+
+
+def test_an_evaluation_of_the_last_model_that_has_begun_goes_on(run: Run) -> None:
+    everybody(run)
+    match = order_evaluation(run, 50)
+    reach(run, published=50)
+    assert run.report("evaluator", JUDGE).match == match
+    run.join("evaluator", 44, prefer=1)
+    assert run.report("evaluator", 44, index=1).match is None, "one measures, the others rest"
+    play(run, match, 7.0, 9.0)
+    run.manager.turn()
+    assert not run.manager.measuring.awaits
+
+
+def test_a_last_model_that_was_measured_is_not_measured_again(run: Run) -> None:
+    everybody(run)
+    evaluate(run, 50, 7.0, 9.0)
+    reach(run, published=50)
+    assert not run.manager.measuring.awaits
+    assert why_not(run) == []
+
+
+def test_a_learner_that_does_not_come_to_rest_is_not_waited_for(run: Run) -> None:
+    everybody(run)
+    run.learn(LEARNER, rows=5000, version=50)
+    run.manager.turn()
+    run.report("modelpool", POOL, model=ref(48))
+    run.after(REST_S - 1, *ALL)
+    assert run.report("evaluator", JUDGE).match is None
+    run.after(1, *ALL)
+    match = run.report("evaluator", JUDGE).match
+    assert match is not None
+    assert match.seats == {0: ref(48)}
+
+
+def test_without_a_learner_the_newest_published_model_is_the_last(run: Run) -> None:
+    everybody(run)
+    reach(run, published=48)
+    run.learn(LEARNER, rows=5000, version=50, gauges={"stopping": 1.0})
+    run.after(LEAVING_S + 1, ("modelpool", POOL), ("actor", ACTOR), ("evaluator", JUDGE))
+    match = run.report("evaluator", JUDGE).match
+    assert match is not None
+    assert match.seats == {0: ref(48)}
+
+
+def test_a_short_run_waits_for_an_evaluator_that_is_still_starting(run: Run) -> None:
+    for role, number in NO_JUDGE:
+        run.join(role, number)
+    reach(run, published=50)
+    run.after(JOIN_S / 2, *NO_JUDGE)
+    assert run.manager.measuring.awaits
+    run.join("evaluator", JUDGE)
+    assert play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0).ok
+    run.manager.turn()
+    assert not run.manager.measuring.awaits
+
+
+def test_a_run_without_an_evaluator_ends_without_and_says_so(run: Run) -> None:
+    for role, number in NO_JUDGE:
+        run.join(role, number)
+    run.after(JOIN_S, *NO_JUDGE)
+    reach(run, published=50)
+    assert not run.manager.measuring.awaits
+    assert why_not(run) == ["the last model, version 50, was not evaluated: no evaluator lives"]
+
+
+def test_a_run_that_asks_for_no_evaluator_waits_for_none(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"rows": 5000}, roles={"evaluator": {"replicas": 0}})
+    for role, number in NO_JUDGE:
+        run.join(role, number)
+    reach(run, published=50)
+    assert not run.manager.measuring.awaits
+
+
+def test_a_run_whose_evaluator_dies_at_the_end_ends_without_and_says_so(run: Run) -> None:
+    everybody(run)
+    run.after(JOIN_S, *ALL)
+    reach(run, published=50)
+    assert run.report("evaluator", JUDGE).match is not None
+    run.after(EXPIRES_S - 1, *NO_JUDGE)
+    assert run.manager.measuring.awaits
+    run.after(2, *NO_JUDGE)
+    assert not run.manager.measuring.awaits
+    assert kinds(run).count("not_evaluated") == 1
+
+
+def test_another_evaluator_takes_over_from_one_that_dies_at_the_end(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    assert run.report("evaluator", JUDGE).match is not None
+    run.join("evaluator", 44, prefer=0)
+    assert play(run, run.report("evaluator", 44).match, 7.0, 9.0).ok
+
+
+def test_an_evaluator_that_takes_too_long_is_not_waited_for_and_the_remedy_is_said(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    run.after(MEASURE_S - 1, *ALL)
+    assert run.manager.measuring.awaits
+    run.after(1, *ALL)
+    assert not run.manager.measuring.awaits
+    (text,) = why_not(run)
+    assert text == (
+        "the last model, version 50, was not evaluated: no evaluator was done within 600 s; fewer evaluation.episodes "
+        "take less"
+    )
+
+
+def test_who_asks_to_stop_meanwhile_does_not_wait_for_the_measurement(run: Run) -> None:
+    everybody(run)
+    reach(run, published=40)
+    run.manager.finish("stopped on request")
+    assert not run.manager.measuring.awaits
+    assert why_not(run) == ["the last model was not evaluated: stopped on request"]
+    assert run.manager.progress.met == "5000 rows >= 5000"
+
+
+def test_a_manager_asked_to_leave_meanwhile_goes_at_once(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    run.manager.leave()
+    assert run.manager.over
+    assert run.manager.ending.how == "finish"
+    assert len(why_not(run)) == 1
+
+
+def test_the_successor_of_a_manager_that_was_killed_meanwhile_measures_the_last_model(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    run.manager.store()
+    run.start()
+    everybody(run)
+    reach(run, published=50)
+    assert play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0).ok
+    run.manager.turn()
+    assert not run.manager.measuring.awaits
