@@ -4,6 +4,7 @@ RlctlError                 1   base: the answer is "no"
 ├── UsageError             2   the command line itself is wrong
 ├── SpecError              3   the spec (or a template) is invalid; carries every problem found
 ├── BackendUnreachable     4   the target does not answer, or refuses us
+│   └── Unreadable         4   what is recorded of a run cannot be read; its processes, logs and data are there
 ├── Conflict               5   somebody else owns it, a lock is held, or the change needs a new run
 ├── TimedOut               6   the wait ran out; what was applied stays
 ├── WorkloadFailed         7   the run itself failed
@@ -73,6 +74,23 @@ class SpecError(RlctlError):
 class BackendUnreachable(RlctlError):
     exit_code = 4
     reason = "unreachable"
+
+
+class Unreadable(BackendUnreachable):
+    """What is recorded of a run cannot be read. Its processes, logs and data are there all the same.
+
+    Args:
+        message, hint, objects: as above.
+        run: its name.
+        storage: its folder, or its volume.
+    """
+
+    reason = "unreadable"
+
+    def __init__(self, message: str, *, run: str, storage: str, hint: str = "", objects: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint=hint, objects=objects)
+        self.run = run
+        self.storage = storage
 
 
 class Conflict(RlctlError):

@@ -14,6 +14,8 @@ from rlctl.plan import Plan
 from rlctl.spec.base import Role
 from rlctl.spec.layout import Layout
 
+Say = Callable[[str], object]
+"""Told a line for whoever watches."""
 Phase = Literal["running", "stopped", "finished", "failed"]
 """stopped: by `down`; finished: a stop condition was met; failed: gave up. The last three have no live process."""
 
@@ -54,7 +56,8 @@ class Process:
 
     role: Role
     index: int
-    state: Literal["starting", "running", "backoff", "stopping", "stopped", "exited", "failed"]
+    state: Literal["starting", "running", "backoff", "stopping", "stopped", "exited", "failed", "unknown"]
+    """unknown: the target does not say."""
     pid: int | None = None
     started: datetime | None = None
     restarts: int = 0
@@ -117,6 +120,8 @@ class Backend(Protocol):
     """All verbs of the command line. Errors are those of rlctl.errors; nothing else escapes."""
 
     name: str
+    waiting: Say
+    """Told a line for every ten seconds that a verb waits for something; whoever calls the verbs sets it."""
 
     def place(self, run: str, storage: str | None) -> Place:
         """The run's place as recorded, else one below `storage` (absolute; None: the default). Writes nothing."""
@@ -129,7 +134,11 @@ class Backend(Protocol):
         """
 
     def find(self, run: str) -> RunState | None:
-        """The run of that name, or None."""
+        """The run of that name, or None.
+
+        Raises:
+            Unreadable: what is recorded of it cannot be read; `delete` and `logs` answer nevertheless.
+        """
 
     def apply(self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
         """Make the target run exactly these documents; idempotent, yields as it goes, converges after a kill.
@@ -148,13 +157,20 @@ class Backend(Protocol):
         """Stop the role in good order and start it again."""
 
     def delete(self, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
-        """Stop everything of the run; its data stays unless `volumes`. An absent run is no error."""
+        """Stop everything of the run; its data stays unless `volumes`. An absent run is no error.
+
+        Needs no record of the run that can be read, and changes none that cannot.
+        """
 
     def documents(self, run: str) -> list[Document]:
         """As last applied."""
 
     def processes(self, run: str) -> list[Process]:
-        """Every replica, live or given up, in role and index order."""
+        """Every replica, live or given up, in role and index order.
+
+        Raises:
+            BackendUnreachable: the target does not say; `hint` is what to type, `objects` whoever is silent.
+        """
 
     def control(
         self, run: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None
@@ -169,4 +185,4 @@ class Backend(Protocol):
         """The manager's last status, from what it stored."""
 
     def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:
-        """Records of all processes that match, merged by time."""
+        """Records of all processes that match, merged by time. Needs no record of the run that can be read."""

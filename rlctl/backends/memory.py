@@ -1,7 +1,8 @@
 """A target that exists in memory only: every verb of the command line works on it, nothing starts.
 
 For tests of whatever stands above a backend. Events that a real target brings about by itself are methods here:
-`report`, `set_process`, `finish`, `fail`, `say`. Writes are counted, refusals can be planned.
+`report`, `silence`, `freeze`, `tear`, `set_process`, `finish`, `fail`, `say`. Writes are counted, refusals can be
+planned.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from rlctl.backends.base import Applied, Document, Failure, LogQuery, LogRecord, Process, RunState
-from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
+from rlctl.backends.base import Applied, Document, Failure, LogQuery, LogRecord, Process, RunState, Say
+from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError, Unreadable
 from rlctl.plan import Plan
 from rlctl.spec.base import ROLES, Role
 from rlctl.spec.layout import Layout
@@ -40,6 +41,8 @@ class _Run:
     stored: dict[str, Any] | None = None
     records: list[tuple[bool, LogRecord]] = field(default_factory=list)  # with: of the boot before
     posts: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    frozen: BackendUnreachable | None = None  # why the target does not say how the processes are
+    torn: Unreadable | None = None  # why what is recorded cannot be read
 
 
 class MemoryBackend:
@@ -66,6 +69,7 @@ class MemoryBackend:
         self._runs: dict[str, _Run] = {}
         self._minted = 0
         self._roots: dict[str, Path] = {}  # uid -> folder that its place claims
+        self.waiting: Say = lambda text: None
         self.writes = 0
         self.refuse: RlctlError | None = None  # raised by the next verb that would write
         self.manager_refuses: str | None = None  # what every manager answers instead
@@ -87,11 +91,22 @@ class MemoryBackend:
 
     def runs(self, broken: Callable[[RlctlError], object] | None = None) -> list[RunState]:
         self._reach()
-        return sorted((run.state for run in self._runs.values()), key=lambda state: state.created, reverse=True)
+        found = []
+        for run in self._runs.values():
+            if run.torn is None:
+                found.append(run.state)
+            elif broken is None:
+                raise run.torn
+            else:
+                broken(run.torn)
+        return sorted(found, key=lambda state: state.created, reverse=True)
 
     def find(self, run: str) -> RunState | None:
         self._reach()
-        return self._runs[run].state if run in self._runs else None
+        found = self._runs.get(run)
+        if found is not None and found.torn is not None:
+            raise found.torn
+        return None if found is None else found.state
 
     def apply(self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
         self._reach()
@@ -168,9 +183,10 @@ class MemoryBackend:
 
     def processes(self, run: str) -> list[Process]:
         self._reach()
-        return sorted(
-            self._known(run).processes.values(), key=lambda process: (ROLES.index(process.role), process.index)
-        )
+        found = self._known(run)
+        if found.frozen is not None:
+            raise found.frozen
+        return sorted(found.processes.values(), key=lambda process: (ROLES.index(process.role), process.index))
 
     def control(
         self, run: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None
@@ -216,6 +232,16 @@ class MemoryBackend:
     def silence(self, run: str) -> None:
         """The manager does not answer any more; what it stored stays."""
         self._known(run).status = None
+
+    def freeze(self, run: str, error: BackendUnreachable) -> None:
+        """From now on the target does not say how the processes are; the manager goes on."""
+        self._known(run).frozen = error
+
+    def tear(self, run: str) -> None:
+        """From now on what is recorded of the run cannot be read; everything else goes on."""
+        found = self._known(run)
+        text, hint = f"the record of run {run} is torn", "mend it, or move it away"
+        found.torn = Unreadable(text, run=run, storage=found.state.storage, hint=hint, objects=(run,))
 
     def set_process(self, run: str, role: Role, index: int, **fields: Any) -> None:
         """Change what the target sees of one process."""

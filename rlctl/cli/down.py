@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rlctl.cli.applied import as_plain, follow, nothing_done
 from rlctl.cli.options import OutputOption, Quiet, RunArgument, RunOption, Target, Yes
-from rlctl.cli.target import find, known, look_up, one_name, wanted_run
+from rlctl.cli.target import backend_of, find, known, look_up, one_name, wanted_run
 from rlctl.cli.text import span
 from rlctl.cli.world import Output, World
-from rlctl.errors import Refused, UsageError
+from rlctl.errors import BackendUnreachable, Refused, RlctlError, Unreadable, UsageError
 
 if TYPE_CHECKING:
-    from rlctl.backends.base import Backend, RunState
+    from rlctl.backends.base import Backend
 
 
 def down(
@@ -40,60 +41,94 @@ def down(
     except ValueError as error:
         raise UsageError(f"--grace: {error}") from error
     name = wanted_run(world, one_name(run, run_option))
-    if name is None and not known(world, target):
-        world.say("there is no run; nothing to do")
-        world.document({"run": None, "applied": [], "kept": None, "removed": None})
-        return 0
-    backend, state = find(world, name, target) if name is None else look_up(world, name, target)
-    if state is None:
-        world.say(f"there is no run {name}; nothing to do")
+    meant = _find(world, name, target)
+    if meant is None:
+        world.say(f"there is no run{'' if name is None else f' {name}'}; nothing to do")
         world.document({"run": name, "applied": [], "kept": None, "removed": None})
         return 0
+    if meant.way_out and not volumes:
+        world.complain("  the file is kept as it is; what runs is stopped without it")
     if volumes and not yes:
-        _ask(world, backend, state)
-    done = follow(world, backend.delete(state.run, volumes=volumes, grace_s=grace_s))
-    _say_end(world, state, idle=nothing_done(done), volumes=volumes)
+        _ask(world, meant)
+    done = follow(world, meant.backend.delete(meant.run, volumes=volumes, grace_s=grace_s))
+    _say_end(world, meant, idle=nothing_done(done), volumes=volumes)
     world.document(
         {
-            "run": state.run,
+            "run": meant.run,
             "applied": as_plain(done),
-            "kept": None if volumes else state.storage,
-            "removed": state.storage if volumes else None,
+            "kept": None if volumes else meant.storage,
+            "removed": meant.storage if volumes else None,
         }
     )
     return 0
 
 
-def _ask(world: World, backend: Backend, state: RunState) -> None:
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """The run that goes; nothing more has to be known of it."""
+
+    backend: Backend
+    run: str
+    target: str
+    storage: str
+    way_out: str = ""  # what is recorded of it cannot be read: what to do about that
+
+
+def _find(world: World, name: str | None, target: str | None) -> _Meant | None:
+    """The run of that name, else the one that every verb would take; None: there is none.
+
+    Raises:
+        UsageError: several may be meant.
+    """
+    left_out: list[RlctlError] = []
+    if name is None and not known(world, target, left_out) and not left_out:
+        return None
+    try:
+        backend, state = find(world, name, target) if name is None else look_up(world, name, target)
+    except Unreadable as error:
+        world.complain(f"warning: {error.message}")
+        backend = backend_of(world, error.run, target)
+        return _Meant(backend, error.run, backend.name, error.storage, error.hint)
+    return None if state is None else _Meant(backend, state.run, state.target, state.storage)
+
+
+def _ask(world: World, meant: _Meant) -> None:
     """Say what would go, and have the name typed.
 
     Raises:
         Refused: there is nobody to ask, or another answer came.
     """
-    processes = sum(process.state not in ("stopped", "exited", "failed") for process in backend.processes(state.run))
     world.complain(
-        f"down --volumes removes run {state.run} on {state.target} for good:\n"
-        f"  {processes} processes are stopped\n"
-        f"  models, checkpoints, logs and results in {state.storage} are deleted; nothing of the run is kept"
+        f"down --volumes removes run {meant.run} on {meant.target} for good:\n"
+        f"  {_how_many(meant)} processes are stopped\n"
+        f"  models, checkpoints, logs and results in {meant.storage} are deleted; nothing of the run is kept"
     )
     if not world.can_ask():
         raise Refused(
-            f"the data of run {state.run} stays: there is no terminal to confirm on",
-            hint=f"rlctl down {state.run} --volumes --yes",
-            objects=(state.run,),
+            f"the data of run {meant.run} stays: there is no terminal to confirm on",
+            hint=f"rlctl down {meant.run} --volumes --yes",
+            objects=(meant.run,),
         )
-    if world.ask(f"type the name of the run to go on ({state.run}): ") != state.run:
-        raise Refused(f"that is not its name; run {state.run} and its data stay", objects=(state.run,))
+    if world.ask(f"type the name of the run to go on ({meant.run}): ") != meant.run:
+        raise Refused(f"that is not its name; run {meant.run} and its data stay", objects=(meant.run,))
 
 
-def _say_end(world: World, state: RunState, *, idle: bool, volumes: bool) -> None:
+def _how_many(meant: _Meant) -> str:
+    try:
+        processes = meant.backend.processes(meant.run)
+    except BackendUnreachable:  # nobody can say; `delete` finds them all the same
+        return "all"
+    return str(sum(process.state not in ("stopped", "exited", "failed") for process in processes))
+
+
+def _say_end(world: World, meant: _Meant, *, idle: bool, volumes: bool) -> None:
     if volumes:
-        world.say(f"{state.run} is removed, with its data in {state.storage}")
+        world.say(f"{meant.run} is removed, with its data in {meant.storage}")
         return
     if idle:
-        world.say(f"{state.run} was not running")
+        world.say(f"{meant.run} was not running")
     else:
-        world.say(f"{state.run} is stopped")
-    world.say(f"  stays         {state.storage}")
-    world.say("  go on         rlctl up SPEC, from the newest generation")
-    world.say(f"  remove it     rlctl down {state.run} --volumes")
+        world.say(f"{meant.run} is stopped")
+    world.say(f"  stays         {meant.storage}")
+    world.say(f"  go on         {meant.way_out or 'rlctl up SPEC, from the newest generation'}")
+    world.say(f"  remove it     rlctl down {meant.run} --volumes")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlctl.cli.options import ROLE_NAMES, OutputOption, Quiet, RunOption, Target, Utc, complete_role
-from rlctl.cli.target import find
+from rlctl.cli.target import find_at_least
 from rlctl.cli.text import moment, plain, rfc3339, stamp
 from rlctl.cli.world import Output, World
 from rlctl.errors import UsageError
@@ -75,11 +75,11 @@ def logs(
     )  # fmt: skip
     if query.since and query.until and query.since > query.until:
         raise UsageError("--since is later than --until: nothing can match")
-    backend, state = find(world, run, target)
-    if role is not None and role not in state.replicas:
-        raise UsageError(f"run {state.run} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")
+    backend, name, state = find_at_least(world, run, target)
+    if state is not None and role is not None and role not in state.replicas:
+        raise UsageError(f"run {name} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")
     found = 0
-    for record in backend.logs(state.run, query):
+    for record in backend.logs(name, query):
         found += 1
         if world.as_json:
             world.line(
@@ -91,7 +91,7 @@ def logs(
         else:
             world.data(text_of(record, utc=utc))
     if not found:
-        world.say(f"no record of {process or 'any process'} of {state.run} matches")
+        world.say(f"no record of {process or 'any process'} of {name} matches")
     return int(not found)
 
 

@@ -135,9 +135,10 @@ def news(snapshot: Snapshot, last: dict[str, Any]) -> list[dict[str, Any]]:
     """What has changed since the look that `last` remembers; updates `last`."""
     told = snapshot.status
     ending = snapshot.over or bool(told["stop"]["met"])  # that processes end is no news then
-    found = [] if ending else list(_of_processes(snapshot, last))
+    quiet = ending or snapshot.unseen is not None  # or nobody can say how they are
+    found = [] if quiet else list(_of_processes(snapshot, last))
     explained = {event["process"].partition("/")[0] for event in found}
-    for role, wanted in [] if ending else snapshot.state.replicas.items():
+    for role, wanted in [] if quiet else snapshot.state.replicas.items():
         now = f"{snapshot.running(role)}/{wanted}"
         if last.get(f"ready {role}") != now:
             last[f"ready {role}"] = now
@@ -151,7 +152,8 @@ def news(snapshot: Snapshot, last: dict[str, Any]) -> list[dict[str, Any]]:
         last["evaluation"] = told["evaluation"]
         text = f"evaluation {evaluation_text(told['evaluation'])}"
         found.append({"event": "evaluation", "evaluation": told["evaluation"], "text": text})
-    for problem in [] if snapshot.over else told["problems"]:
+    problems = [] if snapshot.over else [*snapshot.target_problems(), *told["problems"]]
+    for problem in problems:
         kind = re.sub(r"[0-9.]+ (s|%)", "", problem["text"])  # the same problem a second later is no news
         if kind not in last.setdefault("problems", set()):
             last["problems"].add(kind)

@@ -73,11 +73,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     totals, lag, evaluation = told["totals"], told["lag"], told["evaluation"]
     facts = [
         ("speed", _speed(snapshot)),
-        (
-            "so far",
-            f"{whole(totals['env_steps'])} env steps, {whole(totals['consumed_rows'])} consumed rows, "
-            f"{whole(totals['updates'])} updates, {whole(totals['episodes'])} episodes",
-        ),
+        ("so far", _so_far(totals)),
     ]
     if evaluation:
         curve = sparkline([point[2] for point in told["history"]], 24)
@@ -97,6 +93,18 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     if told["resumed"]:
         facts.append(("resumed", str(told["resumed"]["text"])))
     return facts
+
+
+def steps_are_missing(totals: Mapping[str, Any]) -> bool:
+    """The learner has reported more than the actors have: nobody learns from a step before it is made."""
+    return bool(totals["unique_rows"] > totals["agent_steps"])
+
+
+def _so_far(totals: Mapping[str, Any]) -> str:
+    learned = f"{whole(totals['consumed_rows'])} consumed rows, {whole(totals['updates'])} updates"
+    if steps_are_missing(totals):
+        return f"{learned}; not all env steps are reported"
+    return f"{whole(totals['env_steps'])} env steps, {learned}, {whole(totals['episodes'])} episodes"
 
 
 def _speed(snapshot: Snapshot) -> str:
@@ -129,13 +137,18 @@ def _roles(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
         rows.append(
             (
                 role,
-                f"{snapshot.running(role)}/{wanted}",
+                ready_of(snapshot, role, wanted),
                 role_state(snapshot, role),
                 str(sum(process.restarts for process in members)),
                 _age(world, members),
             )
         )
     return rows
+
+
+def ready_of(snapshot: Snapshot, role: str, wanted: int) -> str:
+    """How many replicas run and have joined: `3/4`, or `?/4` when nobody can say."""
+    return f"{'?' if snapshot.unseen else snapshot.ready_of(role)}/{wanted}"
 
 
 def role_state(snapshot: Snapshot, role: str) -> str:

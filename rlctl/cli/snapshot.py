@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from rlctl.errors import BackendUnreachable, RlctlError
+from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, Process, RunState
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 _COUNTS = ("env_steps", "frames", "agent_steps", "consumed_rows", "unique_rows", "updates", "episodes")
 _RATES = ("env_steps", "frames", "agent_steps", "consumed_rows", "unique_rows", "updates")
 ANSWERS_WITHIN_S = 20.0
-PATIENCE_S = 3.0
+PATIENCE_S = 2.5
+"""A target that is away for a moment is asked again so long: a run that ends takes its supervisor with it."""
 _SOUND = ("starting", "running")
 
 
@@ -30,6 +33,7 @@ class Snapshot:
     status: Mapping[str, Any]  # the manager's, every key of it present
     answered: bool  # by a live manager; else from what was stored
     at: datetime
+    unseen: BackendUnreachable | None = None  # why the target does not say how the processes are
 
     @property
     def phase(self) -> str:
@@ -45,11 +49,9 @@ class Snapshot:
 
     @property
     def ready(self) -> bool:
-        """It runs, and every wanted replica of every role does."""
-        return (
-            self.phase == "running"
-            and self.answered
-            and all(self.running(role) >= wanted for role, wanted in self.state.replicas.items())
+        """It runs, and every wanted replica of every role does and has joined."""
+        return self.phase == "running" and all(
+            self.ready_of(role) >= wanted for role, wanted in self.state.replicas.items()
         )
 
     @property
@@ -60,21 +62,35 @@ class Snapshot:
     def running(self, role: str) -> int:
         return sum(process.role == role and process.state == "running" for process in self.processes)
 
+    def ready_of(self, role: str) -> int:
+        """How many replicas run and have joined."""
+        return sum(process.state == "running" and self.joined(process) for process in self.members(role))
+
+    def joined(self, process: Process) -> bool:
+        """It has reported to the manager since its own start. A learner has gone on from its generation by then."""
+        if process.role == "manager":
+            return self.answered
+        told, wrote = self.reported(process.role, process.index), self.status["time"]
+        if not told.get("joined") or wrote is None or process.started is None:
+            return False
+        # a lease that is older belongs to the process that had this place before: the manager has not missed it yet
+        return bool(wrote - told["age_s"] >= process.started.timestamp())
+
     def members(self, role: str) -> list[Process]:
         return [process for process in self.processes if process.role == role]
 
     def reported(self, role: str, index: int) -> Mapping[str, Any]:
         """What the manager knows of one process."""
-        for entry in self.status["roles"].get(role) or ():
-            if entry.get("index") == index:
-                return entry  # type: ignore[no-any-return]
-        return {}
+        # by index, as the manager lists them: there may be thousands
+        entries: list[Mapping[str, Any]] = self.status["roles"].get(role) or []
+        at = bisect_left(entries, index, key=itemgetter("index"))
+        return entries[at] if at < len(entries) and entries[at]["index"] == index else {}
 
     def problems(self) -> list[dict[str, str]]:
         """What is wrong, in words, each with the next command: `text` and `next`."""
         if self.phase == "finished":
             return []
-        found: list[dict[str, str]] = []
+        found = self.target_problems()
         failure = self.state.failure
         if failure is not None and self.phase == "failed":
             whose = f" {failure.process}" if "/" in failure.process else ""  # the supervisor has no log of records
@@ -82,7 +98,7 @@ class Snapshot:
         if not self.over:
             # who ends because the goal is reached is no problem
             sound = (*_SOUND, "stopping", "exited") if self.status["stop"].get("met") else (*_SOUND, "stopping")
-            for process in self.processes:
+            for process in () if self.unseen else self.processes:
                 if process.state not in sound:
                     why = f": {process.reason}" if process.reason else ""
                     name = f"{process.role}/{process.index}"
@@ -105,14 +121,22 @@ class Snapshot:
             found += [dict(problem) for problem in self.status["problems"] if problem.get("text") not in known]
         return found
 
+    def target_problems(self) -> list[dict[str, str]]:
+        """That the target does not say how the processes are."""
+        if self.unseen is None:
+            return []
+        return [{"text": self.unseen.message, "next": self.unseen.hint or f"rlctl status{self._named}"}]
+
     @property
     def silent(self) -> bool:
         """The manager should have answered and did not: its figures are old."""
-        return not self.over and not self.answered and self._should_answer
+        return not self.over and not self.answered and (self.unseen is not None or self._should_answer)
 
     @property
     def slowest(self) -> str:
         """What everybody waits for, in a few words; empty when nothing is."""
+        if self.unseen is not None:
+            return f"{next(iter(self.unseen.objects), self.state.target)} (no answer)"
         for process in self.processes:
             if process.state != "running":
                 why = f": {process.reason}" if process.reason else ""
@@ -120,7 +144,12 @@ class Snapshot:
         for role, wanted in self.state.replicas.items():
             if self.running(role) < wanted:
                 return f"{role} ({self.running(role)} of {wanted} run)"
-        return "" if self.answered else "manager/0 (no answer yet)"
+        if not self.answered:
+            return "manager/0 (no answer yet)"
+        # who is not even known comes first: the others may wait for what it tells
+        absent = [process for process in self.processes if not self.joined(process)]
+        absent.sort(key=lambda process: bool(self.reported(process.role, process.index)))
+        return f"{absent[0].role}/{absent[0].index} (has not joined yet)" if absent else ""
 
     @property
     def _should_answer(self) -> bool:
@@ -136,17 +165,26 @@ class Snapshot:
 def take(world: World, backend: Backend, run: str) -> Snapshot | None:
     """The run as it is now; None when there is no such run (any more).
 
+    A target that does not say how the processes are costs at most PATIENCE_S and one more answer of it: the rest is
+    told without them, and `unseen` says why.
+
     Raises:
-        BackendUnreachable: the target did not answer for PATIENCE_S; while a run ends it may be away for a moment.
+        Unreadable: what is recorded of it cannot be read.
+        BackendUnreachable: nothing can be learned of it for PATIENCE_S.
     """
     deadline_s = world.clock() + PATIENCE_S
     while True:
         try:
-            return _take(backend, run, world.now())
+            snapshot = _take(backend, run, world.now())
+        except Unreadable:
+            raise
         except BackendUnreachable:
             if world.clock() >= deadline_s:
                 raise
-            world.sleep(0.25)
+        else:
+            if snapshot is None or snapshot.unseen is None or world.clock() >= deadline_s:
+                return snapshot
+        world.sleep(0.25)
 
 
 def _take(backend: Backend, run: str, now: datetime) -> Snapshot | None:
@@ -161,13 +199,25 @@ def _take(backend: Backend, run: str, now: datetime) -> Snapshot | None:
             answered = True
         except RlctlError:
             pass  # not up yet, ending, being replaced, or not ready to answer: the processes tell
-    processes = tuple(backend.processes(run))
+    processes, unseen = _processes(backend, state)
     if status is None:
         with suppress(BackendUnreachable):  # torn: the manager writes it anew, and it only repeats what others know
             status = backend.stored_status(run)
         if status is not None and state.phase == "running" and not _of_this_life(status, processes):
             status = {**status, "phase": "starting", "problems": [], "roles": {}}
-    return Snapshot(state, processes, complete(status, state), answered, now)
+    return Snapshot(state, processes, complete(status, state), answered, now, unseen)
+
+
+def _processes(backend: Backend, state: RunState) -> tuple[tuple[Process, ...], BackendUnreachable | None]:
+    """All of them; when the target does not say, those that are wanted, in a state that nobody knows, and why."""
+    from rlctl.backends.base import Process
+    from rlctl.spec.base import ROLES
+
+    try:
+        return tuple(backend.processes(state.run)), None
+    except BackendUnreachable as error:
+        wanted = [(role, index) for role in ROLES for index in range(state.replicas.get(role, 0))]
+        return tuple(Process(role, index, "unknown") for role, index in wanted), error
 
 
 def _of_this_life(stored: Mapping[str, Any], processes: tuple[Process, ...]) -> bool:

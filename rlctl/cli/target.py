@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rlctl.cli.world import World
-from rlctl.errors import RlctlError, UsageError
+from rlctl.errors import RlctlError, Unreadable, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
@@ -48,9 +48,18 @@ def one_name(argument: str | None, option: str | None) -> str | None:
 
 
 def look_up(world: World, run: str, target: str | None) -> tuple[Backend, RunState | None]:
-    """The backend on which the run of that name has to be, and what is recorded of it there."""
-    backend = world.backend(wanted_target(world, target) or recorded_target(run) or "local")
+    """The backend on which the run of that name has to be, and what is recorded of it there.
+
+    Raises:
+        Unreadable: something is, and cannot be read.
+    """
+    backend = backend_of(world, run, target)
     return backend, backend.find(run)
+
+
+def backend_of(world: World, run: str, target: str | None) -> Backend:
+    """The backend on which the run of that name has to be."""
+    return world.backend(wanted_target(world, target) or recorded_target(run) or "local")
 
 
 def find(world: World, run: str | None, target: str | None) -> tuple[Backend, RunState]:
@@ -58,6 +67,7 @@ def find(world: World, run: str | None, target: str | None) -> tuple[Backend, Ru
 
     Raises:
         UsageError: there is none, or more than one; the message lists them.
+        Unreadable: it is there, and what is recorded of it cannot be read.
     """
     name = wanted_run(world, run)
     if name is not None:
@@ -65,10 +75,15 @@ def find(world: World, run: str | None, target: str | None) -> tuple[Backend, Ru
         if state is None:
             raise _unknown(world, name, target)
         return backend, state
-    everywhere = known(world, target)
+    left_out: list[RlctlError] = []
+    everywhere = known(world, target, left_out)
     live = [entry for entry in everywhere if entry[1].phase == "running"]
     if len(live) == 1 or (not live and len(everywhere) == 1):
         return (live or everywhere)[0]
+    if not everywhere and len(left_out) == 1:
+        raise left_out[0]
+    if not everywhere and left_out:
+        raise UsageError(f"which run? the records of {len(left_out)} cannot be read", hint="name one: --run NAME")
     if not everywhere:
         raise UsageError("there is no run", hint="rlctl up SPEC")
     raise UsageError(
@@ -78,13 +93,35 @@ def find(world: World, run: str | None, target: str | None) -> tuple[Backend, Ru
     )
 
 
-def known(world: World, target: str | None) -> list[tuple[Backend, RunState]]:
-    """Every run of the target that is wanted, or of all, newest first."""
+def find_at_least(world: World, run: str | None, target: str | None) -> tuple[Backend, str, RunState | None]:
+    """As `find`, for what needs no record of the run: without it when it cannot be read, which is said.
+
+    Returns:
+        The backend, the name of the run, and what is recorded of it.
+    """
+    try:
+        backend, state = find(world, run, target)
+    except Unreadable as error:
+        world.complain(f"warning: {error.message}")
+        return backend_of(world, error.run, target), error.run, None
+    return backend, state.run, state
+
+
+def known(world: World, target: str | None, left_out: list[RlctlError] | None = None) -> list[tuple[Backend, RunState]]:
+    """Every run of the target that is wanted, or of all, newest first.
+
+    Args:
+        world: this invocation.
+        target: -t.
+        left_out: gets the error of each run whose record cannot be read; it is said in any case.
+    """
     chosen = wanted_target(world, target)
     backends = [world.backend(chosen)] if chosen else list(world.opened())
 
     def leave_out(error: RlctlError) -> None:
         world.say(f"left out: {error.message}")
+        if left_out is not None:
+            left_out.append(error)
 
     entries = [(backend, state) for backend in backends for state in backend.runs(leave_out)]
     return sorted(entries, key=lambda entry: entry[1].created, reverse=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rlctl.cli.report import evaluation_text, headline, role_state, shares
+from rlctl.cli.report import evaluation_text, headline, ready_of, role_state, shares, steps_are_missing
 from rlctl.cli.snapshot import Snapshot
 from rlctl.cli.text import clock, count, number, plain, sparkline, whole
 from rlctl.cli.world import World
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _MARKS = {"running": ("●", "green"), "starting": ("◌", "yellow"), "stopping": ("◌", "yellow"), "stopped": ("○", "dim")}
+_NOT_WRONG = ("running", "stopped", "unknown")  # unknown: one problem says why, for all
 
 
 class Screen:
@@ -83,7 +84,7 @@ def tree(snapshot: Snapshot, *, height: int = 24) -> RenderableType:
     states = {role: role_state(snapshot, role) for role in state.replicas}
     for role, wanted in state.replicas.items():
         branch = roles.add(_role(snapshot, role, wanted, states))
-        wrong = [member for member in snapshot.members(role) if member.state not in ("running", "stopped")][:room]
+        wrong = [member for member in snapshot.members(role) if member.state not in _NOT_WRONG][:room]
         room -= len(wrong)
         for process in wrong:
             reason = f"  {plain(process.reason)}" if process.reason else ""
@@ -104,12 +105,12 @@ def tree(snapshot: Snapshot, *, height: int = 24) -> RenderableType:
 
 
 def _role(snapshot: Snapshot, role: str, wanted: int, states: Mapping[str, str]) -> Text:
-    running, what = snapshot.running(role), states[role]
+    ready, what = ready_of(snapshot, role, wanted), states[role]
     width = min(30, max(map(len, states.values())))
     mark, style = _MARKS.get(what, ("▲", "yellow"))
     line = _line("")
     line.append(mark, style)
-    line.append(f" {role:<10} {f'{running}/{wanted}':>7}  {what:<{width}}  ")
+    line.append(f" {role:<10} {ready:>7}  {what:<{width}}  ")
     line.append(_said(snapshot, role), "dim")
     return line
 
@@ -136,6 +137,7 @@ def _said(snapshot: Snapshot, role: str) -> str:
 def _measures(snapshot: Snapshot) -> list[tuple[str, str]]:
     told = snapshot.status
     rate, totals, lag = told["throughput"], told["totals"], told["lag"]
+    steps = "" if steps_are_missing(totals) else f"{whole(totals['env_steps'])} env steps  "
     goal = told["stop"]["conditions"].get("eval_return")
     curve = sparkline([point[2] for point in told["history"]], 40)
     returns = evaluation_text(told["evaluation"]) if told["evaluation"] else "not evaluated yet"
@@ -146,7 +148,7 @@ def _measures(snapshot: Snapshot) -> list[tuple[str, str]]:
             f"{count(rate['env_steps_per_s'])} env steps/s  {count(rate['frames_per_s'])} frames/s  "
             f"{count(rate['consumed_rows_per_s'])} consumed rows/s",
         ),
-        ("so far", f"{whole(totals['env_steps'])} env steps  {whole(totals['updates'])} updates"),
+        ("so far", f"{steps}{whole(totals['updates'])} updates"),
         ("return", returns + (f"  goal {number(goal)}" if goal is not None else "")),
         *([("", curve)] if curve else []),
         ("training", f"{number(train['mean'])} over {train['episodes']} episodes" if train else "no episode yet"),

@@ -102,7 +102,7 @@ def wait(
     """Wait until a condition holds.
 
     Exit 0 when it does, 1 when it cannot any more, 6 when the time is up, 7 when the run failed. ready: every
-    wanted replica runs. return: the mean of the newest evaluation.
+    wanted replica runs and has reported since it started. return: the mean of the newest evaluation.
     """  # fmt: skip
     world: World = ctx.obj.setup(output, quiet)
     wanted = parse(condition)

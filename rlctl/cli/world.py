@@ -147,7 +147,9 @@ class World:
             BackendUnreachable: its packages are not installed.
         """
         if target not in self._backends:
-            self._backends[target] = self._load(target)
+            made = self._load(target)
+            made.waiting = self.say
+            self._backends[target] = made
         return self._backends[target]
 
     def opened(self) -> Iterator[Backend]:

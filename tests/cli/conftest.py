@@ -93,6 +93,7 @@ STATUS: dict[str, Any] = {
             {
                 "index": index,
                 "boot": f"{index:016x}",
+                "joined": True,
                 "age_s": 11.0,
                 "silent_s": 0.4,
                 "model": {"policy": "main", "lineage": 1, "version": 117},
@@ -100,7 +101,19 @@ STATUS: dict[str, Any] = {
             }
             for index in range(2)
         ],
-        "learner": [{"index": 0, "boot": "b" * 16, "age_s": 11.0, "silent_s": 0.2, "model": None}],
+        **{
+            role: [
+                {
+                    "index": 0,
+                    "boot": boot * 16,
+                    "joined": True,
+                    "age_s": 11.0,
+                    "silent_s": 0.2,
+                    "model": {"policy": "main", "lineage": 1, "version": version},
+                }
+            ]
+            for role, boot, version in (("modelpool", "a", 118), ("learner", "b", 118), ("evaluator", "e", 96))
+        },
     },
     "checkpoint": {"number": 1, "version": 90, "rows": 57600, "age_s": 3.2},
     "resumed": None,

@@ -41,6 +41,15 @@ def test_problems_come_in_plain_words_with_the_next_command(rlctl: Rlctl) -> Non
     assert "1 backoff, 1 running" in shown
 
 
+def test_figures_of_the_actors_that_are_older_than_those_of_the_learner_are_not_shown(rlctl: Rlctl) -> None:
+    rlctl.up()
+    early = {"env_steps": 64, "frames": 64, "agent_steps": 64, "consumed_rows": 640, "unique_rows": 640, "updates": 1}
+    rlctl.report(totals={**STATUS["totals"], **early})
+    shown = rlctl("status").out
+    assert "640 consumed rows, 1 updates; not all env steps are reported" in shown
+    assert " 64 env steps" not in shown
+
+
 def test_check_is_1_for_a_run_that_is_not_healthy(rlctl: Rlctl) -> None:
     rlctl.up()
     assert rlctl("status", "--check").code == 0

@@ -44,6 +44,12 @@ def test_more_room_shows_more_of_what_is_wrong(rlctl: Rlctl) -> None:
     assert drawn(rlctl, height=50).count("backoff") > drawn(rlctl).count("backoff")
 
 
+def test_the_tree_leaves_out_steps_that_are_older_than_the_updates(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.report(totals={**STATUS["totals"], "env_steps": 64, "agent_steps": 64})
+    assert "so far      118 updates" in drawn(rlctl)
+
+
 def test_the_tree_draws_a_run_without_any_report(rlctl: Rlctl) -> None:
     rlctl("up", rlctl.spec, "-d")
     assert "not evaluated yet" in drawn(rlctl)

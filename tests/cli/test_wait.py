@@ -1,10 +1,12 @@
 """`wait`: yes, no, too late, or failed."""
 
+from typing import Any
+
 import pytest
 
 from rlctl.cli.wait import parse
 from rlctl.errors import UsageError
-from tests.cli.conftest import STATUS, Rlctl
+from tests.cli.conftest import START, STATUS, Rlctl
 from tests.cli.test_surface import FAILURE
 
 
@@ -34,6 +36,32 @@ def test_ready_means_that_every_wanted_replica_runs(rlctl: Rlctl) -> None:
     rlctl.at(4, lambda: rlctl.backend.set_process("pole", "actor", 1, state="running"))
     assert rlctl("wait", "--for", "ready").code == 0
     assert rlctl.time_s == pytest.approx(4)
+
+
+def learner(time_s: float, **values: Any) -> dict[str, Any]:
+    """A report at this time, with another learner than the one of STATUS."""
+    changed = {**STATUS["roles"]["learner"][0], **values}
+    return {"time": START.timestamp() + time_s, "roles": {**STATUS["roles"], "learner": [changed]}}
+
+
+def test_ready_means_that_a_restarted_learner_has_gone_on_and_reported(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.time_s = 20
+    rlctl("restart", "learner")
+    rlctl.at(22, lambda: rlctl.report(**learner(22, age_s=21.0)))  # the manager still means the one before
+    rlctl.at(24, lambda: rlctl.report(**learner(24, age_s=1.0, joined=False)))  # it has said hello, and resumes
+    rlctl.at(28, lambda: rlctl.report(**learner(28, age_s=5.0, silent_s=0.2)))
+    assert rlctl("wait", "--for", "ready").code == 0
+    assert rlctl.time_s == pytest.approx(28)
+
+
+def test_who_has_not_joined_is_named_while_ready_is_waited_for(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.report(roles={**learner(12, joined=False)["roles"], "evaluator": []})
+    result = rlctl("wait", "--for", "ready", "--timeout", "15s")
+    assert result.code == 6
+    assert "slowest: evaluator/0 (has not joined yet)" in result.err
+    assert "learner     0/1     running" in rlctl("status").out
 
 
 def test_too_late_is_6_with_a_heartbeat_before(rlctl: Rlctl) -> None:

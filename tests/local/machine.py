@@ -55,7 +55,15 @@ class Machine:
         return list(self.backend.apply(plan, made, spec))
 
     def processes(self, run: str) -> dict[str, Process]:
-        return {f"{process.role}/{process.index}": process for process in self.backend.processes(run)}
+        """A busy supervisor, or one that ends, is waited for longer than a user is."""
+        deadline = time.monotonic() + 15.0
+        while True:
+            try:
+                return {f"{process.role}/{process.index}": process for process in self.backend.processes(run)}
+            except BackendUnreachable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def pids(self, run: str) -> dict[str, int]:
         """Live replicas."""
@@ -102,3 +110,14 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = 40.0) -> 
     while not holds():
         assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
         time.sleep(0.1)
+
+
+def whats(applied: Iterable[Applied]) -> dict[str, str]:
+    """What was done to each object."""
+    return {each.object: each.what for each in applied}
+
+
+def read_log(machine: Machine, run: str, name: str) -> str:
+    """What a process has written so far."""
+    path = machine.backend.place(run).layout.logs / f"{name}.log"
+    return path.read_text() if path.exists() else ""

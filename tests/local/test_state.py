@@ -114,6 +114,20 @@ def test_broken_documents_and_a_broken_status_are_named(place: Place) -> None:
         LocalBackend().stored_status("one")
 
 
+def test_logs_answer_without_the_state(place: Place) -> None:
+    state.state_file(place.layout).write_text("{")
+    line = {"ts": "2026-11-21T04:00:00.000000Z", "level": "INFO", "msg": "said"}
+    (place.layout.logs / "actor-0.log").write_text(json.dumps(line) + "\n")
+    assert [record.message for record in LocalBackend().logs("one", LogQuery())] == ["said"]
+
+
+def test_down_of_a_dead_run_leaves_a_torn_state_as_it_is(place: Place) -> None:
+    path = state.state_file(place.layout)
+    path.write_text("{")
+    assert list(LocalBackend().delete("one", volumes=False, grace_s=1)) == []
+    assert path.read_text() == "{"
+
+
 def test_documents_come_back_in_order(place: Place) -> None:
     made = [Document("b.conf", "x = 1\n", "actor", "t.j2"), Document("a.json", "{}\n")]
     state.write_documents(place.layout, made)

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from rlctl.backends.base import Applied, Document, RunState
+from rlctl.backends.base import Applied, Document, RunState, Say
 from rlctl.backends.local import lock, places, state, supervisord
 from rlctl.backends.local.converge import converge, remove_old, sections, write_files
 from rlctl.backends.local.files import remove_asides, reserve, write_changed
@@ -18,6 +18,7 @@ from rlctl.backends.local.names import in_order, shown
 from rlctl.backends.local.places import Place
 from rlctl.backends.local.supervisord import Supervisor
 from rlctl.backends.local.unix_http import request
+from rlctl.backends.local.waiting import Patience
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied
 from rlctl.plan import Plan
 from rlctl.spec.layout import Layout
@@ -26,7 +27,7 @@ _ENDING_TIMEOUT_S = 60.0
 _RELOAD_TIMEOUT_S = 15.0
 
 
-def apply(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
+def apply(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any], say: Say) -> Iterator[Applied]:
     """See LocalBackend.apply. Every step is a comparison first, so a second call writes nothing.
 
     The order is what makes a kill harmless: the index before anything that would be lost without it, files before the
@@ -38,7 +39,7 @@ def apply(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any]) ->
     places.record(place)
     remove_asides(layout.run)
     reserve(layout.run)
-    _await_end(place)
+    _await_end(place, say)
 
     stored = state.read_stored(place)
     wanted = _state(place, plan, spec, stored)
@@ -50,9 +51,9 @@ def apply(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any]) ->
     if lock.alive(place.life):
         write_files(layout, documents, wanted.replicas)
         state.write_state(layout, replace(wanted, phase="running"))
-        supervisor = Supervisor(place.supervisor_socket)
+        supervisor = Supervisor.of(place, say=say)
         supervisor.await_listening()  # a command that was killed may have started it just now
-        yield from _reloaded(place, documents, converge(supervisor, wanted_sections))
+        yield from _reloaded(place, documents, converge(supervisor, wanted_sections), say)
     else:
         state.write_state(layout, replace(wanted, phase="stopped"))
         state.clear_end(layout)
@@ -62,7 +63,7 @@ def apply(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any]) ->
         places.make_sockets(place.sockets)
         write_files(layout, documents, wanted.replicas)
         write_changed(_sent_file(layout), _live_hash(documents))
-        supervisord.start(place)
+        supervisord.start(place, say)
         state.write_state(layout, replace(wanted, phase="running"))
         yield Applied("supervisord", "created")
         for name in sorted(wanted_sections, key=in_order):
@@ -94,15 +95,15 @@ def _place(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any]) -
     return place
 
 
-def _await_end(place: Place) -> None:
+def _await_end(place: Place, say: Say) -> None:
     """A run that has just finished or failed is still ending its processes: let it.
 
     Raises:
         Conflict: it does not end.
     """
-    deadline = time.monotonic() + _ENDING_TIMEOUT_S
+    patience = Patience(_ENDING_TIMEOUT_S, say)
     while state.read_end(place.layout) is not None and lock.alive(place.life):
-        if time.monotonic() > deadline:
+        if not patience.left_s(f"run {place.run} to end its processes"):
             raise Conflict(
                 f"run {place.run} is ending for more than {_ENDING_TIMEOUT_S:g} s", hint="rlctl down ends it."
             )
@@ -143,7 +144,7 @@ def _live_hash(documents: Sequence[Document]) -> str:
     return sha256(text.encode()).hexdigest() + "\n"
 
 
-def _reloaded(place: Place, documents: Sequence[Document], applied: Iterator[Applied]) -> Iterator[Applied]:
+def _reloaded(place: Place, documents: Sequence[Document], applied: Iterator[Applied], say: Say) -> Iterator[Applied]:
     """What was applied; then tell the manager of changed live fields, unless it was told or has just started.
 
     Raises:
@@ -160,12 +161,12 @@ def _reloaded(place: Place, documents: Sequence[Document], applied: Iterator[App
         else:
             yield each
     if reached:
-        _post_reload(place)
+        _post_reload(place, say)
         yield Applied("manager/0", "reloaded", "live fields changed")
     write_changed(sent, wanted)
 
 
-def _post_reload(place: Place) -> None:
+def _post_reload(place: Place, say: Say) -> None:
     deadline = time.monotonic() + _RELOAD_TIMEOUT_S
     while True:
         try:
@@ -175,6 +176,7 @@ def _post_reload(place: Place) -> None:
                 "/reload",
                 timeout_s=_RELOAD_TIMEOUT_S,
                 who=f"the manager of run {place.run}",
+                say=say,
             )
             return
         except BackendUnreachable as error:

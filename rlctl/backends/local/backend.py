@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from rlctl.backends.base import Applied, Document, LogQuery, LogRecord, Process, RunState
+from rlctl.backends.base import Applied, Document, LogQuery, LogRecord, Process, RunState, Say
 from rlctl.backends.local import apply, down, listing, lock, logs, places, state
 from rlctl.backends.local.converge import converge, sections, write_files
 from rlctl.backends.local.files import read_json, reported
@@ -17,6 +17,7 @@ from rlctl.backends.local.places import Place
 from rlctl.backends.local.stopping import GRACE_S, stop
 from rlctl.backends.local.supervisord import Supervisor
 from rlctl.backends.local.unix_http import request
+from rlctl.backends.local.waiting import nobody
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 from rlctl.plan import Plan
 
@@ -25,9 +26,12 @@ FOLLOW_POLL_S = 0.15
 
 
 class LocalBackend:
-    """Runs of this host user on this machine. Keeps nothing in memory: any number may be used side by side."""
+    """Runs of this host user on this machine. Keeps nothing of them in memory: any number may be used side by side."""
 
     name = "local"
+
+    def __init__(self) -> None:
+        self.waiting: Say = nobody
 
     def place(self, run: str, storage: str | None = None) -> Place:
         """Where the run lies, or would lie: what rendering needs. Writes nothing.
@@ -57,7 +61,11 @@ class LocalBackend:
         return sorted(found, key=lambda known: known.created, reverse=True)
 
     def find(self, run: str) -> RunState | None:
-        """The run of that name, or None."""
+        """The run of that name, or None.
+
+        Raises:
+            Unreadable: what is recorded of it is torn or foreign.
+        """
         with reported(f"cannot look up run {run}"):
             place = places.find(run)
             return None if place is None else state.read(place)
@@ -74,7 +82,7 @@ class LocalBackend:
             BackendUnreachable: the disk, the supervisor or a foreign file stands in the way.
         """
         with reported(f"cannot apply run {plan.run}"), _locked(plan.run, "up"):
-            yield from apply.apply(plan, list(documents), spec)
+            yield from apply.apply(plan, list(documents), spec, self.waiting)
 
     def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
         """Add or remove single replicas; no other process is touched.
@@ -91,7 +99,7 @@ class LocalBackend:
             state.write_state(place.layout, apply.scaled(known, wanted))
             documents = state.read_documents(place.layout)
             write_files(place.layout, documents, wanted)
-            yield from converge(Supervisor(place.supervisor_socket), sections(documents, wanted))
+            yield from converge(Supervisor.of(place, say=self.waiting), sections(documents, wanted))
 
     def restart(self, run: str, role: str) -> Iterator[Applied]:
         """End all replicas of a role in good order, at the same time, and start them again.
@@ -102,7 +110,7 @@ class LocalBackend:
         with reported(f"cannot restart {role} of run {run}"), _locked(run, "restart"):
             place, known = _live(run)
             listing.check_role(known, role)
-            supervisor = Supervisor(place.supervisor_socket)
+            supervisor = Supervisor.of(place, say=self.waiting)
             names = [name for name in supervisor.children() if is_role(name) and split_name(name)[0] == role]
             killed = stop(supervisor, names, GRACE_S)
             supervisor.batch("startProcess", [(name, False) for name in names])
@@ -119,7 +127,7 @@ class LocalBackend:
         if place is None:
             return
         with reported(f"cannot take down run {run}"), _locked(run, "down"):
-            yield from down.end(place, grace_s)
+            yield from down.end(place, grace_s, self.waiting)
             places.clear_sockets(place.sockets)
             if volumes:
                 shutil.rmtree(place.layout.root)
@@ -131,7 +139,11 @@ class LocalBackend:
         return state.read_documents(_known(run).layout)
 
     def processes(self, run: str) -> list[Process]:
-        """Every replica, live or given up, in role and index order."""
+        """Every replica, live or given up, in role and index order.
+
+        Raises:
+            BackendUnreachable: the supervisor does not answer.
+        """
         with reported(f"cannot list the processes of run {run}"):
             place = places.find(run)
             known = None if place is None else state.read(place)

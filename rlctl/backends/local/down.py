@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
-from rlctl.backends.base import Applied
+from rlctl.backends.base import Applied, Say
 from rlctl.backends.local import lock, state
+from rlctl.backends.local.daemon import NAME, Daemon
 from rlctl.backends.local.files import write_at_last
 from rlctl.backends.local.names import shown
 from rlctl.backends.local.places import Place
 from rlctl.backends.local.stopping import GRACE_S, stop, stop_in_order
 from rlctl.backends.local.supervisord import Supervisor
-from rlctl.errors import BackendUnreachable
+from rlctl.backends.local.waiting import nobody
+from rlctl.errors import BackendUnreachable, Unreadable
 
 ANSWER_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 10.0
 """Of the supervisor itself, once its children have ended; and after SIGKILL."""
 
 
-def end(place: Place, grace_s: float) -> Iterator[Applied]:
-    """End everything of the run that lives, and record that it was taken down.
+def end(place: Place, grace_s: float, say: Say = nobody) -> Iterator[Applied]:
+    """End everything of the run that lives, and record that it was taken down, unless the record cannot be read.
 
     Args:
         grace_s: between SIGTERM and SIGKILL of each role; 10 s at most.
+        say: told every ten seconds who is waited for.
 
     Raises:
         BackendUnreachable: the supervisor neither answers nor dies.
@@ -36,7 +36,7 @@ def end(place: Place, grace_s: float) -> Iterator[Applied]:
     if not lock.alive(place.life):
         _record_stopped(place)
         return
-    supervisor = Supervisor(place.supervisor_socket, ANSWER_TIMEOUT_S)
+    daemon, supervisor = Daemon(place), Supervisor.of(place, ANSWER_TIMEOUT_S, say)
     why = ""
     try:
         stop(supervisor, ["watch"])  # or it would start again whoever ends by itself meanwhile
@@ -48,20 +48,24 @@ def end(place: Place, grace_s: float) -> Iterator[Applied]:
     except BackendUnreachable:  # it ends already, or hangs
         pass
     if not _ended_within(place, END_TIMEOUT_S):
-        _kill(place)
+        say(f"{daemon} does not end: killed")
+        daemon.kill()
         why = "killed: it did not answer"
         if not _ended_within(place, END_TIMEOUT_S):
             raise BackendUnreachable(
-                f"supervisord of run {place.run} neither answers nor dies",
+                f"{daemon} of run {place.run} neither answers nor dies",
                 hint=f"Its process is in {place.layout.run / 'supervisord.pid'}.",
             )
     _record_stopped(place)
-    yield Applied("supervisord", "removed", why)
+    yield Applied(NAME, "removed", why)
 
 
 def _record_stopped(place: Place) -> None:
     """Nothing lives because somebody asked for it; how a run ended by itself stays recorded."""
-    known = state.read_stored(place)
+    try:
+        known = state.read_stored(place)
+    except Unreadable:  # it stays as it is; that nothing lives is seen without it
+        return
     if known is not None and known.phase == "running":
         write_at_last(place.layout.run, lambda: state.write_state(place.layout, replace(known, phase="stopped")))
 
@@ -73,11 +77,3 @@ def _ended_within(place: Place, seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-def _kill(place: Place) -> None:
-    """SIGKILL to the supervisor, if the process of its pid file is it; its children die with it by themselves."""
-    with suppress(OSError, ValueError):
-        pid = int((place.layout.run / "supervisord.pid").read_text(encoding="ascii"))
-        if os.fsencode(place.sockets / "run") in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)

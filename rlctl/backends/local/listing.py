@@ -16,8 +16,8 @@ from rlctl.backends.local.supervisord import Child, Supervisor
 from rlctl.errors import BackendUnreachable, Conflict
 from rlctl.spec.base import ROLES
 
-ANSWER_TIMEOUT_S = 15.0
-"""A reader waits no longer; a supervisor with a hundred fresh children on few cores has needed so much."""
+ANSWER_TIMEOUT_S = 3.0
+"""A reader waits no longer, and tells the rest without it: a supervisor with a hundred fresh children may need more."""
 IN_GOOD_ORDER = "ended in good order"
 State = Literal["starting", "running", "backoff", "stopping", "stopped", "exited", "failed"]
 _STATES: dict[str, State] = {
@@ -55,7 +55,11 @@ def check_count(known: RunState, role: str, count: int) -> None:
 
 
 def processes(place: Place, known: RunState) -> list[Process]:
-    """Every replica that is wanted or there, in role and index order."""
+    """Every replica that is wanted or there, in role and index order.
+
+    Raises:
+        BackendUnreachable: the supervisor does not answer.
+    """
     names = {f"{role}-{index}" for role, count in known.replicas.items() for index in range(count)}
     try:
         watched = read_json(state.watch_file(place.layout), "restarts") or {}
@@ -63,7 +67,7 @@ def processes(place: Place, known: RunState) -> list[Process]:
         watched = {}
     if not lock.alive(place.life):
         return [_dead(name, known, watched.get(name, {})) for name in sorted(names, key=in_order)]
-    children = Supervisor(place.supervisor_socket, ANSWER_TIMEOUT_S).children()
+    children = Supervisor.of(place, ANSWER_TIMEOUT_S).children()
     names |= {name for name in children if is_role(name)}
     return [_process(name, children.get(name), watched.get(name, {})) for name in sorted(names, key=in_order)]
 

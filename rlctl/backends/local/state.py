@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from rlctl.backends.base import Document, Failure, Phase, RunState
 from rlctl.backends.local import lock
 from rlctl.backends.local.files import broken, read_json, to_json, write_changed
 from rlctl.backends.local.places import Place
+from rlctl.errors import BackendUnreachable, Unreadable
 from rlctl.spec.layout import Layout
 
 
@@ -57,8 +59,13 @@ def read_stored(place: Place) -> RunState | None:
     """As the last verb left it; the phase says what was wanted, not what became of it. None: nothing was applied.
 
     Raises:
-        BackendUnreachable: the file is torn or foreign.
+        Unreadable: the file is torn or foreign.
     """
+    with _recorded(place, "begins from the newest generation, and cannot know whether the spec still fits"):
+        return _read_stored(place)
+
+
+def _read_stored(place: Place) -> RunState | None:
     path, what = state_file(place.layout), f"the state of run {place.run}"
     stored = read_json(path, what)
     if stored is None:
@@ -89,19 +96,39 @@ def read(place: Place) -> RunState | None:
     """The run as it is: running while its supervisor lives, else how it ended.
 
     Raises:
-        BackendUnreachable: one of its files is torn or foreign.
+        Unreadable: one of its files is torn or foreign.
     """
     stored = read_stored(place)
     if stored is None:
         return None
     if lock.alive(place.life):
         return replace(stored, phase="running")
-    end = read_end(place.layout)
+    with _recorded(place, "goes on as after any other end"):
+        end = read_end(place.layout)
     if end is not None:
         return replace(stored, phase=end.phase, failure=end.failure)
     if stored.phase == "running":
         return replace(stored, phase="failed", failure=_vanished(place.layout))
     return stored
+
+
+@contextmanager
+def _recorded(place: Place, up_then: str) -> Iterator[None]:
+    """A file that cannot be read stays where it is: nobody but its user knows whether it can be mended."""
+    try:
+        yield
+    except BackendUnreachable as error:
+        run = place.run
+        raise Unreadable(
+            error.message,
+            run=run,
+            storage=str(place.layout.root),
+            hint=(
+                f"Move the file away to go on: `rlctl up` then {up_then}. "
+                f"Until then `rlctl logs --run {run}` and `rlctl down {run}` answer."
+            ),
+            objects=error.objects,
+        ) from error
 
 
 def read_end(layout: Layout) -> End | None:

@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from rlctl.backends.local.names import in_order, split_name
+from rlctl.backends.local.names import in_order, shown, split_name
 from rlctl.backends.local.supervisord import Supervisor
+from rlctl.backends.local.waiting import Patience
 from rlctl.spec.base import Role
 
 STOP_ORDER: tuple[Role, ...] = ("actor", "evaluator", "inference", "learner", "replay", "modelpool", "manager")
@@ -39,12 +40,14 @@ def stop(supervisor: Supervisor, names: Iterable[str], grace_s: float = GRACE_S)
     waiting = sorted(set(names), key=in_order)
     supervisor.batch("stopProcess", [(name, False) for name in waiting])
     began, told, killed = time.monotonic(), time.monotonic(), list[str]()
+    patience = Patience(grace_s + GRACE_S, supervisor.say)
     while True:
         children = supervisor.children()
         live = [children[name] for name in waiting if name in children and children[name].live]
         now = time.monotonic()
         if not live or now - began >= grace_s + GRACE_S:  # at last: killed, and still there, the kernel holds it
             return killed
+        patience.left_s(f"{shown(live[0].name)} to end")
         if now - began >= grace_s:
             killed += [child.name for child in live if child.name not in killed]
             for child in live:

@@ -9,14 +9,18 @@ import sys
 import time
 import xmlrpc.client
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlctl.backends.base import Say
 from rlctl.backends.local import lock
+from rlctl.backends.local.daemon import NAME, Daemon
 from rlctl.backends.local.names import in_order
 from rlctl.backends.local.places import Place
 from rlctl.backends.local.unix_http import UnixConnection
+from rlctl.backends.local.waiting import Patience, nobody
 from rlctl.errors import BackendUnreachable
 
 BAD_NAME, SPAWN_ERROR, ALREADY_STARTED, STILL_RUNNING = 10, 50, 60, 91  # faults of its XML-RPC
@@ -47,13 +51,15 @@ class Child:
 
 
 class _Transport(xmlrpc.client.Transport):
-    def __init__(self, path: Path, timeout_s: float) -> None:
+    def __init__(self, path: Path, timeout_s: float, who: object, say: Say) -> None:
         super().__init__()
         self._path = path
         self._timeout_s = timeout_s
+        self._who = who
+        self._say = say
 
     def make_connection(self, host: Any) -> UnixConnection:
-        connection = UnixConnection(self._path, self._timeout_s)
+        connection = UnixConnection(self._path, self._timeout_s, self._who, self._say)
         self._connection = (host, connection)  # where close() looks for it
         return connection
 
@@ -61,14 +67,35 @@ class _Transport(xmlrpc.client.Transport):
 class Supervisor:
     """XML-RPC to one supervisord.
 
+    Args:
+        socket_path: where it listens.
+        timeout_s: for every answer.
+        daemon: the process, for messages; None: nobody but its own listener asks.
+        say: told every ten seconds that it is waited for.
+
     Raises, from every method:
         BackendUnreachable: it does not listen, does not answer within `timeout_s`, breaks off, or refuses.
     """
 
-    def __init__(self, socket_path: Path, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        socket_path: Path,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+        *,
+        daemon: Daemon | None = None,
+        say: Say = nobody,
+    ) -> None:
+        self.say = say
         self._path = socket_path
-        self._transport = _Transport(socket_path, timeout_s)
+        self._timeout_s = timeout_s
+        self._daemon = daemon
+        self._transport = _Transport(socket_path, timeout_s, daemon or NAME, say)
         self._proxy = xmlrpc.client.ServerProxy("http://localhost", transport=self._transport, allow_none=True)
+
+    @classmethod
+    def of(cls, place: Place, timeout_s: float = ANSWER_TIMEOUT_S, say: Say = nobody) -> Supervisor:
+        """That of a run."""
+        return cls(place.supervisor_socket, timeout_s, daemon=Daemon(place), say=say)
 
     def call(self, method: str, *arguments: Any) -> Any:
         try:
@@ -76,11 +103,11 @@ class Supervisor:
         except xmlrpc.client.Fault as error:  # it is shutting down, or cannot read its configuration
             raise BackendUnreachable(f"the supervisor refuses {method}: {error.faultString}") from error
         except (FileNotFoundError, ConnectionRefusedError) as error:
-            raise BackendUnreachable(f"the supervisor does not listen on {self._path}") from error
+            raise self._fault(f"does not listen on {self._path}") from error
         except TimeoutError as error:
-            raise BackendUnreachable(f"the supervisor at {self._path} did not answer in time") from error
+            raise self._fault(f"does not answer within {self._timeout_s:g} s") from error
         except Exception as error:  # connection lost in mid-answer: http.client, expat and xmlrpc each have their own
-            raise BackendUnreachable(f"the supervisor at {self._path} broke off: {error!r}") from error
+            raise self._fault(f"broke off: {error!r}") from error
         finally:
             self._transport.close()
 
@@ -126,25 +153,31 @@ class Supervisor:
         Raises:
             BackendUnreachable: it does not, within the time.
         """
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s, self.say)
         while True:
             try:
                 self.pid()
                 return
-            except BackendUnreachable as error:
-                if time.monotonic() > deadline:
-                    error.hint = "rlctl down ends it, by force when it must."
+            except BackendUnreachable:
+                if not patience.left_s(self._daemon or NAME):
                     raise
                 time.sleep(0.1)
 
     def shutdown(self) -> None:
         self.call("supervisor.shutdown")
 
+    def _fault(self, how: str) -> BackendUnreachable:
+        return BackendUnreachable(f"{NAME} {how}") if self._daemon is None else self._daemon.fault(how)
 
-def start(place: Place) -> None:
+
+def start(place: Place, say: Say = nobody) -> None:
     """Start the supervisor of a run from its written documents; returns when it listens.
 
     It is given the run's life lock, which the kernel frees at its death and at no other moment.
+
+    Args:
+        place: of the run.
+        say: told every ten seconds that it is waited for.
 
     Raises:
         Conflict: one lives already.
@@ -160,27 +193,41 @@ def start(place: Place) -> None:
     command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(link / "supervisord.conf"), "-a", str(files)]
     if _has_name():
         command += ["-u", str(os.getuid())]  # says that running as root is meant
-    with lock.life(place.life) as handle:
-        try:
-            done = subprocess.run(
-                command,
-                cwd=place.layout.logs,
-                env={**os.environ, "PYTHONUTF8": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(handle,),
-                start_new_session=True,
-                timeout=_START_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise BackendUnreachable(f"supervisord did not start within {_START_TIMEOUT_S:g} s") from error
-    if done.returncode != 0:
-        said = done.stdout.decode(errors="replace").strip().splitlines()
-        why = next((line for line in said if line.startswith("Error")), said[-1] if said else "it said nothing")
+    with (
+        lock.life(place.life) as handle,
+        subprocess.Popen(
+            command,
+            cwd=place.layout.logs,
+            env={**os.environ, "PYTHONUTF8": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(handle,),
+            start_new_session=True,
+        ) as process,
+    ):
+        said = _last_words(process, Patience(_START_TIMEOUT_S, say))
+    if process.returncode != 0:
+        lines = said.decode(errors="replace").strip().splitlines()
+        why = next((line for line in lines if line.startswith("Error")), lines[-1] if lines else "it said nothing")
         log = place.layout.logs / "supervisord.log"
-        raise BackendUnreachable(f"supervisord did not start (exit {done.returncode}): {why}", hint=f"See {log}.")
+        raise BackendUnreachable(f"supervisord did not start (exit {process.returncode}): {why}", hint=f"See {log}.")
+
+
+def _last_words(process: subprocess.Popen[bytes], patience: Patience) -> bytes:
+    """What it says until it has become a daemon.
+
+    Raises:
+        BackendUnreachable: it did not within the time.
+    """
+    try:
+        while (left_s := patience.left_s(f"{NAME} to start")) > 0:
+            with suppress(subprocess.TimeoutExpired):
+                return process.communicate(timeout=left_s)[0]
+        raise BackendUnreachable(f"{NAME} did not start within {_START_TIMEOUT_S:g} s")
+    finally:
+        if process.poll() is None:  # Ctrl-C, too: half a start must not go on by itself
+            process.kill()
 
 
 def _has_name() -> bool:

@@ -1,0 +1,126 @@
+"""Who dies, what becomes of the others, and what is said of it: against the real supervisor, with fake roles."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from tests.local.machine import Machine, read_log, role_plan, until, whats
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
+
+
+def test_a_killed_replica_comes_back_at_once_and_the_others_go_on(machine: Machine) -> None:
+    machine.up("one", role_plan("manager"), role_plan("actor", 2))
+    until(lambda: "actor-0 starts" in read_log(machine, "one", "actor-0"), "the actor")
+    before = machine.pids("one")
+    os.kill(before["manager/0"], signal.SIGKILL)
+    os.kill(before["actor/0"], signal.SIGKILL)
+    until(
+        lambda: (
+            len(pids := machine.pids("one")) == 3
+            and all(pids[name] != before[name] for name in ("actor/0", "manager/0"))
+        ),
+        "both to be back",
+    )
+    assert machine.pids("one")["actor/1"] == before["actor/1"]
+    process = machine.processes("one")["actor/0"]
+    assert process.restarts == 1
+    assert machine.phase("one") == "running"
+    until(lambda: machine.backend.control("one", "GET", "/status")["phase"] == "running", "the manager's socket")
+
+
+def test_what_a_dead_replica_started_dies_too(machine: Machine) -> None:
+    machine.up("one", role_plan("manager"), role_plan("actor", 1, {"spawns": True}))
+    pid = machine.pids("one")["actor/0"]
+    until(lambda: len(psutil.Process(pid).children()) == 1, "the simulator")
+    (simulator,) = psutil.Process(pid).children()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not simulator.is_running() or simulator.status() == psutil.STATUS_ZOMBIE, "the simulator to die")
+
+
+def test_a_crash_loop_backs_off_gives_up_and_reports_the_first_cause(machine: Machine) -> None:
+    broken = {
+        "first_only": "learner-0",
+        "after_s": 0.1,
+        "exit_code": 1,
+        "says": "loss is NaN",
+        "exc": "Traceback\nValueError: bad",
+    }
+    machine.up("one", role_plan("manager"), role_plan("learner", 1, broken), role_plan("actor", 2))
+    until(lambda: machine.processes("one")["learner/0"].state == "backoff", "a back-off")
+    reason = machine.processes("one")["learner/0"].reason
+    assert reason.startswith("learner 0 exited 1 after 00:00:0")
+    assert "loss is NaN: ValueError: bad" in reason
+    assert "starts again in" in reason
+
+    until(lambda: machine.phase("one") == "failed", "giving up", 60)
+    found = machine.backend.find("one")
+    assert found is not None
+    assert found.failure is not None
+    assert found.failure.process == "learner/0"
+    assert "loss is NaN: ValueError: bad" in found.failure.text
+    assert "5 short lives in a row" in found.failure.text
+    assert any("loss is NaN" in line for line in found.failure.last_lines)
+    assert set(found.failure.stopped_because) == {"manager/0", "actor/0", "actor/1"}
+    assert not machine.survivors()
+    assert machine.processes("one")["learner/0"].state == "failed"
+    assert machine.processes("one")["actor/0"].reason == "stopped because learner/0 failed"
+
+    machine.up("one", role_plan("manager"), role_plan("learner"), role_plan("actor", 2))
+    assert machine.phase("one") == "running", "a repaired run starts again"
+    assert len(machine.pids("one")) == 4
+
+
+def test_the_users_own_fault_ends_the_run_at_once(machine: Machine) -> None:
+    wrong = {"after_s": 0.0, "exit_code": 3, "says": "env.id: no such environment: Nope-v0"}
+    machine.up("one", role_plan("manager"), role_plan("actor", 3, wrong))
+    began = time.monotonic()
+    until(lambda: machine.phase("one") == "failed", "giving up")
+    assert time.monotonic() - began < 10
+    found = machine.backend.find("one")
+    assert found is not None
+    assert found.failure is not None
+    assert "exited 3" in found.failure.text
+    assert "no such environment: Nope-v0" in found.failure.text
+
+
+def test_a_signal_is_named(machine: Machine) -> None:
+    bad = {"after_s": 0.2, "exit_code": 0, "signal": int(signal.SIGSEGV), "first_only": "actor-0"}
+    machine.up("one", role_plan("manager"), role_plan("actor", 1, bad))
+    until(lambda: "killed by signal 11" in machine.processes("one")["actor/0"].reason, "the reason")
+
+
+def test_no_child_outlives_a_killed_supervisor_and_up_starts_again(machine: Machine) -> None:
+    roles = role_plan("manager"), role_plan("learner"), role_plan("actor", 3)
+    machine.up("one", *roles)
+    until(lambda: "actor-2 starts" in read_log(machine, "one", "actor-2"), "the last actor")
+    os.kill(machine.supervisor_pid("one"), signal.SIGKILL)
+    until(lambda: not machine.survivors(), "all children to die")
+
+    found = machine.backend.find("one")
+    assert found is not None
+    assert found.phase == "failed"
+    assert found.failure is not None
+    assert "supervisord is gone" in found.failure.text
+    assert {process.state for process in machine.backend.processes("one")} == {"exited"}
+
+    again = machine.up("one", *roles)
+    assert whats(again)["supervisord"] == "created"
+    until(lambda: len(machine.pids("one")) == 5, "everything again")
+    assert machine.phase("one") == "running"
+
+
+def test_a_killed_watch_comes_back_and_sees_what_it_missed(machine: Machine) -> None:
+    machine.up("one", role_plan("manager"), role_plan("actor", 1))
+    until(lambda: "actor-0 starts" in read_log(machine, "one", "actor-0"), "the actor")
+    supervisor = psutil.Process(machine.supervisor_pid("one"))
+    (watch,) = [child for child in supervisor.children() if "rlctl.backends.local.watch" in child.cmdline()]
+    before = machine.pids("one")
+    watch.kill()
+    os.kill(before["actor/0"], signal.SIGKILL)
+    until(lambda: machine.pids("one").get("actor/0", before["actor/0"]) != before["actor/0"], "the actor to be back")
