@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
@@ -32,6 +33,19 @@ ACTIONS: dict[str, Space] = {
     "tuple": Tuple((Discrete(3), Box((2,), "float32"), MultiBinary(2))),
     "dict": Dict({"a": MultiDiscrete((2, 4)), "b": Box((), "float64", 0.0, 1.0)}),
 }
+
+
+class Moody(nn.Module):
+    """A torso that answers otherwise in train mode."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5))
+        self.features = 8
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        features: Tensor = self.layers(obs["obs"])
+        return features
 
 
 def play(
@@ -296,3 +310,27 @@ def test_clips_outside_the_papers_assumption_are_refused_before_training() -> No
 def test_a_network_that_does_not_fit_is_an_algorithm_error() -> None:
     with pytest.raises(AlgorithmError, match="nature_cnn needs an observation"):
         Impala(specs.Impala(), Network(torso="nature_cnn"), Spaces(VECTOR, Discrete(2)), seed=0)
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_with_dropout_and_batch_norm_the_learner_reproduces_the_log_probabilities_of_the_actors(core: str) -> None:
+    network = {"torso": f"{__name__}:Moody", "core": core}
+    algorithm, batches = play(Spaces(VECTOR, ACTIONS["discrete"]), network)
+    weights = {name: value.clone() for name, value in algorithm.net.state_dict().items()}
+    for batch in batches:
+        torch.testing.assert_close(learned_log_prob(algorithm, batch), batch.fields["log_prob"], rtol=0, atol=1e-5)
+        algorithm.loss(batch).total.backward()  # type: ignore[no-untyped-call]
+    for name, value in algorithm.net.state_dict().items():
+        assert torch.equal(value, weights[name]), f"learning from a batch moved {name} by itself"
+
+
+def test_a_network_with_dropout_gives_the_same_greedy_answers_twice_also_after_it_got_weights() -> None:
+    network = Network.model_validate({"torso": f"{__name__}:Moody"})
+    spaces = Spaces(VECTOR, ACTIONS["continuous"])
+    algorithm = Impala(specs.Impala(), network, spaces, seed=3)
+    algorithm.net.load_state_dict(Impala(specs.Impala(), network, spaces, seed=4).net.state_dict())
+    obs, first = {"obs": torch.ones(6, 3)}, torch.zeros(6, dtype=torch.bool)
+    one, two = (algorithm.act(obs, first, {}, torch.full((6, 2), 0.5), None, greedy=True) for _ in range(2))
+    assert torch.equal(one.action["action"], two.action["action"])
+    assert torch.equal(one.action["action"][0], one.action["action"][5])
+    assert not any(module.training for module in algorithm.net.modules())

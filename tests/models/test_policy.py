@@ -10,7 +10,17 @@ from torch import Tensor, nn
 
 from rlctl.spec.schema import Network
 from rlctl_agents.models.policy import ActorCritic
-from rlctl_agents.models.torso import ImpalaCnn, Mlp, ModelError, NatureCnn, Pixels, Torso, make_torso, unit_factor
+from rlctl_agents.models.torso import (
+    ImpalaCnn,
+    Mlp,
+    ModelError,
+    NatureCnn,
+    Pixels,
+    Torso,
+    hold_still,
+    make_torso,
+    unit_factor,
+)
 from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Spaces, leaf_array, leaves
 
 MIXED = Dict(
@@ -330,3 +340,9 @@ def test_one_hot_codes_have_a_limit() -> None:
 def test_action_box_of_integers_is_a_model_error() -> None:
     with pytest.raises(ModelError, match="use MultiDiscrete"):
         ActorCritic(Spaces(Discrete(2), Box((2,), "int32")), Network(), seed=0)
+
+
+def test_recurrent_layers_of_torch_without_dropout_may_go_backward_on_a_gpu_and_all_else_is_in_eval_mode() -> None:
+    net = nn.ModuleList([nn.LSTM(2, 2), nn.GRU(2, 2, num_layers=2, dropout=0.5), nn.Dropout(), nn.BatchNorm1d(2)])
+    hold_still(net)
+    assert [module.training for module in net] == [True, False, False, False]

@@ -135,7 +135,7 @@ def test_a_run_ends_when_an_evaluation_is_good_enough(tmp_path: Path) -> None:
     number = run.learn(LEARNER, rows=5100, version=51).checkpoint
     assert number == 1, "a last generation first"
     assert not run.report("actor", ACTOR).stop
-    assert commit(run, number).ok
+    assert commit(run, number, rows=5100).ok
     run.manager.turn()
     for role, process in (("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL), ("evaluator", JUDGE)):
         assert run.report(role, process, gauges={"stopping": 1.0}).stop

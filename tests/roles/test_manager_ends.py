@@ -8,7 +8,7 @@ import pytest
 
 from rlctl_agents.roles.process import UserFault
 from rlctl_agents.roles.status import StatusBuilder
-from tests.roles.world import Run, spec
+from tests.roles.world import Run, kinds, spec
 
 POOL, LEARNER, ACTOR = 1, 2, 3
 
@@ -40,12 +40,23 @@ def test_time_that_is_over_in_vain_ends_the_manager_with_the_users_fault_and_the
     run = Run(tmp_path, stop={"wall_time": 40})
     everybody(run)
     run.after(39, ("actor", ACTOR), ("learner", LEARNER))
-    with pytest.raises(UserFault, match=r"stop\.wall_time of 40 s is over, and nothing was ever learned from"):
+    with pytest.raises(UserFault, match=r"stop\.wall_time of 40 s is over, and nothing was ever learned from$"):
         run.after(1, ("actor", ACTOR), ("learner", LEARNER))
     assert run.manager.progress.met is None
     run.start()
     run.after(39)
     assert run.manager.ending.step == "not"
+
+
+def test_time_that_is_over_in_vain_says_who_never_joined_and_an_event_of_it_stays(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"wall_time": 40})
+    run.join("modelpool", POOL)
+    run.join("actor", ACTOR)
+    with pytest.raises(UserFault) as failed:
+        run.after(40, ("actor", ACTOR))
+    assert str(failed.value).endswith("nothing was ever learned from: no learner had joined")
+    assert f'"{failed.value}"' in (run.layout.results / "events.jsonl").read_text()
+    assert kinds(run)[-1] == "failed"
 
 
 def test_time_that_is_over_is_success_once_something_was_learned_from(tmp_path: Path) -> None:

@@ -188,6 +188,12 @@ FINE = Facts(now_s=500, live={"learner": 1, "actor": 4, "modelpool": 1}, started
         ({"silent": {"actor/3": SILENT_S}}, "actor/3 has said nothing for 8 s", "rlctl logs actor/3"),
         ({"idle_s": NO_UPDATE_S}, "no update for 30 s although 4 actors run", "rlctl logs learner"),
         ({"idle_s": 31, "started": False}, "nothing was learned in 31 s although 4", "rlctl logs learner"),
+        (
+            {"idle_s": 61, "started": False, "live": {"learner": 1, "actor": 1, "modelpool": 1}},
+            "nothing was learned in 61 s although 1 actor runs",
+            "rlctl logs learner",
+        ),
+        ({"idle_s": 61, "env_step_s": 2.5}, "4 actors run: the simulator takes 2.5 s for a step", "rlctl logs actor"),
         ({"live": {"actor": 4, "modelpool": 1}}, "no learner has reported for 60 s", "rlctl logs learner"),
         ({"nonfinite": 3}, "3 updates were left out because", "rlctl logs learner --level WARNING"),
         ({"nonfinite": 1}, "1 update was left out because", "rlctl logs learner --level WARNING"),
@@ -250,8 +256,16 @@ def test_a_manager_that_leaves_tells_nobody_to_stop() -> None:
     assert (ending.step, ending.tells) == ("over", False)
 
 
-def test_a_finishing_manager_that_is_asked_to_leave_goes_at_once_and_the_run_is_finished() -> None:
+def test_a_finishing_manager_that_is_asked_to_leave_goes_at_once_and_the_run_is_not_finished() -> None:
     ending = Ending()
     ending.begin("finish", 0)
     ending.begin("leave", 1)
+    assert (ending.step, ending.how) == ("over", "leave")
+
+
+def test_a_run_of_which_everybody_was_told_that_it_is_finished_stays_so_when_the_manager_is_asked_to_leave() -> None:
+    ending = Ending()
+    ending.begin("finish", 0)
+    ending.turn(1, saved=True, everybody_gone=False)
+    ending.begin("leave", 2)
     assert (ending.step, ending.how) == ("over", "finish")

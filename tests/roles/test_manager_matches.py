@@ -11,6 +11,8 @@ from rlctl_agents.types.control import EvalResult, Match
 from rlctl_agents.types.experience import ModelRef
 from tests.roles.world import Time, ref
 
+ROLES = ("modelpool", "learner", "actor")
+
 
 @pytest.fixture
 def time() -> Time:
@@ -23,7 +25,7 @@ def evaluations(time: Time) -> Evaluations:
 
 
 def order(evaluations: Evaluations, boot: str, model: ModelRef | None, **changes: object) -> Match | None:
-    values = {"seats": 1, "rows": 5000, "episodes": 3, "every_s": 10.0, "mode": "greedy"} | changes
+    values = {"seats": 1, "episodes": 3, "every_s": 10.0, "mode": "greedy"} | changes
     return evaluations.order(boot, model, **values)  # type: ignore[arg-type]
 
 
@@ -32,7 +34,7 @@ def result(match: Match, returns: tuple[float, ...] = (10.0, 20.0, 30.0), mode: 
 
 
 def finish(evaluations: Evaluations, done: EvalResult) -> Evaluation:
-    return evaluations.finish(done, wall_s=60.0, unix=1.7e9)
+    return evaluations.finish(done, rows=5000, wall_s=60.0, unix=1.7e9)
 
 
 def test_training_learns_from_every_seat_with_the_newest_weights() -> None:
@@ -202,8 +204,8 @@ def test_only_an_evaluation_says_how_good_a_policy_is() -> None:
 def test_time_that_is_over_is_a_failure_when_nothing_was_ever_learned_from() -> None:
     stop = Stop(wall_time=40)
     assert stopping.met(stop, evaluation=None, rows=0, wall_s=40, learned=False) is None
-    assert stopping.in_vain(stop, wall_s=39, learned=False) is None
-    assert stopping.in_vain(stop, wall_s=40, learned=True) is None
-    assert stopping.in_vain(stop, wall_s=40, learned=False) == (
+    assert stopping.in_vain(stop, wall_s=39, learned=False, joined=ROLES) is None
+    assert stopping.in_vain(stop, wall_s=40, learned=True, joined=ROLES) is None
+    assert stopping.in_vain(stop, wall_s=40, learned=False, joined=ROLES) == (
         "stop.wall_time of 40 s is over, and nothing was ever learned from"
     )

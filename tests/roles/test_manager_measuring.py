@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rlctl_agents.roles.learners import PAIRS
 from rlctl_agents.roles.leases import LEAVING_S
 from rlctl_agents.roles.measuring import JOIN_S, MEASURE_S, REST_S
 from rlctl_agents.roles.pace import EXPIRES_S
@@ -23,6 +25,7 @@ from tests.roles.world import (
     order_evaluation,
     play,
     ref,
+    spec,
     status,
 )
 
@@ -183,10 +186,15 @@ def test_a_short_run_waits_for_an_evaluator_that_is_still_starting(run: Run) -> 
 def test_a_run_without_an_evaluator_ends_without_and_says_so(run: Run) -> None:
     for role, number in NO_JUDGE:
         run.join(role, number)
-    run.after(JOIN_S, *NO_JUDGE)
     reach(run, published=50)
+    run.after(JOIN_S - 1, *NO_JUDGE)
+    assert run.manager.measuring.awaits
+    assert status(run)["stop"]["not_evaluated"] is None
+    run.after(1, *NO_JUDGE)
     assert not run.manager.measuring.awaits
-    assert why_not(run) == ["the last model, version 50, was not evaluated: no evaluator lives"]
+    said = "the last model, version 50, was not evaluated: no evaluator lives"
+    assert why_not(run) == [said]
+    assert status(run)["stop"]["not_evaluated"] == said
 
 
 def test_a_run_that_asks_for_no_evaluator_waits_for_none(tmp_path: Path) -> None:
@@ -199,14 +207,27 @@ def test_a_run_that_asks_for_no_evaluator_waits_for_none(tmp_path: Path) -> None
 
 def test_a_run_whose_evaluator_dies_at_the_end_ends_without_and_says_so(run: Run) -> None:
     everybody(run)
+    reach(run, published=50)
+    run.after(JOIN_S, *ALL)
+    assert run.report("evaluator", JUDGE).match is not None
+    run.after(EXPIRES_S + JOIN_S - 2, *NO_JUDGE)
+    assert run.manager.measuring.awaits
+    run.after(3, *NO_JUDGE)
+    assert not run.manager.measuring.awaits
+    assert kinds(run).count("not_evaluated") == 1
+
+
+def test_an_evaluator_that_is_killed_at_the_end_has_time_to_come_back(run: Run) -> None:
+    everybody(run)
     run.after(JOIN_S, *ALL)
     reach(run, published=50)
     assert run.report("evaluator", JUDGE).match is not None
-    run.after(EXPIRES_S - 1, *NO_JUDGE)
-    assert run.manager.measuring.awaits
-    run.after(2, *NO_JUDGE)
+    run.after(EXPIRES_S + JOIN_S / 2, *NO_JUDGE)
+    run.join("evaluator", 44)
+    assert play(run, run.report("evaluator", 44).match, 7.0, 9.0).ok
+    run.manager.turn()
     assert not run.manager.measuring.awaits
-    assert kinds(run).count("not_evaluated") == 1
+    assert why_not(run) == []
 
 
 def test_another_evaluator_takes_over_from_one_that_dies_at_the_end(run: Run) -> None:
@@ -245,8 +266,8 @@ def test_a_manager_asked_to_leave_meanwhile_goes_at_once(run: Run) -> None:
     reach(run, published=50)
     run.manager.leave()
     assert run.manager.over
-    assert run.manager.ending.how == "finish"
-    assert len(why_not(run)) == 1
+    assert run.manager.ending.how == "leave"
+    assert why_not(run) == [], "another manager measures it"
 
 
 def test_the_successor_of_a_manager_that_was_killed_meanwhile_measures_the_last_model(run: Run) -> None:
@@ -259,3 +280,109 @@ def test_the_successor_of_a_manager_that_was_killed_meanwhile_measures_the_last_
     assert play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0).ok
     run.manager.turn()
     assert not run.manager.measuring.awaits
+
+
+def test_a_run_asked_for_more_rows_while_its_last_model_is_measured_goes_on(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    last = run.report("evaluator", JUDGE).match
+    more = spec(stop={"rows": 9000}, evaluation={"episodes": 2, "every": 10})
+    assert run.manager.reload(more) == ["stop.rows: 5000 -> 9000"]
+    assert (run.manager.ending.step, run.manager.progress.met) == ("not", None)
+    assert not run.manager.measuring.awaits
+    assert run.learn(LEARNER, rows=5000, version=50).stop_rows == 9000
+    said = [event["text"] for event in run.manager.events.since(0)[0] if event["kind"] == "goes_on"]
+    assert said == ["the run goes on: 5000 rows >= 5000 is not enough any more"]
+    assert play(run, last, 7.0, 9.0).ok, "what was measured meanwhile counts"
+
+    run.learn(LEARNER, rows=9000, version=90, gauges=RESTS)
+    run.report("modelpool", POOL, model=ref(90))
+    run.manager.turn()
+    assert run.manager.progress.met == "9000 rows >= 9000"
+    assert play(run, run.report("evaluator", JUDGE).match, 1.0, 3.0).ok
+    run.manager.turn()
+    assert run.manager.ending.step == "saving"
+    assert not run.manager.measuring.awaits
+    assert why_not(run) == []
+
+
+def test_other_settings_that_are_met_all_the_same_do_not_hold_up_the_end(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    run.manager.reload(spec(stop={"rows": 4000}))
+    assert run.manager.measuring.awaits
+    assert run.manager.progress.met == "5000 rows >= 5000"
+
+
+def end_once_measured(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    commit(run, 1, rows=5000)
+    play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0)
+    run.manager.turn()
+    assert run.manager.ending.step == "telling"
+
+
+def stop_on_request(run: Run) -> None:
+    everybody(run)
+    run.manager.finish("stopped on request")
+
+
+def stop_what_is_measured_on_request(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    run.manager.finish("stopped on request")
+
+
+@pytest.mark.parametrize("end", [end_once_measured, stop_on_request, stop_what_is_measured_on_request])
+def test_more_that_is_asked_of_a_run_too_late_is_refused(run: Run, end: Callable[[Run], None]) -> None:
+    end(run)
+    with pytest.raises(ValueError, match="the run is ending; run the same command again when it has ended"):
+        run.manager.reload(spec(stop={"rows": 9000}))
+    assert run.manager.settings.stop.rows == 5000
+    assert run.manager.reload(run.manager.settings) == []
+
+
+def test_an_evaluation_of_a_version_that_the_modelpool_told_of_before_the_learner_has_its_rows(run: Run) -> None:
+    everybody(run)
+    match = order_evaluation(run, 7)
+    run.learn(LEARNER, rows=700, version=7)
+    assert play(run, match, 1.0, 1.0).ok
+    assert status(run)["evaluation"]["rows"] == 700
+
+
+def test_rows_of_a_version_are_those_that_the_learner_said_however_uneven_its_updates(run: Run) -> None:
+    everybody(run)
+    learners = run.manager.learners
+    for version, rows in ((1, 100), (2, 130), (4, 330), (9, 900)):
+        run.learn(LEARNER, rows=rows, version=version)
+    assert [learners.rows_at(ref(version)) for version in (0, 1, 2, 3, 4, 9)] == [0, 100, 130, 230, 330, 900]
+    assert commit(run, 1, rows=977).ok
+    assert learners.rows_at(ref(10)) == 977, "a generation says it too"
+    assert learners.rows_at(ref(12)) == 977 + 2 * 100
+    for version in range(11, 3 * PAIRS):
+        learners.know(ref(version), 100 * version)
+    assert learners.rows_at(ref(777)) == 77_700
+    assert learners.rows_at(ref(0)) == 0
+
+
+def test_rows_of_a_model_of_the_life_before_stay_known_when_its_learner_starts_again(run: Run) -> None:
+    everybody(run)
+    run.learn(LEARNER, rows=1000, version=15)
+    match = order_evaluation(run, 15)
+    assert commit(run, 1, rows=800).ok
+    run.join("learner", 22)
+    run.learn(22, rows=100, version=11, lineage=2, gauges={"resumed_generation": 1.0, "rows": 900.0})
+    assert play(run, match, 1.0, 1.0).ok
+    assert status(run)["evaluation"]["rows"] == 1000
+    assert run.manager.learners.rows_at(ref(10, 2)) == 800
+
+
+def test_while_the_last_model_is_measured_the_verdict_says_so_and_suggests_nothing(run: Run) -> None:
+    everybody(run)
+    reach(run, published=40)
+    said = status(run)["verdict"]
+    assert (said["kind"], said["text"], said["suggest"]) == ("ending", "ending: waiting for the last model", "")
+    run.report("modelpool", POOL, model=ref(50))
+    run.manager.turn()
+    assert status(run)["verdict"]["text"] == "ending: measuring the last model, version 50"

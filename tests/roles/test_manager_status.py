@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from rlctl_agents.roles.ending import TELL_S
 from rlctl_agents.roles.status import StatusBuilder, encode, scalars
 from rlctl_agents.types.control import Histogram
 from tests.roles.world import ACTOR, JUDGE, LEARNER, POOL, UID, Run, boot, everybody, ref, spec, status
@@ -77,7 +78,7 @@ def test_a_learner_that_stands_still_is_a_problem(run: Run) -> None:
     builder.build()
     run.after(40, ("learner", LEARNER), ("actor", ACTOR), ("modelpool", POOL))
     problems = builder.build()["problems"]
-    assert any("no update for 40 s although 1 actors run" in problem["text"] for problem in problems)
+    assert any("no update for 40 s although 1 actor runs" in problem["text"] for problem in problems)
 
 
 def joined(run: Run) -> dict[str, int]:
@@ -103,6 +104,29 @@ def test_the_status_says_of_everybody_whether_it_has_reported_to_the_present_man
     assert joined(run) == NOBODY, "their leases are of an earlier life"
 
 
+def test_a_learner_that_stands_still_because_of_a_slow_simulator_is_told_with_the_actors_logs(run: Run) -> None:
+    everybody(run)
+    builder = StatusBuilder(run.manager, cores=8)
+    run.report("actor", ACTOR, counters={"env_steps": 4.0, "env_seconds": 20.0})
+    run.learn(LEARNER, rows=100, version=1)
+    builder.build()
+    run.after(40, ("learner", LEARNER), ("actor", ACTOR), ("modelpool", POOL))
+    text = "no update for 40 s although 1 actor runs: the simulator takes 5 s for a step"
+    assert {"text": text, "next": "rlctl logs actor --run r"} in builder.build()["problems"]
+
+
+def test_at_the_very_end_the_verdict_is_that_of_the_training_again(run: Run) -> None:
+    everybody(run)
+    builder = StatusBuilder(run.manager, cores=8)
+    run.manager.finish("stopped on request")
+    assert builder.build()["verdict"]["text"] == "ending: saving the last generation"
+    run.manager.turn()
+    assert builder.build()["verdict"]["text"] == "ending: the processes stop"
+    run.after(TELL_S)
+    assert run.manager.over
+    assert builder.build(finished=True)["verdict"]["kind"] == "starting"
+
+
 def test_a_run_that_ends_shows_how_fast_it_was_and_that_nobody_learns_is_no_problem(run: Run) -> None:
     everybody(run)
     builder = StatusBuilder(run.manager, cores=8)
@@ -117,7 +141,8 @@ def test_a_run_that_ends_shows_how_fast_it_was_and_that_nobody_learns_is_no_prob
     run.after(40, ("learner", LEARNER), ("actor", ACTOR), ("modelpool", POOL), ("evaluator", JUDGE))
     assert run.manager.measuring.awaits
     after = builder.build()
-    assert {key: after[key] for key in ("verdict", "throughput", "lag")} == {
-        key: before[key] for key in ("verdict", "throughput", "lag")
-    }
+    assert (after["throughput"], after["lag"]) == (before["throughput"], before["lag"])
+    assert after["verdict"] == {
+        **before["verdict"], "kind": "ending", "text": "ending: waiting for the last model", "suggest": ""
+    }  # fmt: skip
     assert not any("no update" in problem["text"] for problem in after["problems"])

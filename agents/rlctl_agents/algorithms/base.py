@@ -64,7 +64,8 @@ class Algorithm(ABC):
     """The learner throws away experience once learned from, and actors wait rather than drop."""
 
     net: nn.Module
-    """Everything that the modelpool carries: the roles move it to a device and read its state dict."""
+    """Everything that the modelpool carries: the roles move it to a device and read its state dict. They put it into
+    eval mode once it is made, to act and to learn, so that learner and actors compute the same: leave it so."""
     noise_width: int
     """Uniform numbers in (0, 1) that one decision consumes."""
     max_grad_norm: float

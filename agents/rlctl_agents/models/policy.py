@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from rlctl.spec.schema import Network
 from rlctl_agents.models.core import Lstm
 from rlctl_agents.models.distributions import ActionDistribution, ActionSpaceError
-from rlctl_agents.models.torso import ModelError, Torso, make_torso, orthogonal
+from rlctl_agents.models.torso import ModelError, Torso, hold_still, make_torso, orthogonal
 from rlctl_agents.types.spaces import Spaces
 
 POLICY_GAIN = 0.01
@@ -17,6 +17,8 @@ POLICY_GAIN = 0.01
 
 class ActorCritic(nn.Module):
     """Policy and value. They share torso and memory, except that a plain mlp is cheap enough to have twice.
+
+    It is in eval mode and stays there, acting or learning: see `hold_still`.
 
     Args:
         seed: of the initial weights; the random state of the process stays as it is.
@@ -42,6 +44,7 @@ class ActorCritic(nn.Module):
             self.policy = orthogonal(nn.Linear(features, self.distribution.outputs), POLICY_GAIN)
             self.value = orthogonal(nn.Linear(features, 1), 1.0)
         self.log_std = nn.Parameter(torch.zeros(self.distribution.free)) if self.distribution.free else None
+        hold_still(self)
 
     def initial_state(self, streams: int) -> dict[str, Tensor]:
         """{} without memory, else `core.h` and `core.c` [streams, width]."""

@@ -241,7 +241,8 @@ def _images(space: Space, torso: str) -> Iterator[tuple[str, Pixels]]:
 def make_torso(space: Space, network: Network) -> nn.Module:
     """The torso that the spec names. It has an attribute `features` and maps observations [N, ...] to [N, features].
 
-    A class of the user's own is called with the observation space and `model.params`, and tried on zeros.
+    A class of the user's own is called with the observation space and `model.params`, and tried on zeros in eval mode.
+    It acts and learns in eval mode too: Dropout drops nothing, BatchNorm keeps its initial statistics.
 
     Raises:
         ModelError: it does not fit the observations, or the user's class is none or fails; its exception is the cause.
@@ -283,14 +284,28 @@ def make_torso(space: Space, network: Network) -> nn.Module:
     return torso
 
 
+def hold_still(net: nn.Module) -> None:
+    """Put a network into eval mode, in which it acts and learns: Dropout, BatchNorm and the like are fixed functions
+    then, so that the learner computes the very probabilities that the actor recorded.
+
+    torch's own recurrent layers without dropout stay in train mode: it changes nothing but that cuDNN, which refuses
+    to go backward through them in eval mode, does.
+    """
+    net.eval()
+    for module in net.modules():
+        if isinstance(module, nn.RNNBase) and module.dropout == 0:
+            module.train()
+
+
 def _on_zeros(torso: nn.Module, space: Space) -> Any:
-    """What a torso makes of one observation. It leaves the random state and the torso's training mode as they are."""
+    """What a torso makes of one observation, in eval mode: as it acts and as it learns (`hold_still`). The random state
+    and the torso's own mode stay as they are."""
     zeros = {}
     for name, leaf in leaves(space, "obs"):
         dtype, shape = leaf_array(leaf)
         zeros[name] = torch.zeros((1, *shape), dtype=getattr(torch, dtype))
     modes = {module: module.training for module in torso.modules()}
-    torso.eval()  # batch normalisation cannot train on one row, and must not count it
+    torso.eval()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         tried = torso(zeros)
     for module, training in modes.items():

@@ -6,6 +6,7 @@ import logging
 import time
 
 import numpy as np
+import torch
 
 from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.envs.base import Env
@@ -81,6 +82,7 @@ class Evaluator:
             self.env.close()
             self.env = make_env(self._process.spec, match.quota.episodes)
         env, seats = self.env, [(seat, ref) for seat, ref in sorted(match.seats.items())]
+        torch.manual_seed(match.seed)  # what a network draws does not depend on what was played before
         table = Table(env.spaces, env.envs, [[seat] for seat, _ in seats])
         players = [
             Player(self._networks[ref], slots, seed=match.seed, rows=NOISE_ROWS, greedy=match.quota.mode == "greedy")

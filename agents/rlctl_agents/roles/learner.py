@@ -23,7 +23,7 @@ from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.metrics import VERSIONS
 from rlctl_agents.roles.process import FAILED_GENERATION, RESTS, RESUMED, ROWS, Process, UserFault
 from rlctl_agents.roles.publisher import Publisher
-from rlctl_agents.roles.worker import make_algorithm, policy_names
+from rlctl_agents.roles.worker import make_algorithm, policy_names, seed_torch
 from rlctl_agents.types.control import Commit, Lease, Said
 from rlctl_agents.types.experience import Schema
 from rlctl_agents.types.spaces import Spaces
@@ -107,6 +107,7 @@ class Learner:
         spec = process.spec
         self._policy = policy_names(spec)[0]
         config = spec.policy(self._policy).algorithm
+        seed_torch(spec.seed, "learner", lease.index)  # what is resumed from replaces it
         algorithm = make_algorithm(spec, self._policy, lease.experience.spaces)
         schema = lease.experience.schema
         streams = streams_of(config.batch_rows, schema.segment_steps)
@@ -124,6 +125,7 @@ class Learner:
         self._saved_rows = self._learning.consumed_rows
         self._ordered = max((one.number for one in lease.generations), default=0)
         self._publish_every = 1 if spec.sync else config.publish_every_updates
+        self._reached = (self._learning.ref, self._learning.consumed_rows)  # replaced as a whole: reports read it
         self._published = -1  # newest version handed to the publisher
         self._first_version = self._learning.version
         self._most_ahead = most_ahead(config.max_lag_versions, self._publish_every)
@@ -171,7 +173,8 @@ class Learner:
         for reason, messages in dict(self._receiver.rejected).items():
             self._process.metrics.add(f"rejected.{reason}", messages - self._rejected.get(reason, 0))
             self._rejected[reason] = messages
-        return Snapshot(accounts=self._receiver.accounts, model=self._learning.ref)
+        model, rows = self._reached
+        return Snapshot(accounts=self._receiver.accounts, model=model, gauges={ROWS: float(rows)})
 
     def run(self) -> None:
         """Learn until the process is asked to stop."""
@@ -217,6 +220,7 @@ class Learner:
             self._say_whom_it_waits_for()
             return
         updated = self._learning.update(columns)
+        self._reached = (self._learning.ref, self._learning.consumed_rows)
         self._intake.give_back(columns, self._learning.ref)
         self._process.metrics.add("update_seconds", time.perf_counter() - taken)
         self._count(updated)
@@ -242,7 +246,7 @@ class Learner:
         if self._rests and not rested:
             log.info("learned from %d rows: no further update", rows)
         elif rested and not self._rests:
-            log.info("stop.rows was raised: learning goes on")
+            log.info("stop conditions have changed: learning goes on")
             self._starved_since = time.monotonic()
         return self._rests
 

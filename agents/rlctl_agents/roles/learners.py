@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
 from rlctl_agents.roles.manifests import Manifests
@@ -9,6 +10,11 @@ from rlctl_agents.roles.process import RESUMED, ROWS
 from rlctl_agents.roles.progress import Progress, Resumed
 from rlctl_agents.types.control import Generation, Report
 from rlctl_agents.types.experience import ModelRef
+
+PAIRS = 512
+"""Versions of a lineage whose rows are remembered; every second one goes when there are more."""
+LINEAGES = 8
+"""Whose versions are remembered."""
 
 
 class Learners:
@@ -36,6 +42,10 @@ class Learners:
         self._since: dict[str, float] = {}  # boot -> when its first update was seen
         self._newest: dict[str, Report] = {}  # policy -> of its learner
         self._said: set[str] = set()  # boots whose beginning is known
+        self._pairs: dict[tuple[str, int], dict[int, int]] = {}  # policy, lineage -> version -> rows, ascending
+        for policy in populations:
+            for one in reversed(manifests.of(policy)):
+                self.know(one.ref, one.rows)
 
     def policy_of(self, index: int) -> str:
         """What learner `index` trains."""
@@ -44,6 +54,26 @@ class Learners:
     def rows(self, policy: str) -> int:
         """That its weights were learned from."""
         return self._progress.rows.get(policy, 0)
+
+    def sure_rows(self, policy: str) -> int:
+        """The same of weights that exist: what its learner has told this manager, or what a generation holds. Progress
+        that an older manager stored is no proof: the learner may have died with it.
+        """
+        if policy in self._newest:
+            return self.rows(policy)
+        return min(self.rows(policy), self.saved_rows(policy))
+
+    def saved_rows(self, policy: str) -> int:
+        """Of the newest generation that can be used; 0: there is none."""
+        newest = next(iter(self.usable(policy)), None)
+        return newest.rows if newest is not None else 0
+
+    def stands(self, ref: ModelRef) -> bool:
+        """A model, or what was made of it, is still there: its learner lives on, or a generation holds it."""
+        newest = self._newest.get(ref.policy)
+        if newest is not None and newest.model is not None and newest.model.lineage == ref.lineage:
+            return True
+        return any(one.ref.lineage == ref.lineage and one.ref.version >= ref.version for one in self.usable(ref.policy))
 
     def join(self, boot: str, generations: Sequence[Generation]) -> None:
         """A new learner was given its generations, newest first."""
@@ -58,6 +88,10 @@ class Learners:
         before = base.rows if base is not None else 0
         self._progress.rows[policy] = int(report.gauges.get(ROWS, before + consumed))
         self._newest[policy] = report
+        if report.model is not None:
+            if base is None and RESUMED not in report.gauges:
+                self.know(ModelRef(policy, report.model.lineage, 0), 0)
+            self.know(report.model, self.rows(policy))
         if consumed > 0:
             self._progress.started = True
             self._since.setdefault(report.boot, self._clock())
@@ -67,6 +101,8 @@ class Learners:
         number = int(report.gauges.get(RESUMED, base.number))
         found = next((one for one in self._manifests.of(policy) if one.number == number), base)
         version, rows = found.ref.version, found.rows
+        if report.model is not None:
+            self.know(ModelRef(policy, report.model.lineage, version), rows)
         passed = {one.number for one in offered if one.number > number}
         self._progress.unusable = sorted({*self.unusable(), *passed} - {number})
         text = f"learner {index} went on from generation {number}: version {version}, {rows} rows"
@@ -93,15 +129,38 @@ class Learners:
         kept = {one.number for policy in self._members for one in self._manifests.of(policy)}
         return [number for number in self._progress.unusable if number in kept]
 
-    def rows_at(self, ref: ModelRef | None) -> int:
-        """What a version was learned from: every update since then took the same number of rows."""
-        if ref is None:
-            return 0
-        newest, rows = self._newest.get(ref.policy), self.rows(ref.policy)
-        if newest is None or newest.model is None or newest.model.lineage != ref.lineage:
-            return rows
-        rows_each = newest.counters.get("consumed_rows", 0.0) / max(newest.counters.get("updates", 0.0), 1.0)
-        return max(rows - round((newest.model.version - ref.version) * rows_each), 0)
+    def know(self, ref: ModelRef, rows: int) -> None:
+        """Somebody who knows it exactly says what a version was learned from."""
+        pairs = self._pairs.setdefault((ref.policy, ref.lineage), {})
+        ascending = not pairs or ref.version > next(reversed(pairs))
+        pairs[ref.version] = rows
+        if len(pairs) > PAIRS:
+            pairs = dict([*pairs.items()][:-1:2] + [*pairs.items()][-1:])
+        self._pairs[ref.policy, ref.lineage] = pairs if ascending else dict(sorted(pairs.items()))
+        while len(self._pairs) > LINEAGES:
+            del self._pairs[min(self._pairs, key=lambda one: one[1])]
+
+    def rows_at(self, ref: ModelRef) -> int:
+        """What a version was learned from: as it was said, or between what was said of the versions around it.
+
+        Example:
+            Version 10 was learned from 1000 rows, version 20 from 1900: version 12 counts as 1180.
+        """
+        pairs = self._pairs.get((ref.policy, ref.lineage), {})
+        if ref.version in pairs:
+            return pairs[ref.version]
+        versions = [*pairs]
+        at = bisect_left(versions, ref.version)
+        if 0 < at < len(versions):
+            (before, fewer), (after, more) = ((one, pairs[one]) for one in versions[at - 1 : at + 1])
+            return fewer + round((more - fewer) * (ref.version - before) / (after - before))
+        if not versions:
+            return self.rows(ref.policy)
+        # newer than what was heard of, or made before this manager began: as many rows an update as lately
+        known, newest = versions[min(at, len(versions) - 1)], self._newest.get(ref.policy)
+        counters = newest.counters if newest is not None else {}
+        rows_each = counters.get("consumed_rows", 0.0) / max(counters.get("updates", 0.0), 1.0)
+        return max(pairs[known] + round((ref.version - known) * rows_each), 0)
 
     def bury(self, boot: str) -> None:
         """It never comes back."""

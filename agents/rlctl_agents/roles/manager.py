@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from rlctl_agents.roles.process import Process, RunFile, UserFault, parse_spec
 from rlctl_agents.roles.progress import Damaged
 from rlctl_agents.roles.tensorboard import CurveWriter
 from rlctl_agents.roles.terms import standing_term
+from rlctl_agents.roles.volume import patiently
 from rlctl_agents.types.control import Commit, EvalResult, Hello, Lease, Orders, Report, Said, to_plain
 from rlctl_agents.wire.rpc import RpcServer
 from rlctl_agents.wire.sockets import Wire
@@ -48,7 +50,8 @@ def main(process: Process) -> None:
     """Manage until the run is finished, or until asked to leave.
 
     Raises:
-        UserFault: the command line or live.json is not usable, or the time is over in vain.
+        UserFault: the command line or live.json is not usable, the time is over in vain, the volume takes nothing, or
+            the last model was not saved.
         Fenced: another manager has taken over.
     """
     arguments = process.arguments
@@ -57,16 +60,18 @@ def main(process: Process) -> None:
     layout = Layout(arguments.volume)
     layout.make()
     with ExitStack() as stack:
+        make = partial(
+            Overseer,
+            run=process.run,
+            uid=process.uid,
+            boot=process.boot,
+            settings=settings(arguments.run_file, arguments.live),
+            layout=layout,
+            addresses=Addresses(arguments.addresses, time.monotonic),
+            clock=Clock(time.monotonic, time.time),
+        )
         try:
-            overseer = Overseer(
-                run=process.run,
-                uid=process.uid,
-                boot=process.boot,
-                settings=settings(arguments.run_file, arguments.live),
-                layout=layout,
-                addresses=Addresses(arguments.addresses, time.monotonic),
-                clock=Clock(time.monotonic, time.time),
-            )
+            overseer = patiently(make, stop=process.stop, beat=process.pulse.beat)
         except (Damaged, ValueError) as fault:
             raise UserFault(str(fault)) from fault
         control = ControlApi(arguments.control, overseer.events, overseer.members.lines)
@@ -75,7 +80,8 @@ def main(process: Process) -> None:
         stack.callback(wire.close)
         server = RpcServer(wire, arguments.manager, process.boot, handlers(overseer))
         stack.callback(server.close)
-        curves = CurveWriter(layout.results / "tensorboard", overseer.term)
+        draw = partial(CurveWriter, layout.results / "tensorboard", overseer.term)
+        curves = patiently(draw, stop=process.stop, beat=process.pulse.beat)
         stack.callback(curves.close)
         desk = Desk(process, overseer, control, curves)
         process.page = desk.metrics_text
@@ -192,16 +198,43 @@ class Desk:
             overseer.store()
 
     def end(self) -> None:
-        """The last words: everything is stored, and that the run is finished, if it is."""
+        """The last words: everything is stored, and that the run is finished, if it is.
+
+        Raises:
+            UserFault: it could have been finished, but the last model was not saved, or the volume takes nothing.
+        """
         overseer = self._overseer
-        finished = overseer.progress.met is not None and overseer.ending.how == "finish"
+        done = overseer.progress.met is not None and overseer.ending.how == "finish"
+        unsaved = overseer.unsaved if done else ""
+        if unsaved:
+            overseer.events.add("not_saved", unsaved)
+        finished = done and not unsaved
         self._publish(finished=finished)
         self._draw_curves()
+        try:
+            if finished:
+                self._patiently(overseer.store_at_last)
+            else:
+                overseer.store_at_last()
+        except OSError:
+            log.error("%s", overseer.disk)
         self._write_status()
-        overseer.store()
+        if unsaved:
+            why = f" ({overseer.disk})" if overseer.disk else ""
+            raise UserFault(unsaved + why)
         if finished:
             end = {"at": _rfc3339(overseer.clock.unix()), "met": overseer.progress.met, "term": overseer.term}
-            replace_file(self._layout.run / "finished.json", json.dumps(end).encode() + b"\n", durable=True)
+            self._patiently(partial(overseer.store_end, json.dumps(end).encode() + b"\n"))
+            self._publish(finished=True)
+            self._write_status()
+
+    def _patiently(self, act: Callable[[], None]) -> None:
+        def waiting() -> None:
+            self._publish(finished=False)  # with the problem
+            self._write_status()
+
+        process, clock = self._process, self._overseer.clock.monotonic
+        patiently(act, stop=process.stop, beat=process.pulse.beat, clock=clock, waiting=waiting)
 
     def metrics_text(self) -> str:
         """The page /metrics: all roles together. From any thread."""

@@ -47,7 +47,6 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 class _Open(msgspec.Struct):
     match: Match
-    rows: int
     loaded: bool
     steps: float  # that the evaluator had counted when it was last seen to move
     moved: float  # when that was
@@ -72,6 +71,11 @@ class Evaluations:
         self._started: float | None = None
         self._open: dict[str, _Open] = {}  # boot of the evaluator -> what it plays
 
+    @property
+    def plays(self) -> bool:
+        """Some evaluator has the weights of its match."""
+        return any(one.loaded for one in self._open.values())
+
     def hear(self, boot: str, model: ModelRef | None, steps: float) -> None:
         """A report of an evaluator. What it cannot load, because the modelpool has gone on, or does not play, is taken
         from it.
@@ -91,14 +95,13 @@ class Evaluations:
             self.drop(boot)
 
     def order(
-        self, boot: str, ref: ModelRef | None, *, seats: int, rows: int, episodes: int, every_s: float, mode: str
+        self, boot: str, ref: ModelRef | None, *, seats: int, episodes: int, every_s: float, mode: str
     ) -> Match | None:
         """What this evaluator has to play: what it was given before, or something new if that is due.
 
         Args:
             ref: newest model that the modelpool holds.
             seats: of the environment, all of which it plays.
-            rows: that it was learned from.
             episodes, every_s, mode: of a new quota.
         """
         if boot in self._open:
@@ -117,11 +120,15 @@ class Evaluations:
             seed=_seed(self._seed, ref),
             quota=Quota(episodes, "sample" if mode == "sample" else "greedy"),
         )
-        self._open[boot] = _Open(match, rows, loaded=False, steps=0.0, moved=now)
+        self._open[boot] = _Open(match, loaded=False, steps=0.0, moved=now)
         return match
 
-    def finish(self, result: EvalResult, *, wall_s: float, unix: float) -> Evaluation:
+    def finish(self, result: EvalResult, *, rows: int, wall_s: float, unix: float) -> Evaluation:
         """An evaluator has played its quota.
+
+        Args:
+            rows: that the weights were learned from, as far as is known by now.
+            wall_s, unix: the time.
 
         Raises:
             ValueError: nobody's quota, not all of it, another model's, or not numbers.
@@ -151,7 +158,7 @@ class Evaluations:
             episodes=len(result.returns),
             mode=result.mode,
             ref=result.ref,
-            rows=mine.rows,
+            rows=rows,
             wall_s=wall_s,
             seconds=result.seconds,
             time=unix,

@@ -14,7 +14,8 @@ from rlctl_agents.types.control import EvalResult, Match, Report, to_plain
 from rlctl_agents.types.experience import ModelRef
 
 JOIN_S = 30.0
-"""So long after the start of a manager an evaluator may still be starting; later, a run without one has none."""
+"""So long after a run has done what was asked, or has lost its last evaluator since, one may still be starting; later,
+it has none."""
 REST_S = 15.0
 """Longest wait for the learner to rest and for its last weights to reach every modelpool; then what they hold is it."""
 MEASURE_S = 600.0
@@ -44,16 +45,26 @@ class Measuring:
         self._progress, self._learners, self._events, self._clock = progress, learners, events, clock
         self._evaluations = Evaluations(seed, clock.monotonic, match=progress.match + MATCHES_APART)
         self._stored = JsonLines(results / "evaluations.jsonl")
-        self._began = clock.monotonic()
+        self._lived = clock.monotonic()  # when an evaluator was last alive, or first waited for
+        self._held = self._lived  # when somebody last had the last model for one, or played it
         self._finished: float | None = None  # when the last evaluation began to be waited for
         self._last: ModelRef | None = None  # what it is about, once that is known
         self.awaits = False
         """The run may not end yet."""
+        self.not_evaluated: str | None = None
+        """Why there is no evaluation of the last model, in words."""
 
     @property
     def rests(self) -> bool:
         """Learners make no update any more: what is measured last is what is saved last."""
         return self._finished is not None
+
+    @property
+    def text(self) -> str:
+        """What is waited for."""
+        if self._last is None:
+            return "waiting for the last model"
+        return f"measuring the last model, version {self._last.version}"
 
     @property
     def failure(self) -> str:
@@ -71,8 +82,8 @@ class Measuring:
         self._evaluations.hear(report.boot, report.model, report.counters.get("agent_steps", 0.0))
         model = self._last if self.rests else published
         match = self._evaluations.order(
-            report.boot, model, seats=seats, rows=self._learners.rows_at(model),
-            episodes=wanted.episodes, every_s=0.0 if self.rests else wanted.every, mode=wanted.mode,
+            report.boot, model, seats=seats, episodes=wanted.episodes,
+            every_s=0.0 if self.rests else wanted.every, mode=wanted.mode,
         )  # fmt: skip
         self._progress.match = self._evaluations.match
         return match
@@ -86,7 +97,9 @@ class Measuring:
         Raises:
             ValueError: it does not count, and why.
         """
-        done = self._evaluations.finish(result, wall_s=wall_s, unix=self._clock.unix())
+        # not when it was ordered: a modelpool may have told of the version before its learner did
+        rows = self._learners.rows_at(result.ref)
+        done = self._evaluations.finish(result, rows=rows, wall_s=wall_s, unix=self._clock.unix())
         self._progress.measured(done)
         self._stored.append({**to_plain(done), "returns": result.returns, "lengths": result.lengths})
         self._events.add(
@@ -104,8 +117,13 @@ class Measuring:
         """The run has done what was asked, and its last model is to be measured before it ends."""
         if self._finished is None:
             self._finished, self.awaits = self._clock.monotonic(), True
+            self._lived = self._held = self._finished
 
-    def turn(self, published: ModelRef | None, *, final: bool, evaluators: int, expected: int) -> None:
+    def cancel(self) -> None:
+        """More is asked of the run than before: learners learn again, and its last model is still to come."""
+        self._finished, self._last, self.awaits, self.not_evaluated = None, None, False, None
+
+    def turn(self, published: ModelRef | None, *, final: bool, evaluators: int, expected: int, modelpools: int) -> None:
         """The last evaluation goes on as far as possible.
 
         Args:
@@ -113,19 +131,26 @@ class Measuring:
             final: the learner will not make a newer one.
             evaluators: that live.
             expected: that the spec asks for.
+            modelpools: that live; without one, no evaluator gets the last model.
         """
         if self._finished is None or not self.awaits:
             return
         now = self._clock.monotonic()
         waited_s = now - self._finished
+        if evaluators:
+            self._lived = now
+        if modelpools or (self._last is not None and self._evaluations.plays):
+            self._held = now
         if self._last is None and published is not None and (final or waited_s >= REST_S):
             self._last = published
             self._evaluations.only(published)
         newest = self._progress.evaluation
         if self._last is not None and newest is not None and not newer(self._last, newest.ref):
             self.awaits = False
-        elif evaluators == 0 and (expected == 0 or now - self._began >= JOIN_S):
+        elif evaluators == 0 and (expected == 0 or now - self._lived >= JOIN_S):
             self.give_up("no evaluator lives")
+        elif now - self._held >= JOIN_S:
+            self.give_up(f"no modelpool has been heard for {JOIN_S:.0f} s, and evaluators get models from nobody else")
         elif waited_s >= MEASURE_S:
             self.give_up(f"no evaluator was done within {MEASURE_S:.0f} s; fewer evaluation.episodes take less")
 
@@ -134,4 +159,5 @@ class Measuring:
         if self.awaits:
             self.awaits = False
             what = "the last model" if self._last is None else f"the last model, version {self._last.version},"
-            self._events.add("not_evaluated", f"{what} was not evaluated: {why}")
+            self.not_evaluated = f"{what} was not evaluated: {why}"
+            self._events.add("not_evaluated", self.not_evaluated)

@@ -35,6 +35,7 @@ class Snapshot(NamedTuple):
     pending: int = 0
     accounts: dict[str, Account] = {}
     model: ModelRef | None = None
+    gauges: dict[str, float] = {}  # that belong to the model; they replace those of the metrics
 
 
 class Member:
@@ -162,7 +163,7 @@ class Member:
             boot=process.boot,
             term=self.term,
             counters=metrics.counters,
-            gauges=metrics.gauges,
+            gauges={**metrics.gauges, **snapshot.gauges},
             histograms=metrics.histograms,
             sent=snapshot.sent,
             pending=snapshot.pending,

@@ -10,10 +10,13 @@ from rlctl_agents.roles import ledger, pace
 from rlctl_agents.roles.events import Lines
 from rlctl_agents.roles.lag import LagWindow
 from rlctl_agents.roles.leases import Leases
+from rlctl_agents.roles.matches import held_by_all
+from rlctl_agents.roles.process import RESTS
 from rlctl_agents.roles.progress import Books
 from rlctl_agents.roles.rates import Rates
 from rlctl_agents.roles.totals import Totals
 from rlctl_agents.types.control import Report
+from rlctl_agents.types.experience import ModelRef
 
 
 class Members:
@@ -40,6 +43,17 @@ class Members:
     def reports(self, role: str) -> list[Report | None]:
         """The newest of everybody who holds a lease, by index; None: this manager has not heard of it yet."""
         return [self.seen.get(one.boot) for one in self.leases.live(role)]
+
+    @property
+    def published(self) -> ModelRef | None:
+        """Newest model that every modelpool holds."""
+        return held_by_all(self.reports("modelpool"))
+
+    @property
+    def rested(self) -> bool:
+        """Nothing newer will be published: the learner rests and the modelpools hold its weights, or nobody learns."""
+        learners, published = self.reports("learner"), self.published
+        return all(one is not None and one.gauges.get(RESTS, 0.0) > 0 and one.model == published for one in learners)
 
     def take(self, report: Report) -> None:
         """What a process says of itself."""

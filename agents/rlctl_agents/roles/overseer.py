@@ -12,14 +12,15 @@ from rlctl_agents.roles.agreement import Agreement, require_ours
 from rlctl_agents.roles.checkpoints import Checkpoints
 from rlctl_agents.roles.ending import Ending
 from rlctl_agents.roles.events import Events
+from rlctl_agents.roles.goal import Goal
 from rlctl_agents.roles.learners import Learners
 from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.manifests import Manifests
-from rlctl_agents.roles.matches import held_by_all, training
+from rlctl_agents.roles.matches import training
 from rlctl_agents.roles.measuring import Measuring
 from rlctl_agents.roles.members import Members
 from rlctl_agents.roles.pace import Clock
-from rlctl_agents.roles.process import FAILED_GENERATION, RESTS, STOPPING, UserFault
+from rlctl_agents.roles.process import FAILED_GENERATION, STOPPING, UserFault
 from rlctl_agents.roles.progress import Shelf, load_books
 from rlctl_agents.roles.terms import next_term, standing_term
 from rlctl_agents.types.control import (
@@ -33,7 +34,6 @@ from rlctl_agents.types.control import (
     Report,
     Said,
 )
-from rlctl_agents.types.experience import ModelRef
 
 SPEAKS_REPORTS = 2.5
 """Who was heard within so many times the time between reports still runs."""
@@ -84,6 +84,8 @@ class Overseer:
         self.refusal = ("", -1e9)  # newest refused hello, and when
         self.curve: list[tuple[int, float | None]] = []  # not yet drawn: rows, mean of an evaluation or None: went back
         self._told: set[str] = set()
+        self._goal = Goal(self.policies, self.progress, self.learners)
+        self._joined: set[str] = set()  # roles
         self.events.add("start", f"manager started, term {self.term}", term=self.term)
         if self.lost:
             self.events.add("lost", self.lost)
@@ -175,6 +177,7 @@ class Overseer:
             text = f"generation {generation.number} refused: {fault}"
             self.events.add("refused", text, number=generation.number)
             return Said(False, str(fault))
+        self.learners.know(generation.ref, generation.rows)
         self.events.add(
             "checkpoint",
             f"generation {generation.number} committed: version {generation.ref.version}, {generation.rows} rows",
@@ -184,11 +187,23 @@ class Overseer:
         return Said(True)
 
     def reload(self, settings: Spec) -> list[str]:
-        """Other values of what applies live; the changes in words."""
+        """Other values of what applies live; the changes in words.
+
+        A run that has done what was asked, and now is asked for more, goes on as long as nobody was told to stop.
+
+        Raises:
+            ValueError: it is too late for that.
+        """
         changes = stopping.changes(self.settings, settings)
+        other = settings.stop != self.settings.stop
+        goes_on = other and self.ending.how == "finish" and self._goal.met(settings.stop, self.wall_s) is None
+        if goes_on and not (self._goal.judged and self.ending.step == "saving"):
+            raise ValueError("the run is ending; run the same command again when it has ended")
         self.settings = settings
         if changes:
             self.events.add("reload", f"settings changed: {', '.join(changes)}", changes=changes)
+        if goes_on:
+            self._go_on(f"{self.progress.met} is not enough any more")
         return changes
 
     def order_checkpoint(self) -> int:
@@ -203,6 +218,7 @@ class Overseer:
         Args:
             measure: evaluate the last model before. Told to finish once more, the run does not wait for that.
         """
+        self._goal.forget()
         if self.progress.met is None:
             self.progress.met = why
             self.events.add("stop", f"the run is finished: {why}")
@@ -213,8 +229,12 @@ class Overseer:
         self._end("finish")
 
     def leave(self) -> None:
-        """End this manager only; the run is not finished by it."""
-        self.measuring.give_up("the manager was asked to leave")
+        """End this manager only; the run is not finished by it, unless everybody was told already that it is."""
+        if self.ending.how == "finish" and self.ending.step == "saving":
+            self.progress.met = None
+            self._goal.forget()
+            self.measuring.cancel()  # another manager makes up for it
+            self.events.add("left", "the run is not finished: the manager was asked to leave before that")
         self._end("leave")
 
     # as time passes
@@ -236,20 +256,24 @@ class Overseer:
                     self.checkpoints.order(policy)
                     self._store_progress()
             self._judge()
+        elif self.ending.step == "saving" and self.ending.how == "finish":
+            self._require_weights()
         if self.measuring.awaits:
             self.measuring.turn(
-                self._published,
-                final=self._rested,
+                self.members.published,
+                final=self.members.rested,
                 evaluators=len(leases.live("evaluator")),
                 expected=self.settings.roles.evaluator.replicas,
+                modelpools=len(leases.live("modelpool")),
             )
         if self.measuring.awaits:
+            self.ending.hold(now)
             return  # the last generation is saved meanwhile
         within_s = SPEAKS_REPORTS * self.report_every_s
         speaking = [one for one in live if now - one.heard < within_s]
         self.ending.turn(
             now,
-            saved=not any(map(self._wanted, speaking)),
+            saved=not any(map(self._wanted, speaking)) and (self.ending.how == "leave" or not self.unsaved),
             everybody_gone=all(
                 one.boot in self._told and one.leaving and now - one.heard >= pace.REPORT_EVERY_S for one in speaking
             ),
@@ -259,6 +283,30 @@ class Overseer:
         """Keep everything for the next manager."""
         self._store_progress()
         self._shelf.save_books(self.members.store())
+
+    def store_at_last(self) -> None:
+        """The same; nobody tries again a few seconds later.
+
+        Raises:
+            OSError: the volume refuses.
+        """
+        self.store()
+        self._shelf.require_stored()
+
+    def store_end(self, end: bytes) -> None:
+        """Say on the volume that the run is finished.
+
+        Raises:
+            OSError: the volume refuses.
+        """
+        path = self.layout.run / "finished.json"
+        self._shelf.save(path, end, durable=True)
+        self._shelf.require_stored(path)
+
+    @property
+    def unsaved(self) -> str:
+        """Which last models no generation holds, in words; "" when all are saved."""
+        return self._goal.in_words(self._goal.unsaved(rests=self.measuring.rests))
 
     # for whoever watches
 
@@ -270,16 +318,38 @@ class Overseer:
     # inside
 
     def _judge(self) -> None:
-        stop, progress, wall_s = self.settings.stop, self.progress, self.wall_s
-        met = stopping.met(
-            stop, evaluation=progress.evaluation, rows=self.rows, wall_s=wall_s, learned=progress.started
-        )
+        stop, started, wall_s = self.settings.stop, self.progress.started, self.wall_s
+        met = self._goal.met(stop, wall_s)
         if met is not None:
             self.finish(met.why, measure=met.condition != "eval_return")
-        elif (fault := stopping.in_vain(stop, wall_s=wall_s, learned=progress.started)) is not None:
+            self._goal.reached(met)
+        elif (fault := stopping.in_vain(stop, wall_s=wall_s, learned=started, joined=self._joined)) is not None:
             self._wall_before_s -= wall_s  # the next up has all its time again
+            self.events.add("failed", fault)
             self.store()
             raise UserFault(fault)
+
+    def _require_weights(self) -> None:
+        """A run that ends has the weights that it ends for: a learner that was killed meanwhile, and came back with an
+        older generation, learns what was lost again. What is not saved is ordered.
+        """
+        if self._goal.lost(self.settings.stop):
+            self._go_on(f"{self.progress.met}, but those weights are lost; {self._goal.rows} rows are left")
+            return
+        for policy in self._goal.unsaved(rests=self.measuring.rests):
+            learns = any(self.learners.policy_of(one.index) == policy for one in self.members.leases.live("learner"))
+            if learns and not self.checkpoints.wanted(policy):
+                self.checkpoints.order(policy)
+                self._store_progress()
+
+    def _go_on(self, why: str) -> None:
+        """The run does not end after all."""
+        self.progress.met = None
+        self._goal.forget()
+        self.measuring.cancel()
+        self.ending.cancel()
+        self._store_progress()
+        self.events.add("goes_on", f"the run goes on: {why}")
 
     def _lease(self, hello: Hello) -> Lease:
         leases = self.members.leases
@@ -292,6 +362,7 @@ class Overseer:
             self.events.add("experience", f"{hello.role} says what the environment looks like", role=hello.role)
         grant = leases.grant(hello.role, hello.boot, hello.prefer)
         role, index = grant.holder.role, grant.holder.index
+        self._joined.add(role)
         if grant.replaced is not None:
             self._gone(grant.replaced, f"{role} {index} was replaced by a new process")
         if grant.new:
@@ -346,20 +417,7 @@ class Overseer:
         plays = self.ending.step == "not" or self.measuring.awaits
         if holder.role != "evaluator" or report is None or not seats or not plays:
             return None
-        return self.measuring.match(report, self._published, seats, self.settings.evaluation)
-
-    @property
-    def _published(self) -> ModelRef | None:
-        """Newest model that every modelpool holds."""
-        return held_by_all(self.members.reports("modelpool"))
-
-    @property
-    def _rested(self) -> bool:
-        """Nothing newer will be published: the learner rests and the modelpools hold its weights, or nobody learns."""
-        learners = self.members.reports("learner")
-        return all(
-            one is not None and one.gauges.get(RESTS, 0.0) > 0 and one.model == self._published for one in learners
-        )
+        return self.measuring.match(report, self.members.published, seats, self.settings.evaluation)
 
     def _expire(self) -> None:
         for holder in self.members.leases.expire():
@@ -376,6 +434,7 @@ class Overseer:
 
     def _end(self, how: Literal["finish", "leave"]) -> None:
         if self.ending.step == "not":
+            self._goal.claim()
             learners = {self.learners.policy_of(one.index) for one in self.members.leases.live("learner")}
             for policy in learners:
                 if self.checkpoints.worth_saving(policy, self.learners.rows(policy)):

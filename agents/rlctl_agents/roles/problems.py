@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 SILENT_S = 8.0
 NO_UPDATE_S = 30.0
 NOBODY_S = 60.0
+SLOW_STEP_S = 0.1
+"""A simulator that takes so long for a step is what a learner without data waits for."""
 STALE_SHARE = 0.1
 LATE_GENERATION_S = 60.0
 LOST_S = 600.0
@@ -24,6 +26,7 @@ class Facts:
     silent: Mapping[str, float] = field(default_factory=dict)  # "actor/3" -> seconds since its last report
     live: Mapping[str, int] = field(default_factory=dict)  # role -> how many hold a lease
     idle_s: float = 0.0  # since the last update
+    env_step_s: float = 0.0  # that one step of one environment takes, in the slowest actor; 0: not known
     started: bool = False  # something was learned
     nonfinite: float = 0.0  # updates left out since the learner's start
     ledger_faults: Iterable[str] = ()
@@ -34,6 +37,7 @@ class Facts:
     unusable: Iterable[int] = ()  # generations that a learner passed over
     lost: str = ""  # why the manager began from older progress than was stored
     disk: str = ""  # why something could not be stored
+    unsaved: str = ""  # the run ends, and no generation holds its last model
     refused: str = ""  # newest refused hello, if it was lately
     broken: tuple[str, str] | None = None  # lock-step: how, and the process
     endless_steps: float = 0.0  # of an evaluator, in each environment, without any episode's end
@@ -55,6 +59,8 @@ def find(facts: Facts, run: str) -> list[dict[str, str]]:
 def _disk(facts: Facts) -> Iterable[tuple[str, str]]:
     if facts.disk:
         yield facts.disk, "df -h"
+    if facts.unsaved:
+        yield facts.unsaved, "rlctl logs learner"
     for name in facts.damaged:
         yield f"{name} is damaged; older generations are used", "rlctl logs manager --level ERROR"
     for number in facts.unusable:
@@ -90,7 +96,12 @@ def _learning(facts: Facts) -> Iterable[tuple[str, str]]:
     working = facts.live.get("learner", 0) > 0 and facts.live.get("actor", 0) > 0
     if working and facts.idle_s >= NO_UPDATE_S:
         since = "no update for" if facts.started else "nothing was learned in"
-        yield f"{since} {facts.idle_s:.0f} s although {facts.live['actor']} actors run", "rlctl logs learner"
+        actors = facts.live["actor"]
+        text = f"{since} {facts.idle_s:.0f} s although {actors} actor{'s run' if actors > 1 else ' runs'}"
+        if facts.env_step_s >= SLOW_STEP_S:
+            yield f"{text}: the simulator takes {facts.env_step_s:.3g} s for a step", "rlctl logs actor"
+        else:
+            yield text, "rlctl logs learner"
     if facts.broken is not None:
         yield facts.broken[0], f"rlctl logs {facts.broken[1]}"
     if facts.endless_steps > ENDLESS_STEPS:

@@ -12,6 +12,7 @@ from rlctl_agents.roles import leases, ledger, totals
 from rlctl_agents.roles.files import read_file, replace_file
 from rlctl_agents.roles.matches import TRAINING, Evaluation
 from rlctl_agents.roles.terms import APART
+from rlctl_agents.roles.volume import refusal
 from rlctl_agents.types.control import Generation
 
 FORMAT = 1
@@ -193,29 +194,49 @@ class Shelf:
         self.progress, self._newest, self.lost = load_progress(folder)
         if self.lost:
             log.error("%s", self.lost)
-        self.failure = ""
+        self._errors: dict[Path, OSError] = {}  # of what is not stored as it is now
+
+    @property
+    def failure(self) -> str:
         """Why the newest was not stored."""
+        for path, error in self._errors.items():
+            return refusal(error, path) or f"cannot store {path}: {error.strerror}"
+        return ""
+
+    def require_stored(self, *paths: Path) -> None:
+        """Nothing if these files are stored as they are now.
+
+        Args:
+            paths: none: all that were tried.
+
+        Raises:
+            OSError: why one is not; it names the file.
+        """
+        for path, error in self._errors.items():
+            if not paths or path in paths:
+                raise OSError(error.errno, error.strerror, str(path)) from error
 
     def save_progress(self) -> bool:
         """Store the progress, durably, and keep the one before it; says whether it could."""
         data = msgspec.json.encode(self.progress)
         # a torn newest never takes the place of the one that helped
-        if self._newest is not None and not self._save(PREVIOUS, self._newest, durable=True):
+        if self._newest is not None and not self.save(self._folder / PREVIOUS, self._newest, durable=True):
             return False
-        if not self._save(NEWEST, data, durable=True):
+        if not self.save(self._folder / NEWEST, data, durable=True):
             return False
         self._newest = data
         return True
 
     def save_books(self, books: Books) -> bool:
         """Store the books; says whether it could."""
-        return self._save("ledger.json", msgspec.json.encode(books), durable=False)
+        return self.save(self._folder / "ledger.json", msgspec.json.encode(books), durable=False)
 
-    def _save(self, name: str, data: bytes, *, durable: bool) -> bool:
+    def save(self, path: Path, data: bytes, *, durable: bool) -> bool:
+        """Store a file; says whether it could. `failure` tells of each until it can be stored."""
         try:
-            replace_file(self._folder / name, data, durable=durable)
+            replace_file(path, data, durable=durable)
         except OSError as error:
-            self.failure = f"cannot store {self._folder / name}: {error.strerror}"
+            self._errors[path] = error
             return False
-        self.failure = ""
+        self._errors.pop(path, None)
         return True

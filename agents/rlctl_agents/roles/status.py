@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -67,14 +67,15 @@ class StatusBuilder:
             "time": round(overseer.clock.unix(), 3),
             "wall_s": round(overseer.wall_s, 3),
             "cpu_s": {role: round(known.totals.sum(role, "cpu_seconds"), 3) for role in known.totals.roles()},
-            "verdict": training["verdict"],
+            "verdict": training["verdict"] | self._ending(),
             "throughput": training["throughput"],
             "totals": {name: int(known.totals.sum(role, name)) for name, role in COUNTED.items()},
             "lag": training["lag"],
             "train_return": self._train_return(live["actor"]),
             "evaluation": None if progress.evaluation is None else to_plain(progress.evaluation),
             "history": [list(point) for point in progress.history],
-            "stop": {"conditions": stopping.conditions(overseer.settings.stop), "met": progress.met},
+            "stop": {"conditions": stopping.conditions(overseer.settings.stop), "met": progress.met,
+                     "not_evaluated": overseer.measuring.not_evaluated},
             "policies": {policy: self._policy(policy, rows.get(policy, Rows()), not faults)
                          for policy in overseer.policies},
             "roles": {role: [self._member(one) for one in members] for role, members in live.items()},
@@ -95,6 +96,14 @@ class StatusBuilder:
                 "lag": none if lag is None else {"mean": round(lag.mean, 3), "p95": lag.p95, "max": lag.max},
             }
         return self._trained
+
+    def _ending(self) -> dict[str, str]:
+        """What a run that ends is about, in place of a verdict on its training; {} before, and at the very end."""
+        ending, measuring = self._overseer.ending, self._overseer.measuring
+        if ending.how != "finish" or ending.step not in ("saving", "telling"):
+            return {}
+        last = "saving the last generation" if ending.step == "saving" else "the processes stop"
+        return {"kind": "ending", "text": f"ending: {measuring.text if measuring.awaits else last}", "suggest": ""}
 
     def _verdict(self, live: dict[str, list[Holder]]) -> Verdict:
         overseer, rates = self._overseer, self._overseer.members.rates
@@ -203,11 +212,15 @@ class StatusBuilder:
         slack_s = 3.0 * (overseer.report_every_s - 1.0)  # many processes report rarely
         judges = known.reports("evaluator")
         broken, lately = overseer.progress.broken, now - overseer.refusal[1] < REFUSED_S
+        ends = overseer.ending.how == "finish" and overseer.ending.step != "not"
         return Facts(
             now_s=now - overseer.began,
             silent={f"{one.role}/{one.index}": now - one.heard - slack_s for one in members},
             live={role: len(of_role) for role, of_role in live.items()},
             idle_s=now - self._updated,
+            env_step_s=max(
+                (_step_s(seen.counters) for seen in known.reports("actor") if seen is not None), default=0.0
+            ),
             started=overseer.progress.started,
             nonfinite=sum(
                 seen.counters.get("nonfinite", 0.0)
@@ -222,6 +235,7 @@ class StatusBuilder:
             unusable=overseer.learners.unusable(),
             lost=overseer.lost,
             disk=overseer.disk,
+            unsaved=overseer.unsaved if ends and not (live["learner"] and overseer.ending.step == "saving") else "",
             refused=overseer.refusal[0] if lately and overseer.ending.step == "not" else "",
             broken=None if broken is None else (broken.text, broken.process),
             endless_steps=max((seen.gauges.get(ENDLESS, 0.0) for seen in judges if seen is not None), default=0.0),
@@ -266,6 +280,12 @@ def encode(status: dict[str, Any]) -> bytes:
 
 def _boots(members: Iterable[Holder]) -> list[str]:
     return [one.boot for one in members]
+
+
+def _step_s(counters: Mapping[str, float]) -> float:
+    """Seconds that a step of one environment takes."""
+    steps = counters.get("env_steps", 0.0)
+    return counters.get("env_seconds", 0.0) / steps if steps else 0.0
 
 
 def _share(value: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal, NamedTuple
 
 from rlctl.spec.schema import Spec, Stop
@@ -37,11 +38,17 @@ def met(stop: Stop, *, evaluation: Evaluation | None, rows: int, wall_s: float, 
     return None
 
 
-def in_vain(stop: Stop, *, wall_s: float, learned: bool) -> str | None:
-    """Why the run has failed, in words; None: it has not."""
+def in_vain(stop: Stop, *, wall_s: float, learned: bool, joined: Collection[str]) -> str | None:
+    """Why the run has failed, in words; None: it has not.
+
+    Args:
+        joined: roles of whom anybody has joined.
+    """
     if stop.wall_time is None or wall_s < stop.wall_time or learned:
         return None
-    return f"stop.wall_time of {stop.wall_time:g} s is over, and nothing was ever learned from"
+    absent = [f"no {role}" for role in ("modelpool", "learner", "actor") if role not in joined]
+    why = f": {', '.join(absent)} had joined" if absent else ""
+    return f"stop.wall_time of {stop.wall_time:g} s is over, and nothing was ever learned from{why}"
 
 
 def changes(old: Spec, new: Spec) -> list[str]:

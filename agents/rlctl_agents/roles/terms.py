@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from rlctl_agents.roles.files import read_file, replace_file
+from rlctl_agents.roles.volume import refusal
 
 APART = 100
 """Numbers left out where the newest one given away is not known any more."""
@@ -41,13 +42,16 @@ def standing_term(folder: Path, own: int) -> int:
     """The newest term, for the manager of term `own`; a torn counter is written anew: nobody is known to be newer.
 
     Raises:
-        OSError: the volume refuses.
+        OSError: the volume cannot be read.
     """
     try:
         return read_term(folder)
     except TornTerm as fault:
         log.error("%s: written anew, term %d", fault, own)
-        _store(folder, own)
+        try:
+            _store(folder, own)
+        except OSError as error:  # whoever starts next counts on from the generations and the progress
+            log.error("%s", refusal(error) or f"cannot store {folder / 'term'}: {error.strerror}")
         return own
 
 
@@ -67,4 +71,8 @@ def read_term(folder: Path) -> int:
 
 
 def _store(folder: Path, term: int) -> None:
-    replace_file(folder / "term", f"{term}\n".encode(), durable=True)
+    path = folder / "term"
+    try:
+        replace_file(path, f"{term}\n".encode(), durable=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error

@@ -13,7 +13,7 @@ CORES_FULL = 0.9
 MOST_AT_ONCE = 4
 """Suggest at most so many times the present number."""
 
-Kind = Literal["starting", "actor-bound", "learner-bound", "modelpool-bound", "balanced"]
+Kind = Literal["starting", "actor-bound", "learner-bound", "modelpool-bound", "balanced", "ending"]
 
 
 class Waits(msgspec.Struct, frozen=True):

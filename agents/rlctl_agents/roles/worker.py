@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from rlctl.spec.schema import Spec
 from rlctl_agents import algorithms, envs
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused
+from rlctl_agents.models.torso import hold_still
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.probe import experience_of
 from rlctl_agents.roles.process import Process, UserFault
@@ -62,9 +64,11 @@ def work(process: Process, count: int, make: Callable[[Process, Wire, Member, En
         except AlgorithmError as fault:
             raise UserFault(str(fault)) from fault
         member = Member(process, wire, streams=env.envs * env.spaces.seats)
-        if member.join(experience) is None:
+        lease = member.join(experience)
+        if lease is None:
             return
         stack.callback(member.close)
+        seed_torch(process.spec.seed, process.role, lease.index)
         worker = make(process, wire, member, env)
         stack.callback(worker.close)
         member.start(worker.snapshot)
@@ -93,18 +97,27 @@ def make_env(spec: Spec, count: int) -> Env:
 
 
 def make_algorithm(spec: Spec, policy: str, spaces: Spaces) -> Algorithm:
-    """The policy of that name with its first weights.
+    """The policy of that name with its first weights, its network in eval mode.
 
     Raises:
         UserFault: algorithm, network and spaces do not fit.
     """
     try:
         chosen = spec.policy(policy)
-        return algorithms.find(chosen.algorithm.name)(chosen.algorithm, chosen.model, spaces, seed=spec.seed)
+        made = algorithms.find(chosen.algorithm.name)(chosen.algorithm, chosen.model, spaces, seed=spec.seed)
     except KeyError as fault:
         raise UserFault(f"the match names policy {policy}, which the spec has not") from fault
     except AlgorithmError as fault:
         raise UserFault(str(fault)) from fault
+    hold_still(made.net)
+    return made
+
+
+def seed_torch(seed: int, role: str, index: int) -> None:
+    """Let what draws from torch's own generators draw the same in every equal run. Nothing of ours does: a network or
+    an algorithm of the user's own may."""
+    digest = hashlib.sha256(f"rlctl torch {seed} {role} {index}".encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8], "little"))
 
 
 def policy_names(spec: Spec) -> list[str]:
