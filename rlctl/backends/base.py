@@ -62,6 +62,8 @@ class Process:
     started: datetime | None = None
     restarts: int = 0
     reason: str = ""  # why it is not running, in words
+    trouble: str = ""
+    """How it died last: it runs again but has not been of use since, or dies often. Stays when the run has finished."""
 
 
 @dataclass(frozen=True, slots=True)

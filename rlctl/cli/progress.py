@@ -175,7 +175,8 @@ def _of_processes(snapshot: Snapshot, last: dict[str, Any]) -> Iterator[dict[str
         # a process that has just exited is mostly on its way to another state, which says more
         passing = process.state == "exited" and not known[2] and not snapshot.over
         last[name] = (known[0] if passing else state, process.restarts, process.state == "exited")
-        reason = f": {process.reason}" if process.reason else ""
+        why = process.reason or process.trouble
+        reason = f": {why}" if why else ""
         if state and known[0] != state and not passing:
             text = f"{name} {state}{reason}"
         elif process.restarts > known[1] and not state:

@@ -26,7 +26,7 @@ def headline(snapshot: Snapshot) -> str:
         return "the manager does not answer; figures are what it said last"
     if snapshot.phase == "starting":
         return f"starting: waiting for {snapshot.slowest or 'the first experience'}"
-    if status["stop"]["met"]:
+    if status["stop"]["met"] and status["verdict"]["kind"] != "ending":
         return f"ending: {status['stop']['met']}"
     return str(status["verdict"]["text"])
 
@@ -45,7 +45,7 @@ def report(world: World, snapshot: Snapshot, *, utc: bool) -> list[str]:
     """The whole answer as lines."""
     state, status = snapshot.state, snapshot.status
     lines = [world.bold(plain(headline(snapshot)))]
-    if snapshot.phase == "running" and not snapshot.silent:
+    if snapshot.phase == "running" and not snapshot.silent and not snapshot.ending:
         lines.append("  " + shares(snapshot))
         if status["verdict"]["suggest"]:
             lines.append(f"  next: {status['verdict']['suggest']}")
@@ -78,6 +78,8 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     if evaluation:
         curve = sparkline([point[2] for point in told["history"]], 24)
         facts.append(("return", f"{evaluation_text(evaluation)} {curve}".rstrip()))
+    if told["stop"].get("not_evaluated"):
+        facts.append(("" if evaluation else "return", plain(told["stop"]["not_evaluated"])))
     if told["train_return"]:
         facts.append(("training", _training(told)))
     for condition, goal in told["stop"]["conditions"].items():
@@ -92,6 +94,8 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
         facts.append(("saved", f"generation {point['number']} at {whole(point['rows'])} rows{ago}"))
     if told["resumed"]:
         facts.append(("resumed", str(told["resumed"]["text"])))
+    if snapshot.crashes():
+        facts.append(("note", plain(snapshot.crashes())))
     return facts
 
 
@@ -126,8 +130,10 @@ def _training(told: Mapping[str, Any]) -> str:
 
 
 def evaluation_text(told: Mapping[str, Any]) -> str:
-    """`487.3 ± 12.1 over 100 episodes, greedy`."""
-    return f"{number(told['mean'])} ± {number(told['std'])} over {told['episodes']} episodes, {told['mode']}"
+    """`487.3 ± 12.1 over 100 episodes, greedy, version 96`."""
+    version = (told.get("ref") or {}).get("version")
+    of = "" if version is None else f", version {version}"
+    return f"{number(told['mean'])} ± {number(told['std'])} over {told['episodes']} episodes, {told['mode']}{of}"
 
 
 def _roles(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
@@ -177,7 +183,7 @@ def _processes(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
                 duration(told["silent_s"]) if told.get("silent_s") is not None else "-",
                 f"{model['policy']} v{model['version']}" if model else "-",
                 count(told.get("env_steps_per_s")),
-                process.reason,
+                process.reason or process.trouble,
             )
         )
     return rows
@@ -197,12 +203,12 @@ def final(snapshot: Snapshot) -> list[str]:
     totals, wall_s, evaluation, lag = told["totals"], told["wall_s"], told["evaluation"], told["lag"]
     rows: list[tuple[str, str]] = []
     if evaluation:
-        version = (evaluation.get("ref") or {}).get("version")
-        of = "" if version is None else f", version {version}"
-        rows.append(("return", evaluation_text(evaluation) + of))
+        rows.append(("return", evaluation_text(evaluation)))
         rows.append(("", f"lowest {number(evaluation['min'])}, highest {number(evaluation['max'])}"))
     else:
         rows.append(("return", "not evaluated"))
+    if told["stop"].get("not_evaluated"):
+        rows.append(("", plain(told["stop"]["not_evaluated"])))
     if told["train_return"]:
         rows.append(("training", _training(told)))
     rows.append(("wall time", clock(wall_s)))
@@ -218,6 +224,8 @@ def final(snapshot: Snapshot) -> list[str]:
         rows.append(
             ("ledger" if len(told["policies"]) == 1 else f"ledger {policy}", ledger_text(entry.get("ledger") or {}))
         )
+    if snapshot.crashes():
+        rows.append(("note", plain(snapshot.crashes())))
     return [f"{snapshot.state.run} {headline(snapshot)}", *table(rows, indent="  ")]
 
 

@@ -102,11 +102,10 @@ class Snapshot:
                 if process.state not in sound:
                     why = f": {process.reason}" if process.reason else ""
                     name = f"{process.role}/{process.index}"
-                    found.append(
-                        {"text": f"{name} is in {process.state}{why}", "next": f"rlctl logs {name}{self._named}"}
-                        if process.state == "backoff"
-                        else {"text": f"{name} has {process.state}{why}", "next": f"rlctl logs {name}{self._named}"}
-                    )
+                    verb = "is in" if process.state == "backoff" else "has"
+                    found.append({"text": f"{name} {verb} {process.state}{why}", "next": self._way_out(process)})
+                elif process.trouble:
+                    found.append({"text": told_of(process), "next": self._way_out(process)})
             for role, wanted in self.state.replicas.items():
                 if len(self.members(role)) < wanted:
                     found.append(
@@ -126,6 +125,20 @@ class Snapshot:
         if self.unseen is None:
             return []
         return [{"text": self.unseen.message, "next": self.unseen.hint or f"rlctl status{self._named}"}]
+
+    def crashes(self) -> str:
+        """What the success of a run that has finished must not hide; empty when there was nothing."""
+        crashed = [process for process in self.processes if process.trouble] if self.phase == "finished" else []
+        if not crashed:
+            return ""
+        worst = max(crashed, key=lambda process: process.restarts)
+        more = f"; {len(crashed) - 1} more like it" if len(crashed) > 1 else ""
+        return f"{told_of(worst)}{more}"
+
+    @property
+    def ending(self) -> bool:
+        """It has done what was asked; no side of it is slow any more."""
+        return self.status["verdict"]["kind"] == "ending" or bool(self.status["stop"]["met"])
 
     @property
     def silent(self) -> bool:
@@ -157,9 +170,24 @@ class Snapshot:
         started = [process.started for process in self.members("manager") if process.state == "running"]
         return any(begun and (self.at - begun).total_seconds() > ANSWERS_WITHIN_S for begun in started)
 
+    def _way_out(self, process: Process) -> str:
+        """What to do about a process of a live run that does not run."""
+        replicas = self.state.replicas
+        if process.state != "stopped" or "actor" not in replicas:
+            return f"rlctl logs {process.role}/{process.index}{self._named}"
+        # scaling to the number wanted starts whatever an interrupted command left; not every role can be named there
+        role = process.role if replicas.get(process.role, 0) > 1 else "actor"
+        return f"rlctl scale {role}={replicas[role]}{self._named}"
+
     @property
     def _named(self) -> str:
         return f" --run {self.state.run}"
+
+
+def told_of(process: Process) -> str:
+    """`actor/0 was restarted 3 times, last: actor 0 exited 1 after 00:00:21: EnvError: ...`."""
+    times = "once" if process.restarts == 1 else f"{process.restarts} times"
+    return f"{process.role}/{process.index} was restarted {times}, last: {process.trouble}"
 
 
 def take(world: World, backend: Backend, run: str) -> Snapshot | None:

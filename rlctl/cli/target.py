@@ -21,7 +21,7 @@ def recorded_target(run: str) -> str | None:
     try:
         record = json.loads((state_home() / "index" / f"{run}.json").read_text())
         target = record["target"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return target if isinstance(target, str) else None
 

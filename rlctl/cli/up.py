@@ -56,8 +56,11 @@ def up(
             raise Signalled(130, f"nothing of {run} was changed")
         applied = _apply(world, prepared)
         if detach:
+            snapshot = take(world, prepared.backend, run)
+            if snapshot is not None and snapshot.phase == "failed":
+                raise RunFailed(snapshot)
             world.say(f"{run} is up\n{_come_back(run)}")
-            world.document(_document(prepared, applied, take(world, prepared.backend, run)))
+            world.document(_document(prepared, applied, snapshot))
             return 0
         try:
             outcome = attach(

@@ -93,7 +93,7 @@ def tree(snapshot: Snapshot, *, height: int = 24) -> RenderableType:
     verdict = _line(f"{'verdict':<11} ")
     verdict.append(plain(headline(snapshot)), "bold")
     rows.append(verdict)
-    if snapshot.phase == "running":
+    if snapshot.phase == "running" and not snapshot.ending:
         rows.append(_line(f"{'':<11} {shares(snapshot)}", "dim"))
         if told["verdict"]["suggest"]:
             rows.append(_line(f"{'':<11} next: {told['verdict']['suggest']}", "dim"))
@@ -141,6 +141,7 @@ def _measures(snapshot: Snapshot) -> list[tuple[str, str]]:
     goal = told["stop"]["conditions"].get("eval_return")
     curve = sparkline([point[2] for point in told["history"]], 40)
     returns = evaluation_text(told["evaluation"]) if told["evaluation"] else "not evaluated yet"
+    not_evaluated = told["stop"].get("not_evaluated")
     train = told["train_return"]
     return [
         (
@@ -150,6 +151,7 @@ def _measures(snapshot: Snapshot) -> list[tuple[str, str]]:
         ),
         ("so far", f"{steps}{whole(totals['updates'])} updates"),
         ("return", returns + (f"  goal {number(goal)}" if goal is not None else "")),
+        *([("", plain(not_evaluated))] if not_evaluated else []),
         *([("", curve)] if curve else []),
         ("training", f"{number(train['mean'])} over {train['episodes']} episodes" if train else "no episode yet"),
         (

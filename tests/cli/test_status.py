@@ -203,3 +203,46 @@ def test_the_age_of_a_role_is_that_of_its_oldest_replica(rlctl: Rlctl) -> None:
     rlctl.backend.set_process("pole", "actor", 1, started=rlctl.now() - timedelta(minutes=5))
     row = next(line for line in rlctl("status").out.splitlines() if line.startswith("actor  "))
     assert row.split()[-1] == "3h"
+
+
+DIED = "actor 1 exited 1 after 00:00:21: EnvError: no rom"
+
+
+def test_a_process_that_runs_again_is_a_problem_until_it_has_been_of_use(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.backend.set_process("pole", "actor", 1, restarts=3, trouble=DIED)
+    shown = rlctl("status").out
+    assert f"problem: actor/1 was restarted 3 times, last: {DIED}\n   next: rlctl logs actor/1 --run pole" in shown
+    assert rlctl("status", "--check").code == 1
+    rlctl.backend.set_process("pole", "actor", 1, trouble="")
+    assert "problem" not in rlctl("status").out
+
+
+def test_the_success_of_a_finished_run_does_not_hide_its_crashes(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.backend.set_process("pole", "actor", 0, restarts=2, trouble=DIED.replace("1", "0", 1))
+    rlctl.backend.set_process("pole", "actor", 1, restarts=7, trouble=DIED)
+    rlctl.backend.finish("pole", "enough")
+    (note,) = [line for line in rlctl("status").out.splitlines() if line.startswith("note")]
+    assert note.split(maxsplit=1)[1] == f"actor/1 was restarted 7 times, last: {DIED}; 1 more like it"
+    assert rlctl("status", "--check").code == 0
+
+
+def test_the_return_names_its_version_and_says_that_the_last_model_was_not_evaluated(rlctl: Rlctl) -> None:
+    rlctl.up()
+    why = "the last model, version 118, was not evaluated: no evaluator lives"
+    rlctl.report(stop={"conditions": {}, "met": "76000 rows >= 76000", "not_evaluated": why})
+    lines = rlctl("status").out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("return"))
+    assert "greedy, version 96" in lines[at]
+    assert lines[at + 1].strip() == why
+
+
+def test_a_run_that_ends_shows_neither_shares_nor_a_suggestion(rlctl: Rlctl) -> None:
+    rlctl.up()
+    text = "ending: version 118 is evaluated, 40 of 100 episodes"
+    rlctl.report(verdict={**STATUS["verdict"], "kind": "ending", "text": text})
+    shown = rlctl("status").out
+    assert shown.startswith(f"{text}\n")
+    assert "waiting:" not in shown
+    assert "next:" not in shown

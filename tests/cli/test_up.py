@@ -215,6 +215,12 @@ def test_a_process_that_is_on_its_way_to_another_state_is_told_once(rlctl: Rlctl
     assert told == ["actor/1 backoff: actor 1 exited 1; starts again in 1 s", "actor/1 exited: gave up"]
 
 
+def test_a_restart_is_told_with_the_death_before_it(rlctl: Rlctl) -> None:
+    died = "actor 1 exited 1 after 00:00:21: EnvError: no rom"
+    rlctl.at(2, lambda: rlctl.backend.set_process("pole", "actor", 1, restarts=1, trouble=died))
+    assert f"actor/1 was restarted: {died}" in rlctl("up", rlctl.spec, "--timeout", "4s").err
+
+
 def test_a_held_lock_is_5_and_a_second_command_is_told_who(rlctl: Rlctl) -> None:
     rlctl.backend.refuse = Conflict("run pole is held by process 4711 for 3 s", hint="wait for it", objects=("pole",))
     result = rlctl("up", rlctl.spec, "-d")
@@ -268,3 +274,20 @@ def test_storage_of_a_relative_path_begins_at_the_spec(rlctl: Rlctl) -> None:
     assert state is not None
     assert state.storage.startswith(str(rlctl.folder / "data"))
     assert "unchanged" in rlctl("up", rlctl.spec, "-d", "--set", "storage.path=data").err
+
+
+def test_the_final_table_says_who_crashed_and_that_the_last_model_was_not_evaluated(rlctl: Rlctl) -> None:
+    def end() -> None:
+        rlctl.backend.set_process(
+            "pole", "actor", 1, restarts=4, trouble="actor 1 exited 1 after 00:00:21: EnvError: x"
+        )
+        rlctl.backend.finish("pole", MET)
+        rlctl.report(phase="finished", stop={"conditions": {}, "met": MET, "not_evaluated": "the last one was not"})
+
+    rlctl.at(1, rlctl.report)
+    rlctl.at(25, end)
+    result = rlctl("up", rlctl.spec)
+    assert result.code == 0
+    rows = [line.split(maxsplit=1) for line in result.out.splitlines()]
+    assert rows[3] == ["the", "last one was not"]
+    assert ["note", "actor/1 was restarted 4 times, last: actor 1 exited 1 after 00:00:21: EnvError: x"] in rows

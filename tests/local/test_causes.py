@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rlctl.backends.local.causes import describe, duration, last_error, readable, signal_name
+from rlctl.backends.local.causes import describe, duration, last_error, readable, signal_name, startup_s
 from rlctl.backends.local.policy import Death
 
 
@@ -104,3 +104,26 @@ def test_a_process_without_a_log_is_told_too(tmp_path: Path) -> None:
 
 def test_durations_are_hours_minutes_seconds() -> None:
     assert duration(360000.9) == "100:00:00"
+
+
+def test_startup_ends_with_the_lease_of_this_life_and_not_of_the_one_before(tmp_path: Path) -> None:
+    granted = line("lease granted", ts="2026-11-21T04:00:20Z")
+    path = tmp_path / "actor-0.log"
+    began = datetime(2026, 11, 21, 4, 0, 0, tzinfo=UTC).timestamp()
+    path.write_text("\n".join([line("started", ts="2026-11-21T04:00:01Z"), granted, line("EnvError: bad", "ERROR")]))
+    assert startup_s("actor-0", tmp_path, began) == 20.0
+    assert startup_s("actor-0", tmp_path, began + 25) is None
+    assert startup_s("actor-1", tmp_path, began) is None, "it has no log"
+
+
+def test_the_manager_is_there_when_it_listens(tmp_path: Path) -> None:
+    (tmp_path / "manager-0.log").write_text(line("listening", ts="2026-11-21T04:00:02Z"))
+    began = datetime(2026, 11, 21, 4, 0, 0, tzinfo=UTC).timestamp()
+    assert startup_s("manager-0", tmp_path, began) == 2.0
+
+
+def test_who_has_said_too_much_for_its_lease_to_be_seen_has_joined(tmp_path: Path) -> None:
+    began = datetime(2026, 11, 21, 4, 0, 0, tzinfo=UTC).timestamp()
+    said = line("a step was slow", ts="2026-11-21T04:00:30Z") + "\n"
+    (tmp_path / "actor-0.log").write_text(line("lease granted", ts="2026-11-21T04:00:02Z") + "\n" + said * 6000)
+    assert startup_s("actor-0", tmp_path, began) == 0.0

@@ -21,19 +21,27 @@ class Bench:
         self.now += seconds
         self.look()
 
-    def die(self, name: str, exit_status: int | None = 1, report: str = "") -> object:
-        self.seen[name] = Seen(name, "dead", exit_status=exit_status)
+    def die(
+        self,
+        name: str,
+        exit_status: int | None = 1,
+        report: str = "",
+        *,
+        error: str = "",
+        startup_s: float | None = 0.0,
+    ) -> object:
+        self.seen[name] = Seen(name, "dead", exit_status=exit_status, startup_s=startup_s)
         (death,) = self.look()
         assert death.name == name
-        return self.policy.judge(death, report or f"{name} died", self.now)
+        return self.policy.judge(death, report or f"{name} died", self.now, error)
 
-    def restart(self, name: str) -> None:
+    def restart(self, name: str, *, startup_s: float | None = 0.0) -> None:
         due = self.policy.next_due()
         assert due is not None
         self.now = max(self.now, due)
         assert name in self.policy.due(self.now)
         self.policy.started(name)
-        self.seen[name] = Seen(name, "live", self.seen[name].pid + int(self.now * 10))
+        self.seen[name] = Seen(name, "live", self.seen[name].pid + int(self.now * 10), startup_s=startup_s)
         self.look()
 
 
@@ -206,7 +214,9 @@ def test_a_watch_that_was_killed_goes_on_with_the_counts_of_before() -> None:
         bench.restart("actor-0")
     bench.die("actor-0")
     stored = bench.policy.stored(bench.now, 1.7e9)
-    assert stored == {"actor-0": {"restarts": 3, "short_lives": 4, "next_start": 1.7e9 + 8.0}}
+    assert stored == {
+        "actor-0": {"restarts": 3, "short_lives": 4, "error": "", "in_trouble": True, "next_start": 1.7e9 + 8.0}
+    }
 
     bench.policy = Policy()
     bench.policy.restore(stored, bench.now)
@@ -214,3 +224,109 @@ def test_a_watch_that_was_killed_goes_on_with_the_counts_of_before() -> None:
     assert bench.policy.due(bench.now) == ["actor-0"]
     bench.restart("actor-0")
     assert isinstance(bench.die("actor-0"), GiveUp)
+
+
+def test_a_life_that_never_joined_is_short_however_long_its_imports_took() -> None:
+    bench = Bench("actor-0")
+    for delay_s in (1.0, 2.0, 4.0, 8.0):
+        bench.pass_time(25.0)
+        assert bench.die("actor-0", startup_s=None) == Again(delay_s)
+        bench.restart("actor-0", startup_s=None)
+    bench.pass_time(25.0)
+    assert bench.die("actor-0", report="the fifth", startup_s=None) == GiveUp("actor-0", "the fifth", 5)
+
+
+def test_the_time_until_a_process_has_joined_is_no_part_of_a_healthy_life() -> None:
+    bench = Bench("actor-0", "actor-1")
+    bench.pass_time(25.0)
+    assert bench.die("actor-0", startup_s=20.0) == Again(1.0)
+    assert bench.die("actor-1", startup_s=15.0) == Again(0.0)
+
+
+def test_the_same_error_life_after_life_gives_up_although_every_life_was_healthy() -> None:
+    bench = Bench("actor-0")
+    verdicts = []
+    for seed in range(6):
+        bench.pass_time(30.0)
+        error = f"EnvError: reset failed (seed {seed}, <Env at 0x7f{seed}a>)"
+        verdicts.append(bench.die("actor-0", report=f"life {seed}", error=error))
+        if seed < 5:
+            bench.restart("actor-0")
+    assert verdicts[:5] == [Again(0.0), Again(1.0), Again(2.0), Again(4.0), Again(8.0)]
+    assert verdicts[5] == GiveUp("actor-0", "life 5", 5)
+
+
+def test_another_error_than_in_the_life_before_ends_the_row() -> None:
+    bench = Bench("actor-0")
+    for error in ("EnvError: a", "EnvError: b", "", "", "EnvError: a"):
+        bench.pass_time(30.0)
+        assert bench.die("actor-0", error=error) == Again(0.0)
+        bench.restart("actor-0")
+
+
+def test_ten_minutes_are_a_long_life_even_when_the_same_error_ends_each_of_them() -> None:
+    bench = Bench("actor-0")
+    for _ in range(9):
+        bench.pass_time(600.0)
+        assert bench.die("actor-0", error="EnvError: the simulator is tired", startup_s=None) == Again(0.0)
+        bench.restart("actor-0")
+
+
+def test_who_has_not_joined_since_its_death_is_the_cause_of_a_run_in_vain() -> None:
+    bench = Bench("manager-0", "actor-0")
+    bench.pass_time(25.0)
+    bench.die("actor-0", report="EnvError: no rom", startup_s=None)
+    bench.restart("actor-0", startup_s=None)
+    bench.pass_time(20.0)
+    verdict = bench.die("manager-0", 3, "nothing was ever learned from")
+    assert verdict == GiveUp("actor-0", "EnvError: no rom", 1)
+
+
+def test_who_died_the_same_death_twice_is_the_cause_of_a_run_in_vain_although_it_is_well_just_now() -> None:
+    bench = Bench("manager-0", "actor-0")
+    for life in range(3):
+        bench.pass_time(30.0)
+        bench.die("actor-0", report=f"life {life}", error="EnvError: no rom")
+        bench.restart("actor-0")
+    bench.pass_time(20.0)
+    verdict = bench.die("manager-0", 3, "nothing was ever learned from")
+    assert verdict == GiveUp("actor-0", "life 0", 2)
+
+
+def test_a_process_is_in_trouble_from_its_death_until_it_has_been_of_use() -> None:
+    bench = Bench("actor-0", "actor-1")
+    bench.die("actor-0")
+    bench.restart("actor-0", startup_s=None)
+    bench.pass_time(30.0)
+    assert bench.policy.troubled(bench.now) == {"actor-0"}
+    assert bench.policy.unsure(bench.seen["actor-0"])
+    assert not bench.policy.unsure(bench.seen["actor-1"])
+    bench.seen["actor-0"] = Seen("actor-0", "live", bench.seen["actor-0"].pid, startup_s=22.0)
+    bench.pass_time(3.0)
+    assert bench.policy.troubled(bench.now) == set()
+
+
+def test_three_deaths_within_ten_minutes_are_a_trouble_however_well_it_lives_between() -> None:
+    bench = Bench("actor-0")
+    for _ in range(3):
+        bench.pass_time(60.0)
+        bench.die("actor-0")
+        bench.restart("actor-0")
+    bench.pass_time(60.0)
+    assert bench.policy.troubled(bench.now) == {"actor-0"}
+    bench.pass_time(500.0)
+    assert bench.policy.troubled(bench.now) == set()
+
+
+def test_a_killed_watch_remembers_who_was_in_trouble_and_of_which_error() -> None:
+    bench = Bench("actor-0")
+    bench.pass_time(30.0)
+    bench.die("actor-0", error="EnvError: seed 1")
+    bench.restart("actor-0")
+    stored = bench.policy.stored(bench.now, 1.7e9)
+    bench.policy = Policy()
+    bench.policy.restore(stored, bench.now)
+    bench.look()
+    assert bench.policy.troubled(bench.now) == {"actor-0"}
+    bench.pass_time(30.0)
+    assert bench.die("actor-0", error="EnvError: seed 2") == Again(1.0)

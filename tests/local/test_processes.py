@@ -66,6 +66,20 @@ def test_another_hash_restarts_that_role_alone_and_live_fields_restart_nobody(ma
     assert not list((machine.backend.place("one").layout.run).glob("learner-*.json"))[1:], "old run files are removed"
 
 
+def test_up_of_a_run_that_is_ending_is_a_conflict_and_records_nothing(machine: Machine) -> None:
+    sentence = "the run is ending; run the same command again when it has ended"
+    roles = role_plan("manager", 1, {"refuses": sentence}), role_plan("actor")
+    machine.up("one", *roles, live={"stop": {"rows": 1}})
+    until(lambda: machine.backend.control("one", "GET", "/status")["live"] == {"stop": {"rows": 1}}, "the manager")
+    before = machine.backend.find("one"), machine.backend.documents("one"), machine.pids("one")
+    with pytest.raises(Conflict, match="the run is ending") as refused:
+        machine.up("one", *roles, live={"stop": {"rows": 2}})
+    assert "run the same command again when it has ended" in refused.value.hint
+    assert (machine.backend.find("one"), machine.backend.documents("one"), machine.pids("one")) == before
+    live = machine.backend.place("one").layout.run / "live.json"
+    assert json.loads(live.read_text()) == {"stop": {"rows": 1}}
+
+
 def test_scale_touches_no_other_process_and_up_keeps_the_live_number(machine: Machine) -> None:
     roles = role_plan("manager"), role_plan("actor", 3)
     machine.up("one", *roles)

@@ -19,7 +19,7 @@ from rlctl.backends.local.places import Place
 from rlctl.backends.local.supervisord import Supervisor
 from rlctl.backends.local.unix_http import request
 from rlctl.backends.local.waiting import Patience
-from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied
+from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.plan import Plan
 from rlctl.spec.layout import Layout
 
@@ -42,6 +42,7 @@ def apply(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any], sa
     _await_end(place, say)
 
     stored = state.read_stored(place)
+    known = _known_documents(layout)
     wanted = _state(place, plan, spec, stored)
     differs = state.write_documents(layout, documents)
     if stored is not None and (differs or replace(wanted, revision=stored.revision) != stored):
@@ -53,7 +54,14 @@ def apply(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any], sa
         state.write_state(layout, replace(wanted, phase="running"))
         supervisor = Supervisor.of(place, say=say)
         supervisor.await_listening()  # a command that was killed may have started it just now
-        yield from _reloaded(place, documents, converge(supervisor, wanted_sections), say)
+        try:
+            yield from _reloaded(place, documents, converge(supervisor, wanted_sections), say)
+        except Conflict:
+            if stored is not None and known:  # what was not taken over differs the next time, too
+                state.write_documents(layout, known)
+                write_files(layout, known, stored.replicas)
+                state.write_state(layout, stored)
+            raise
     else:
         state.write_state(layout, replace(wanted, phase="stopped"))
         state.clear_end(layout)
@@ -69,6 +77,13 @@ def apply(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any], sa
         for name in sorted(wanted_sections, key=in_order):
             yield Applied(shown(name), "created")
     remove_old(layout, documents)
+
+
+def _known_documents(layout: Layout) -> list[Document]:
+    try:
+        return state.read_documents(layout)
+    except BackendUnreachable:  # torn: it is written anew
+        return []
 
 
 def scaled(known: RunState, replicas: Mapping[str, int]) -> RunState:
@@ -149,6 +164,7 @@ def _reloaded(place: Place, documents: Sequence[Document], applied: Iterator[App
 
     Raises:
         PartlyApplied: it does not answer; the same command tells it again.
+        Conflict: the run is ending.
     """
     sent, wanted = _sent_file(place.layout), _live_hash(documents)
     if sent.exists() and sent.read_text(encoding="ascii", errors="replace") == wanted:
@@ -180,6 +196,8 @@ def _post_reload(place: Place, say: Say) -> None:
             )
             return
         except BackendUnreachable as error:
+            if state.read_end(place.layout) is not None:
+                raise _is_ending(place.run) from error
             if time.monotonic() > deadline:
                 raise PartlyApplied(
                     f"the changed live fields did not reach the manager: {error.message}",
@@ -187,3 +205,15 @@ def _post_reload(place: Place, say: Say) -> None:
                     objects=("manager/0",),
                 ) from error
             time.sleep(0.2)
+        except RlctlError as error:
+            if "is ending" in error.message:
+                raise _is_ending(place.run) from error
+            raise
+
+
+def _is_ending(run: str) -> Conflict:
+    return Conflict(
+        "the run is ending; the changed live fields did not reach it",
+        hint="run the same command again when it has ended",
+        objects=(run, "manager/0"),
+    )

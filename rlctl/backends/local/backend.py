@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from rlctl.backends.local.stopping import GRACE_S, stop
 from rlctl.backends.local.supervisord import Supervisor
 from rlctl.backends.local.unix_http import request
 from rlctl.backends.local.waiting import nobody
-from rlctl.errors import BackendUnreachable, Conflict, RlctlError
+from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.plan import Plan
 
 CONTROL_TIMEOUT_S = 3.0
@@ -89,6 +88,8 @@ class LocalBackend:
 
         Raises:
             Conflict: no such run or role, the run is not live, or another command holds it.
+            BackendUnreachable: the supervisor does not answer; nothing is changed.
+            PartlyApplied: it stopped answering meanwhile, or refused one step; the same call goes on.
         """
         with reported(f"cannot scale run {run}"), _locked(run, "scale"):
             place, known = _live(run)
@@ -96,10 +97,19 @@ class LocalBackend:
             for role, count in replicas.items():
                 listing.check_count(known, role, count)
                 wanted[role] = count
-            state.write_state(place.layout, apply.scaled(known, wanted))
             documents = state.read_documents(place.layout)
+            supervisor = Supervisor.of(place, say=self.waiting)
+            supervisor.pid()  # one that does not answer is found out before anything is written
+            state.write_state(place.layout, apply.scaled(known, wanted))
             write_files(place.layout, documents, wanted)
-            yield from converge(Supervisor.of(place, say=self.waiting), sections(documents, wanted))
+            try:
+                yield from converge(supervisor, sections(documents, wanted))
+            except BackendUnreachable as error:
+                raise PartlyApplied(
+                    f"the new numbers of run {run} are recorded, and not all of them reached: {error.message}",
+                    hint=f"{error.hint}; then the same command again" if error.hint else "the same command again",
+                    objects=error.objects,
+                ) from error
 
     def restart(self, run: str, role: str) -> Iterator[Applied]:
         """End all replicas of a role in good order, at the same time, and start them again.
@@ -122,15 +132,21 @@ class LocalBackend:
 
         Args:
             grace_s: between SIGTERM and SIGKILL of each role; 10 s at most.
+
+        Raises:
+            BackendUnreachable: it cannot be ended; or its data is to go, and its index entry cannot be read or names
+                a folder that is no run's: then nothing is removed.
         """
-        place = places.find(run)
+        place = places.find(run) if volumes else places.find_at_least(run)
         if place is None:
             return
         with reported(f"cannot take down run {run}"), _locked(run, "down"):
+            if volumes:
+                places.check_data(place)
             yield from down.end(place, grace_s, self.waiting)
             places.clear_sockets(place.sockets)
             if volumes:
-                shutil.rmtree(place.layout.root)
+                places.remove_data(place)
                 places.forget(place)
                 yield Applied(str(place.layout.root), "removed")
 
@@ -176,7 +192,7 @@ class LocalBackend:
         Raises:
             UsageError: grep or level of the query is wrong.
         """
-        place = _known(run)
+        place = _existing(run, places.find_at_least(run))
         with reported(f"cannot read the logs of run {run}"):
             yield from logs.read(
                 place.layout.logs,
@@ -195,7 +211,10 @@ def _locked(run: str, verb: str) -> Iterator[None]:
 
 
 def _known(run: str) -> Place:
-    place = places.find(run)
+    return _existing(run, places.find(run))
+
+
+def _existing(run: str, place: Place | None) -> Place:
     if place is None:
         raise Conflict(f"there is no run {run} on this machine", hint="rlctl status lists the runs.", objects=(run,))
     return place

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from rlctl.backends.local.policy import Death
 LAST_LINES = 20
 _TAIL_BYTES = 256 * 1024
 _LONGEST_LINE = 500
+_FULL_BYTES = 2**20
 _RAW_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b|Fatal Python error|supervisor: ")
 
 _SIGNALS = {
@@ -34,9 +36,27 @@ class Report:
 
     text: str  # "actor 7 exited 1 after 00:03:12: EnvError: step returned NaN reward"
     last_lines: tuple[str, ...]
+    error: str = ""  # the last one in its own words; empty when a signal ended it
 
 
-def describe(death: Death, logs: Path, *, started: float, error: str, out_of_memory: bool) -> Report:
+def free_bytes(folder: Path) -> int | None:
+    """What a user may still write there; None: the system does not say."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize if found.f_blocks else None
+
+
+def describe(
+    death: Death,
+    logs: Path,
+    *,
+    started: float,
+    error: str,
+    out_of_memory: bool,
+    free: Callable[[Path], int | None] = free_bytes,
+) -> Report:
     """One death in a sentence, with the end of its log.
 
     Args:
@@ -44,6 +64,7 @@ def describe(death: Death, logs: Path, *, started: float, error: str, out_of_mem
         started: unix time of the process's start, whole seconds; older log lines are another life's.
         error: what the supervisor says when it could not start the process.
         out_of_memory: the kernel killed a process of this machine for memory since the last death.
+        free: how many bytes a folder's disk has left.
     """
     role, index = split_name(death.name)
     lines = read_tail(logs / f"{death.name}.log")
@@ -53,7 +74,30 @@ def describe(death: Death, logs: Path, *, started: float, error: str, out_of_mem
     else:
         how = f"{_ended(death, logs, out_of_memory)} after {duration(death.lived_s)}"
     text = f"{role} {index} {how}" + (f": {said}" if said else "")
-    return Report(text, tuple(readable(lines)[-LAST_LINES:]))
+    full = next((path for path in (logs.parent, logs) if (left := free(path)) is not None and left < _FULL_BYTES), None)
+    if full is not None:  # it may have had no room to say so itself
+        text += f"; the disk of {full} is full"
+    by_itself = death.exit_status is not None and death.exit_status > 0
+    return Report(text, tuple(readable(lines)[-LAST_LINES:]), said if by_itself else "")
+
+
+def startup_s(name: str, logs: Path, started: float) -> float | None:
+    """From the start of a process until it was part of the run, as its log says; None: it does not say so (yet).
+
+    Args:
+        started: unix time of the process's start, whole seconds; older log lines are another life's.
+    """
+    path = logs / f"{name}.log"
+    said = "listening" if split_name(name)[0] == "manager" else "lease granted"
+    lines = read_tail(path)
+    for line in reversed(lines):
+        record = _record(line) if said in line else None
+        if record is not None and record.get("msg") == said:
+            return max(0.0, _unix(record) - started) if _unix(record) >= started else None
+    first = next((record for line in lines if (record := _record(line)) is not None), None)
+    if first is not None and _unix(first) >= started and path.stat().st_size > _TAIL_BYTES:
+        return 0.0  # it has said so much that the line is out of sight
+    return None
 
 
 def duration(seconds: float) -> str:

@@ -17,6 +17,7 @@ _HINTS = {
     errno.EDQUOT: "Your quota is used up: free some space, then run the same command again.",
     errno.EACCES: "Change its owner or mode, or set storage.path to a folder of your own.",
     errno.EPERM: "Change its owner or mode, or set storage.path to a folder of your own.",
+    errno.EISDIR: "A folder lies where a file has to be: move it away.",
     errno.EROFS: "Set storage.path to a folder on a file system that can be written.",
 }
 

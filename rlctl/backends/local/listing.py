@@ -18,6 +18,7 @@ from rlctl.spec.base import ROLES
 
 ANSWER_TIMEOUT_S = 3.0
 """A reader waits no longer, and tells the rest without it: a supervisor with a hundred fresh children may need more."""
+NOT_ADDED = "not added to the supervisor yet; the command that was interrupted, given again, adds it"
 IN_GOOD_ORDER = "ended in good order"
 State = Literal["starting", "running", "backoff", "stopping", "stopped", "exited", "failed"]
 _STATES: dict[str, State] = {
@@ -77,7 +78,7 @@ def _process(name: str, child: Child | None, watched: Mapping[str, Any]) -> Proc
     known_role = next(each for each in ROLES if each == role)
     restarts = int(watched.get("restarts", 0))
     if child is None:
-        return Process(known_role, index, "stopped", restarts=restarts, reason="not added to the supervisor yet")
+        return Process(known_role, index, "stopped", restarts=restarts, reason=NOT_ADDED)
     seen, reason = _STATES.get(child.state, "failed"), ""
     if child.state == "EXITED" and child.exit_status == 0:  # the run ends; if not, it is started again soon
         reason = IN_GOOD_ORDER
@@ -88,8 +89,14 @@ def _process(name: str, child: Child | None, watched: Mapping[str, Any]) -> Proc
             seen, reason = "backoff", f"{reason}; starts again in {max(0.0, due - time.time()):.0f} s"
     elif seen == "stopped":
         reason = "stopped by a command"
-    started = datetime.fromtimestamp(child.start, UTC) if child.start and seen in ("starting", "running") else None
-    return Process(known_role, index, seen, child.pid or None, started, restarts, reason)
+    live = seen in ("starting", "running")
+    started = datetime.fromtimestamp(child.start, UTC) if child.start and live else None
+    trouble = _trouble(watched) if live else ""
+    return Process(known_role, index, seen, child.pid or None, started, restarts, reason, trouble)
+
+
+def _trouble(watched: Mapping[str, Any]) -> str:
+    return str(watched.get("reason", "")) if watched.get("in_trouble") else ""
 
 
 def _how_it_ended(child: Child) -> str:
@@ -118,4 +125,5 @@ def _dead(name: str, known: RunState, watched: Mapping[str, Any]) -> Process:
         seen,
         restarts=int(watched.get("restarts", 0)),
         reason=reason,
+        trouble=_trouble(watched) if known.phase == "finished" else "",
     )

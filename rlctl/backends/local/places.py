@@ -8,15 +8,20 @@ import re
 import secrets
 import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.backends.local.files import broken, read_json, reported, to_json, write_changed
-from rlctl.errors import BackendUnreachable
+from rlctl.errors import BackendUnreachable, Unreadable
 from rlctl.spec.layout import Layout, state_home
 
 _RUN = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 _UID = re.compile(r"[0-9a-f]{32}")
+SOCKET = "supervisor.sock"
+LINK = "run"
+"""In the private folder: leads to the run's own `run`."""
 _LONGEST_BASE = 50
 """Bytes of the base folder: a Unix socket's path ends at 107, ours adds /<uid8>/modelpool-12.experience or so."""
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9._-][A-Za-z0-9._/-]*")
@@ -38,7 +43,7 @@ class Place:
 
     @property
     def supervisor_socket(self) -> Path:
-        return self.sockets / "supervisor.sock"
+        return self.sockets / SOCKET
 
     @property
     def control_socket(self) -> Path:
@@ -63,11 +68,34 @@ def find(run: str) -> Place | None:
     """The run of that name, or None.
 
     Raises:
-        BackendUnreachable: its entry is torn, foreign or cannot be read.
+        Unreadable: its entry is torn, foreign or cannot be read; its folder is there all the same.
+        BackendUnreachable: the same, and nobody knows which folder it is.
     """
+    try:
+        return _entered(run)
+    except BackendUnreachable as error:
+        raise _unreadable(run, error) from error
+
+
+def find_at_least(run: str) -> Place | None:
+    """As `find`; the only folder of that name when the entry cannot be read. Enough to read and to stop, not to remove.
+
+    Raises:
+        BackendUnreachable: there is no such folder, or more than one.
+    """
+    try:
+        return _entered(run)
+    except BackendUnreachable as error:
+        found = _by_name(run)
+        if len(found) != 1:
+            raise _unreadable(run, error) from error
+        return found[0]
+
+
+def _entered(run: str) -> Place | None:
     if not _RUN.fullmatch(run):
         return None
-    path = index_folder() / f"{run}.json"
+    path = _entry_file(run)
     what = f"the index entry of run {run}"
     entry = read_json(path, what)
     if entry is None:
@@ -76,10 +104,72 @@ def find(run: str) -> Place | None:
     uid, storage, sockets, target = (text if isinstance(text, str) else "" for text in texts)
     if target and target != "local":
         return None
-    if entry.get("run") != run or not _UID.fullmatch(uid) or not storage.startswith("/") or not sockets.startswith("/"):
-        raise broken(path, what, "run, uid, storage or sockets is missing or wrong")
+    if entry.get("run") != run or not _UID.fullmatch(uid) or not storage.startswith("/"):
+        raise broken(path, what, "run, uid or storage is missing or wrong")
+    if not _made_here(sockets, uid):  # `down` clears that folder
+        raise broken(path, what, f"sockets is no folder that rlctl makes for uid {uid[:8]}, got {sockets or 'nothing'}")
     place = Place(run, uid, Path(storage), Path(sockets), recorded=True)
     return place if place.layout.root.is_dir() else None  # its folder was removed by hand: the name is free
+
+
+def _entry_file(run: str) -> Path:
+    return index_folder() / f"{run}.json"
+
+
+def _unreadable(run: str, error: BackendUnreachable) -> BackendUnreachable:
+    path, found = _entry_file(run), _by_name(run)
+    if len(found) == 1:
+        root = str(found[0].layout.root)
+        hint = (
+            f"Put {path} right, or move it away: `rlctl up` then begins a new run, and {root} stays as it is. "
+            f"Until then `rlctl logs --run {run}` and `rlctl down {run}` answer."
+        )
+        return Unreadable(error.message, run=run, storage=root, hint=hint, objects=(str(path),))
+    there = ", ".join(str(place.layout.root) for place in found)
+    which = f"which of {there} it is cannot be told" if found else f"no folder of it lies in {state_home() / 'runs'}"
+    hint = f"Put {path} right, or move it away: the name is free then; {which}."
+    return BackendUnreachable(error.message, hint=hint, objects=(str(path),))
+
+
+def _by_name(run: str) -> list[Place]:
+    """Every folder of a run of that name below the storage home: what is left when its index entry cannot be read."""
+    if not _RUN.fullmatch(run):
+        return []
+    pattern = re.compile(re.escape(run) + "-([0-9a-f]{8})")
+    found = []
+    for path in _entries(state_home() / "runs"):
+        match = pattern.fullmatch(path.name)
+        if match and _owned(path) and _owned(Layout(path).run):
+            uid = _uid_of(Layout(path), run, match[1])
+            found.append(Place(run, uid, state_home(), _rendered_sockets(Layout(path), uid), recorded=True))
+    return sorted(found, key=lambda place: place.layout.root)
+
+
+def _uid_of(layout: Layout, run: str, uid8: str) -> str:
+    """As its state says; else its first digits, which are all that its folders are named after."""
+    with suppress(BackendUnreachable):
+        stored = read_json(layout.run / "state.json", "the state") or {}
+        uid = str(stored.get("uid"))
+        if stored.get("run") == run and _UID.fullmatch(uid) and uid.startswith(uid8):
+            return uid
+    return uid8.ljust(32, "0")
+
+
+def _rendered_sockets(layout: Layout, uid: str) -> Path:
+    """Where the configuration of its supervisor says that they are."""
+    with suppress(OSError, UnicodeDecodeError):
+        text = (layout.run / "supervisord.conf").read_text(encoding="utf-8")
+        match = re.search(r"^file = (/\S+)/supervisor\.sock$", text, re.MULTILINE)
+        if match and _made_here(match[1], uid):
+            return Path(match[1])
+    return sockets_of(uid)
+
+
+def _made_here(sockets: str, uid: str) -> bool:
+    """Whether `sockets_of` names such a folder, in this environment or another."""
+    path = Path(sockets)
+    ours = path.parent.name in ("rlctl", f"rlctl-{os.getuid()}")
+    return ours and path.name == uid[:8] and _SAFE_PATH.fullmatch(sockets) is not None and ".." not in path.parts
 
 
 def names() -> list[str]:
@@ -118,12 +208,12 @@ def record(place: Place) -> bool:
     index_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     entry = {"format": 1, "run": place.run, "uid": place.uid, "target": "local"}
     entry |= {"storage": str(place.storage), "sockets": str(place.sockets)}
-    return write_changed(index_folder() / f"{place.run}.json", to_json(entry))
+    return write_changed(_entry_file(place.run), to_json(entry))
 
 
 def forget(place: Place) -> None:
     """Remove the run from the index."""
-    (index_folder() / f"{place.run}.json").unlink(missing_ok=True)
+    _entry_file(place.run).unlink(missing_ok=True)
 
 
 def make_sockets(folder: Path) -> None:
@@ -144,10 +234,62 @@ def make_sockets(folder: Path) -> None:
         part.chmod(0o700)
 
 
-def clear_sockets(folder: Path) -> None:
-    """Remove what dead processes left: sockets, and our own links."""
-    if _owned(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+def clear_sockets(folder: Path, *, keep: str = "") -> None:
+    """Remove what dead processes left, sockets and our own link, and the folder once it is empty. Nothing else, ever.
+
+    Args:
+        keep: name of a socket that stays, and the folder with it.
+    """
+    if not _owned(folder):
+        return
+    for path in _entries(folder):
+        with suppress(OSError):
+            mode = path.lstat().st_mode
+            ours = stat.S_ISSOCK(mode) or (stat.S_ISLNK(mode) and path.name == LINK)
+            if ours and path.name != keep:
+                path.unlink()
+    with suppress(OSError):  # it holds what is not ours
+        folder.rmdir()
+
+
+def check_data(place: Place) -> None:
+    """Before `remove_data`.
+
+    Raises:
+        BackendUnreachable: the folder is not a run's; nothing may be removed.
+    """
+    root, run = place.layout.root, place.layout.run
+    if not _owned(root) or not (_owned(run) or not any(_entries(root))):
+        raise BackendUnreachable(
+            f"folder {root} is not that of run {place.run}: it holds no folder {run.name} of user {os.getuid()}",
+            hint=f"Nothing is removed. Look into it; {_entry_file(place.run)} names it.",
+            objects=(str(root),),
+        )
+
+
+def remove_data(place: Place) -> None:
+    """Remove the folder of a run, `run` in it last: what a kill leaves is still known as a run's folder.
+
+    Raises:
+        OSError: something in it cannot be removed.
+    """
+    root, run = place.layout.root, place.layout.run
+    for path in _entries(root):
+        if path == run:
+            continue
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    if _owned(run):
+        shutil.rmtree(run)
+    root.rmdir()
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """What it holds; nothing when it cannot be read."""
+    with suppress(OSError):
+        yield from [folder / name for name in sorted(os.listdir(folder))]
 
 
 def _owned(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -12,6 +13,7 @@ from typing import Any
 
 from rlctl.backends.base import Document, Failure, Phase, RunState
 from rlctl.backends.local import lock
+from rlctl.backends.local.causes import read_tail
 from rlctl.backends.local.files import broken, read_json, to_json, write_changed
 from rlctl.backends.local.places import Place
 from rlctl.errors import BackendUnreachable, Unreadable
@@ -165,7 +167,7 @@ def clear_end(layout: Layout) -> None:
 
 
 def _vanished(layout: Layout) -> Failure:
-    """The supervisor is gone and nobody wrote why: killed -9, or the machine went down."""
+    """The supervisor is gone and nobody recorded why: killed, or the machine went down."""
     try:
         started = (layout.run / "supervisord.pid").stat().st_mtime
     except OSError:
@@ -173,9 +175,25 @@ def _vanished(layout: Layout) -> Failure:
     booted = _boot_time()
     if 0.0 < started < booted:
         text, at = "the machine was restarted while the run was up", datetime.fromtimestamp(booted, UTC)
-    else:
-        text, at = "supervisord is gone without a word: somebody killed it, or memory ran out", _last_sign(layout)
-    return Failure(process="supervisord", text=text, last_lines=(), at=at)
+        return Failure(process="supervisord", text=text, last_lines=(), at=at)
+    text, said = "supervisord is gone without a word: somebody killed it, or memory ran out", _told_to_end(layout)
+    if said:
+        by = found[1] if (found := _TOLD_TO_END.search(said)) else "a signal"
+        text = f"supervisord received {by} and ended the run: somebody's kill, or the end of a session or container"
+    return Failure(process="supervisord", text=text, last_lines=(said,) if said else (), at=_last_sign(layout))
+
+
+_TOLD_TO_END = re.compile(r" received (SIG[A-Z]+) indicating exit request")
+
+
+def _told_to_end(layout: Layout) -> str:
+    """The line of its log in which the last supervisor says that a signal told it to end; empty when there is none."""
+    for line in reversed(read_tail(layout.logs / "supervisord.log")):
+        if _TOLD_TO_END.search(line):
+            return line
+        if "supervisord started with pid" in line:  # what came before is another supervisor's
+            break
+    return ""
 
 
 def _last_sign(layout: Layout) -> datetime:

@@ -18,7 +18,7 @@ from rlctl.backends.base import Say
 from rlctl.backends.local import lock
 from rlctl.backends.local.daemon import NAME, Daemon
 from rlctl.backends.local.names import in_order
-from rlctl.backends.local.places import Place
+from rlctl.backends.local.places import LINK, Place
 from rlctl.backends.local.unix_http import UnixConnection
 from rlctl.backends.local.waiting import Patience, nobody
 from rlctl.errors import BackendUnreachable
@@ -185,7 +185,7 @@ def start(place: Place, say: Say = nobody) -> None:
         OSError: a file or link cannot be made.
     """
     # Include patterns of a configuration are relative to its folder and split at spaces: no path of the user's there.
-    link = place.sockets / "run"
+    link = place.sockets / LINK
     link.unlink(missing_ok=True)
     link.symlink_to(place.layout.run)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

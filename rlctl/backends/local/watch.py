@@ -13,17 +13,19 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from rlctl.backends.base import Failure
 from rlctl.backends.local import state
-from rlctl.backends.local.causes import Report, describe, oom_kills
+from rlctl.backends.local.causes import Report, describe, oom_kills, startup_s
 from rlctl.backends.local.files import read_json, to_json, write_at_last, write_changed
 from rlctl.backends.local.names import is_role, shown
+from rlctl.backends.local.places import SOCKET, clear_sockets
 from rlctl.backends.local.policy import Again, Death, GiveUp, Policy, Seen
 from rlctl.backends.local.stopping import signal_group, stop_in_order
 from rlctl.backends.local.supervisord import BAD_NAME, Child, Supervisor
@@ -40,12 +42,16 @@ _STOPPED_STATES = ("STOPPED", "STOPPING")
 class Watch:
     """The policy, with hands."""
 
-    def __init__(self, layout: Layout, supervisor: Supervisor, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, layout: Layout, supervisor: Supervisor, sockets: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._layout = layout
+        self._sockets = sockets
         self._supervisor = supervisor
         self._clock = clock
         self._policy: Policy[Report] = Policy()
         self._reasons: dict[str, str] = {}
+        self._troubled: set[str] = set()
         self._oom_kills = oom_kills()
         self._write_end: Callable[[], None] | None = None
         with suppress(RlctlError, KeyError, TypeError, ValueError):  # without it, counts start anew
@@ -63,13 +69,13 @@ class Watch:
             return self._end()
         now = self._clock()
         children = {name: child for name, child in self._supervisor.children().items() if is_role(name)}
-        deaths = self._policy.observe([_seen(child) for child in children.values()], now)
+        deaths = self._policy.observe([self._seen(child) for child in children.values()], now)
         for death in deaths:
             if not self._judge(death, children, now):
                 return self._end()
         started = self._start_due()
-        if deaths or started:
-            self._store()
+        if deaths or started or self._policy.troubled(now) != self._troubled:
+            self._store(now)
         return True
 
     def wait_s(self) -> float:
@@ -89,7 +95,7 @@ class Watch:
         )
         self._oom_kills = kills
         self._reasons[death.name] = report.text
-        verdict = self._policy.judge(death, report, now)
+        verdict = self._policy.judge(death, report, now, report.error)
         match verdict:
             case Again(delay_s):
                 say(f"{report.text}; started again in {delay_s:g} s")
@@ -99,6 +105,8 @@ class Watch:
                 text = cause.text
                 if short_lives > 1:
                     text += f" ({short_lives} short lives in a row: not started again)"
+                if cause is not report:  # who ended the run is not who is to blame
+                    text += f"; then {report.text}"
                 say(f"given up: {text}")
                 failure = Failure(shown(process), text, cause.last_lines, datetime.now(UTC), tuple(others))
                 self._write_end = partial(state.write_failure, self._layout, failure)
@@ -113,8 +121,15 @@ class Watch:
                 self._policy.started(name)
         return bool(due)
 
-    def _store(self) -> None:
-        stored = self._policy.stored(self._clock(), time.time())
+    def _seen(self, child: Child) -> Seen:
+        seen = _seen(child)
+        if seen.state == "stopped" or not self._policy.unsure(seen):
+            return seen
+        return replace(seen, startup_s=startup_s(child.name, self._layout.logs, child.start))
+
+    def _store(self, now: float) -> None:
+        self._troubled = self._policy.troubled(now)
+        stored = self._policy.stored(now, time.time())
         text = to_json({name: {**values, "reason": self._reasons.get(name, "")} for name, values in stored.items()})
         try:
             write_changed(state.watch_file(self._layout), text)
@@ -126,7 +141,10 @@ class Watch:
         for name in stop_in_order(self._supervisor):
             say(f"{name} has ended")
         self._record_end(partial(write_at_last, self._layout.run))
-        self._supervisor.shutdown()
+        clear_sockets(self._sockets, keep=SOCKET)
+        with _undisturbed():
+            self._supervisor.shutdown()
+            clear_sockets(self._sockets)
         return False
 
     def _record_end(self, how: Callable[[Callable[[], None]], None]) -> None:
@@ -135,6 +153,16 @@ class Watch:
                 how(self._write_end)
             except OSError as error:
                 say(f"cannot record the end of the run: {error.strerror}")
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """The supervisor that is told to end ends us at once, and then waits for us: SIGTERM comes after the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _seen(child: Child) -> Seen:
@@ -209,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sockets", type=Path, required=True)
     options = parser.parse_args(arguments)
     events = Events(sys.stdin.fileno(), sys.stdout.fileno())
-    watch = Watch(Layout(options.root), Supervisor(options.sockets / "supervisor.sock"))
+    watch = Watch(Layout(options.root), Supervisor(options.sockets / SOCKET), options.sockets)
     while True:
         try:
             if not watch.look():

@@ -1,6 +1,6 @@
 """Stands for every role: takes their command line, writes their log lines, answers as the manager, behaves as told.
 
-Its run file may hold `behaviour`: {says, level, exc, exit_code, after_s, deaf, spawns, first_only}.
+Its run file may hold `behaviour`: {says, level, exc, exit_code, after_s, deaf, spawns, first_only, refuses}.
 """
 
 import argparse
@@ -59,6 +59,9 @@ class Control(http.server.BaseHTTPRequestHandler):
         self.answer(200, {"phase": "running", "boot": BOOT, "live": self.server.live})  # type: ignore[attr-defined]
 
     def do_POST(self) -> None:
+        if self.path == "/reload" and self.server.refuses:  # type: ignore[attr-defined]
+            self.answer(400, {"error": {"message": self.server.refuses}})  # type: ignore[attr-defined]
+            return
         if self.path == "/reload":
             self.server.read_live()  # type: ignore[attr-defined]
         self.answer(200, {"ok": True})
@@ -74,11 +77,11 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.live = json.loads(Path(self.live_file).read_text())
 
 
-def serve(options: argparse.Namespace) -> None:
+def serve(options: argparse.Namespace, refuses: str) -> None:
     path = options.control.removeprefix("unix:")
     Path(path).unlink(missing_ok=True)
     server = Server(path, Control)
-    server.live_file = options.live
+    server.live_file, server.refuses = options.live, refuses
     server.finished = Path(options.volume, "run", "finished.json")
     server.read_live()
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -98,7 +101,7 @@ def main() -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     say(options, "INFO", f"{options.name} starts")
     if options.control:
-        serve(options)
+        serve(options, behaviour.get("refuses", ""))
     if behaviour.get("spawns"):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "left behind by " + options.name])
     if behaviour.get("first_only", options.name) == options.name and "after_s" in behaviour:
