@@ -12,8 +12,10 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 
 from rlctl import __version__
+from rlctl.spec import names
 from rlctl.spec.base import ROLES, Applies, Role
 from rlctl.spec.checks import unsound
+from rlctl.spec.cluster import IMAGE_OF
 from rlctl.spec.fields import as_written, leaves, normal
 from rlctl.spec.later import not_built
 from rlctl.spec.messages import in_words
@@ -45,8 +47,10 @@ class RolePlan:
     gpu: int
     threads: int  # compute threads of one process: floor(cpu), at least 1
     run_file: dict[str, Any]  # what the role reads, and nothing else; see `make`
-    hash: str  # 12 hex digits over run_file and resources: another hash is another process
+    hash: str  # 12 hex digits over run_file, resources and image: another hash is another process
     members: tuple[Member, ...] = ()  # learner: by index
+    image: str | None = None  # by digest; None on one machine
+    most: int = 0  # actor: the most replicas that `scale` accepts, which fixes the number of objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class Plan:
     roles: tuple[RolePlan, ...]  # in start order
     live: dict[str, Any]  # the manager's live fields, in the shape of the spec; it reads them again on request
     code_path: str | None  # absolute folder for PYTHONPATH
+    base: str | None = None  # absolute folder of the spec file: the user's patches lie below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +105,14 @@ def make(spec: Spec, *, uid: str, base: Path) -> Plan:
         roles=roles,
         live=_pick(plain, lambda applies: applies.when == "live" and "manager" in applies.roles),
         code_path=None if spec.code is None else str((base / spec.code.path).resolve()),
+        base=str(base.resolve()),
     )
 
 
 def _role(spec: Spec, role: Role, uid: str) -> RolePlan:
     section = getattr(spec.roles, role)
     members = tuple(_members(spec)) if role == "learner" else ()
-    read = _pick(spec, lambda applies: applies.when != "live" and role in applies.roles)
+    read = _pick(spec, lambda applies: applies.when != "live" and role in applies.roles and applies.in_run_file)
     read.setdefault("env", {"id": "-"})  # a spec cannot do without one, and this role does not look
     run_file = {
         "format": RUN_FILE_FORMAT,
@@ -116,14 +122,18 @@ def _role(spec: Spec, role: Role, uid: str) -> RolePlan:
         "spec": read,
     }
     resources = {"cpu": section.cpu, "memory_mib": mebibytes(section.memory), "gpu": getattr(section, "gpu", 0)}
+    on_cluster = spec.target == "kubernetes"
+    pods = _pick(spec, lambda applies: role in applies.roles and not applies.in_run_file) if on_cluster else {}
     return RolePlan(
         role=role,
         replicas=len(members) if role == "learner" else getattr(section, "replicas", 1),
         **resources,
         threads=max(1, int(section.cpu)),
         run_file=run_file,
-        hash=_digest({"run_file": run_file, **resources}),
+        hash=_digest({"run_file": run_file, **resources, **pods}),
         members=members,
+        image=getattr(spec.images, IMAGE_OF[role]) if on_cluster else None,
+        most=max_actors(spec) if role == "actor" else 0,
     )
 
 
@@ -179,6 +189,10 @@ def changes(old: Spec, new: Spec) -> list[Change]:
         elif path == ("roles", "actor", "replicas") and new.roles.actor.replicas > max_actors(new):
             why = f"{_was_now(new, path, was, now)}: more than roles.actor.max_replicas {max_actors(new)}; raise it"
             found.append(Change("", "refuse", dotted(path), why))
+        elif path == ("storage", "size") and new.target != "local" and mebibytes(now) < mebibytes(was):
+            found.append(Change("", "refuse", dotted(path), f"{_was_now(new, path, was, now)}: a volume only grows"))
+        elif new.target == "local" and not leaf.applies.in_run_file:
+            found.append(_change(new, path, was, now, ""))  # nobody on this machine has a use for it
         else:
             action: Literal["live", "restart"] = "live" if leaf.applies.when == "live" else "restart"
             there = [role for role in leaf.applies.roles if getattr(after.roles, role) is not None]
@@ -243,10 +257,13 @@ def _written(value: Any) -> str:
 
 
 def max_actors(spec: Spec) -> int:
-    """The most actors that `scale` accepts."""
+    """The most actors that `scale` accepts: unless the spec says so, on a cluster as many as fill whole Deployments."""
     actor = spec.roles.actor
-    spare = LOCAL_MAX_ACTORS if spec.target == "local" else 0
-    return actor.max_replicas if actor.max_replicas is not None else max(actor.replicas, spare)
+    if actor.max_replicas is not None:
+        return actor.max_replicas
+    if spec.target == "local":
+        return max(actor.replicas, LOCAL_MAX_ACTORS)
+    return names.shards(actor.replicas) * names.SHARD_REPLICAS
 
 
 def why_not_scale(spec: Spec, role: str, replicas: int) -> str | None:

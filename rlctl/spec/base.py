@@ -19,7 +19,9 @@ CLASS_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 class Model(BaseModel):
     """Frozen, closed (an unknown key is an error), and described by the docstrings below its fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, serialize_by_alias=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Applies:
 
     when: Literal["live", "restart", "new_run"]
     roles: tuple[Role, ...]
+    in_run_file: bool = True
+    """False: it makes the pods of the roles, which do not read it themselves; one machine has no use for it."""
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema = handler(core)
@@ -45,9 +49,9 @@ def live(*roles: Role) -> Applies:
     return Applies("live", roles)
 
 
-def restart(*roles: Role) -> Applies:
+def restart(*roles: Role, in_run_file: bool = True) -> Applies:
     """The roles named are restarted; the learner goes on from its newest generation."""
-    return Applies("restart", roles)
+    return Applies("restart", roles, in_run_file)
 
 
 def new_run(*roles: Role) -> Applies:

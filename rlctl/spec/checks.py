@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from rlctl.spec import fields
 from rlctl.spec.algorithms import NEED_REPLAY, Algorithm, External, Impala
+from rlctl.spec.cluster import DEFAULT_SIZE
 from rlctl.spec.messages import Fault
 from rlctl.spec.schema import Spec
-from rlctl.spec.words import closest, either, number, printable
+from rlctl.spec.words import both, closest, either, number, printable, show
 
 Keys = tuple[str, ...]
 _ACTORS, _ENVS = ("roles", "actor", "replicas"), ("roles", "actor", "envs")
@@ -38,6 +40,8 @@ def unsound(spec: Spec) -> Iterator[Fault]:
         for fault in _algorithm(spec, policy.algorithm, path) if policy.like is None else ():
             yield fault._replace(rests_on=(*fault.rests_on, (*path, "name")))
     yield from _replay(spec, plain)
+    if spec.target == "kubernetes":
+        yield from _cluster(spec)
 
 
 def _roles(spec: Spec) -> Iterator[Fault]:
@@ -150,3 +154,46 @@ def _replay(spec: Spec, plain: Spec) -> Iterator[Fault]:
     for path, section in ((("replay",), spec.replay), (("roles", "replay"), spec.roles.replay)):
         if section is not None:
             yield Fault(path, message, tuple(rests_on))
+
+
+_TARGET: Final = (("target",),)
+
+
+def _cluster(spec: Spec) -> Iterator[Fault]:
+    if spec.run[0].isdigit():
+        message = f"on a cluster it begins with a letter, because Services do, got {show(spec.run)}"
+        yield Fault(("run",), message, _TARGET)
+    missing = [name for name in type(spec.images).model_fields if getattr(spec.images, name) is None]
+    if missing:
+        message = f"a cluster needs an image for {both(missing)}; `rlctl image build` and `rlctl image push` make them"
+        yield Fault(("images",), message, (*_TARGET, *(("images", name) for name in missing)))
+    storage = spec.storage
+    if storage.path is not None:
+        message = "is for one machine; on a cluster give `claim`, or `class` and `size`, or nothing"
+        yield Fault(("storage", "path"), message, _TARGET)
+    for name, given in (("class", storage.class_ is not None), ("size", storage.size != DEFAULT_SIZE)):
+        if storage.claim is not None and given:
+            message = f"`claim: {storage.claim}` has one already; remove one of them"
+            yield Fault(("storage", name), message, (*_TARGET, ("storage", "claim")))
+    yield from _exposed(spec)
+    if spec.kubernetes.gang == "kueue" and spec.kubernetes.queue is None:
+        message = "kueue needs the name of a LocalQueue, as in `queue: gpus`"
+        yield Fault(("kubernetes", "queue"), message, (*_TARGET, ("kubernetes", "gang")))
+
+
+def _exposed(spec: Spec) -> Iterator[Fault]:
+    """The pages know no users: outside the cluster they stand behind a proxy that does, for known callers."""
+    section = spec.kubernetes
+    if section.expose != "loadbalancer":
+        return
+    rests_on = (*_TARGET, ("kubernetes", "expose"))
+    if section.proxy is None:
+        message = "loadbalancer needs a proxy that asks who is there, as in `proxy: {image: ..., args: [...]}`"
+        yield Fault(("kubernetes", "proxy"), message, rests_on)
+    if not section.source_ranges:
+        message = "loadbalancer needs the ranges that may call, as in `source_ranges: [203.0.113.0/24]`"
+        yield Fault(("kubernetes", "source_ranges"), message, rests_on)
+    for index, callers in enumerate(section.source_ranges):
+        if callers.endswith("/0"):
+            message = f"{callers} is everybody; name the ranges that may call"
+            yield Fault(("kubernetes", "source_ranges", index), message, rests_on)

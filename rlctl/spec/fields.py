@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -21,6 +22,12 @@ class Leaf(NamedTuple):
     applies: Applies
 
 
+@cache
+def keys(model: type[Model]) -> Mapping[str, str]:
+    """What a user writes for a field of a section -> its attribute: `class` -> `class_`; mostly the same."""
+    return {field.alias or name: name for name, field in model.model_fields.items()}
+
+
 def mark(model: type[Model], name: str) -> Applies | None:
     """The mark of a field; None where the field holds a section whose own fields are marked."""
     return next((item for item in model.model_fields[name].metadata if isinstance(item, Applies)), None)
@@ -28,16 +35,16 @@ def mark(model: type[Model], name: str) -> Applies | None:
 
 def leaves(section: Model, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
     """Every leaf below a section, in the order of the schema; sections that are not given have none."""
-    for name in type(section).model_fields:
+    for written, name in keys(type(section)).items():
         value = getattr(section, name)
         applies = mark(type(section), name)
         if applies is not None:
-            yield Leaf((*path, name), value, applies)
+            yield Leaf((*path, written), value, applies)
         elif isinstance(value, Model):
-            yield from leaves(value, (*path, name))
+            yield from leaves(value, (*path, written))
         elif isinstance(value, dict):
             for key, item in value.items():
-                yield from leaves(item, (*path, name, key))
+                yield from leaves(item, (*path, written, key))
 
 
 def folded(spec: Spec) -> Spec:
@@ -107,8 +114,8 @@ def at(path: Path, values: Any) -> Section | Table | Value | None:
         values = values.get(key) if isinstance(values, dict) else None
         if isinstance(here, Table):
             here = Section(here.model)
-        elif isinstance(here, Section) and key in here.model.model_fields:
-            here = _field(here.model, str(key), values)
+        elif isinstance(here, Section) and key in keys(here.model):
+            here = _field(here.model, keys(here.model)[str(key)], values)
         else:
             return None
     return here
@@ -130,8 +137,8 @@ def everywhere() -> Iterator[tuple[str, ...]]:
     """The path of every field and section of the schema, of the built algorithm, with `main` as the policy."""
 
     def below(model: type[Model], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        for name in model.model_fields:
-            here = (*path, name)
+        for written, name in keys(model).items():
+            here = (*path, written)
             yield here
             match _field(model, name, None):
                 case Section(inner):

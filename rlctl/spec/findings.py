@@ -50,6 +50,8 @@ def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
         yield Fault(("roles", "learner", "gpu"), f"a learner uses one GPU, the other {roles.learner.gpu - 1} stay idle")
     if spec.target == "local":
         yield from _too_large(spec, machine)
+    else:
+        yield from _without_effect(spec)
     plain = fields.normal(spec)
     for name, policy in (plain.policies or {}).items():
         for fault in _learning(spec, policy):
@@ -74,6 +76,16 @@ def _too_large(spec: Spec, machine: Machine) -> Iterator[Fault]:
         parts = " + ".join(f"{role} {count} x {section.memory}" for role, count, section in counts if count)
         has = f"{machine.memory_mib / 1024:.1f}Gi"
         yield Fault(("roles",), f"{parts} = {memory / 1024:.1f}Gi of memory, this machine has {has}")
+
+
+def _without_effect(spec: Spec) -> Iterator[Fault]:
+    section = spec.kubernetes
+    if section.expose == "clusterip":
+        for name in ("source_ranges", "proxy"):
+            if getattr(section, name):
+                yield Fault(("kubernetes", name), "has no effect without `expose: loadbalancer`")
+    if section.gang == "none" and section.queue is not None:
+        yield Fault(("kubernetes", "queue"), "has no effect without `gang: kueue`")
 
 
 def _learning(spec: Spec, policy: Policy) -> Iterator[Fault]:

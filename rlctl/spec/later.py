@@ -39,7 +39,6 @@ def _other_than(usual: Any) -> Callable[[Any], bool]:
 
 
 LATER = (
-    Later("target", _is("kubernetes"), "use local"),
     Later(
         "policies.*.algorithm.name",
         _is("appo", "apex_dqn", "r2d2", "sac"),
@@ -66,8 +65,6 @@ LATER = (
         Later(f"roles.{role}.on_push", _other_than("rolling"), "remove it")
         for role in ("manager", "modelpool", "actor", "evaluator")
     ),
-    Later("kubernetes.expose", _other_than("clusterip"), "remove it"),
-    Later("kubernetes.gang", _other_than("none"), "remove it"),
 )
 
 

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from rlctl.spec import fields
 from rlctl.spec.algorithms import KINDS
 from rlctl.spec.base import CLASS_PATH
+from rlctl.spec.cluster import IMAGE, OBJECT_NAME, QUEUE_NAME
 from rlctl.spec.schema import POLICY_NAME, RUN_NAME, Spec
 from rlctl.spec.words import Path, closest, dotted, either, number, show
 
@@ -19,6 +20,9 @@ _PATTERNS: Final = {
     CLASS_PATH: "package.module:Class",
     RUN_NAME: "at most 40 of a-z, 0-9 and -, with no - at the ends",
     POLICY_NAME: "at most 20 of a-z, 0-9 and -, with no - at the ends",
+    IMAGE: "an image by digest (name@sha256:<64 hex digits>, as `rlctl image push` prints it)",
+    OBJECT_NAME: "the name of an object of the cluster: at most 253 of a-z, 0-9, - and .",
+    QUEUE_NAME: "the name of a queue: at most 63 of a-z, 0-9, - and .",
 }
 _BOUNDS: Final = {
     "greater_than_equal": ("at least", "ge"),
@@ -139,7 +143,7 @@ def _message(path: Path, details: list[ErrorDetails], values: Mapping[str, Any],
 def _unknown(path: Path, values: Mapping[str, Any]) -> str:
     key = str(path[-1])
     here = fields.at(path[:-1], values)
-    siblings = list(here.model.model_fields) if isinstance(here, fields.Section) else []
+    siblings = list(fields.keys(here.model)) if isinstance(here, fields.Section) else []
     if external := _hyperparameter_of_an_own_algorithm(path, values):
         return external
     elsewhere = [

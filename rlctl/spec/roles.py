@@ -35,6 +35,7 @@ class Learner(Model):
     replicas: Annotated[int, Field(ge=1, le=512), live()] = 1
     cpu: Annotated[Cores, restart("learner")] = 1.0
     memory: Annotated[Memory, restart("learner")] = "4Gi"
+    """On a cluster up to a quarter of it may be shared memory (/dev/shm)."""
     gpu: Annotated[int, Field(ge=0, le=8), restart("learner")] = 0
     on_push: Annotated[OnPush, live()] = "checkpoint-restart"
 
@@ -46,7 +47,7 @@ class Actor(Model):
     max_replicas: Annotated[int | None, Field(ge=1, le=100_000), live()] = None
     """The most that `scale` will accept; fixes the number of objects on a cluster.
 
-    null: replicas, but at least 64 on one machine."""
+    null: replicas, but at least 64 on one machine; on a cluster rounded up to a full 1,000."""
     envs: Annotated[int, Field(ge=1, le=65_536), restart("actor")] = 16
     """Environments of one actor, stepped as one batch."""
     cpu: Annotated[Cores, restart("actor")] = 1.0

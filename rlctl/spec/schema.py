@@ -8,6 +8,7 @@ from pydantic import Field
 
 from rlctl.spec.algorithms import AnyAlgorithm, Impala
 from rlctl.spec.base import CLASS_PATH, Model, live, new_run, restart
+from rlctl.spec.cluster import Images, Kubernetes, Storage
 from rlctl.spec.roles import Roles
 from rlctl.spec.units import Seconds
 
@@ -127,13 +128,6 @@ class Checkpoint(Model):
     """The newest that stay on disk; older ones are removed."""
 
 
-class Storage(Model):
-    """Where a run keeps its data."""
-
-    path: Annotated[str | None, Field(min_length=1), new_run()] = None
-    """On one machine a folder, relative to the spec file; null: $XDG_STATE_HOME/rlctl."""
-
-
 class Code(Model):
     """The user's own package: put on PYTHONPATH on one machine, added to the image on a cluster."""
 
@@ -141,13 +135,6 @@ class Code(Model):
     """A folder, relative to the spec file."""
     requirements: Annotated[str | None, restart("learner", "actor", "evaluator")] = None
     """A requirements file for the image; on one machine rlctl only names what is missing."""
-
-
-class Kubernetes(Model):
-    """What only a cluster needs; everything else about it belongs into patches of the templates."""
-
-    expose: Annotated[Literal["clusterip", "loadbalancer"], live()] = "clusterip"
-    gang: Annotated[Literal["none", "kueue"], live()] = "none"
 
 
 class Spec(Model):
@@ -180,6 +167,7 @@ class Spec(Model):
     checkpoint: Checkpoint = Checkpoint()
     storage: Storage = Storage()
     code: Code | None = None
+    images: Images = Images()
     kubernetes: Kubernetes = Kubernetes()
 
     def policy(self, name: str = "main") -> Policy:

@@ -40,6 +40,11 @@ def either(options: Sequence[str]) -> str:
     return options[0] if len(options) == 1 else ", ".join(options[:-1]) + f" or {options[-1]}"
 
 
+def both(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + f" and {names[-1]}"
+
+
 def closest(name: str, options: Iterable[str], likeness: float = 0.6) -> str | None:
     """The option that `name` was probably meant to be, or None. Likeness is from 0 to 1."""
     from difflib import get_close_matches  # only needed once something is wrong

@@ -5,8 +5,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from rlctl.spec.base import Model
-from rlctl.spec.fields import Leaf, leaves
+from rlctl.spec.fields import Leaf, keys, leaves
 from rlctl.spec.schema import Spec
+
+
+def image(name: str) -> str:
+    """A reference by digest; another name is another digest."""
+    return f"registry.example:5000/rlctl/{name}@sha256:{name.encode().hex():0>64}"
+
 
 FULL = Spec.model_validate(
     {
@@ -21,8 +27,11 @@ FULL = Spec.model_validate(
         "league": {},
         "pbt": {},
         "code": {},
+        "kubernetes": {"proxy": {"image": image("proxy")}},
     }
 )
+IMAGES = {"core": image("core"), "actor": image("actor"), "learner": image("learner")}
+CLUSTER = Spec.model_validate({**FULL.model_dump(), "target": "kubernetes", "images": IMAGES})
 LEAVES = {".".join(leaf.path): leaf for leaf in leaves(FULL)}
 
 _CANDIDATES: tuple[Any, ...] = (
@@ -45,6 +54,7 @@ _CANDIDATES: tuple[Any, ...] = (
         "atari",
     ),
     *("adam", "sample", "central", "learner", "kubernetes", "manual", "loadbalancer", "kueue", "eval_return", "elo"),
+    *(image("other"), ["203.0.113.0/24"]),
     *([7], {"x": 1}, {"x": 1.5}, {"x": [1.5]}),
 )
 
@@ -56,7 +66,7 @@ def another(leaf: Leaf, section: Model) -> Any:
             changed = type(section).model_validate({**section.model_dump(), leaf.path[-1]: candidate}, strict=True)
         except ValidationError:
             continue
-        value = getattr(changed, leaf.path[-1])
+        value = getattr(changed, keys(type(changed))[leaf.path[-1]])
         if value != leaf.value and type(changed) is type(section):
             return value
     raise AssertionError(f"no other value of {leaf.path} among the candidates")
@@ -65,7 +75,7 @@ def another(leaf: Leaf, section: Model) -> Any:
 def section_of(spec: Model, path: tuple[str, ...]) -> Any:
     found: Any = spec
     for key in path[:-1]:
-        found = found[key] if isinstance(found, dict) else getattr(found, key)
+        found = found[key] if isinstance(found, dict) else getattr(found, keys(type(found))[key])
     return found
 
 
@@ -74,8 +84,9 @@ def with_value(section: Any, path: tuple[str, ...], value: Any) -> Any:
     key, *rest = path
     if isinstance(section, dict):
         return {**section, key: with_value(section[key], tuple(rest), value)}
-    inner = with_value(getattr(section, key), tuple(rest), value) if rest else value
-    return section.model_copy(update={key: inner})
+    name = keys(type(section))[key]
+    inner = with_value(getattr(section, name), tuple(rest), value) if rest else value
+    return section.model_copy(update={name: inner})
 
 
 def changed(spec: Spec, name: str, value: Any = None) -> Spec:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rlctl.plan import Change, Plan, changes, make, max_actors, why_not_scale
 from rlctl.spec.fields import leaves
 from rlctl.spec.schema import Spec
-from tests.spec.full import FULL, LEAVES, changed
+from tests.spec.full import CLUSTER, FULL, LEAVES, changed, image
 
 SELDOM = ("policies.main.algorithm.name", "policies.main.like", "policies.other.like")
 """Fields with tests of their own: a name is a section of another kind, `like` is what it brings."""
@@ -46,15 +46,51 @@ def test_a_changed_field_does_what_its_mark_says(name: str) -> None:
     found = [(change.role, change.action, change.path) for change in changes(FULL, changed(FULL, name))]
     if applies.when == "new_run":
         assert found == [("", "refuse", name)]
+    elif not applies.in_run_file:  # pods of a cluster are made of it, and nothing on one machine
+        assert found == [("", "live", name)]
     else:
         assert found == [(role, applies.when, name) for role in applies.roles or ("",)]
 
 
-@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize("name", [name for name in MARKED if name != "target"])  # other processes altogether
 def test_a_changed_field_alters_the_hashes_of_the_roles_that_read_it_and_no_others(name: str) -> None:
     applies, before, after = LEAVES[name].applies, hashes(FULL), hashes(changed(FULL, name))
     altered = {role for role in before if before[role] != after[role]}
-    assert altered == (set() if applies.when == "live" else set(applies.roles))
+    assert altered == (set() if applies.when == "live" or not applies.in_run_file else set(applies.roles))
+
+
+OF_PODS = [name for name in MARKED if not LEAVES[name].applies.in_run_file]
+
+
+@pytest.mark.parametrize("name", OF_PODS)
+def test_what_pods_are_made_of_restarts_its_roles_on_a_cluster_and_is_in_no_run_file(name: str) -> None:
+    new, roles = changed(CLUSTER, name), LEAVES[name].applies.roles
+    assert [(change.role, change.action, change.path) for change in changes(CLUSTER, new)] == [
+        (role, "restart", name) for role in roles
+    ]
+    before, after = hashes(CLUSTER), hashes(new)
+    assert {role for role in before if before[role] != after[role]} == set(roles)
+    assert [role.run_file for role in plan(CLUSTER).roles] == [role.run_file for role in plan(new).roles]
+
+
+def test_images_and_the_gang_are_what_pods_are_made_of() -> None:
+    images = [f"images.{name}" for name in ("core", "actor", "learner")]
+    assert [*images, "kubernetes.gang", "kubernetes.queue"] == OF_PODS
+
+
+def test_on_a_cluster_a_new_image_restarts_the_roles_that_run_from_it() -> None:
+    new = changed(CLUSTER, "images.actor", image("newer"))
+    assert {(change.role, change.action) for change in changes(CLUSTER, new)} == {
+        ("actor", "restart"),
+        ("evaluator", "restart"),
+    }
+
+
+def test_a_volume_grows_alive_and_never_shrinks() -> None:
+    larger = changed(CLUSTER, "storage.size", "60Gi")
+    assert whys(CLUSTER, larger) == [("", "live", "storage.size: 50Gi -> 60Gi")]
+    assert whys(larger, CLUSTER) == [("", "refuse", "storage.size: 60Gi -> 50Gi: a volume only grows")]
+    assert changes(small(storage={"size": "50Gi"}), small(storage={"size": "51200Mi"})) == []
 
 
 @pytest.mark.parametrize("name", MARKED)
@@ -204,7 +240,12 @@ def test_without_a_most_one_machine_allows_64_actors_or_what_the_spec_asks_for()
     assert max_actors(small()) == 64
     assert max_actors(small(roles={"actor": {"replicas": 100}})) == 100
     assert max_actors(small(roles={"actor": {"max_replicas": 8}})) == 8
-    assert max_actors(small(target="kubernetes", roles={"actor": {"replicas": 5}})) == 5
+
+
+@pytest.mark.parametrize(("replicas", "most"), [(0, 1000), (1, 1000), (1000, 1000), (1001, 2000), (10_000, 10_000)])
+def test_without_a_most_a_cluster_allows_whole_thousands_of_actors(replicas: int, most: int) -> None:
+    assert max_actors(small(target="kubernetes", roles={"actor": {"replicas": replicas}})) == most
+    assert plan(small(target="kubernetes", roles={"actor": {"replicas": replicas}})).roles[3].most == most
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,8 @@ def test_a_run_file_is_a_spec_that_says_what_its_role_reads_and_nothing_else(rol
 
 
 def _is_read(applies: object, role: str) -> bool:
-    return getattr(applies, "when", "") != "live" and role in getattr(applies, "roles", ())
+    read = getattr(applies, "when", "") != "live" and getattr(applies, "in_run_file", False)
+    return read and role in getattr(applies, "roles", ())
 
 
 def _value(spec: object, name: str) -> object:

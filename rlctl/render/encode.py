@@ -1,0 +1,145 @@
+"""Values as a document holds them: whatever a value holds, it adds no key, no line and no section."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_@+=:,./{}-]+")
+_PLAIN_TEXT = re.compile(r"-{0,2}[A-Za-z/][A-Za-z0-9_./=@$()-]*(?::[A-Za-z0-9_./=@$()-]+)*")
+_NOT_TEXT = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+"""What some reader of YAML takes for something else."""
+_PRINTABLE_LINES = re.compile(r"[!-~](?:[ -~]*[!-~])?\n(?:(?:[ -~]*[!-~])?\n)*(?<!\n\n)")
+
+
+def to_yaml(value: Any) -> str:
+    """One YAML value on one line: JSON, with floats that YAML 1.1 reads as floats.
+
+    Raises:
+        ValueError: a number that is not finite, a key that is no string, half a surrogate pair, or no plain data.
+
+    Example:
+        1e-05 becomes 1.0e-05, which PyYAML reads as a number; JSON's own 1e-05 is a string to it.
+    """
+    if isinstance(value, bool) or value is None or isinstance(value, int):
+        return json.dumps(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"must be a finite number, got {value!r}")
+        digits, exponent, power = repr(value).partition("e")
+        return f"{digits if '.' in digits else digits + '.0'}{exponent}{power}"
+    if isinstance(value, str):
+        value.encode("utf-8")  # half a surrogate pair: UnicodeEncodeError is a ValueError
+        return _NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
+    if isinstance(value, Mapping):
+        wrong = [key for key in value if not isinstance(key, str)]
+        if wrong:
+            raise ValueError(f"keys must be strings, got {wrong[0]!r}")
+        return "{" + ", ".join(f"{to_yaml(key)}: {to_yaml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(to_yaml(item) for item in value) + "]"
+    raise ValueError(f"must be plain data, got {type(value).__name__}")
+
+
+def to_document(value: Mapping[str, Any]) -> str:
+    """A whole document as a person writes it: one value on a line, and text of several lines as a block.
+
+    Raises:
+        ValueError: as `to_yaml`.
+    """
+    return "\n".join(_lines(value)) + "\n"
+
+
+def _lines(value: Any) -> Iterator[str]:
+    """The lines of a value; those after the first are indented as if the first stood at the left edge."""
+    if isinstance(value, Mapping) and value:
+        for key, below in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"keys must be strings, got {key!r}")
+            yield from _after(f"{_text(key)}:", below)
+    elif isinstance(value, (list, tuple)) and value:
+        for item in value:
+            first, *rest = _lines(item)
+            yield f"- {first}"
+            yield from (f"  {line}" if line else "" for line in rest)
+    elif isinstance(value, str) and _PRINTABLE_LINES.fullmatch(value):
+        yield "|"
+        yield from (f"  {line}" if line else "" for line in value[:-1].split("\n"))
+    else:
+        yield _text(value) if isinstance(value, str) else to_yaml(value)
+
+
+def _after(key: str, value: Any) -> Iterator[str]:
+    first, *rest = _lines(value)
+    if isinstance(value, (Mapping, list, tuple)) and value:
+        yield key
+        yield from (f"  {line}" if line else "" for line in (first, *rest))
+    else:
+        yield f"{key} {first}"
+        yield from rest
+
+
+def _text(value: str) -> str:
+    """Without quotes where no reader can take it for anything but text."""
+    plain = _PLAIN_TEXT.fullmatch(value) and value.lower() not in _NOT_TEXT
+    return value if plain else to_yaml(value)
+
+
+def to_ini(value: Any) -> str:
+    """One value of a supervisor configuration: text, a command line from a list, an environment from a mapping.
+
+    `%` is doubled, because supervisor expands every value once. What its format cannot hold is refused.
+
+    Raises:
+        ValueError: a line break or another control character; a comment sign after a space outside a command; both
+            kinds of quotes, or one at an end, in an environment variable; or no such data.
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, (list, tuple)):
+        text = " ".join(_word(_checked(word)) for word in value)
+    elif isinstance(value, Mapping):
+        text = ",".join(f"{_variable(name)}={_quoted(_checked(item))}" for name, item in value.items())
+    else:
+        raise ValueError(f"must be text, a whole number, a list or a mapping, got {type(value).__name__}")
+    _checked(text)
+    if text != text.strip() or re.search(r"(^|\s)[;#]", text):
+        raise ValueError(f"supervisor cannot read space at an end, or ; or # after a space, in {text!r}")
+    return text.replace("%", "%%")
+
+
+def _checked(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be text, got {value!r}")
+    if found := _CONTROL.search(value):
+        raise ValueError(f"must not hold the control character {found[0]!r}: {value!r}")
+    return value
+
+
+def _word(word: str) -> str:
+    """A word for shlex; a comment sign gets quotes of its own: configparser looks for ` ;` before shlex does."""
+    if _PLAIN_WORD.fullmatch(word):
+        return word
+    quoted = word.replace("'", "'\"'\"'")
+    return "'" + re.sub("[;#]", lambda sign: "''" + sign[0], quoted) + "'"
+
+
+def _variable(name: Any) -> str:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(f"must be the name of an environment variable, got {name!r}")
+    return name
+
+
+def _quoted(value: str) -> str:
+    if value[:1] in {"'", '"'} or value[-1:] in {"'", '"'} or {"'", '"'} <= set(value):
+        raise ValueError(f"supervisor cannot pass these quotes in an environment variable: {value!r}")
+    return f"'{value}'" if '"' in value else f'"{value}"'

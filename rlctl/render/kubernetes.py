@@ -1,0 +1,243 @@
+"""Plan -> the objects of one namespace. Needs no cluster: what `rlctl up` sends is exactly this, plus replicas.
+
+Documents name no namespace, no revision and no number of replicas, so raising actors alters none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rlctl.plan import Document, Plan, RolePlan
+from rlctl.render.encode import to_document
+from rlctl.render.engine import environment, render, source
+from rlctl.render.objects import Made, objects
+from rlctl.render.patches import Patches
+from rlctl.render.replacing import loader
+from rlctl.spec import names
+from rlctl.spec.base import Role
+from rlctl.spec.layout import Layout
+from rlctl.spec.schema import Spec
+from rlctl.spec.units import mebibytes
+
+WORKLOADS: Final = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
+PAGES: Final = {"tensorboard": "tensorboard", "status": "manager"}
+"""A page -> whose pods show it."""
+KEPT: Final = ("manager",)
+"""Roles that stay when a run is finished: somebody has to tell its result."""
+_STATEFUL: Final[tuple[Role, ...]] = ("manager", "modelpool", "learner")
+_KIND_WAVES: Final = {"PersistentVolumeClaim": 1, "Service": 2, "PodDisruptionBudget": 2}
+_ROLE_WAVES: Final = {"modelpool": 3, "manager": 3, "learner": 4, "actor": 6}
+_SHM_SHARE: Final = 0.25
+"""Of a learner's memory: what passes between its threads and a loader's processes."""
+
+
+def documents(plan: Plan, spec: Spec) -> list[Document]:
+    """Everything that belongs to a run on a cluster, in the order in which it is sent: one object each.
+
+    Args:
+        plan: what runs; its `base` and `code_path` are where the user's patches and templates lie.
+        spec: that the plan was made of.
+
+    Raises:
+        SpecError: a fault of a template or a patch, with file and line; or a value that no document can hold.
+    """
+    assert plan.target == "kubernetes", plan.target
+    folders = [Path(folder) for folder in dict.fromkeys((plan.code_path, plan.base)) if folder is not None]
+    patches = Patches.read(folders)
+    engine = environment("yaml", loader(folders))
+    made: list[tuple[int, Document]] = []
+    there: set[tuple[str, str]] = set()
+    for template, values in _parts(plan, spec):
+        path = f"kubernetes/{template}.yaml.j2"
+        for part in objects(render(engine, path, values), source(engine, path)):
+            role = part.object["metadata"].get("labels", {}).get(names.COMPONENT, "")
+            there.add((role, part.object["kind"]))
+            patched, origins = patches.applied(part.object, role)
+            made.append((_wave(patched, role), _document(Made(patched, part.origin), role, origins)))
+    patches.missed(there)
+    return [document for _, document in sorted(made, key=lambda each: each[0])]
+
+
+def admin(namespace: str, user: str) -> list[Document]:
+    """What an administrator sends once, so that a user needs no further rights than those of the namespace.
+
+    Args:
+        namespace: where runs will be.
+        user: as the API server calls it; `system:serviceaccount:NAMESPACE:NAME` is a service account.
+
+    Raises:
+        SpecError: a template's fault.
+    """
+    engine = environment("yaml")
+    found: list[Document] = []
+    for template in ("namespace", "access", "priority"):
+        path = f"kubernetes/admin/{template}.yaml.j2"
+        text = render(engine, path, {"namespace": namespace, "subject": _subject(user)})
+        found += [_document(part, "", ()) for part in objects(text, source(engine, path))]
+    return found
+
+
+def _subject(user: str) -> dict[str, str]:
+    account = user.removeprefix("system:serviceaccount:").split(":")
+    if user.startswith("system:serviceaccount:") and len(account) == 2:
+        return {"kind": "ServiceAccount", "namespace": account[0], "name": account[1]}
+    return {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}
+
+
+def _document(part: Made, role: str, patched_by: tuple[str, ...]) -> Document:
+    name = f"{part.object['kind']}-{part.object['metadata']['name']}.yaml".lower()
+    origin = ", ".join((part.origin, *(f"patched by {path}" for path in patched_by)))
+    return Document(name, to_document(part.object), role, origin)
+
+
+def _wave(document: Mapping[str, Any], role: str) -> int:
+    kind = document["kind"]
+    return _ROLE_WAVES.get(role, 5) if kind in WORKLOADS else _KIND_WAVES.get(kind, 0)
+
+
+def _parts(plan: Plan, spec: Spec) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Templates, and the values of each."""
+    planned = {role.role: role for role in plan.roles}
+    roles = {role.role: _role(plan, spec, role) for role in plan.roles}
+    common = _common(plan, spec) | {"roles": roles}
+    for name, role in roles.items():
+        yield "runfile", {**common, "role": {**role, "run_file": _json(planned[name].run_file)}}
+    manager = {**common, "role": roles["manager"], "live": _live(plan)}
+    yield "live", manager
+    yield "rbac", {**manager, "released": _released(plan)}
+    yield "networkpolicy", common
+    if spec.storage.claim is None:
+        yield (
+            "volume",
+            {**common, "volume": {"class": spec.storage.class_, "size": quantity(mebibytes(spec.storage.size))}},
+        )
+    yield "manager", manager
+    for name in ("modelpool", "learner", "evaluator"):
+        yield name, {**common, "role": roles[name]}
+    for page in PAGES:
+        values = {**common, "page": _page(plan, page)}
+        yield page, values
+        if spec.kubernetes.expose == "loadbalancer":
+            yield "exposure", {**values, "proxy": _proxy(plan, spec, page)}
+    for shard in range(names.shards(planned["actor"].most)):
+        yield "actor", {**common, "role": _role(plan, spec, planned["actor"], shard)}
+
+
+def _common(plan: Plan, spec: Spec) -> dict[str, Any]:
+    manager = names.workload_name(plan.run, "manager")
+    return {
+        "run": plan.run,
+        "uid": plan.uid,
+        "labels": names.labels(plan.run),
+        "annotations": {names.UID: plan.uid},
+        "everybody": {names.MANAGED_BY: names.MANAGER, names.INSTANCE: plan.run},
+        "ports": names.PORTS,
+        "manager": f"tcp://{manager}-0.{manager}:{names.PORTS['rpc']}",
+        "addresses": f"tcp://{plan.run}-{{role}}-{{index}}.{plan.run}-{{role}}:{{port}}",
+        "claim": spec.storage.claim or names.volume_name(plan.run),
+        "mount": names.VOLUME,
+        "root": str(Layout.of(Path(names.VOLUME), plan.run, plan.uid).root),
+        "keys": {key_class: names.keys_name(plan.run, key_class) for key_class in ("core", "actor")},
+    }
+
+
+def _role(plan: Plan, spec: Spec, role: RolePlan, shard: int | None = None) -> dict[str, Any]:
+    """What templates say of a role; of actors, with a shard, what they say of one Deployment."""
+    number = {} if shard is None else {names.SHARD: str(shard)}
+    labels = names.labels(plan.run, role.role) | number
+    queue = spec.kubernetes.queue if spec.kubernetes.gang == "kueue" and role.role == "learner" else None
+    return {
+        "name": names.workload_name(plan.run, role.role, shard),
+        "labels": labels,
+        "queued_labels": labels | ({} if queue is None else {"kueue.x-k8s.io/queue-name": queue}),
+        "pod_labels": labels | {names.UID: plan.uid},
+        "selector": {names.INSTANCE: plan.run, names.COMPONENT: role.role} | number,
+        "config": names.run_file_name(plan.run, role.role, role.hash),
+        "image": role.image,
+        "threads": str(role.threads),
+        "cpu": millicores(role.cpu),
+        "memory": quantity(role.memory_mib),
+        "shm": quantity(max(1, math.floor(role.memory_mib * _SHM_SHARE))),
+        "gpu": str(role.gpu) if role.gpu else None,
+    }
+
+
+def _live(plan: Plan) -> dict[str, str]:
+    released = (f"{kind}/{name}" for kind, found in _released(plan).items() for name in found)
+    return {"name": names.live_name(plan.run), "json": _json(plan.live), "workloads": ",".join(released)}
+
+
+def _released(plan: Plan) -> dict[str, list[str]]:
+    """The workloads whose pods go when the run is finished."""
+    found: dict[str, list[str]] = {plural: [] for plural in WORKLOADS.values()}
+    for role in plan.roles:
+        if role.role == "actor":
+            shards = range(names.shards(role.most))
+            found["deployments"] += [names.workload_name(plan.run, "actor", shard) for shard in shards]
+        elif role.role not in KEPT:
+            plural = "statefulsets" if role.role in _STATEFUL else "deployments"
+            found[plural].append(names.workload_name(plan.run, role.role))
+    return found
+
+
+def _page(plan: Plan, page: str) -> dict[str, Any]:
+    return {
+        **_workload(plan, page),
+        "shown_by": {names.INSTANCE: plan.run, names.COMPONENT: PAGES[page]},
+        "port": names.PORTS["tensorboard" if page == "tensorboard" else "probe"],
+    }
+
+
+def _workload(plan: Plan, component: str) -> dict[str, Any]:
+    """What is no role and has pods nevertheless."""
+    labels = names.labels(plan.run, component)
+    return {
+        "name": names.workload_name(plan.run, component),
+        "labels": labels,
+        "pod_labels": labels | {names.UID: plan.uid},
+        "selector": {names.INSTANCE: plan.run, names.COMPONENT: component},
+    }
+
+
+def _proxy(plan: Plan, spec: Spec, page: str) -> dict[str, Any]:
+    proxy = spec.kubernetes.proxy
+    assert proxy is not None  # the spec's checks see to it
+    if proxy.secret is None:
+        secret: dict[str, Any] = {"name": "secret", "emptyDir": {"sizeLimit": "1Mi"}}
+    else:
+        secret = {"name": "secret", "secret": {"secretName": proxy.secret, "defaultMode": 0o440}}
+    return {
+        **_workload(plan, f"proxy-{page}"),
+        "image": proxy.image,
+        "args": proxy.args,
+        "port": proxy.port,
+        "secret": secret,
+        "source_ranges": spec.kubernetes.source_ranges,
+    }
+
+
+def quantity(mebibytes: float) -> str:
+    """Memory as a cluster writes it back: whole bytes, rounded up, in the largest unit that divides them.
+
+    Example:
+        2048 is 2Gi, 307.2 is 322122548.
+    """
+    amount = math.ceil(mebibytes * 2**20)
+    for unit, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+        if amount % size == 0:
+            return f"{amount // size}{unit}"
+    return str(amount)
+
+
+def millicores(cores: float) -> str:
+    """Cores as a cluster writes them back: 2, or 1500m."""
+    amount = round(cores * 1000)
+    return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"

@@ -1,0 +1,49 @@
+"""From the text of a rendered template to objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rlctl.errors import Problem, SpecError
+from rlctl.spec import yaml
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One object, and the template that it came from."""
+
+    object: Object
+    origin: str
+
+
+def objects(text: str, origin: str) -> Iterator[Made]:
+    """The objects of a rendered template; keys without a value are left out of them.
+
+    A value never fills more than one line, so `---` on a line of its own is the template's, and the lines of the text
+    are those of the template.
+
+    Raises:
+        SpecError: it is not YAML, or not objects with kind and name; with template and line.
+    """
+    line = 0
+    for part in text.split("\n---\n"):
+        tree = yaml.read("\n" * line + part, origin)
+        line += part.count("\n") + 2
+        if tree.problems:
+            raise SpecError(tree.problems)
+        found = without_nothing(tree.value)
+        metadata = found.get("metadata") if isinstance(found, dict) else None
+        if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or "kind" not in found:
+            raise SpecError([Problem("", "must be an object with kind and metadata.name", *tree.places[()])])
+        yield Made(found, origin)
+
+
+def without_nothing(value: Any) -> Any:
+    """The same value, without the keys whose value is null."""
+    if isinstance(value, dict):
+        return {key: without_nothing(below) for key, below in value.items() if below is not None}
+    return [without_nothing(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,109 @@
+"""What only a cluster asks for: images, the claim of the volume, who may look at the pages. The rest are patches."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from rlctl.spec.base import Model, Role, live, new_run, restart
+from rlctl.spec.units import Memory
+from rlctl.spec.words import show
+
+IMAGE: Final = (
+    r"^(?:[A-Za-z0-9.-]+(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
+    r"@sha256:[0-9a-f]{64}$"
+)
+"""By digest: a tag could be another image on every node."""
+OBJECT_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+QUEUE_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$"
+"""It becomes the value of a label."""
+
+Image = Annotated[str, Field(pattern=IMAGE, max_length=400)]
+ObjectName = Annotated[str, Field(pattern=OBJECT_NAME)]
+QueueName = Annotated[str, Field(pattern=QUEUE_NAME)]
+
+IMAGE_OF: Final[dict[Role, Literal["core", "actor", "learner"]]] = {
+    "manager": "core",
+    "modelpool": "core",
+    "replay": "core",
+    "actor": "actor",
+    "evaluator": "actor",
+    "learner": "learner",
+    "inference": "learner",
+}
+"""Which image a role runs from; TensorBoard runs from that of the actor."""
+DEFAULT_SIZE: Final = "50Gi"
+
+
+def network(value: str) -> str:
+    """A range of addresses in one spelling.
+
+    Raises:
+        ValueError: it is not one, or has bits beyond its prefix.
+    """
+    try:
+        return str(ipaddress.ip_network(value))
+    except ValueError:
+        pass
+    try:
+        meant = ipaddress.ip_network(value, strict=False)
+    except ValueError:
+        raise ValueError(f"must be a range of addresses, as in 203.0.113.0/24, got {show(value)}") from None
+    alone = f"{value.partition('/')[0]}/{meant.max_prefixlen}"
+    raise ValueError(f"{show(value)} has bits beyond its prefix; write {meant} or {alone}")
+
+
+Network = Annotated[
+    str, AfterValidator(network), WithJsonSchema({"type": "string", "examples": ["203.0.113.0/24", "2001:db8::/32"]})
+]
+
+
+class Images(Model):
+    """What the pods of a run are made of, by digest: `name@sha256:...`. `rlctl image push` prints these lines."""
+
+    core: Annotated[Image | None, restart("manager", "modelpool", "replay", in_run_file=False)] = None
+    """manager and modelpool; holds no torch."""
+    actor: Annotated[Image | None, restart("actor", "evaluator", in_run_file=False)] = None
+    """actor, evaluator and TensorBoard."""
+    learner: Annotated[Image | None, restart("learner", "inference", in_run_file=False)] = None
+
+
+class Storage(Model):
+    """Where a run keeps its data."""
+
+    path: Annotated[str | None, Field(min_length=1), new_run()] = None
+    """On one machine a folder, relative to the spec file; null: $XDG_STATE_HOME/rlctl."""
+    claim: Annotated[ObjectName | None, new_run()] = None
+    """On a cluster a ReadWriteMany claim that is there already; the run keeps to its own folder in it. null: the run
+    gets a claim of its own, of this class and size."""
+    class_: Annotated[ObjectName | None, Field(alias="class"), new_run()] = None
+    """StorageClass of the run's own claim; it must offer ReadWriteMany. null: the default of the cluster."""
+    size: Annotated[Memory, live()] = DEFAULT_SIZE
+    """Of the run's own claim. It can grow, where the class allows it, and never shrinks."""
+
+
+class Proxy(Model):
+    """An authenticating proxy of your choice before each page. Its arguments may name `$(UPSTREAM)`, the page."""
+
+    image: Annotated[Image, live()]
+    args: Annotated[list[str], live()] = []
+    secret: Annotated[ObjectName | None, live()] = None
+    """A Secret of the namespace whose keys become files below /etc/proxy."""
+    port: Annotated[int, Field(ge=1024, le=65_535), live()] = 8080
+    """Where it listens; it runs without root, so not below 1024."""
+
+
+class Kubernetes(Model):
+    """What only a cluster needs; everything else about it belongs into patches of the templates."""
+
+    expose: Annotated[Literal["clusterip", "loadbalancer"], live()] = "clusterip"
+    """loadbalancer: TensorBoard and the status page get an address outside the cluster, behind `proxy`, for callers
+    within `source_ranges`. clusterip: `rlctl open` forwards a port."""
+    source_ranges: Annotated[list[Network], live()] = []
+    proxy: Proxy | None = None
+    gang: Annotated[Literal["none", "kueue"], restart("learner", in_run_file=False)] = "none"
+    """kueue: the learners wait in `queue` until all of them can run."""
+    queue: Annotated[QueueName | None, restart("learner", in_run_file=False)] = None
+    """A LocalQueue of the namespace."""

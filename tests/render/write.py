@@ -1,0 +1,33 @@
+"""Writes the objects of every variation below a folder, as `up` would send them to a namespace: for scanners.
+
+python -m tests.render.write FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import yaml
+
+from rlctl.render.encode import to_document
+from rlctl.render.kubernetes import admin
+from tests.render.cluster import VARIATIONS, rendered, spec_of
+
+
+def main(folder: Path) -> None:
+    for name, more in VARIATIONS.items():
+        for document in rendered(spec_of(**more)):
+            path = folder / name.replace(" ", "-") / document.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            found = yaml.safe_load(document.text)
+            found["metadata"]["namespace"] = "team"
+            path.write_text(to_document(found))
+    for document in admin("team", "ann"):
+        path = folder / "admin" / document.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(document.text)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
