@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rlctl_agents.types.experience import Field, Schema
+from rlctl_agents.wire.classes import MANAGER, MODELPOOL
 from rlctl_agents.wire.codec import BlockCodec
 from rlctl_agents.wire.protocol import Block, Grant, Hello, encode, schema_digest, to_receiver, to_sender
 
@@ -35,6 +36,13 @@ def test_the_block_of_the_example_is_read_as_it_says_and_written_the_same() -> N
     assert fields["obs"].tolist() == [[[0.0]], [[0.5]], [[1.0]]]
     assert fields["action"].tolist() == [[1], [0]]
     assert np.frombuffer(block.stream, "<i8").tolist() == [3_000_000]
+
+
+def test_who_may_ask_what_is_documented_as_it_is() -> None:
+    rows = re.findall(r"^\| (manager|modelpool) \| ([\w, ]+) \| \w+ \|[^|]*\| ([\w, ]+) \|$", TEXT, re.MULTILINE)
+    said = {(role, kind): frozenset(classes.split(", ")) for role, kinds, classes in rows for kind in kinds.split(", ")}
+    tables = {"manager": MANAGER, "modelpool": MODELPOOL}
+    assert said == {(role, kind.__name__): classes for role, table in tables.items() for kind, classes in table.items()}
 
 
 def test_every_reason_for_a_rejection_is_documented() -> None:

@@ -7,7 +7,7 @@ import zmq
 
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.codec import PROTOCOL, Count, Name, Rejected, decode
-from rlctl_agents.wire.sockets import Options, Wire
+from rlctl_agents.wire.sockets import Options, Socket, Wire
 
 
 class Notice(msgspec.Struct, array_like=True, frozen=True, tag="notice"):
@@ -27,7 +27,7 @@ _OPTIONS: Options = {zmq.CONFLATE: 1}
 
 
 class NoticePublisher:
-    """Tells everybody who listens about new models. Never waits for anybody.
+    """Tells everybody who listens, of whatever key class, about new models. Never waits for anybody.
 
     Raises:
         ValueError: an address that is not allowed.
@@ -63,11 +63,14 @@ class NoticeSubscriber:
     def __init__(self, wire: Wire, address: str, policy: str) -> None:
         self.policy = policy
         self.rejected = 0
-        self._socket = wire.connect(zmq.SUB, address, max_message_bytes=_MAX_BYTES, options=_OPTIONS)
-        self._socket.setsockopt(zmq.SUBSCRIBE, _topic(policy))
+        self._wire, self._address = wire, address
+        self._socket = self._connect()
 
     def latest(self) -> ModelRef | None:
         """The newest notice since the last call, or None. Does not wait."""
+        if self._wire.ended(self._socket):
+            self._socket.close(0)
+            self._socket = self._connect()
         try:
             frame = self._socket.recv(zmq.NOBLOCK)
         except zmq.Again:
@@ -84,6 +87,11 @@ class NoticeSubscriber:
     def close(self) -> None:
         """Stop listening."""
         self._socket.close(0)
+
+    def _connect(self) -> Socket:
+        socket = self._wire.connect(zmq.SUB, self._address, max_message_bytes=_MAX_BYTES, options=_OPTIONS)
+        socket.setsockopt(zmq.SUBSCRIBE, _topic(self.policy))
+        return socket
 
 
 def _topic(policy: str) -> bytes:

@@ -9,13 +9,16 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import zmq
 from msgspec import Struct
 
+from rlctl_agents.wire.classes import Classes, address_of, class_of, refusal
 from rlctl_agents.wire.codec import PROTOCOL, Buffer, Count, Name, Rejected, decode, receive
+from rlctl_agents.wire.keys import CORE
+from rlctl_agents.wire.seldom import Seldom
 from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES, Socket, Wire
 
 T = TypeVar("T", bound=Struct)
@@ -55,6 +58,18 @@ class Answer(Struct, array_like=True, frozen=True, tag="answer"):
     body: msgspec.Raw  # the reply; nil with an error
 
 
+class Caller(NamedTuple):
+    """Whoever made a request."""
+
+    whose: str  # key class, "" without
+    address: str
+
+
+class _Forbidden(ValueError):
+    """The caller's key class may not ask this."""
+
+
+_OURS = Caller(CORE, "this machine")  # where nothing is encrypted, nobody else can connect
 _NIL = msgspec.Raw(b"\xc0")
 _CALL = msgspec.msgpack.Decoder(Call)
 _ANSWER = msgspec.msgpack.Decoder(Answer)
@@ -71,6 +86,8 @@ class RpcServer:
         handlers: class of the request -> function of the request and its buffers (read-only, valid as long as they are
             referred to), giving the reply and its buffers. A ValueError of a handler becomes a RemoteError at the
             client; any other exception does too and is raised again here, for it is a fault of ours.
+        classes: class of the request -> key classes that may make it, where the address is encrypted; what is not named
+            is for core alone. See `wire.classes`.
 
     An answer is remembered until the client's next request, so a repeated request is not carried out twice; answers
     with more than 1 MiB of buffers are not, their handlers must be reads.
@@ -83,45 +100,58 @@ class RpcServer:
     address: str
     """As bound."""
     rejected: dict[str, int]
-    """Malformed requests by reason."""
+    """Requests not carried out, by reason: malformed in some way, or `forbidden` to the key class of the caller."""
 
-    def __init__(self, wire: Wire, address: str, boot: str, handlers: Mapping[type[Struct], Handler]) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        address: str,
+        boot: str,
+        handlers: Mapping[type[Struct], Handler],
+        classes: Classes | None = None,
+    ) -> None:
         self.boot = boot
         self.rejected = {}
-        self._handlers = {kind.__name__: (msgspec.msgpack.Decoder(kind), run) for kind, run in handlers.items()}
-        self._answers: OrderedDict[str, tuple[int, list[Buffer]]] = OrderedDict()
+        self._handlers = {kind.__name__: (kind, msgspec.msgpack.Decoder(kind), run) for kind, run in handlers.items()}
+        self._classes = classes or {}
+        self._seldom = Seldom()
+        self._answers: OrderedDict[tuple[str, str], tuple[int, list[Buffer]]] = OrderedDict()
         self._remembered_bytes = 0
         self._socket, self.address = wire.bind(
             zmq.ROUTER, address, options={zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 16, zmq.RCVHWM: 64}
         )
+        self._keyed = wire.encrypts(self.address)
 
     def serve(self, timeout_s: float) -> int:
         """Wait for a request at most so long, answer all that are there; how many."""
         if not self._socket.poll(int(max(timeout_s, 0.0) * 1000), zmq.POLLIN):
             return 0
         count = 0
-        while count < _BATCH and (message := receive(self._socket, 2, MAX_BUFFERS)) is not None:
+        while count < _BATCH and (message := receive(self._socket, 1, 1 + MAX_BUFFERS)) is not None:
             count += 1
-            head, frames = message
+            (route, *_), frames = message
             try:
-                if len(head) < 2 or frames is None:
+                if not frames:
                     raise Rejected("frames", "not the number of frames of a request")
-                call = decode(_CALL, head[1])
+                call = decode(_CALL, frames[0].bytes)
                 if call.protocol != PROTOCOL:
                     raise Rejected("protocol", f"version {call.protocol} instead of {PROTOCOL}")
             except Rejected as error:
-                self.rejected[error.reason] = self.rejected.get(error.reason, 0) + 1
+                self._count(error.reason)
                 log.debug("request rejected: %s", error)
                 continue
-            self._answer(head[0], call, [frame.buffer.toreadonly() for frame in frames])
+            caller = Caller(class_of(frames[0]), address_of(frames[0])) if self._keyed else _OURS
+            self._answer(route, call, [frame.buffer.toreadonly() for frame in frames[1:]], caller)
         return count
 
     def close(self) -> None:
         """Stop listening."""
         self._socket.close(0)
 
-    def _answer(self, route: bytes, call: Call, buffers: list[memoryview]) -> None:
-        last, parts = self._answers.get(call.client, (-1, []))
+    def _answer(self, route: bytes, call: Call, buffers: list[memoryview], caller: Caller | None = None) -> None:
+        caller = caller or _OURS
+        client = caller.whose, call.client  # nobody is answered from the memory of another key class
+        last, parts = self._answers.get(client, (-1, []))
         if call.id < last:
             return  # the client has long gone on
         if call.id == last and parts:
@@ -130,27 +160,48 @@ class RpcServer:
         failure: Exception | None = None
         error, reply, out = "", None, []
         try:
-            if call.kind not in self._handlers:
-                raise ValueError(f"{call.kind} is no request that is answered here")
-            decoder, run = self._handlers[call.kind]
-            try:
-                request = decode(decoder, call.body)
-            except Rejected as fault:
-                raise ValueError(f"malformed {call.kind}: {fault}") from fault
+            request, run = self._request(call, caller)
             reply, answer_buffers = run(request, buffers)
             out = list(answer_buffers)
+        except _Forbidden as fault:
+            self._send(route, [_encode(Answer(PROTOCOL, self.boot, call.id, str(fault), _NIL))])
+            return
         except ValueError as fault:
             error = str(fault) or "ValueError"
         except Exception as fault:
             error, failure = f"internal error: {type(fault).__name__}: {fault}", fault
         body = msgspec.Raw(_encode(reply)) if reply is not None else _NIL
         parts = [_encode(Answer(PROTOCOL, self.boot, call.id, error, body)), *out]
-        self._remember(call.client, call.id, parts)
+        self._remember(client, call.id, parts)
         self._send(route, parts)
         if failure is not None:
             raise failure
 
-    def _remember(self, client: str, id: int, parts: list[Buffer]) -> None:
+    def _request(self, call: Call, caller: Caller) -> tuple[Struct, Handler]:
+        if call.kind not in self._handlers:
+            raise ValueError(f"{call.kind} is no request that is answered here")
+        kind, decoder, run = self._handlers[call.kind]
+        self._permit(kind, None, caller)
+        try:
+            request = decode(decoder, call.body)
+        except Rejected as fault:
+            raise ValueError(f"malformed {call.kind}: {fault}") from fault
+        self._permit(kind, request, caller)
+        return request, run
+
+    def _permit(self, kind: type[Struct], request: Struct | None, caller: Caller) -> None:
+        if caller is _OURS or not (why := refusal(self._classes, caller.whose, kind, request)):
+            return
+        self._count("forbidden")
+        if self._seldom.due(f"{kind.__name__} {caller.whose}"):  # not by the text, part of which is the caller's
+            count = self.rejected["forbidden"]
+            log.warning("request from %s refused (forbidden, %d so far): %s", caller.address, count, why)
+        raise _Forbidden(why)
+
+    def _count(self, reason: str) -> None:
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+
+    def _remember(self, client: tuple[str, str], id: int, parts: list[Buffer]) -> None:
         if client in self._answers:
             self._remembered_bytes -= _size(self._answers.pop(client)[1])
         if _size(parts) > _REMEMBERED_ANSWER_BYTES:
@@ -262,10 +313,12 @@ class RpcClient:
                 if (answer := self._take_answer(decoder, kind)) is not None:
                     return answer
             if time.monotonic() >= deadline:
-                raise TimeoutError(f"{self.address}: no answer to {kind} in time")
+                why = self._wire.trouble(self.address)
+                raise TimeoutError(f"{self.address}: no answer to {kind} in time{why and '; ' + why}")
             if not keep_waiting():
                 raise TimeoutError(f"{self.address}: {kind} was given up")
-            self._reopen()
+            if not (unsent and self._shaking()):
+                self._reopen()
             attempt_s *= 1.5
 
     def _try_send(self, parts: list[Buffer]) -> bool:
@@ -294,6 +347,12 @@ class RpcClient:
     def _connect(self) -> Socket:
         # IMMEDIATE: a request waits here, where the deadline is, not in the queue of a connection that does not exist
         return self._wire.connect(zmq.DEALER, self.address, options={zmq.IMMEDIATE: 1, zmq.SNDHWM: 4})
+
+    def _shaking(self) -> bool:
+        # where nothing was sent, nothing can have been lost, and a new socket would begin its handshake from the start:
+        # when thousands connect to one server at once, none would ever come to the end of it
+        assert self._socket is not None
+        return self._wire.encrypts(self.address) and not self._wire.ended(self._socket)
 
     def _reopen(self) -> None:
         assert self._socket is not None

@@ -13,6 +13,7 @@ import zmq
 from numpy.typing import NDArray
 
 from rlctl_agents.types.experience import Arrays, Ledger, ModelRef, Schema
+from rlctl_agents.wire.address import leaves_machine
 from rlctl_agents.wire.codec import PROTOCOL, ArrayHead, BlockCodec, Buffer, Rejected, receive
 from rlctl_agents.wire.protocol import (
     CREDIT_VALID_S,
@@ -106,8 +107,7 @@ class ExperienceSender:
         self._digest = schema_digest(schema)
         self._on_policy = on_policy
         self._queue_blocks = queue_blocks
-        # every address that is allowed today is on this machine, where compressing costs more than it saves
-        self._compress = bool(compress)
+        self._compress = compress
         self._clock = clock
         self._queue: deque[_Waiting] = deque()
         self._pending = self._produced = self._dropped = self._block_rows = 0
@@ -193,7 +193,7 @@ class ExperienceSender:
         streams = len(stream)
         if streams < 1 or len(row0) != streams:
             raise ValueError(f"stream and row0 must have an entry per stream, got {streams} and {len(row0)}")
-        heads, frames = self._codec.pack(streams, version, fields, compress=self._compress)
+        heads, frames = self._codec.pack(streams, version, fields, compress=self._compresses())
         waiting = _Waiting(
             streams * self._steps,
             self._term,
@@ -258,6 +258,10 @@ class ExperienceSender:
         options = {zmq.IMMEDIATE: 1, zmq.SNDHWM: 64, zmq.RCVHWM: 64}
         return self._wire.connect(zmq.DEALER, self._address, max_message_bytes=_GRANT_BYTES, options=options)
 
+    def _compresses(self) -> bool:
+        # on one machine it costs more than it saves
+        return leaves_machine(self._address) if self._compress is None else self._compress
+
     def _drop(self) -> None:
         oldest = self._queue.popleft()
         self._pending -= oldest.rows
@@ -279,6 +283,10 @@ class ExperienceSender:
     def _pump(self) -> bool:
         """Take what came, send what may go; whether anything of that happened."""
         progress = False
+        if self._wire.ended(self._socket):
+            self._socket.close(0)
+            self._socket = self._connect()
+            self._now.limit, self._said, self._told = 0, -float("inf"), _NOTHING
         while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             message = receive(self._socket, 1, 0)
             if message is None:

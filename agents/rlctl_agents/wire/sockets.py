@@ -1,22 +1,27 @@
-"""Sockets that can neither hang, nor flood, nor leave the machine: the only place where they are opened."""
+"""Sockets that can neither hang, nor flood, nor leave the machine in the clear: where they are opened."""
 
 from __future__ import annotations
 
-import os
-import re
-import stat
+import threading
 from collections.abc import Mapping
-from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 import zmq
+
+from rlctl_agents.wire.address import bound_at, check_address, check_bind_host, host_of, is_tcp, number
+from rlctl_agents.wire.keys import DOMAIN, Keys
+from rlctl_agents.wire.watch import HANDSHAKE_S, Link, Watch
+
+if TYPE_CHECKING:
+    from rlctl_agents.wire.admission import Admission
 
 Socket = zmq.Socket[bytes]
 Options = Mapping[zmq.SocketOption, int]
 
 MAX_MESSAGE_BYTES = 1 << 30
 """Of one frame. A peer that sends a larger one is disconnected by libzmq, without a word."""
-MAX_IPC_PATH_BYTES = 107
-"""sun_path of a Unix socket, less its final zero."""
+_CURVE_BYTES = 33  # that encryption adds to a frame
 
 _OPTIONS: Options = {
     zmq.LINGER: 0,  # the default keeps a process alive for ever when a peer is gone
@@ -27,6 +32,11 @@ _OPTIONS: Options = {
     zmq.RECONNECT_IVL: 100,
     zmq.RECONNECT_IVL_MAX: 2_000,
 }
+_ENCRYPTED: Options = {
+    zmq.HANDSHAKE_IVL: int(HANDSHAKE_S * 1000),
+    zmq.CONNECT_TIMEOUT: 5_000,  # the kernel's is two minutes, and only a new attempt looks up a moved pod's address
+    zmq.BACKLOG: 4_096,  # of connections that come at once, as after a restart of the manager
+}
 
 
 class Wire:
@@ -34,11 +44,60 @@ class Wire:
 
     Sockets belong to the thread that uses them. Addresses are `ipc:///folder/name` (a folder of ours with mode 0700),
     `tcp://127.0.0.1:port` (or another loopback address by number; port `*` lets the system choose) and `inproc://name`.
+    With keys everything that goes over tcp is encrypted by CURVE, both ends know each other's keys, and
+    `tcp://name-or-number:port` may be anywhere.
+
+    Args:
+        keys: of this process; None: it neither encrypts nor leaves the machine.
+        bind_host: address of this machine by number, at which every tcp address is bound instead of at its own host.
+            Names that one connects to are looked up in its family; without it, IPv6 comes before IPv4.
+        io_threads: of ZeroMQ; they encrypt.
+
+    Raises:
+        ValueError: the bind host is not a number, or this build of ZeroMQ has no CURVE.
     """
 
-    def __init__(self, *, io_threads: int = 1) -> None:
+    def __init__(self, keys: Keys | None = None, bind_host: str = "", *, io_threads: int = 1) -> None:
+        if keys is not None and not zmq.has("curve"):
+            raise ValueError("this build of libzmq has no CURVE; the wheels of pyzmq have it")
+        if bind_host:
+            check_bind_host(bind_host)
+        self._keys = keys
+        self._bind_host = bind_host
         self._context: zmq.Context[Socket] = zmq.Context(io_threads)
-        self._sockets: list[Socket] = []
+        self._sockets: dict[Socket, Link | None] = {}
+        self._lock = threading.Lock()
+        self._watch = Watch(self._context, keys.whose) if keys is not None else None
+        self._admission: Admission | None = None
+
+    @classmethod
+    def of(cls, keys: Path | str | None, bind_host: str | None = None, *, io_threads: int = 1) -> Self:
+        """As a command line says it: the folder of the keys, and the address to listen at.
+
+        Raises:
+            ValueError: as `Keys.read` and the class.
+        """
+        return cls(Keys.read(keys) if keys is not None else None, bind_host or "", io_threads=io_threads)
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Connections to us that came to nothing since the start, by reason: `key`, `plain`, `server_key`, `protocol`,
+        `broken_off`. The process's log has the words."""
+        return dict(self._watch.refused) if self._watch is not None else {}
+
+    def encrypts(self, address: str) -> bool:
+        """Messages at this address are encrypted, and their senders have a key class."""
+        return self._keys is not None and is_tcp(address)
+
+    def ended(self, socket: Socket) -> bool:
+        """This socket will never be connected again: its key was refused, or somebody else listens there. ZeroMQ does
+        not try again, so close it and open another. Always False without keys."""
+        link = self._sockets.get(socket)
+        return link is not None and self._watch is not None and self._watch.ended(link)
+
+    def trouble(self, address: str) -> str:
+        """Why there is no connection to an address, in words; "" when nothing is known."""
+        return self._watch.trouble(address) if self._watch is not None else ""
 
     def bind(
         self,
@@ -51,18 +110,29 @@ class Wire:
         """A listening socket and the address at which it can be reached.
 
         Raises:
-            ValueError: an address that is not allowed here.
+            ValueError: an address that is not allowed here, or our keys are not those of a process that listens.
             OSError: the address is in use, or cannot be used.
         """
-        socket = self._open(kind, address, max_message_bytes, options)
+        if self._bind_host:
+            address = bound_at(address, self._bind_host)
+        encrypted = self.encrypts(address)
+        check_address(address, encrypted=encrypted, listens=True)
+        if encrypted:
+            self._admit(address)
+        socket = self._open(kind, encrypted, max_message_bytes, options)
+        if encrypted:
+            self._as_server(socket)
+        _choose_family(socket, address)
         try:
             socket.bind(address)
         except zmq.ZMQError as error:
             socket.close(0)
             raise OSError(error.errno, f"{error.strerror or error}: cannot listen at {address}") from error
-        bound = socket.getsockopt(zmq.LAST_ENDPOINT)
-        assert isinstance(bound, bytes)
-        return socket, bound.rstrip(b"\0").decode()
+        last = socket.getsockopt(zmq.LAST_ENDPOINT)
+        assert isinstance(last, bytes)
+        bound = last.rstrip(b"\0").decode()
+        self._keep(socket, bound, encrypted=encrypted, listens=True)
+        return socket, bound
 
     def connect(
         self,
@@ -77,7 +147,13 @@ class Wire:
         Raises:
             ValueError: an address that is not allowed here.
         """
-        socket = self._open(kind, address, max_message_bytes, options)
+        encrypted = self.encrypts(address)
+        check_address(address, encrypted=encrypted)
+        socket = self._open(kind, encrypted, max_message_bytes, options)
+        if encrypted:
+            self._as_client(socket)
+        _choose_family(socket, address, self._bind_host)
+        self._keep(socket, address, encrypted=encrypted, listens=False)
         try:
             socket.connect(address)
         except zmq.ZMQError as error:
@@ -89,58 +165,63 @@ class Wire:
         """Close every socket at once, throwing away what is unsent. Threads that use one must have ended."""
         for socket in self._sockets:
             socket.close(0)
+        if self._watch is not None:
+            self._watch.close()
+        if self._admission is not None:
+            self._admission.end()  # after the sockets: one that listens without it would be one that refuses nobody
         self._context.destroy(linger=0)
 
-    def _open(self, kind: int, address: str, max_message_bytes: int, options: Options | None) -> Socket:
-        check_address(address)
+    def _open(self, kind: int, encrypted: bool, max_message_bytes: int, options: Options | None) -> Socket:
         socket = self._context.socket(kind)
-        self._sockets = [*(other for other in self._sockets if not other.closed), socket]
-        socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
-        for option, value in (*_OPTIONS.items(), *(options or {}).items()):
+        socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes + (_CURVE_BYTES if encrypted else 0))
+        for option, value in {**_OPTIONS, **(_ENCRYPTED if encrypted else {}), **(options or {})}.items():
             socket.setsockopt(option, value)
         return socket
 
+    def _keep(self, socket: Socket, address: str, *, encrypted: bool, listens: bool) -> None:
+        link = self._watch.add(socket, address, listens=listens) if encrypted and self._watch is not None else None
+        with self._lock:
+            self._sockets = {other: its for other, its in self._sockets.items() if not other.closed}
+            self._sockets[socket] = link
 
-def check_address(address: str) -> None:
-    """Refuse whatever somebody else could reach. Keys of the CURVE kind will be set here too; until they are, no
-    socket leaves the machine.
+    def _admit(self, address: str) -> None:
+        keys, watch = self._keys, self._watch
+        assert keys is not None
+        assert watch is not None
+        if keys.server_secret is None:
+            raise ValueError(
+                f"{address}: cannot listen without server.key, which is not among the keys of this process"
+            )
+        with self._lock:
+            if self._admission is not None:
+                return
+            # here, because it brings asyncio along, which whoever only connects can do without
+            from rlctl_agents.wire.admission import Admission
 
-    Raises:
-        ValueError: the address is not ours alone, or not an address.
-    """
-    transport, _, rest = address.partition("://")
-    if transport == "inproc" and rest:
-        return
-    if transport == "ipc" and rest:
-        _check_ipc(rest)
-    elif transport == "tcp":
-        _check_tcp(address, rest)
-    else:
-        raise ValueError(f"{address!r}: must be ipc:///path, tcp://127.0.0.1:port or inproc://name")
+            self._admission = Admission(
+                self._context,
+                keys.admitted,
+                lambda where: watch.refuse("key", f"from {where}: a key that is not of this run"),
+            )
+            self._admission.start()
+
+    def _as_server(self, socket: Socket) -> None:
+        assert self._keys is not None
+        assert self._keys.server_secret is not None
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.server_secret)
+        socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN.encode())
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else everybody is admitted while there is no handler
+
+    def _as_client(self, socket: Socket) -> None:
+        assert self._keys is not None
+        socket.setsockopt(zmq.CURVE_SERVERKEY, self._keys.server_public)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
 
 
-def _check_tcp(address: str, rest: str) -> None:
-    match = re.fullmatch(r"\[([0-9a-fA-F:.]+)\]:([0-9]+|\*)|([0-9.]+):([0-9]+|\*)", rest)
-    host = (match[1] or match[3]) if match else ""
-    try:
-        loopback = ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise ValueError(
-            f"{address}: only loopback addresses, by number (127.0.0.1), are allowed while messages are not encrypted"
-        )
-
-
-def _check_ipc(path: str) -> None:
-    if not path.startswith("/"):
-        raise ValueError(f"ipc://{path}: must be an absolute path")
-    if len(os.fsencode(path)) > MAX_IPC_PATH_BYTES:
-        raise ValueError(f"ipc://{path}: longer than {MAX_IPC_PATH_BYTES} bytes, which no Unix socket allows")
-    folder = os.path.dirname(path)
-    try:
-        entry = os.lstat(folder)
-    except OSError as error:
-        raise ValueError(f"ipc://{path}: the folder {folder} does not exist") from error
-    if not stat.S_ISDIR(entry.st_mode) or entry.st_uid != os.geteuid() or entry.st_mode & 0o077:
-        raise ValueError(f"ipc://{path}: {folder} must be a folder of our own with mode 0700, others could listen in")
+def _choose_family(socket: Socket, address: str, bind_host: str = "") -> None:
+    """With IPV6 a name stands for its IPv6 number if it has one, else for its IPv4 number; without, for the latter."""
+    at = number(host_of(address)) or number(bind_host)
+    if is_tcp(address) and (at is None or at.version == 6):
+        socket.setsockopt(zmq.IPV6, 1)

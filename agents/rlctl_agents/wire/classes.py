@@ -1,0 +1,60 @@
+"""Which key class a message comes from, and what each may ask, of whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import zmq
+from msgspec import Struct
+
+from rlctl_agents.types.control import Commit, EvalResult, GetModel, Hello, PutModel, Report
+from rlctl_agents.wire.keys import ACTOR, CORE
+
+Classes = Mapping[type[Struct], frozenset[str]]
+
+ALL = frozenset((ACTOR, CORE))
+ONLY_CORE = frozenset((CORE,))
+
+MANAGER: Classes = {Hello: ALL, Report: ALL, Commit: ONLY_CORE, EvalResult: ONLY_CORE}
+MODELPOOL: Classes = {GetModel: ALL, PutModel: ONLY_CORE}
+"""What is named in neither is for core processes alone."""
+
+
+def class_of(frame: zmq.Frame) -> str:
+    """Key class of whoever sent a frame, "" when it did not come over a CURVE connection."""
+    return _property(frame, "User-Id")
+
+
+def address_of(frame: zmq.Frame) -> str:
+    """The number of the machine that a frame came from."""
+    return _property(frame, "Peer-Address") or "this machine"
+
+
+def refusal(classes: Classes, whose: str, kind: type[Struct], request: Struct | None) -> str:
+    """Why a request may not be made, "" when it may.
+
+    A class other than core speaks for the role of its own name only: a `role` in a request of an actor key is `actor`.
+
+    Args:
+        classes: request class -> key classes that may make it.
+        whose: key class of the caller, "" when it has none.
+        kind: class of the request.
+        request: the request; None before it was read, and then only its class is judged.
+    """
+    if whose not in classes.get(kind, ONLY_CORE):
+        return f"{kind.__name__} may not be asked with {_with(whose)}"
+    role = getattr(request, "role", whose)
+    if whose != CORE and role != whose:
+        return f"{kind.__name__} as {str(role)[:40]!r} may not be asked with {_with(whose)}"
+    return ""
+
+
+def _property(frame: zmq.Frame, name: str) -> str:
+    try:
+        return str(frame.get(name))
+    except zmq.ZMQError:  # it has none of that name
+        return ""
+
+
+def _with(whose: str) -> str:
+    return f"the key of class {whose}" if whose else "no key of the run"

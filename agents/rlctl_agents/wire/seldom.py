@@ -1,0 +1,33 @@
+"""Log lines that neither an attacker nor a fault that repeats can turn into a flood."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+EVERY_S = 10.0
+_REMEMBERED = 256
+
+
+class Seldom:
+    """Says at most once in 10 s that something may be said. One thread at a time.
+
+    Args:
+        clock: seconds, never going back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._said: OrderedDict[str, float] = OrderedDict()
+
+    def due(self, what: str) -> bool:
+        """Whether `what` may be said now; then it counts as said."""
+        now = self._clock()
+        if now - self._said.get(what, -float("inf")) < EVERY_S:
+            return False
+        self._said[what] = now
+        self._said.move_to_end(what)
+        if len(self._said) > _REMEMBERED:
+            self._said.popitem(last=False)
+        return True
