@@ -13,7 +13,7 @@ LAYERS = [
     ["rlctl.errors"],
     ["rlctl.spec"],
     ["rlctl.plan"],
-    ["rlctl.render", "rlctl.backends"],
+    ["rlctl.render", "rlctl.backends", "rlctl.images"],
     ["rlctl.cli"],
     ["rlctl.__main__"],
     ["rlctl_agents.types"],
@@ -24,21 +24,23 @@ LAYERS = [
 ]
 AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors")
 NOT_FOR_ALGORITHMS = ("rlctl_agents.wire", "rlctl_agents.envs", "rlctl_agents.checkpoint")
+TARGETS = ("rlctl.backends.kubernetes", "rlctl.backends.local", "rlctl.backends.memory")
 DOORS = {
     "jinja2": ["rlctl.render"],
     "typer": ["rlctl.cli"],
     "click": ["rlctl.cli"],
     "rich": ["rlctl.cli"],
-    "yaml": ["rlctl.spec", "rlctl.cli", "rlctl.render"],
+    "yaml": ["rlctl.spec", "rlctl.cli", "rlctl.render", "rlctl.backends.kubernetes"],
     "supervisor": ["rlctl.backends.local"],
     "psutil": ["rlctl.backends.local"],
-    "subprocess": ["rlctl.backends.local"],
-    "kubernetes": ["rlctl.backends.kubernetes"],
+    "subprocess": ["rlctl.backends.local", "rlctl.images.programs", "rlctl_agents.roles.log_queries"],
+    "kubernetes": ["rlctl.backends.kubernetes.client"],
+    "cryptography": ["rlctl.backends.kubernetes.keys"],
     "zmq": ["rlctl_agents.wire"],
     "zstandard": ["rlctl_agents.wire"],
     "gymnasium": ["rlctl_agents.envs"],
     "ale_py": ["rlctl_agents.envs.ale"],
-    "tensorboard": ["rlctl_agents.roles.tensorboard"],
+    "tensorboard": ["rlctl_agents.roles.tensorboard", "rlctl_agents.roles.tensorboard_server"],
     "torch": ["rlctl_agents.models", "rlctl_agents.ops", "rlctl_agents.algorithms", "rlctl_agents.roles"],
     "safetensors": ["rlctl_agents.models", "rlctl_agents.checkpoint"],
     "signal": ["rlctl.cli", "rlctl.backends.local", "rlctl_agents.roles", "rlctl_agents.__main__"],
@@ -86,6 +88,8 @@ def fault(module: str, imported: str) -> str | None:
     doors = DOORS.get(imported.split(".")[0])
     if doors is not None and not any(module == door or module.startswith(door + ".") for door in doors):
         return f"only {doors or 'nobody'} may"
+    if any(module.startswith(one) and imported.startswith(two) for one in TARGETS for two in TARGETS if one != two):
+        return "a target that is broken must not break another"
     here, there = layer(module), layer(imported)
     if here is None or there is None or here[1] == there[1]:
         return None
@@ -112,6 +116,7 @@ def test_the_layer_check_sees_an_upward_arrow_and_a_wrong_door() -> None:
     assert fault("rlctl.spec.load", "rlctl.cli.main")
     assert fault("rlctl_agents.wire.rpc", "rlctl_agents.models.policy")
     assert fault("rlctl.cli.main", "zmq")
+    assert fault("rlctl.backends.kubernetes.logs", "rlctl.backends.local.logs")
     assert fault("rlctl_agents.roles.manager", "pickle")
     assert not fault("rlctl_agents.roles.learner", "rlctl_agents.algorithms.base")
 

@@ -1,4 +1,5 @@
-"""`python -m rlctl_agents ROLE ...` is one role process; `python -m rlctl_agents probe ...` looks at an environment.
+"""`python -m rlctl_agents ROLE ...` is one role process; `python -m rlctl_agents probe ...` looks at an environment,
+`python -m rlctl_agents tensorboard ...` shows the curves of a run.
 
 Before anything large is imported, the kernel is asked to kill this process when its parent dies: no role outlives a
 killed supervisor.
@@ -48,12 +49,24 @@ def limit_threads() -> None:
         os.environ.setdefault(name, threads)
 
 
+def hear_signals() -> None:
+    """As the first process of a container, be ended by SIGTERM while nobody has asked to hear it: the kernel passes a
+    signal without a handler on to no such process, and it would be killed half a minute later.
+    """
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Run a role, or `probe`; returns the exit code."""
+    """Run a role, `probe` or `tensorboard`; returns the exit code."""
     if arguments[:1] == ["probe"]:
         from rlctl_agents.roles.probe import main as probe
 
         return probe(arguments[1:])
+    if arguments[:1] == ["tensorboard"]:
+        from rlctl_agents.roles.tensorboard_server import main as tensorboard
+
+        return tensorboard(arguments[1:])
     from rlctl_agents.roles.process import Process, run_role
 
     def run(process: Process) -> None:
@@ -68,6 +81,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    hear_signals()
     die_with_parent()
     limit_threads()
     code = main(sys.argv[1:])

@@ -50,6 +50,9 @@ class Served:
         self._server = RpcServer(self.wire, address, boot, handlers)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer: everything that the handlers use is there."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -98,6 +101,7 @@ class Manager:
     def __enter__(self) -> Manager:
         handlers: Handlers = {Hello: self._hello, Report: self._report, Commit: self._commit, EvalResult: self._result}
         self._served = Served(self.address, self.boot, handlers)
+        self._served.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -165,6 +169,7 @@ class Pool:
         handlers: Handlers = {PutModel: self._put, GetModel: self._get}
         self._served = Served(f"ipc://{self.folder}/pool", self.boot, handlers)
         self._notices = NoticePublisher(self._served.wire, f"ipc://{self.folder}/notice")
+        self._served.start()
         return self
 
     def __exit__(self, *_: object) -> None:

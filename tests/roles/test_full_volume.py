@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 
 from rlctl_agents.roles.control_api import ControlApi
+from rlctl_agents.roles.desk import Desk, Shared
 from rlctl_agents.roles.ending import SAVE_S, TELL_S
-from rlctl_agents.roles.manager import Desk
+from rlctl_agents.roles.log_queries import LogQueries
 from rlctl_agents.roles.process import UserFault
 from rlctl_agents.roles.progress import Shelf
 from rlctl_agents.roles.tensorboard import CurveWriter
 from rlctl_agents.roles.terms import read_term, standing_term
 from rlctl_agents.roles.volume import FULL_S, LONGEST_DELAY_S, patiently, refusal
+from rlctl_agents.roles.wiring import Refusals
 from tests.roles.fakes import Manager, process_of
 from tests.roles.world import LEARNER, POOL, Run, Time, commit, evaluate, everybody, ref, status
 
@@ -81,11 +83,13 @@ def desk_of(short: Path) -> Iterator[Callable[[Run, Waiting], Desk]]:
     def make(run: Run, stop: Waiting) -> Desk:
         process = process_of("manager", Manager(short), run.settings, volume=run.layout.root)
         process.stop = stop
-        control = ControlApi(f"unix:{short}/control", run.manager.events, run.manager.members.lines)
+        lines = run.manager.members.lines
+        control = ControlApi(f"unix:{short}/control", LogQueries(run.layout.logs, lines, None, "").answer)
+        control.events = run.manager.events
         curves = CurveWriter(run.layout.results / "tensorboard", run.manager.term)
         opened.callback(control.close)
         opened.callback(curves.close)
-        return Desk(process, run.manager, control, curves)
+        return Desk(Shared(process, lines, None, Refusals(process.metrics)), run.manager, control, curves)
 
     with opened:
         yield make

@@ -20,9 +20,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rlctl_agents.roles import metrics_page
 from rlctl_agents.roles.control_api import ControlApi
+from rlctl_agents.roles.desk import merged, settings
 from rlctl_agents.roles.events import Events, Lines
 from rlctl_agents.roles.http_listener import Request
-from rlctl_agents.roles.manager import merged, settings
+from rlctl_agents.roles.log_queries import LogQueries
 from rlctl_agents.roles.process import UserFault
 from rlctl_agents.roles.status import StatusBuilder
 from rlctl_agents.roles.tensorboard import CurveWriter
@@ -34,12 +35,17 @@ from tests.roles.world import UID, Run, boot, experience, ref
 REPOSITORY = Path(__file__).parents[2]
 
 
+def line(process: str) -> str:
+    return json.dumps({"level": "INFO", "id": process, "msg": "x"})
+
+
 @pytest.fixture
 def api(short: Path) -> Iterator[ControlApi]:
     events, lines = Events(short / "events.jsonl", lambda: 0.0), Lines()
     events.add("start", "manager started")
-    lines.add(['{"id": "actor/3", "msg": "x"}', '{"id": "actor/30", "msg": "y"}', "not json"])
-    api = ControlApi(f"unix:{short}/control", events, lines)
+    lines.add([line("actor/3"), line("actor/30"), "not json"])
+    api = ControlApi(f"unix:{short}/control", LogQueries(short, lines, None, "").answer)
+    api.events = events
     yield api
     api.close()
 
@@ -57,7 +63,7 @@ def test_reads_are_answered_from_what_is_there(api: ControlApi) -> None:
     assert (status, answer["next"], answer["events"][0]["kind"]) == (200, 1, "start")
     assert read(api, "/events", since="1")[1] == {"events": [], "next": 1}
     assert len(read(api, "/logs")[1]["lines"]) == 3
-    assert read(api, "/logs", process="actor/3")[1]["lines"] == ['{"id": "actor/3", "msg": "x"}']
+    assert read(api, "/logs", process="actor/3")[1]["lines"] == [line("actor/3")]
     assert len(read(api, "/logs", process="actor")[1]["lines"]) == 2
     assert read(api, "/checkpoints") == (200, {"generations": [], "wanted": {}})
 
@@ -78,11 +84,11 @@ def test_what_is_not_offered_is_refused_in_words(api: ControlApi, method: str, p
     assert json.loads(answer.body)["error"]["message"]
 
 
-def order(api: ControlApi, path: str, do: Any) -> tuple[int, Any]:
+def order(api: ControlApi, path: str, do: Any, body: bytes = b"") -> tuple[int, Any]:
     answers: list[tuple[int, Any]] = []
 
     def ask() -> None:
-        answer = api.answer(Request("POST", path, {}))
+        answer = api.answer(Request("POST", path, {}, body))
         answers.append((answer.status, json.loads(answer.body)))
 
     client = threading.Thread(target=ask)
@@ -96,7 +102,7 @@ def order(api: ControlApi, path: str, do: Any) -> tuple[int, Any]:
 def test_orders_are_carried_out_by_the_main_loop(api: ControlApi) -> None:
     done: list[str] = []
 
-    def do(what: str) -> dict[str, int]:
+    def do(what: str, body: dict[str, Any]) -> dict[str, int]:
         done.append(f"{what} in {threading.current_thread().name}")
         return {"number": 3}
 
@@ -105,12 +111,34 @@ def test_orders_are_carried_out_by_the_main_loop(api: ControlApi) -> None:
 
 
 def test_a_refused_order_says_why(api: ControlApi) -> None:
-    def do(what: str) -> None:
+    def do(what: str, body: dict[str, Any]) -> None:
         raise ValueError("live.json: stop.rows: must be at least 1")
 
     status, answer = order(api, "/reload", do)
     assert status == 400
     assert "stop.rows" in answer["error"]["message"]
+
+
+def test_an_order_comes_with_its_body_and_a_body_that_is_no_object_is_refused(api: ControlApi) -> None:
+    assert order(api, "/reload", lambda what, body: body, b'{"live": {"stop": {}}}') == (200, {"live": {"stop": {}}})
+    assert order(api, "/reload", lambda what, body: body, b" ") == (200, {})
+    for body in (b"[1]", b"{", b'"live"'):
+        status, answer = order(api, "/reload", lambda what, body: body, body)
+        assert status == 400
+        assert "body" in answer["error"]["message"]
+
+
+def test_live_settings_can_come_with_the_request_and_are_checked_like_the_file(tmp_path: Path) -> None:
+    run_file, live = tmp_path / "manager.json", tmp_path / "live.json"
+    spec = {"run": "r", "env": {"id": "-"}}
+    run_file.write_text(json.dumps({"format": 1, "run": "r", "uid": UID, "role": "manager", "spec": spec}))
+    live.write_text('{"stop": {"rows": 9}}')
+    assert settings(run_file, live, {"stop": {"rows": 5}}).stop.rows == 5, "the mounted file is late"
+    assert settings(run_file, live, {}).stop.rows is None
+    with pytest.raises(UserFault, match=r"stop\.rows"):
+        settings(run_file, live, {"stop": {"rows": -5}})
+    with pytest.raises(UserFault, match="live: must hold an object"):
+        settings(run_file, live, [1])  # type: ignore[arg-type]
 
 
 def test_live_settings_lie_over_those_of_the_run_file(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from rlctl_agents.wire.sockets import Wire
 SNAPSHOT_S = 0.5
 """A report waits so long for the loop; a slower environment reports its books as they were."""
 FLUSH_S = 0.3
+FLUSH_OFF_HOST_S = 3.0
+"""For each learner; of the ten seconds that an orderly stop may take."""
 PEERS_S = 0.2
 
 log = logging.getLogger(__name__)
@@ -91,8 +93,9 @@ class Actor:
 
     def close(self) -> None:
         """Send what may still go, and stop."""
+        flush_s = FLUSH_OFF_HOST_S if self._process.arguments.off_host else FLUSH_S
         for sender in self._senders:
-            sender.flush(FLUSH_S)
+            sender.flush(flush_s)
             sender.close()
         self._closed = self._books()
         for pool in self._pools:

@@ -15,6 +15,8 @@ TALKS_TO: Mapping[str, tuple[str, ...]] = {
     "actor": ("learner", "modelpool"),
     "evaluator": ("modelpool",),
 }
+PORTS: Mapping[str, int] = {"rpc": 7100, "notice": 7101, "experience": 7102}
+"""Of each channel where every replica has a name of its own, as on a cluster."""
 STAYS_S = 60.0
 """A peer that fell silent is named for so long: it comes back under the same address, or somebody else does."""
 
@@ -23,23 +25,29 @@ class Addresses:
     """Addresses from one pattern, and the replicas that are named to others.
 
     Args:
-        pattern: with `{role}`, `{index}` and `{channel}`.
+        pattern: with `{role}`, `{index}`, and `{channel}` or `{port}`.
         clock: monotonic seconds.
 
     Raises:
         ValueError: the pattern lacks one of the three, or has others.
+
+    Example:
+        `ipc:///folder/{role}-{index}.{channel}` on one machine, `tcp://run-{role}-{index}.run-{role}:{port}` on a
+        cluster, whose names are those of the pods.
     """
 
     def __init__(self, pattern: str, clock: Callable[[], float]) -> None:
         try:
             tried = {
-                pattern.format(role=role, index=index, channel=channel)
-                for role, index, channel in product("ab", (0, 1), "cd")
+                _filled(pattern, role, index, channel)
+                for role, index, channel in product("ab", (0, 1), ("rpc", "notice"))
             }
         except (KeyError, IndexError, ValueError) as error:
-            raise ValueError(f"{pattern!r}: only {{role}}, {{index}} and {{channel}} may be filled in") from error
+            raise ValueError(
+                f"{pattern!r}: only {{role}}, {{index}}, {{channel}} and {{port}} may be filled in"
+            ) from error
         if len(tried) != 8:
-            raise ValueError(f"{pattern!r}: must hold {{role}}, {{index}} and {{channel}}")
+            raise ValueError(f"{pattern!r}: must hold {{role}}, {{index}}, and {{channel}} or {{port}}")
         self._pattern = pattern
         self._clock = clock
         self._named: dict[tuple[str, int], float] = {}  # (role, index) -> last seen alive
@@ -51,9 +59,7 @@ class Addresses:
 
     def bind(self, role: str, index: int) -> Channels:
         """Where a replica listens."""
-        return {
-            channel: self._pattern.format(role=role, index=index, channel=channel) for channel in CHANNELS.get(role, ())
-        }
+        return {channel: _filled(self._pattern, role, index, channel) for channel in CHANNELS.get(role, ())}
 
     def alive(self, replicas: Iterable[tuple[str, int]]) -> None:
         """These live now."""
@@ -68,3 +74,7 @@ class Addresses:
         found = {(other, 0) for other in TALKS_TO.get(role, ())}
         found |= {one for one in self._named if one[0] in TALKS_TO.get(role, ())}
         return {f"{other}/{index}": self.bind(other, index) for other, index in sorted(found)}
+
+
+def _filled(pattern: str, role: str, index: int, channel: str) -> str:
+    return pattern.format(role=role, index=index, channel=channel, port=PORTS[channel])

@@ -1,10 +1,10 @@
-"""The manager's control API: what the command line asks and orders, over a Unix socket.
+"""The manager's control API: what the command line asks and orders, over a Unix socket or the loopback address.
 
     GET  /status                the newest status
     GET  /events?since=N        {"events": [...], "next": N}
-    GET  /logs?since=N&process=actor/3    {"lines": [...], "next": N}: lines of processes that have no volume
+    GET  /logs?...              {"lines": [...], "next": N, ...}: what all processes have said; see `log_queries`
     GET  /checkpoints           {"generations": [...], "wanted": {policy: number}}
-    POST /reload                read live.json again; {"changes": [...]}
+    POST /reload                read live.json again, or take {"live": {...}} instead; {"changes": [...]}
     POST /checkpoint            order a generation; {"number": N}
     POST /stop                  finish the run in good order
 
@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from rlctl_agents.roles.events import Events, Lines
+from rlctl_agents.roles.events import Events
 from rlctl_agents.roles.http_listener import HttpListener, Request, Response
 
 ORDER_S = 5.0
@@ -30,10 +30,10 @@ ORDERS = ("/reload", "/checkpoint", "/stop")
 
 
 class Order:
-    """Something the main loop is asked to do."""
+    """Something the main loop is asked to do, and what with."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, what: str, body: dict[str, Any]) -> None:
+        self.what, self.body = what, body
         self._done = threading.Event()
         self._answer: Any = None
         self._fault = ""
@@ -59,20 +59,21 @@ class ControlApi:
     """Serves the API until it is closed.
 
     Args:
-        address: `unix:/path`.
-        events, lines: read from any thread.
-        now: seconds, for the wait of orders.
+        address: `unix:/path` or `tcp:127.0.0.1:port`.
+        logs: answers /logs, given the query; called in several threads.
 
     Raises:
         ValueError, OSError: as HttpListener.
     """
 
-    def __init__(self, address: str, events: Events, lines: Lines) -> None:
+    def __init__(self, address: str, logs: Callable[[dict[str, str]], Response]) -> None:
         self.status: bytes = b""
         """Newest status, as it is served; replaced as a whole by the main loop."""
         self.checkpoints: dict[str, Any] = {"generations": [], "wanted": {}}
         """The same."""
-        self._events, self._lines = events, lines
+        self.events: Events | None = None
+        """Read from any thread; the same."""
+        self._logs = logs
         self._orders: queue.Queue[Order] = queue.Queue(maxsize=16)
         self._listener = HttpListener(address, self.answer, name="control")
         self.address = self._listener.address
@@ -86,14 +87,14 @@ class ControlApi:
         if request.path in ORDERS:
             if request.method != "POST":
                 return Response.refusal(405, f"{request.path} is ordered with POST")
-            return self._order(request.path)
+            return self._order(request)
         return Response.refusal(404, f"there is no {request.path}; here are {', '.join(READS + ORDERS)}")
 
-    def carry_out(self, do: Callable[[str], Any]) -> None:
+    def carry_out(self, do: Callable[[str, dict[str, Any]], Any]) -> None:
         """Do what was ordered since the last call; by the main loop.
 
         Args:
-            do: gets the path and returns the answer; a ValueError is a refusal.
+            do: gets the path and the body and returns the answer; a ValueError is a refusal.
         """
         while True:
             try:
@@ -101,7 +102,7 @@ class ControlApi:
             except queue.Empty:
                 return
             try:
-                order.answer(do(order.what))
+                order.answer(do(order.what, order.body))
             except ValueError as fault:
                 order.refuse(str(fault))
 
@@ -118,29 +119,26 @@ class ControlApi:
             return Response(200, self.status)
         if request.path == "/checkpoints":
             return Response.of(self.checkpoints)
+        if request.path == "/logs":
+            return self._logs(request.query)
         since = request.query.get("since", "0")
         if not (since.isascii() and since.isdigit() and len(since) < 16):
             return Response.refusal(400, f"since must be a number, got {since[:40]!r}")
-        if request.path == "/events":
-            events, newest = self._events.since(int(since))
-            return Response.of({"events": events, "next": newest})
-        lines, newest = self._lines.since(int(since))
-        process = request.query.get("process")
-        return Response.of({"lines": [line for line in lines if process is None or _is_of(line, process)],
-                            "next": newest})  # fmt: skip
+        if self.events is None:
+            return Response.refusal(503, "the manager has only just started")
+        events, newest = self.events.since(int(since))
+        return Response.of({"events": events, "next": newest})
 
-    def _order(self, path: str) -> Response:
-        order = Order(path)
+    def _order(self, request: Request) -> Response:
+        try:
+            body = json.loads(request.body) if request.body.strip() else {}
+        except (ValueError, RecursionError) as error:
+            return Response.refusal(400, f"the body is not JSON: {error}")
+        if not isinstance(body, dict):
+            return Response.refusal(400, "the body must be an object")
+        order = Order(request.path, body)
         try:
             self._orders.put_nowait(order)
         except queue.Full:
             return Response.refusal(503, "the manager has too many orders to carry out")
         return order.wait(ORDER_S)
-
-
-def _is_of(line: str, process: str) -> bool:
-    try:
-        name = json.loads(line).get("id", "")
-    except (ValueError, AttributeError):
-        return False
-    return bool(name == process or name.startswith(process + "/"))

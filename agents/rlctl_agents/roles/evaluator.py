@@ -59,7 +59,7 @@ class Evaluator:
         stop = self._process.stop
         while not stop.is_set():
             self._process.pulse.beat()
-            self._process.pulse.ready = True
+            self._process.pulse.ready = self._process.pulse.ready or self._has_any_model()
             match = self._member.match
             if match is None or match.quota is None or match.id == self._done or not self._load(match):
                 self._member.heard.wait(IDLE_S)
@@ -103,11 +103,19 @@ class Evaluator:
         wanted = self._member.match  # what was taken from us meanwhile, or replaced, would not count
         return wanted is not None and wanted.id == match.id and not self._process.stop.is_set()
 
-    def _load(self, match: Match) -> bool:
-        """Have the networks of a match; False as long as the pool has not got one of its models."""
+    def _has_any_model(self) -> bool:
+        """Ready: the first match may be ordered in an hour, and a pool out of reach should be known before."""
+        pool = self._reach()
+        try:
+            return pool is not None and pool.newer(policy_names(self._process.spec)[0], None) is not None
+        except TimeoutError:
+            return False
+
+    def _reach(self) -> Pool | None:
+        """The modelpool that is ours now; None as long as there is none."""
         pools = list(self._member.peers_of("modelpool").values())
         if not pools:
-            return False
+            return None
         channels = pools[self._member.lease.index % len(pools)]
         if self._pool is None or channels["rpc"] != self._pool_address:
             if self._pool is not None:
@@ -121,9 +129,16 @@ class Evaluator:
                 self._process.boot,
                 lambda: not self._process.stop.is_set(),
             )
+        return self._pool
+
+    def _load(self, match: Match) -> bool:
+        """Have the networks of a match; False as long as the pool has not got one of its models."""
+        pool = self._reach()
+        if pool is None:
+            return False
         networks: dict[ModelRef, Algorithm] = {}
         for ref in set(match.seats.values()):
-            network = self._networks.get(ref) or self._fetch(self._pool, ref)
+            network = self._networks.get(ref) or self._fetch(pool, ref)
             if network is None:
                 return False
             networks[ref] = network

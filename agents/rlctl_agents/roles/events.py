@@ -6,11 +6,17 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 REMEMBERED = 2000
+REMEMBERED_BYTES = 8 << 20
+BURST, BURST_S = 100, 10.0
+"""So many events of one kind are told one by one in so many seconds."""
 _TAIL_BYTES = 64 * 1024
 
 log = logging.getLogger(__name__)
@@ -63,28 +69,62 @@ class JsonLines:
 
 
 class Lines:
-    """Log lines of other processes, the newest of them, numbered from 1 since this boot. From any thread."""
+    """Log lines of other processes, the newest of them, numbered from 1 since this boot. From any thread.
 
-    def __init__(self, remembered: int = REMEMBERED) -> None:
+    Args:
+        remembered: at most so many.
+        max_bytes: of all of them.
+    """
+
+    def __init__(self, remembered: int = REMEMBERED, max_bytes: int = REMEMBERED_BYTES) -> None:
         self._lock = threading.Lock()
         self._lines: deque[tuple[int, str]] = deque(maxlen=remembered)
+        self._bytes, self._max_bytes = 0, max_bytes
         self._number = 0
+        self.keep: Callable[[str, Sequence[str]], None] = _nobody
+        """Gets a role and its new lines, in the order of their numbers; must not wait."""
 
-    def add(self, lines: Iterable[str]) -> None:
-        """More lines, oldest first."""
+    def add(self, lines: Sequence[str], role: str = "") -> None:
+        """More lines of a process of that role, oldest first."""
         with self._lock:
             for line in lines:
                 self._number += 1
+                if len(self._lines) == self._lines.maxlen:
+                    self._bytes -= len(self._lines[0][1])
                 self._lines.append((self._number, line))
+                self._bytes += len(line)
+                while self._bytes > self._max_bytes and len(self._lines) > 1:
+                    self._bytes -= len(self._lines.popleft()[1])
+            if lines:
+                self.keep(role, lines)
 
     def since(self, number: int) -> tuple[list[str], int]:
         """Lines after that number that are remembered, and the number of the newest."""
         with self._lock:
             return [line for at, line in self._lines if at > number], self._number
 
+    def frozen(self, do: Callable[[], T]) -> tuple[T, int]:
+        """What `do` returns, called while no line can come, and the number of the newest."""
+        with self._lock:
+            return do(), self._number
+
+
+def _nobody(role: str, lines: Sequence[str]) -> None:
+    """Lines are not kept."""
+
+
+@dataclass
+class _Burst:
+    """Events of one kind and role within BURST_S."""
+
+    since: float
+    told: int = 0
+    more: int = 0
+    last: str = ""  # of those that were not told
+
 
 class Events:
-    """Numbered from 1 over all managers of a run.
+    """Numbered from 1 over all managers of a run. Of ten thousand at once a hundred are told, the others counted.
 
     Args:
         path: events.jsonl.
@@ -96,6 +136,7 @@ class Events:
         self._unix = unix
         self._lock = threading.Lock()
         self._recent: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
+        self._bursts: dict[tuple[str, str], _Burst] = {}  # (kind, role)
         number = (self._file.last() or {}).get("n", 0)
         self._number = number if isinstance(number, int) else 0
 
@@ -106,12 +147,24 @@ class Events:
             kind: one word for machines: "lease", "gone", "evaluation", "checkpoint", "refused", "reload", "stop".
             text: a sentence.
         """
-        with self._lock:
-            self._number += 1
-            event = {"n": self._number, "time": round(self._unix(), 3), "kind": kind, "text": text, **values}
-            self._recent.append(event)
-        self._file.append(event)
-        log.info("%s", text, extra={"kv": {"event": kind, **values}})
+        now, of = self._unix(), (kind, str(values.get("role", "")))
+        burst = self._bursts.setdefault(of, _Burst(now))
+        if not 0 <= now - burst.since < BURST_S:
+            self._sum_up(kind, burst)
+            self._bursts[of] = burst = _Burst(now)
+        if burst.told == BURST:
+            burst.more, burst.last = burst.more + 1, text
+            return
+        burst.told += 1
+        self._add(kind, text, values)
+
+    def settle(self) -> None:
+        """Tell of those that were only counted, once their time is over; called now and then."""
+        now = self._unix()
+        for of, burst in list(self._bursts.items()):
+            if not 0 <= now - burst.since < BURST_S:
+                self._sum_up(of[0], burst)
+                del self._bursts[of]
 
     def since(self, number: int) -> tuple[list[dict[str, Any]], int]:
         """Events after that number that are remembered, and the number of the newest. From any thread."""
@@ -122,3 +175,17 @@ class Events:
     def failure(self) -> str:
         """Why the newest is not in the file."""
         return self._file.failure
+
+    def _sum_up(self, kind: str, burst: _Burst) -> None:
+        if burst.more == 1:
+            self._add(kind, burst.last, {})
+        elif burst.more:
+            self._add(kind, f"and {burst.more} more like this, the last one: {burst.last}", {"count": burst.more})
+
+    def _add(self, kind: str, text: str, values: dict[str, Any]) -> None:
+        with self._lock:
+            self._number += 1
+            event = {"n": self._number, "time": round(self._unix(), 3), "kind": kind, "text": text, **values}
+            self._recent.append(event)
+        self._file.append(event)
+        log.info("%s", text, extra={"kv": {"event": kind, **values}})

@@ -1,4 +1,7 @@
-"""HTTP for one process and its neighbours on the machine: a Unix socket or the loopback address, small and bounded."""
+"""HTTP for one process and its neighbours on the machine: a Unix socket or the loopback address, small and bounded.
+
+What is only read may be shown to others too: then GET and HEAD are all that is answered.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import socket
 import socketserver
 import stat
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +25,11 @@ from urllib.parse import parse_qsl, urlsplit
 REQUEST_S = 5.0
 """A client that is slower is cut off."""
 BODY_BYTES = 64 * 1024
+DRAIN_BYTES, DRAIN_S = 4 * BODY_BYTES, 0.5
+"""Of a body that is refused, so much is read, and waited for."""
 CONNECTIONS = 32
+LIFETIME_S = 15.0
+"""Of a connection from another machine, so that slow ones cannot keep the kubelet's probes out."""
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +51,7 @@ class Response:
     status: int
     body: bytes
     content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, value: Any, status: int = 200) -> Response:
@@ -64,6 +73,8 @@ class HttpListener:
     Args:
         address: `unix:/path` (what lies there is replaced when it is a socket) or `tcp:127.0.0.1:port` (0: any).
         answer: called for every request, from several threads.
+        for_all: any address of this machine by number will do, and only GET and HEAD are answered.
+        lifetime_s: of a connection that comes over such an address.
 
     Raises:
         ValueError: an address of another kind, or one that others could reach.
@@ -73,11 +84,13 @@ class HttpListener:
     address: str
     """As bound."""
 
-    def __init__(self, address: str, answer: Answer, *, name: str) -> None:
+    def __init__(
+        self, address: str, answer: Answer, *, name: str, for_all: bool = False, lifetime_s: float = LIFETIME_S
+    ) -> None:
         kind, _, rest = address.partition(":")
-        handler = _handler(answer)
+        handler = _handler(answer, read_only=for_all)
         self._path: Path | None = None
-        self._server: socketserver.TCPServer
+        self._server: _Bounded
         if kind == "unix" and rest.startswith("/"):
             self._path = Path(rest)
             _remove_socket(self._path)
@@ -85,11 +98,12 @@ class HttpListener:
             self._path.chmod(0o600)
             self.address = address
         elif kind == "tcp":
-            host, _, port = rest.rpartition(":")
-            if not _is_loopback(host) or not port.isdigit():
-                raise ValueError(f"{address}: only loopback addresses by number are allowed, as in tcp:127.0.0.1:9000")
-            self._server = _TcpServer((host, int(port)), handler)
-            self.address = f"tcp:{host}:{self._server.server_address[1]}"
+            host, port = _host_and_port(address, rest, for_all=for_all)
+            server = _Tcp6Server if ":" in host else _TcpServer
+            self._server = server((host, port), handler)
+            self._server.lifetime_s = lifetime_s if for_all else None
+            shown = f"[{host}]" if ":" in host else host
+            self.address = f"tcp:{shown}:{self._server.server_address[1]}"
         else:
             raise ValueError(f"{address}: must be unix:/absolute/path or tcp:127.0.0.1:port")
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name=name, daemon=True)
@@ -104,48 +118,72 @@ class HttpListener:
             _remove_socket(self._path)
 
 
-class _Bounded(socketserver.ThreadingMixIn):
+class _Bounded(socketserver.ThreadingMixIn, socketserver.TCPServer):
     """A thread for each connection, but not any number of them: more wait in the kernel's queue."""
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 64
+    lifetime_s: float | None = None
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, float] = {}  # connection -> since
         super().__init__(*arguments, **named)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self._free.acquire()
+        while not self._free.acquire(timeout=0.5):
+            self.service_actions()
         try:
+            with self._lock:
+                self._open[request] = time.monotonic()
             super().process_request(request, client_address)
         except BaseException:
-            self._free.release()
+            self._gone(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._gone(request)
+
+    def service_actions(self) -> None:
+        """Cut off whoever has been here for too long; called several times a second."""
+        if self.lifetime_s is None:
+            return
+        with self._lock:
+            old = [one for one, since in self._open.items() if time.monotonic() - since >= self.lifetime_s]
+            for one in old:
+                with suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)  # its thread sees the end and tidies up
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a client went away", exc_info=True)
 
+    def _gone(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        self._free.release()
 
-class _TcpServer(_Bounded, socketserver.TCPServer):
+
+class _TcpServer(_Bounded):
     allow_reuse_address = True
-    request_queue_size = 64
 
 
-class _UnixServer(_Bounded, socketserver.TCPServer):
+class _Tcp6Server(_TcpServer):
+    address_family = socket.AF_INET6
+
+
+class _UnixServer(_Bounded):
     address_family = socket.AF_UNIX
-    request_queue_size = 64
 
     def server_bind(self) -> None:
         self.socket.bind(self.server_address)
 
 
-def _handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
+def _handler(answer: Answer, *, read_only: bool) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         server_version, sys_version = "rlctl", ""
@@ -157,14 +195,10 @@ def _handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
             raise AttributeError(name)
 
         def _any(self) -> None:
-            length = self.headers.get("Content-Length", "0")
-            if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit()):
-                self._send(Response.refusal(411, "the body must come with its Content-Length"), close=True)
+            if (refusal := self._refusal()) is not None:
+                self._refuse(refusal)
                 return
-            if int(length) > BODY_BYTES:
-                self._send(Response.refusal(413, f"the body is larger than {BODY_BYTES} bytes"), close=True)
-                return
-            body = self.rfile.read(int(length))
+            body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
             where = urlsplit(self.path)
             try:
                 response = answer(Request(self.command, where.path, dict(parse_qsl(where.query)), body))
@@ -173,10 +207,35 @@ def _handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
                 response = Response.refusal(500, f"internal error: {type(error).__name__}: {error}")
             self._send(response)
 
+        def _refusal(self) -> Response | None:
+            """Why not even the body is read."""
+            if self.command not in ("GET", "HEAD"):
+                if read_only:
+                    return Response.refusal(405, "read only")
+                if "Origin" in self.headers:  # a page in somebody's browser, which has found a forwarded port
+                    return Response.refusal(403, "orders do not come from web pages")
+            length = self.headers.get("Content-Length", "0")
+            if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit() and len(length) < 16):
+                return Response.refusal(411, "the body must come with its Content-Length")
+            if int(length) > BODY_BYTES:
+                return Response.refusal(413, f"the body is larger than {BODY_BYTES} bytes")
+            return None
+
+        def _refuse(self, response: Response) -> None:
+            """Answer, then read a little of what is still coming: who is cut off in mid-sending sees no answer."""
+            self._send(response, close=True)
+            self.connection.settimeout(DRAIN_S)
+            left = DRAIN_BYTES
+            with suppress(OSError):
+                while left > 0 and (block := self.rfile.read1(left)):
+                    left -= len(block)
+
         def _send(self, response: Response, *, close: bool = False) -> None:
             self.send_response(response.status)
             self.send_header("Content-Type", response.content_type)
             self.send_header("Content-Length", str(len(response.body)))
+            for name, value in response.headers:
+                self.send_header(name, value)
             if close:
                 self.send_header("Connection", "close")
                 self.close_connection = True
@@ -198,11 +257,18 @@ def _handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def _is_loopback(host: str) -> bool:
+def _host_and_port(address: str, rest: str, *, for_all: bool) -> tuple[str, int]:
+    host, _, port = rest.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
     try:
-        return ip_address(host).is_loopback
+        number = ip_address(host)
     except ValueError:
-        return False
+        number = None
+    allowed = number is not None and (number.is_loopback or (for_all and not number.is_unspecified))
+    if not allowed or not port.isdigit():
+        which = "one address of this machine by number is" if for_all else "only loopback addresses by number are"
+        raise ValueError(f"{address}: {which} allowed, as in tcp:127.0.0.1:9000")
+    return host, int(port)
 
 
 def _remove_socket(path: Path) -> None:

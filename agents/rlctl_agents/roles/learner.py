@@ -21,8 +21,9 @@ from rlctl_agents.roles.intake import Intake
 from rlctl_agents.roles.learning import Diverged, Learning, Updated
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.metrics import VERSIONS
-from rlctl_agents.roles.process import FAILED_GENERATION, RESTS, RESUMED, ROWS, Process, UserFault
+from rlctl_agents.roles.process import FAILED_GENERATION, RESTS, RESUMED, RESUMING, ROWS, Process, UserFault
 from rlctl_agents.roles.publisher import Publisher
+from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
 from rlctl_agents.roles.worker import make_algorithm, policy_names, seed_torch
 from rlctl_agents.types.control import Commit, Lease, Said
 from rlctl_agents.types.experience import Schema
@@ -61,16 +62,19 @@ def main(process: Process) -> None:
         raise UserFault("command line: a learner needs --volume, for its generations")
     device = choose_device(process.spec)
     with ExitStack() as stack:
-        wire = Wire()
+        wire = open_wire(process.arguments)
         stack.callback(wire.close)
         member = Member(process, wire)
         lease = join(process, member)
         if lease is None:
             return
         stack.callback(member.close)
+        process.metrics.set(RESUMING, 1.0)
+        member.start(Snapshot)  # reading a large generation takes longer than a lease outlives silence
         learner = Learner(process, wire, member, lease, Layout(process.arguments.volume).checkpoints, device)
         stack.callback(learner.close)
-        member.start(learner.snapshot)
+        process.metrics.set(RESUMING, 0.0)
+        member.snapshot = learner.snapshot
         learner.run()
         if member.moved:
             raise RuntimeError(member.moved)
@@ -162,17 +166,17 @@ class Learner:
         for name in ("consumed_rows", "unique_rows", "updates", "nonfinite", "wait_model_seconds"):
             process.metrics.add(name, 0.0)
         self._starved_since = self._said = time.monotonic()
-        self._rejected: dict[str, int] = {}  # reason -> messages reported
+        self._refusals = Refusals(
+            process.metrics, lambda: dict(self._receiver.rejected), lambda: refused_connections(wire)
+        )
         self._running = False
         self._rests = False  # it has learned from as many rows as it may
 
     def snapshot(self) -> Snapshot:
         """The books, for a report; called by another thread."""
         self._process.metrics.set("queue_rows", self._intake.waiting_rows)
+        self._refusals.count()
         self._process.metrics.set(FAILED_GENERATION, self._generations.failed)
-        for reason, messages in dict(self._receiver.rejected).items():
-            self._process.metrics.add(f"rejected.{reason}", messages - self._rejected.get(reason, 0))
-            self._rejected[reason] = messages
         model, rows = self._reached
         return Snapshot(accounts=self._receiver.accounts, model=model, gauges={ROWS: float(rows)})
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
 from rlctl_agents.roles.manifests import Manifests
-from rlctl_agents.roles.process import RESUMED, ROWS
+from rlctl_agents.roles.process import RESUMED, RESUMING, ROWS
 from rlctl_agents.roles.progress import Progress, Resumed
 from rlctl_agents.types.control import Generation, Report
 from rlctl_agents.types.experience import ModelRef
@@ -95,7 +95,7 @@ class Learners:
         if consumed > 0:
             self._progress.started = True
             self._since.setdefault(report.boot, self._clock())
-        if base is None or report.boot in self._said:
+        if base is None or report.boot in self._said or report.gauges.get(RESUMING, 0.0) > 0:
             return None
         self._said.add(report.boot)
         number = int(report.gauges.get(RESUMED, base.number))

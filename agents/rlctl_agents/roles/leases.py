@@ -59,6 +59,7 @@ class Leases:
         self._clock = clock
         self._holders: dict[str, Holder] = {}  # by boot
         self._at: dict[tuple[str, int], str] = {}  # (role, index) -> boot
+        self._free: dict[str, int] = {}  # role -> index below which none is free
         self._gone: dict[str, Holder] = {}  # lost their lease, not buried; `heard` is when
         self._replaced: set[str] = set()
         self._buried: dict[str, None] = {}
@@ -86,7 +87,7 @@ class Leases:
         elif former is not None and (role, former.index) not in self._at:
             index = former.index
         else:
-            index = next(free for free in range(len(self._at) + 1) if (role, free) not in self._at)
+            index = self._lowest_free(role)
         replaced = self._holders.get(self._at.get((role, index), ""))
         if replaced is not None:
             self._replaced.add(replaced.boot)
@@ -152,6 +153,11 @@ class Leases:
     def is_buried(self, boot: str) -> bool:
         return boot in self._buried
 
+    def is_other(self, boot: str, role: str) -> bool:
+        """It is known, as a process of another role."""
+        holder = self._holders.get(boot) or self._gone.get(boot)
+        return holder is not None and holder.role not in ("", role)
+
     def known(self, boot: str) -> bool:
         """It has a lease, or had one."""
         return boot in self._holders or boot in self._gone
@@ -185,7 +191,15 @@ class Leases:
         for boot in more:
             self.mention(boot)
 
+    def _lowest_free(self, role: str) -> int:
+        index = self._free.get(role, 0)
+        while (role, index) in self._at:
+            index += 1
+        self._free[role] = index
+        return index
+
     def _drop(self, holder: Holder, now: float) -> None:
+        self._free[holder.role] = min(self._free.get(holder.role, 0), holder.index)
         del self._holders[holder.boot]
         del self._at[holder.role, holder.index]
         self._gone[holder.boot] = Holder(holder.role, holder.index, holder.boot, holder.since, now)

@@ -44,8 +44,14 @@ class Rows(msgspec.Struct):
         return self.produced - found
 
     def add(self, other: Rows) -> None:
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.produced += other.produced
+        self.consumed += other.consumed
+        self.dropped += other.dropped
+        self.stale += other.stale
+        self.fenced += other.fenced
+        self.invalid += other.invalid
+        self.lost += other.lost
+        self.in_flight += other.in_flight
 
 
 class Pair(msgspec.Struct):
@@ -199,7 +205,7 @@ class Books:
         found += [
             f"{self._name(boot)} has sent and dropped more rows than it has produced"
             for boot, sender in self._senders.items()
-            if any(kept < 0 for kept in self._kept(sender).values())
+            if any(kept < 0 for kept in self._kept(sender, *self._by_policy(sender, reported=False)).values())
         ]
         return found[:MAX_FAULTS]
 
@@ -234,9 +240,8 @@ class Books:
             dropped[policy] = max(dropped.get(policy, 0), gave_up)
         return produced, dropped
 
-    def _kept(self, sender: Sender) -> dict[str, int]:
+    def _kept(self, sender: Sender, produced: dict[str, int], dropped: dict[str, int]) -> dict[str, int]:
         """Policy -> rows at the sender, by the newest that anybody knows of it."""
-        produced, dropped = self._by_policy(sender, reported=False)
         kept = {policy: produced[policy] - dropped[policy] for policy in produced}
         for receiver, pair in sender.pairs.items():
             kept[self._policy(receiver)] -= pair.sent
@@ -248,7 +253,7 @@ class Books:
         if not sender.pairs and sender.pending:  # nobody has ever listened
             found["main"] = Rows(produced=sender.pending)
             _keep(found["main"], sender.pending, alive(boot))
-        for policy, kept in self._kept(sender).items():
+        for policy, kept in self._kept(sender, produced, dropped).items():
             _keep(found[policy], kept, alive(boot))
         for receiver, pair in sender.pairs.items():
             rows, account = found[self._policy(receiver)], pair.account

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ HELLO_S = 5.0
 """Deadline of one hello; it is said until it is answered."""
 ASK_AGAIN_S = 0.5
 """Between two hellos while the manager cannot answer in full."""
+ASK_AGAIN_MOST_S = 5.0
+"""The same once it has been asked for a while: ten thousand who ask twice a second would leave it no time to answer."""
 LAST_REPORT_S = 1.0
 LOG_LINES = 400
 """Most log lines that wait for a manager that does not answer; the oldest go first."""
@@ -70,11 +73,13 @@ class Member:
         self._streams = streams
         self._clock = clock
         self._experience: Experience | None = None
-        self._snapshot: Callable[[], Snapshot] = Snapshot
+        self.snapshot: Callable[[], Snapshot] = Snapshot
+        """What reports say besides the metrics; called by the reporting thread."""
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._unsaid: list[str] = []
         self._refused = ""  # why the manager refused the last hello
+        self._report_every_s = 1.0
         self.heard = threading.Event()
         """Set whenever new orders have come; cleared by whoever waits for it."""
         self.moved = ""
@@ -96,27 +101,29 @@ class Member:
             The lease, or None when the process was asked to stop meanwhile.
         """
         self._experience = experience
-        told = False
+        told, pause_s = False, ASK_AGAIN_S
         while not self._process.stop.is_set():
             lease = self._hello()
             if lease is not None and (lease.experience is not None or not needs_experience):
                 self._take_lease(lease)
                 self._process.known_as(lease.index)
-                log.info("lease granted", extra={"kv": {"index": lease.index, "term": lease.term}})
+                kv = {"index": lease.index, "term": lease.term, "name": self._process.arguments.name}
+                log.info("lease granted", extra={"kv": kv})
                 return lease
             if lease is not None and not told:
                 told = True
                 log.info("waiting for an actor or evaluator to say what the environment looks like")
-            self._process.stop.wait(ASK_AGAIN_S)
+            pause_s = ASK_AGAIN_S if lease is not None else min(1.2 * pause_s, ASK_AGAIN_MOST_S)
+            self._process.stop.wait(pause_s * random.uniform(0.8, 1.0))
         return None
 
     def start(self, snapshot: Callable[[], Snapshot]) -> None:
         """Report from now on, every `report_every_s`.
 
         Args:
-            snapshot: called by the reporting thread.
+            snapshot: what a report says besides the metrics; may be replaced.
         """
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
         self._thread.start()
 
@@ -150,12 +157,12 @@ class Member:
         self._client.close()
 
     def _run(self) -> None:
-        while not self._closing.wait(self.lease.report_every_s):
-            self._report(max(2.0 * self.lease.report_every_s, 2.0), lambda: not self._closing.is_set())
+        while not self._closing.wait(self._report_every_s):
+            self._report(max(2.0 * self._report_every_s, 2.0), lambda: not self._closing.is_set())
 
     def _report(self, deadline_s: float, keep_waiting: Callable[[], bool]) -> None:
         """Report once and take the orders. A report that nobody answers loses nothing: the next holds the totals."""
-        metrics, snapshot, process = self._process.metrics.values(), self._snapshot(), self._process
+        metrics, snapshot, process = self._process.metrics.values(), self.snapshot(), self._process
         self._unsaid = [*self._unsaid, *process.recent.take()][-LOG_LINES:]
         report = Report(
             role=process.role,
@@ -171,6 +178,7 @@ class Member:
             model=snapshot.model,
             log=self._unsaid,
         )
+        process.reported = report
         try:
             orders, _ = self._client.call(report, Orders, deadline_s=deadline_s, keep_waiting=keep_waiting)
         except TimeoutError:
@@ -190,6 +198,7 @@ class Member:
         self.match = orders.match
         self.checkpoint = max(self.checkpoint, orders.checkpoint)
         self.stop_rows = orders.stop_rows
+        self._report_every_s = orders.report_every_s or self._report_every_s
         if orders.stop:
             log.info("ordered to stop by the manager")
             self._process.stop.set()
@@ -239,3 +248,4 @@ class Member:
         self.peers = lease.peers
         self.match = lease.match
         self.stop_rows = lease.stop_rows
+        self._report_every_s = lease.report_every_s

@@ -67,7 +67,7 @@ class Members:
             self.ledger.hear_receiver(boot, report.accounts, self.leases.is_buried)
             if "lag_versions" in report.histograms:
                 self.lag.hear(boot, report.histograms["lag_versions"])
-        self.lines.add(report.log)
+        self.lines.add(report.log, report.role)
         self.seen[boot] = msgspec.structs.replace(report, log=[], accounts={}, sent={})
 
     def forget(self, boot: str) -> None:

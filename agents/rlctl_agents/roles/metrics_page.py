@@ -28,7 +28,8 @@ def text(overseer: Overseer, now: Mapping[str, Any]) -> str:
         "build_info": [({"version": __version__}, 1.0)],
         "manager_term": [({}, float(overseer.term))],
         "manager_wall_seconds": [({}, overseer.wall_s)],
-        "manager_members": [({"of": role}, float(len(members))) for role, members in now["roles"].items()],
+        "manager_members": [({"of": role}, float(members["live"])) for role, members in now["members"].items()],
+        "manager_members_silent": [({"of": role}, float(one["silent"])) for role, one in now["members"].items()],
         "ledger_rows": [
             ({"policy": policy, "outcome": outcome}, float(rows))
             for policy, one in now["policies"].items()

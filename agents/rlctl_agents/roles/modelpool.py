@@ -16,11 +16,12 @@ from rlctl_agents.roles.live_models import LiveModels, Model, Refused
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.metrics import Metrics
 from rlctl_agents.roles.process import Process, UserFault
+from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
 from rlctl_agents.types.control import GetModel, GotModel, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.classes import MODELPOOL
 from rlctl_agents.wire.notice import NoticePublisher
 from rlctl_agents.wire.rpc import RpcServer
-from rlctl_agents.wire.sockets import Wire
 
 SERVE_S = 0.1
 NOTICE_AGAIN_S = 1.0
@@ -43,7 +44,7 @@ def main(process: Process) -> None:
     layout.make()
     budget_bytes = int(mebibytes(process.spec.roles.modelpool.memory) * 2**20 * SHARE)
     with ExitStack() as stack:
-        wire = Wire()
+        wire = open_wire(process.arguments)
         stack.callback(wire.close)
         member = Member(process, wire)
         lease = member.join()
@@ -55,15 +56,17 @@ def main(process: Process) -> None:
         pool = Pool(
             layout.models, process.boot, budget_bytes=budget_bytes, publish=notices.publish, metrics=process.metrics
         )
-        server = RpcServer(wire, lease.bind["rpc"], process.boot, {PutModel: pool.put, GetModel: pool.get})
+        server = RpcServer(wire, lease.bind["rpc"], process.boot, {PutModel: pool.put, GetModel: pool.get}, MODELPOOL)
         stack.callback(server.close)
+        refusals = Refusals(process.metrics, lambda: server.rejected, lambda: refused_connections(wire))
         member.start(lambda: Snapshot(model=pool.announced()))
-        process.pulse.ready = True
         log.info("serving", extra={"kv": {"address": server.address, "budget_mib": budget_bytes >> 20}})
         while not process.stop.is_set():
             process.pulse.beat()
             server.serve(SERVE_S)
             pool.turn()
+            refusals.count()
+            process.pulse.ready = pool.ready
         if member.moved:
             raise RuntimeError(member.moved)
 
@@ -162,6 +165,12 @@ class Pool:
             if newest is not None:
                 self._live.pin(newest)
             return newest
+
+    @property
+    def ready(self) -> bool:
+        """It can serve the current version: somebody has brought one in this life, or one was kept."""
+        with self._lock:
+            return bool(self._announced)
 
     def _find(self, request: GetModel) -> Model | None:
         newest = self._live.newest(request.policy) or self._from_disk.get(request.policy)

@@ -7,7 +7,7 @@ from typing import Literal
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Policy, Spec
 from rlctl_agents.roles import pace, stopping
-from rlctl_agents.roles.addresses import Addresses
+from rlctl_agents.roles.addresses import CHANNELS, Addresses
 from rlctl_agents.roles.agreement import Agreement, require_ours
 from rlctl_agents.roles.checkpoints import Checkpoints
 from rlctl_agents.roles.ending import Ending
@@ -22,6 +22,7 @@ from rlctl_agents.roles.members import Members
 from rlctl_agents.roles.pace import Clock
 from rlctl_agents.roles.process import FAILED_GENERATION, STOPPING, UserFault
 from rlctl_agents.roles.progress import Shelf, load_books
+from rlctl_agents.roles.rates import WINDOW_S
 from rlctl_agents.roles.terms import next_term, standing_term
 from rlctl_agents.types.control import (
     Commit,
@@ -129,6 +130,8 @@ class Overseer:
     def report(self, report: Report) -> Orders:
         """A process says how it stands, and hears what to do."""
         boot, leases = report.boot, self.members.leases
+        if leases.is_other(boot, report.role):  # nobody speaks for another role
+            return Orders(self.term, known=False, peers={})
         if leases.refused(boot):
             return Orders(self.term, known=True, peers={}, stop=True)
         if not leases.known(boot):
@@ -154,6 +157,7 @@ class Overseer:
             checkpoint=self._wanted(holder),
             stop=self.ending.tells,
             stop_rows=self._stop_rows(holder),
+            report_every_s=pace.report_every_s(len(leases), holder.role),
         )
 
     def result(self, result: EvalResult) -> Said:
@@ -247,6 +251,7 @@ class Overseer:
         """
         now, leases = self.clock.monotonic(), self.members.leases
         leases.expires_s = pace.expires_s(len(leases))
+        self.members.rates.window_s = max(WINDOW_S, 3.0 * self.report_every_s)
         self._expire()
         live = leases.live()
         self.addresses.alive((one.role, one.index) for one in live)
@@ -360,7 +365,9 @@ class Overseer:
             leases.grant(hello.role, hello.boot, hello.prefer)  # says why not
         if self.agreement.hear(hello):
             self.events.add("experience", f"{hello.role} says what the environment looks like", role=hello.role)
-        grant = leases.grant(hello.role, hello.boot, hello.prefer)
+        # off this machine only who listens has an index of its own, which goes with its name
+        prefer = hello.prefer if self.addresses.one_machine or hello.role in CHANNELS else None
+        grant = leases.grant(hello.role, hello.boot, prefer)
         role, index = grant.holder.role, grant.holder.index
         self._joined.add(role)
         if grant.replaced is not None:
@@ -386,7 +393,7 @@ class Overseer:
             index=index,
             term=self.term,
             manager=self.boot,
-            report_every_s=self.report_every_s,
+            report_every_s=pace.report_every_s(len(leases), role),
             expires_s=pace.expires_s(len(leases)),
             bind=self.addresses.bind(role, index),
             peers=self.addresses.peers(role),

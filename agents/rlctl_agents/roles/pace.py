@@ -8,7 +8,9 @@ from dataclasses import dataclass
 REPORT_EVERY_S = 1.0
 EXPIRES_S = 15.0
 REPORTS_PER_S = 500
-"""The more processes, the rarer each reports."""
+"""The more processes, the rarer each actor reports. Of the other roles there are few, and every report counts."""
+SHARE = 0.1
+"""Of the manager's time, at most, for each thing that it does now and then: the more processes, the rarer."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +21,35 @@ class Clock:
     unix: Callable[[], float]
 
 
-def report_every_s(processes: int) -> float:
-    """Between two reports of each."""
-    return max(REPORT_EVERY_S, processes / REPORTS_PER_S)
+def report_every_s(processes: int, role: str = "actor") -> float:
+    """Between two reports of each process of a role, when there are so many processes in all."""
+    return max(REPORT_EVERY_S, processes / REPORTS_PER_S) if role == "actor" else REPORT_EVERY_S
+
+
+class Every:
+    """Says when a period has gone by.
+
+    Args:
+        period_s: the shortest.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, period_s: float, clock: Callable[[], float]) -> None:
+        self._shortest_s = self.period_s = period_s
+        self._clock = clock
+        self._last = -float("inf")
+
+    def due(self) -> bool:
+        """Whether it has, since the last time this said so."""
+        now = self._clock()
+        if now - self._last < self.period_s:
+            return False
+        self._last = now
+        return True
+
+    def spent(self) -> None:
+        """What was due has been done just now: if it took long, the period grows, so that time is left for others."""
+        self.period_s = max(self._shortest_s, (self._clock() - self._last) / SHARE)
 
 
 def expires_s(processes: int) -> float:

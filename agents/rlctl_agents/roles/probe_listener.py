@@ -1,9 +1,21 @@
-"""Is it alive, is it ready, what has it counted: one read-only listener for each process."""
+"""Is it alive, is it ready, what has it counted: one read-only listener for each process.
+
+Alive: its main loop turns. That depends on nobody else: a process that waits for another one for hours is alive, for
+restarting it would help nobody. Ready: it can do its part of the run now.
+
+| role | ready |
+|---|---|
+| manager | it listens |
+| modelpool | it holds the current version of every policy that it knows, and at least one |
+| learner | it has joined and gone on from the newest generation |
+| actor, evaluator | it has joined and weights in hand |
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 
 from rlctl_agents.roles.http_listener import HttpListener, Request, Response
 from rlctl_agents.roles.prometheus import CONTENT_TYPE
@@ -31,26 +43,40 @@ class Pulse:
 
 
 class ProbeListener:
-    """GET /healthz, /readyz and /metrics, nothing else.
+    """GET /healthz, /readyz and /metrics, and the pages of the role; nothing else, and nothing that changes anything.
 
     Args:
-        address: `unix:/path` or `tcp:127.0.0.1:port`.
+        address: `unix:/path` or `tcp:address:port`, which may be one that other machines reach; then it also listens
+            on the loopback address, where a port-forward to a pod comes in.
         pulse: of this process.
         metrics: makes the text of /metrics; called in a thread of the listener.
+        pages: path -> what makes its answer, likewise; may be filled later.
     """
 
-    def __init__(self, address: str, pulse: Pulse, metrics: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        address: str,
+        pulse: Pulse,
+        metrics: Callable[[], str],
+        pages: Mapping[str, Callable[[], Response]] | None = None,
+    ) -> None:
         self._pulse = pulse
         self._metrics = metrics
-        self._listener = HttpListener(address, self.answer, name="probe")
+        self._pages = pages if pages is not None else {}
+        self._listener = HttpListener(address, self.answer, name="probe", for_all=True)
         self.address = self._listener.address
+        beside = _loopback_beside(self.address)
+        self._beside = HttpListener(beside, self.answer, name="probe-loopback", for_all=True) if beside else None
 
     def answer(self, request: Request) -> Response:
         """One request; pure but for what it reads."""
-        if request.path not in ("/healthz", "/readyz", "/metrics"):
+        page = self._pages.get(request.path)
+        if page is None and request.path not in ("/healthz", "/readyz", "/metrics"):
             return Response.refusal(404, "here are /healthz, /readyz and /metrics")
         if request.method not in ("GET", "HEAD"):
             return Response.refusal(405, "read only")
+        if page is not None:
+            return page()
         if request.path == "/metrics":
             return Response(200, self._metrics().encode(), CONTENT_TYPE)
         fine = self._pulse.alive and (self._pulse.ready or request.path == "/healthz")
@@ -59,3 +85,17 @@ class ProbeListener:
     def close(self) -> None:
         """Stop listening."""
         self._listener.close()
+        if self._beside is not None:
+            self._beside.close()
+
+
+def _loopback_beside(address: str) -> str | None:
+    """The same port of the loopback address, for an address that is neither it nor a file."""
+    kind, _, rest = address.partition(":")
+    host, _, port = rest.rpartition(":")
+    if kind != "tcp":
+        return None
+    number = ip_address(host.removeprefix("[").removesuffix("]"))
+    if number.is_loopback:
+        return None
+    return f"tcp:{'[::1]' if number.version == 6 else '127.0.0.1'}:{port}"

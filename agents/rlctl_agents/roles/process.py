@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
-import re
 import secrets
 import signal
 import threading
@@ -20,12 +18,18 @@ import msgspec
 from pydantic import ValidationError
 
 from rlctl.errors import SpecError
-from rlctl.spec.base import ROLES
 from rlctl.spec.schema import Spec
 from rlctl_agents.roles import logs, prometheus
+from rlctl_agents.roles.arguments import Arguments as Arguments
+from rlctl_agents.roles.arguments import UserFault as UserFault
+from rlctl_agents.roles.arguments import parse as parse
+from rlctl_agents.roles.farewell import last_words
+from rlctl_agents.roles.http_listener import Response
+from rlctl_agents.roles.limits import allow_many_files
 from rlctl_agents.roles.metrics import Metrics
 from rlctl_agents.roles.probe_listener import ProbeListener, Pulse
 from rlctl_agents.roles.users_code import users_traceback
+from rlctl_agents.types.control import Report
 
 STOP_S = 10.0
 """Between the first signal and the end, however it has to be brought about."""
@@ -44,59 +48,12 @@ ENDLESS = "steps_without_end"
 """Gauge of an evaluator: steps in each environment since an episode ended in any of them, or since a match began."""
 FAILED_GENERATION = "failed_generation"
 """Gauge of a learner: the newest generation that was not saved; 0: all were."""
+RESUMING = "resuming"
+"""Gauge of a learner: 1 while it reads what it goes on from, which may take minutes."""
 RESUMED = "resumed_generation"
 """Gauge of a learner that has resumed: the number of the generation."""
 
 log = logging.getLogger(__name__)
-
-
-class UserFault(Exception):
-    """Something only the user can mend: one clear sentence, no traceback, exit code 3."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """The command line of a role process."""
-
-    role: str
-    name: str  # "actor-3"
-    run_file: Path
-    manager: str
-    probe: str  # "unix:PATH" or "tcp:127.0.0.1:PORT"
-    volume: Path | None = None
-    addresses: str | None = None  # "ipc:///folder/{role}-{index}.{channel}"
-    control: str | None = None
-    live: Path | None = None
-
-    @property
-    def prefer(self) -> int | None:
-        """The index that the name asks for: 3 for `actor-3`, None for `actor-x7k2p`."""
-        match = re.fullmatch(r".*-([0-9]{1,9})", self.name)
-        return int(match[1]) if match else None
-
-
-def parse(arguments: Sequence[str]) -> Arguments:
-    """Read the command line, without the program's name.
-
-    Raises:
-        UserFault: it is not one.
-    """
-    parser = _Parser("rlctl_agents", description="One role process of a run; started by a backend.")
-    parser.add_argument("role", choices=ROLES)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--run-file", type=Path, required=True)
-    parser.add_argument("--manager", required=True, metavar="ADDRESS")
-    parser.add_argument("--probe", required=True, metavar="unix:PATH")
-    parser.add_argument("--volume", type=Path, metavar="RUNROOT")
-    parser.add_argument("--addresses", metavar="PATTERN")
-    parser.add_argument("--control", metavar="unix:PATH")
-    parser.add_argument("--live", type=Path, metavar="FILE")
-    return Arguments(**vars(parser.parse_args(list(arguments))))
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise UserFault(f"command line: {message}")
 
 
 class RunFile(msgspec.Struct, frozen=True):
@@ -160,6 +117,8 @@ class Process:
     stop: threading.Event = field(default_factory=threading.Event)
     explained: tuple[type[Exception], ...] = ()  # errors whose text says it all: told without frames of our own
     page: Callable[[], str] | None = None  # makes /metrics; None: this process's own metrics
+    pages: dict[str, Callable[[], Response]] = field(default_factory=dict)  # what else its probe listener shows
+    reported: Report | None = None  # the last report to the manager
 
     def __post_init__(self) -> None:
         self.metrics.sample(STOPPING, lambda: float(self.stop.is_set()))
@@ -222,6 +181,7 @@ def run_role(arguments: Sequence[str], main: Callable[[Process], None]) -> int:
         log.error("%s", fault)
         return USERS_FAULT
     try:
+        allow_many_files()
         with Signals(process.stop), _Probe(process):
             log.info("started", extra={"kv": {"pid": os.getpid(), "name": parsed.name}})
             main(process)
@@ -229,15 +189,29 @@ def run_role(arguments: Sequence[str], main: Callable[[Process], None]) -> int:
         return DONE
     except (UserFault, SpecError) as fault:
         log.error("%s", fault)
+        _say_why(process)
         return USERS_FAULT
     except Exception as error:
         if isinstance(error, process.explained):
             log.error("%s: %s", type(error).__name__, error, extra={"exc": users_traceback(error)})
         else:
             log.exception("%s: %s", type(error).__name__, error)
+        _say_why(process)
         return FAILED
     finally:
         logging.shutdown()
+
+
+def _say_why(process: Process) -> None:
+    """Off this machine, the manager keeps the lines of processes that are gone: it has to hear the last ones."""
+    arguments, report = process.arguments, process.reported
+    if not arguments.off_host or report is None:
+        return
+    last = msgspec.structs.replace(report, gauges={**report.gauges, STOPPING: 1.0}, log=process.recent.take())
+    try:
+        last_words(arguments, process.boot, last)
+    except Exception as error:
+        log.warning("the manager did not hear why: %s", error)
 
 
 class _Probe:
@@ -250,7 +224,10 @@ class _Probe:
     def __enter__(self) -> None:
         try:
             self._listener = ProbeListener(
-                self._process.arguments.probe, self._process.pulse, self._process.metrics_text
+                self._process.arguments.probe,
+                self._process.pulse,
+                self._process.metrics_text,
+                pages=self._process.pages,
             )
         except OSError as error:
             log.warning("no probe listener at %s: %s", self._process.arguments.probe, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 WINDOW_S = 10.0
@@ -13,18 +13,21 @@ class _Sample(NamedTuple):
     values: Mapping[str, float]
 
 
+_NEVER = _Sample(0.0, {})
+
+
 class Rates:
     """Three samples of each process, so that a rate spans between half a window and a whole one, whatever the number of
     processes and reports.
 
     Args:
         clock: monotonic seconds.
-        window_s: older growth is forgotten.
+        window_s: older growth is forgotten; may be changed, and must hold several reports.
     """
 
     def __init__(self, clock: Callable[[], float], window_s: float = WINDOW_S) -> None:
         self._clock = clock
-        self._window_s = window_s
+        self.window_s = window_s
         self._samples: dict[str, tuple[_Sample, _Sample, _Sample]] = {}  # oldest, middle, newest
 
     def begin(self, boot: str) -> None:
@@ -39,7 +42,7 @@ class Rates:
             self._samples[boot] = (new, new, new)
             return
         oldest, middle, _ = self._samples[boot]
-        if new.time - middle.time >= self._window_s / 2:
+        if new.time - middle.time >= self.window_s / 2:
             oldest, middle = middle, new
         self._samples[boot] = (oldest, middle, new)
 
@@ -49,19 +52,25 @@ class Rates:
 
     def of(self, boot: str, name: str) -> float:
         """Growth per second of one total; 0 when nothing was heard within the window."""
-        if boot not in self._samples:
-            return 0.0
-        oldest, _, newest = self._samples[boot]
-        span_s = newest.time - oldest.time
-        if span_s <= 0 or self._clock() - newest.time >= self._window_s:
-            return 0.0
-        return max(newest.values.get(name, 0.0) - oldest.values.get(name, 0.0), 0.0) / span_s
+        return self.sums((boot,), (name,))[name]
+
+    def sums(self, boots: Iterable[str], names: Sequence[str]) -> dict[str, float]:
+        """Growth per second of several totals over several processes, looking at each of these once."""
+        found, now = dict.fromkeys(names, 0.0), self._clock()
+        for boot in boots:
+            oldest, _, newest = self._samples.get(boot, (_NEVER, _NEVER, _NEVER))
+            span_s = newest.time - oldest.time
+            if span_s <= 0 or now - newest.time >= self.window_s:
+                continue
+            for name in names:
+                found[name] += max(newest.values.get(name, 0.0) - oldest.values.get(name, 0.0), 0.0) / span_s
+        return found
 
     def sum(self, boots: Iterable[str], name: str) -> float:
         """Growth per second over several processes."""
-        return sum(self.of(boot, name) for boot in boots)
+        return self.sums(boots, (name,))[name]
 
     def mean(self, boots: Iterable[str], name: str) -> float:
         """Mean growth per second; 0 for nobody."""
-        rates = [self.of(boot, name) for boot in boots]
-        return sum(rates) / len(rates) if rates else 0.0
+        counted = list(boots)
+        return self.sum(counted, name) / len(counted) if counted else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,8 +13,10 @@ from rlctl_agents.roles import stopping
 from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.ledger import Rows
 from rlctl_agents.roles.overseer import Overseer
-from rlctl_agents.roles.problems import Facts, find
-from rlctl_agents.roles.process import ENDLESS
+from rlctl_agents.roles.pace import report_every_s
+from rlctl_agents.roles.problems import SILENT_S, Facts, find
+from rlctl_agents.roles.process import ENDLESS, RESUMING
+from rlctl_agents.roles.roster import counts, listed
 from rlctl_agents.roles.verdict import Verdict, Waits, judge
 from rlctl_agents.types.control import to_plain
 
@@ -57,6 +59,7 @@ class StatusBuilder:
         faults = [*known.ledger.faults()]
         faults += [f"{policy}: {one.difference} rows are missing" for policy, one in rows.items() if one.difference]
         progress, resumed, training = overseer.progress, overseer.learners.resumed, self._training(live)
+        silent = self._silent(live)
         phase = "finished" if finished else "running" if progress.started else "starting"
         status: dict[str, Any] = {
             "apiVersion": API_VERSION,
@@ -78,10 +81,12 @@ class StatusBuilder:
                      "not_evaluated": overseer.measuring.not_evaluated},
             "policies": {policy: self._policy(policy, rows.get(policy, Rows()), not faults)
                          for policy in overseer.policies},
-            "roles": {role: [self._member(one) for one in members] for role, members in live.items()},
+            "members": {role: counts(members, silent) for role, members in live.items()},
+            "roles": {role: [self._member(one, silent) for one in listed(members, silent)]
+                      for role, members in live.items()},
             "checkpoint": self._checkpoint(),
             "resumed": None if resumed is None else to_plain(resumed),
-            "problems": find(self._facts(live, rows, faults), overseer.run),
+            "problems": find(self._facts(live, rows, faults, silent), overseer.run),
         }  # fmt: skip
         return {key: clean(value) for key, value in status.items()}
 
@@ -125,12 +130,12 @@ class StatusBuilder:
         )
 
     def _throughput(self, live: dict[str, list[Holder]]) -> dict[str, float]:
-        rates = self._overseer.members.rates
-        return {
-            f"{name}_per_s": round(rates.sum(_boots(live[role]), name), 3)
-            for name, role in COUNTED.items()
-            if name != "episodes"
-        }
+        found: dict[str, float] = {}
+        for role, counted in (("actor", ACTING), ("learner", LEARNING)):
+            names = [name for name in counted if name != "episodes"]
+            sums = self._overseer.members.rates.sums(_boots(live[role]), names)
+            found |= {f"{name}_per_s": round(sums[name], 3) for name in names}
+        return found
 
     def _train_return(self, actors: list[Holder]) -> dict[str, float] | None:
         means, episodes = [], 0
@@ -157,13 +162,13 @@ class StatusBuilder:
             "ledger": {**to_plain(rows), "balanced": balanced},
         }
 
-    def _member(self, holder: Holder) -> dict[str, Any]:
+    def _member(self, holder: Holder, silent: Container[str]) -> dict[str, Any]:
         overseer, now = self._overseer, self._overseer.clock.monotonic()
         seen = overseer.members.seen.get(holder.boot)
         shown = {
             "index": holder.index,
             "boot": holder.boot,
-            "joined": seen is not None and not holder.leaving,
+            "joined": seen is not None and not holder.leaving and not seen.gauges.get(RESUMING, 0.0),
             "age_s": round(now - holder.since, 1),
             "silent_s": round(now - holder.heard, 1),
             "model": None if seen is None or seen.model is None else to_plain(seen.model),
@@ -172,7 +177,17 @@ class StatusBuilder:
             shown["env_steps_per_s"] = round(overseer.members.rates.of(holder.boot, "env_steps"), 1)
         elif holder.role == "learner":
             shown["updates_per_s"] = round(overseer.members.rates.of(holder.boot, "updates"), 2)
+        if holder.boot in silent:
+            shown["silent"] = True
         return shown
+
+    def _silent(self, live: dict[str, list[Holder]]) -> dict[str, float]:
+        """Boots that have not been heard for too long, and for how long, less what many leave between two reports."""
+        overseer, found = self._overseer, dict[str, float]()
+        for role, members in live.items():
+            since = overseer.clock.monotonic() - 3.0 * (report_every_s(len(overseer.members.leases), role) - 1.0)
+            found |= {one.boot: since - one.heard for one in members if since - one.heard >= SILENT_S}
+        return found
 
     def _checkpoint(self) -> dict[str, Any] | None:
         overseer = self._overseer
@@ -184,7 +199,9 @@ class StatusBuilder:
             "number": newest.number, "version": newest.ref.version, "rows": newest.rows, "age_s": round(age_s, 1)
         }  # fmt: skip
 
-    def _facts(self, live: dict[str, list[Holder]], rows: dict[str, Rows], faults: list[str]) -> Facts:
+    def _facts(
+        self, live: dict[str, list[Holder]], rows: dict[str, Rows], faults: list[str], silent: dict[str, float]
+    ) -> Facts:
         overseer, now = self._overseer, self._overseer.clock.monotonic()
         known = overseer.members
         updates = known.totals.sum("learner", "updates")
@@ -204,18 +221,21 @@ class StatusBuilder:
                 if stem == "rejected":
                     key = (one.role, reason)
                     rejected[key] = rejected.get(key, 0.0) + known.rates.of(one.boot, name)
+        for name in known.totals.of("manager"):
+            stem, _, reason = name.partition(".")
+            if stem == "rejected":
+                rejected["manager", reason] = known.rates.of(overseer.boot, name)
         late = [
             (overseer.checkpoints.wanted(policy), overseer.checkpoints.waiting_s(policy))
             for policy in overseer.policies
             if overseer.checkpoints.wanted(policy)
         ]
-        slack_s = 3.0 * (overseer.report_every_s - 1.0)  # many processes report rarely
         judges = known.reports("evaluator")
         broken, lately = overseer.progress.broken, now - overseer.refusal[1] < REFUSED_S
         ends = overseer.ending.how == "finish" and overseer.ending.step != "not"
         return Facts(
             now_s=now - overseer.began,
-            silent={f"{one.role}/{one.index}": now - one.heard - slack_s for one in members},
+            silent={f"{one.role}/{one.index}": silent[one.boot] for one in members if one.boot in silent},
             live={role: len(of_role) for role, of_role in live.items()},
             idle_s=now - self._updated,
             env_step_s=max(

@@ -18,6 +18,7 @@ from rlctl_agents.models.torso import hold_still
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.probe import experience_of
 from rlctl_agents.roles.process import Process, UserFault
+from rlctl_agents.roles.wiring import open_wire
 from rlctl_agents.types.spaces import Spaces
 from rlctl_agents.wire.sockets import Wire
 
@@ -53,7 +54,7 @@ def work(process: Process, count: int, make: Callable[[Process, Wire, Member, En
     process.explained = (EnvError,)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     with ExitStack() as stack:
-        wire = Wire()
+        wire = open_wire(process.arguments)
         stack.callback(wire.close)
         env = make_env(process.spec, count)
         worker: Worker | None = None

@@ -128,6 +128,7 @@ class Orders(msgspec.Struct, frozen=True):
     checkpoint: int = 0  # learner: save the generation of this number when it is larger than the last one saved
     stop: bool = False  # finish in good order
     stop_rows: int = 0  # as in the lease, as it is now
+    report_every_s: float = 0.0  # from now on: others may have come; 0: as before
 
 
 class EvalResult(msgspec.Struct, frozen=True):

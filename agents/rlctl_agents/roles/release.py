@@ -1,0 +1,206 @@
+"""A finished run gives its pods back: the manager scales every other workload of its run to 0, and nothing more.
+
+The API server is asked over plain HTTPS with the pod's service account, which may patch the scale of exactly these
+workloads. Where it may not, or there is no service account, the run stays as it is until somebody runs `rlctl down`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import os
+import re
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+FIELD_MANAGER = "rlctl-scale"
+"""Owns `spec.replicas` of every workload, and nothing else."""
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TIMEOUT_S = 10.0
+AGAIN_S = 15.0
+_WORKLOAD = re.compile(r"(deployments|statefulsets)/([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)")
+
+log = logging.getLogger(__name__)
+
+
+class Workload(NamedTuple):
+    """Something that has replicas."""
+
+    kind: str  # "deployments"
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+
+class Denied(Exception):
+    """The service account may not do this; asking again would not help."""
+
+
+def workloads(text: str) -> list[Workload]:
+    """Read `deployments/a,statefulsets/b`.
+
+    Raises:
+        ValueError: something in it is no workload.
+    """
+    found = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        match = _WORKLOAD.fullmatch(entry)
+        if match is None:
+            raise ValueError(f"{entry!r}: must be deployments/NAME or statefulsets/NAME")
+        found.append(Workload(match[1], match[2]))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The API server as a pod sees it.
+
+    Args:
+        account: folder of the service account; its token is read again each time, for it changes every hour.
+    """
+
+    host: str
+    port: int
+    namespace: str
+    account: Path
+
+    @classmethod
+    def found(cls, environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> Cluster | None:
+        """The cluster that this process runs on with a service account; None where there is none."""
+        host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
+        try:
+            namespace = (account / "namespace").read_text().strip()
+            (account / "token").read_bytes()
+        except OSError:
+            return None
+        return cls(host, int(port), namespace, account) if host and port.isdigit() and namespace else None
+
+    def connect(self) -> http.client.HTTPConnection:
+        """A connection that has not been made yet.
+
+        Raises:
+            OSError: the cluster's certificate cannot be read.
+        """
+        context = ssl.create_default_context(cafile=str(self.account / "ca.crt"))
+        return http.client.HTTPSConnection(self.host, self.port, timeout=TIMEOUT_S, context=context)
+
+    def scale_to_zero(self, workload: Workload, connect: Callable[[], http.client.HTTPConnection]) -> bool:
+        """Want no replicas of a workload; False when there is no such workload.
+
+        Raises:
+            Denied: we may not.
+            OSError: the API server was not reached, or could not do it now.
+        """
+        path = f"/apis/apps/v1/namespaces/{quote(self.namespace)}/{workload.kind}/{workload.name}/scale"
+        body = {
+            "apiVersion": "autoscaling/v1",
+            "kind": "Scale",
+            "metadata": {"name": workload.name, "namespace": self.namespace},
+            "spec": {"replicas": 0},
+        }
+        headers = {
+            "Authorization": f"Bearer {(self.account / 'token').read_text().strip()}",
+            "Content-Type": "application/apply-patch+yaml",
+            "Accept": "application/json",
+        }
+        connection = connect()
+        try:
+            # forced: whoever scaled it last, the run is over now
+            where = f"{path}?fieldManager={FIELD_MANAGER}&force=true"
+            connection.request("PATCH", where, json.dumps(body), headers)
+            answer = connection.getresponse()
+            said = answer.read(65_536)
+        except http.client.HTTPException as error:
+            raise OSError(f"{workload}: {type(error).__name__}: {error}") from error
+        finally:
+            connection.close()
+        if answer.status == 404:
+            return False
+        if answer.status in (401, 403):
+            raise Denied(_message(said) or f"{workload}: HTTP {answer.status}")
+        if answer.status >= 300:
+            raise OSError(f"{workload}: HTTP {answer.status}: {_message(said)}")
+        return True
+
+
+class Release:
+    """Scales workloads to 0 in a thread of its own, until it has done so or may not.
+
+    Args:
+        wanted: all workloads of the run but the manager's.
+        cluster: None: this process is on none.
+        connect: for another way to the API server.
+        sleep: waits so many seconds; True ends it.
+    """
+
+    def __init__(
+        self,
+        wanted: list[Workload],
+        cluster: Cluster | None,
+        connect: Callable[[], http.client.HTTPConnection] | None = None,
+        sleep: Callable[[float], bool] | None = None,
+    ) -> None:
+        self._left = list(wanted)
+        self._cancelled = threading.Event()
+        self._cluster, self._sleep = cluster, sleep or self._cancelled.wait
+        self._connect = connect or (cluster.connect if cluster is not None else None)
+        self._thread = threading.Thread(target=self.run, name="release", daemon=True)
+        self.said = ""
+        """How it went, in a sentence, once that is known."""
+        self.done = False
+        """Every workload has been scaled."""
+
+    @property
+    def idle(self) -> bool:
+        """It has not begun."""
+        return self._thread.ident is None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Scale nothing any more."""
+        self._cancelled.set()
+
+    def run(self) -> None:
+        """Try until it is known how it went."""
+        if not self._left:
+            return
+        if self._cluster is None or self._connect is None:
+            self.said = "the pods of this run stay until `rlctl down`: its manager has no service account"
+            return
+        count, told = len(self._left), ""
+        while self._left:
+            if self._cancelled.is_set():
+                return
+            try:
+                self._cluster.scale_to_zero(self._left[0], self._connect)
+            except Denied as fault:
+                self.said = f"the pods of this run stay until `rlctl down`: its manager may not scale them: {fault}"
+                return
+            except OSError as error:
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("cannot release the run's pods yet: %s", error)
+                if self._sleep(AGAIN_S):
+                    return
+                continue
+            self._left.pop(0)
+        self.said = f"the run is finished: its other {count} workloads were scaled to 0"
+        self.done = True
+
+
+def _message(said: bytes) -> str:
+    """What an answer of the API server says in words."""
+    try:
+        return str(json.loads(said).get("message", ""))[:500]
+    except (ValueError, AttributeError):
+        return said[:200].decode(errors="replace")

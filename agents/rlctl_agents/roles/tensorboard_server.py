@@ -1,0 +1,78 @@
+"""`python -m rlctl_agents tensorboard`: shows the curves of a run. Reads its folder, writes nothing there, and talks to
+nobody: whoever can reach it can look, so who that is has to be decided in front of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import threading
+from collections.abc import Sequence
+from ipaddress import ip_address
+from pathlib import Path
+
+from tensorboard import default, program
+
+from rlctl_agents.roles import logs
+from rlctl_agents.roles.process import DONE, FAILED, USERS_FAULT, Signals, new_boot
+
+RELOAD_S = 15
+NAME = "tensorboard"
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until SIGTERM; returns the exit code.
+
+    Args:
+        arguments: after the word `tensorboard`.
+    """
+    parser = argparse.ArgumentParser(f"rlctl_agents {NAME}", description="Show the curves of a run.")
+    parser.add_argument("--logdir", type=Path, required=True, help="with event files; need not exist yet")
+    parser.add_argument("--port", type=int, default=6006)
+    parser.add_argument(
+        "--bind", default="127.0.0.1", metavar="ADDRESS",
+        help="by number; one that others reach means all of this pod: a port-forward comes to its loopback",
+    )  # fmt: skip
+    parser.add_argument("--run", default="", help="name of the run, for log lines and the title")
+    options = parser.parse_args(list(arguments))
+    logs.set_up(logs.Identity(options.run, NAME, f"{NAME}/0", new_boot()))
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line for every request
+    try:
+        ip_address(options.bind)
+    except ValueError:
+        log.error("--bind: must be an address of this machine by number, got %r", options.bind)
+        return USERS_FAULT
+    stop = threading.Event()
+    with Signals(stop):
+        try:
+            url = launch(options.logdir, options.bind, options.port, options.run)
+        except (program.TensorBoardServerException, program.TensorBoardPortInUseError) as error:
+            log.error("tensorboard cannot listen at %s, port %d: %s", options.bind, options.port, error)
+            return FAILED
+        log.info("serving %s at %s", options.logdir, url)
+        stop.wait()
+        log.info("ended in good order")
+    return DONE
+
+
+def launch(logdir: Path, bind: str, port: int, run: str) -> str:
+    """Serve from threads of TensorBoard's own; the URL.
+
+    Raises:
+        TensorBoardServerException, TensorBoardPortInUseError: it cannot listen there.
+    """
+    board = program.TensorBoard(plugins=default.get_static_plugins())  # none that happens to be installed
+    alone = ip_address(bind).is_loopback
+    board.configure(
+        logdir=str(logdir),
+        host=bind if alone else None,
+        bind_all=not alone,
+        port=port,
+        reload_interval=RELOAD_S,
+        load_fast="false",  # the other way starts a program of its own
+        window_title=f"{run} - TensorBoard" if run else "TensorBoard",
+    )
+    url: str = board.launch()
+    return url

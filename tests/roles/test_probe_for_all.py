@@ -1,0 +1,116 @@
+"""What may be seen from other machines, and what may not."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlctl_agents.roles.http_listener import CONNECTIONS, HttpListener, Request, Response
+from rlctl_agents.roles.probe_listener import ProbeListener, Pulse
+from tests.roles.chain import private_folder
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with private_folder() as folder:
+        yield folder
+
+
+def at(listener: HttpListener | ProbeListener) -> tuple[str, int]:
+    host, _, port = listener.address.removeprefix("tcp:").rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def ask(
+    listener: HttpListener | ProbeListener, path: str, method: str = "GET", **headers: str
+) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection(*at(listener), timeout=5)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        answer.read()
+        return answer
+    finally:
+        connection.close()
+
+
+def status(listener: HttpListener | ProbeListener, path: str, method: str = "GET", **headers: str) -> int:
+    return ask(listener, path, method, **headers).status
+
+
+@pytest.fixture
+def probe() -> Iterator[ProbeListener]:
+    pages = {"/": lambda: Response(200, b"page", "text/html", (("X-Is", "here"),))}
+    listener = ProbeListener("tcp:127.0.0.1:0", Pulse(), lambda: "", pages)
+    yield listener
+    listener.close()
+
+
+@pytest.mark.parametrize("address", ["tcp:10.1.2.3:7180", "tcp:192.168.0.1:80", "tcp:fd00::5:7180", "tcp:[fd00::5]:80"])
+def test_only_the_probe_listener_takes_an_address_that_others_reach(address: str) -> None:
+    answer = lambda request: Response.of({})  # noqa: E731
+    with pytest.raises(ValueError, match="only loopback"):
+        HttpListener(address, answer, name="control")
+    with pytest.raises(OSError, match=r"[Aa]ssign|not available"):  # allowed, but not one of this machine
+        HttpListener(address, answer, name="probe", for_all=True)
+
+
+@pytest.mark.parametrize("address", ["tcp:0.0.0.0:0", "tcp:[::]:0", "tcp:example.org:80", "tcp:localhost:8", "tcp::80"])
+def test_no_listener_takes_every_address_or_a_name(address: str) -> None:
+    with pytest.raises(ValueError, match="by number"):
+        ProbeListener(address, Pulse(), lambda: "")
+
+
+def test_probes_answer_over_ipv6_too() -> None:
+    try:
+        listener = ProbeListener("tcp:::1:0", Pulse(), lambda: "")
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    try:
+        assert listener.address.startswith("tcp:[::1]:")
+        assert status(listener, "/healthz") == 200
+    finally:
+        listener.close()
+
+
+def test_a_probe_listener_shows_its_pages_and_no_others(probe: ProbeListener) -> None:
+    shown = ask(probe, "/")
+    assert (shown.status, shown.headers["X-Is"], shown.headers["Content-Type"]) == (200, "here", "text/html")
+    assert [status(probe, path) for path in ("/healthz", "/metrics", "/readyz")] == [200, 200, 503]
+    assert {status(probe, path) for path in ("/status", "/logs", "/stop", "/../etc/passwd")} == {404}
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"])
+def test_nothing_can_be_ordered_through_a_probe_listener(probe: ProbeListener, method: str) -> None:
+    assert {status(probe, path, method) for path in ("/", "/healthz", "/stop")} == {405}
+
+
+def test_an_order_that_a_web_page_sends_is_refused(folder: Path) -> None:
+    listener = HttpListener("tcp:127.0.0.1:0", lambda request: Response.of({"did": request.path}), name="control")
+    try:
+        assert status(listener, "/stop", "POST") == 200
+        assert status(listener, "/stop", "POST", Origin="http://evil.example") == 403
+        assert status(listener, "/status", "GET", Origin="http://evil.example") == 200
+    finally:
+        listener.close()
+
+
+def test_those_who_hold_connections_open_do_not_keep_the_kubelet_out() -> None:
+    def answer(request: Request) -> Response:
+        return Response.of({})
+
+    listener = HttpListener("tcp:127.0.0.1:0", answer, name="probe", for_all=True, lifetime_s=0.3)
+    held = [socket.create_connection(at(listener), timeout=10) for _ in range(CONNECTIONS)]
+    try:
+        for one in held:
+            one.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")  # and no more
+        assert status(listener, "/") == 200
+        assert held[0].recv(100) == b"", "cut off"
+    finally:
+        for one in held:
+            one.close()
+        listener.close()
