@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -64,6 +65,44 @@ class Process:
     reason: str = ""  # why it is not running, in words
     trouble: str = ""
     """How it died last: it runs again but has not been of use since, or dies often. Stays when the run has finished."""
+    name: str = ""  # how the target calls it, where that is not role/index: a pod
+    count: int = 1  # replicas that this entry stands for: where a target only counts those that are well
+    permanent: bool = False  # it cannot mend itself: a missing image, a forbidden volume
+    evidence: str = ""  # what the target said, word for word
+    next: str = ""  # the command that helps
+    first_cause_lines: tuple[str, ...] = ()  # last log lines of the life before
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One changed `up`, as it can be gone back to."""
+
+    number: int
+    at: datetime
+    by: str  # user@host
+    rlctl_version: str
+    spec: Mapping[str, Any]
+    images: Mapping[str, str]  # image name -> reference
+    note: str = ""  # "rollback to 3", a git commit
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What an `apply` would do to one object."""
+
+    object: str
+    what: Literal["add", "change", "remove", "same"]
+    lines: tuple[str, ...] = ()  # a unified diff, secrets masked, what the target defaults left out
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that `doctor` or the preflight looked at."""
+
+    name: str
+    verdict: Literal["ok", "problem", "warning", "not checked"]
+    text: str  # with the figures
+    next: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +189,32 @@ class Backend(Protocol):
         Raises:
             Conflict: another command holds the run.
             PartlyApplied: some of it was applied; the same call goes on.
+        """
+
+    def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:
+        """What `apply` would change, removals included; writes nothing."""
+
+    def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
+        """What can be known to go wrong before anything is sent, in numbers. A problem stops `up`."""
+
+    def revisions(self, run: str) -> list[Revision]:
+        """Those that can be gone back to, newest first; the first is what runs."""
+
+    def rollback(self, run: str, number: int) -> Iterator[Applied]:
+        """Apply the documents of a revision again, as a new revision; nothing is rendered.
+
+        Raises:
+            Conflict: no such revision, or a field of the run that cannot change differs.
+        """
+
+    def doctor(self) -> list[Check]:
+        """Whether this target can be used: access, rights, versions, room."""
+
+    def forward(self, run: str, what: Literal["tensorboard", "status"]) -> AbstractContextManager[str]:
+        """An URL on this machine's loopback that shows it for as long as the block lasts.
+
+        Raises:
+            Conflict: the run has no such page, or is not live.
         """
 
     def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:

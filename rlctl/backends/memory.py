@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlctl.backends.base import Applied, Document, Failure, LogQuery, LogRecord, Process, RunState, Say
+from rlctl.backends.memory_revisions import Remembering
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError, Unreadable
 from rlctl.plan import Plan
 from rlctl.spec.base import ROLES, Role
@@ -45,7 +46,7 @@ class _Run:
     torn: Unreadable | None = None  # why what is recorded cannot be read
 
 
-class MemoryBackend:
+class MemoryBackend(Remembering):
     """Satisfies `rlctl.backends.base.Backend`.
 
     Args:
@@ -63,6 +64,7 @@ class MemoryBackend:
         wait: Callable[[], bool] = lambda: False,
         storage: Path = Path("/memory"),
     ) -> None:
+        super().__init__()
         self._now = now
         self._wait = wait
         self._storage = storage
@@ -123,6 +125,7 @@ class MemoryBackend:
                 spec=dict(spec), hashes=hashes, replicas=wanted, spec_replicas=wanted,
             )  # fmt: skip
             run = self._runs[plan.run] = _Run(state, documents)
+            self._note(state, plan, documents, self._now())
             yield from self._converge(run, {})
             return
         before = run.state
@@ -140,10 +143,11 @@ class MemoryBackend:
             self._write()
             run.state = replace(state, revision=before.revision + (dict(spec) != before.spec))
             run.documents = documents
+            self._note(run.state, plan, documents, self._now())
         yield from self._converge(run, before.hashes)
 
     def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
-        found = self._live(run)
+        found = self._live(run, *replicas)
         wanted = {**found.state.replicas, **replicas}
         if wanted != found.state.replicas:
             self._write()
@@ -151,7 +155,7 @@ class MemoryBackend:
         yield from self._converge(found, found.state.hashes)
 
     def restart(self, run: str, role: str) -> Iterator[Applied]:
-        found = self._live(run)
+        found = self._live(run, role)
         self._write()
         for key, process in found.processes.items():
             if process.role == role:
@@ -175,6 +179,7 @@ class MemoryBackend:
             yield Applied(f"{process.role}/{process.index}", "removed")
         if volumes:
             del self._runs[run]
+            self._revisions.pop(run, None)
             yield Applied(found.state.storage, "removed")
 
     def documents(self, run: str) -> list[Document]:
@@ -248,6 +253,13 @@ class MemoryBackend:
         processes = self._known(run).processes
         processes[role, index] = replace(processes[role, index], **fields)
 
+    def replace_processes(self, run: str, role: Role, processes: Iterable[Process], *, wanted: int) -> None:
+        """A target that puts replicas together: these entries are all of a role."""
+        found = self._known(run)
+        others = {key: process for key, process in found.processes.items() if key[0] != role}
+        found.processes = others | {(role, process.index): process for process in processes}
+        found.state = replace(found.state, replicas={**found.state.replicas, role: wanted})
+
     def finish(self, run: str, met: str) -> None:
         """The stop condition holds: all processes end."""
         self.report(run, {"phase": "finished", "stop": {"conditions": {}, "met": met}})
@@ -302,11 +314,13 @@ class MemoryBackend:
         live = {key for key, process in run.processes.items() if process.state not in ("stopped", "exited", "failed")}
         return live != {(role, index) for role, count in replicas.items() for index in range(count)}
 
-    def _live(self, run: str) -> _Run:
+    def _live(self, run: str, *roles: str) -> _Run:
         self._reach()
         found = self._known(run)
         if found.state.phase != "running":
             raise Conflict(f"run {run} is {found.state.phase}", hint="rlctl up SPEC", objects=(run,))
+        if absent := [role for role in roles if role not in found.state.replicas]:
+            raise Conflict(f"run {run} has no role {absent[0]}", objects=(absent[0],))
         return found
 
     def _known(self, run: str) -> _Run:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.backends.base import Applied, Document, RunState, Say
-from rlctl.backends.local import lock, places, state, supervisord
+from rlctl.backends.local import history, lock, places, state, supervisord
 from rlctl.backends.local.converge import converge, remove_old, sections, write_files
 from rlctl.backends.local.files import remove_asides, reserve, write_changed
 from rlctl.backends.local.names import in_order, shown
@@ -27,7 +27,9 @@ _ENDING_TIMEOUT_S = 60.0
 _RELOAD_TIMEOUT_S = 15.0
 
 
-def apply(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any], say: Say) -> Iterator[Applied]:
+def apply(
+    plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any], say: Say, note: str = ""
+) -> Iterator[Applied]:
     """See LocalBackend.apply. Every step is a comparison first, so a second call writes nothing.
 
     The order is what makes a kill harmless: the index before anything that would be lost without it, files before the
@@ -44,9 +46,11 @@ def apply(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any], sa
     stored = state.read_stored(place)
     known = _known_documents(layout)
     wanted = _state(place, plan, spec, stored)
+    history.catch_up(place, stored)
     differs = state.write_documents(layout, documents)
     if stored is not None and (differs or replace(wanted, revision=stored.revision) != stored):
         wanted = replace(wanted, revision=stored.revision + 1)
+    history.keep(place, stored, wanted, documents, note)
     wanted_sections = sections(documents, wanted.replicas)
 
     if lock.alive(place.life):
@@ -77,6 +81,7 @@ def apply(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any], sa
         for name in sorted(wanted_sections, key=in_order):
             yield Applied(shown(name), "created")
     remove_old(layout, documents)
+    history.drop_old(layout, wanted.revision)
 
 
 def _known_documents(layout: Layout) -> list[Document]:

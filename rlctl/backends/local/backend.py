@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
-from rlctl.backends.base import Applied, Document, LogQuery, LogRecord, Process, RunState, Say
-from rlctl.backends.local import apply, down, listing, lock, logs, places, state
+from rlctl.backends.base import (
+    Applied,
+    Check,
+    Difference,
+    Document,
+    LogQuery,
+    LogRecord,
+    Process,
+    Revision,
+    RunState,
+    Say,
+)
+from rlctl.backends.differences import differences
+from rlctl.backends.local import apply, doctor, down, history, listing, lock, logs, pages, places, state
 from rlctl.backends.local.converge import converge, sections, write_files
 from rlctl.backends.local.files import read_json, reported
 from rlctl.backends.local.names import is_role, shown, split_name
@@ -17,6 +29,7 @@ from rlctl.backends.local.stopping import GRACE_S, stop
 from rlctl.backends.local.supervisord import Supervisor
 from rlctl.backends.local.unix_http import request
 from rlctl.backends.local.waiting import nobody
+from rlctl.backends.revisions import check_fits, missing
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.plan import Plan
 
@@ -201,6 +214,62 @@ class LocalBackend:
                 wait=lambda: time.sleep(FOLLOW_POLL_S),
                 clock=time.time,
             )
+
+    def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:
+        """What `apply` would change in the files of the run; writes nothing."""
+        place = places.find(plan.run)
+        yield from differences([] if place is None else state.read_documents(place.layout), documents)
+
+    def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
+        """Nothing: on this machine what goes wrong is seen at once; `doctor` looks at the rest."""
+        return []
+
+    def revisions(self, run: str) -> list[Revision]:
+        """Those that can be gone back to, newest first; the first is what runs.
+
+        Raises:
+            Conflict: there is no such run.
+            BackendUnreachable: one of their files is torn or foreign.
+        """
+        place = _known(run)
+        with reported(f"cannot read the revisions of run {run}"):
+            return history.revisions(place, state.read(place))
+
+    def rollback(self, run: str, number: int) -> Iterator[Applied]:
+        """Apply the documents of a revision again, as a new revision.
+
+        Raises:
+            Conflict: no such run or revision, or a field that cannot change differs; or another command holds the run.
+        """
+        with reported(f"cannot roll back run {run}"), _locked(run, "rollback"):
+            place = _known(run)
+            known = state.read(place)
+            if known is None:
+                raise missing(run, number, [])
+            kept = history.read(place, known, number)
+            check_fits(known, kept.revision)
+            again = f"rollback to {number}"
+            yield from apply.apply(kept.plan, kept.documents, kept.revision.spec, self.waiting, note=again)
+
+    def doctor(self) -> list[Check]:
+        """Whether this machine can run a training."""
+        with reported("cannot look at this machine"):
+            return doctor.look()
+
+    @contextmanager
+    def forward(self, run: str, what: Literal["tensorboard", "status"]) -> Iterator[str]:
+        """The address of a page for as long as the block lasts; TensorBoard is started for it.
+
+        Raises:
+            Conflict: no such run, it has no curves yet, or it is over and its manager's page with it.
+            BackendUnreachable: whoever should answer does not.
+        """
+        place = _known(run)
+        page = pages.status_page(place) if what == "status" else pages.tensorboard(place)
+        with ExitStack() as open_page:
+            with reported(f"cannot open {what} of run {run}"):
+                url = open_page.enter_context(page)
+            yield url
 
 
 @contextmanager

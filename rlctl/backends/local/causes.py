@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from rlctl.backends.local.names import split_name
 from rlctl.backends.local.policy import Death
+from rlctl.backends.records.tail import last_error, readable, record_of, unix_of
 
 LAST_LINES = 20
 _TAIL_BYTES = 256 * 1024
-_LONGEST_LINE = 500
 _FULL_BYTES = 2**20
-_RAW_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b|Fatal Python error|supervisor: ")
 
 _SIGNALS = {
     signal.SIGKILL: "out of memory, or somebody's kill",
@@ -91,11 +88,11 @@ def startup_s(name: str, logs: Path, started: float) -> float | None:
     said = "listening" if split_name(name)[0] == "manager" else "lease granted"
     lines = read_tail(path)
     for line in reversed(lines):
-        record = _record(line) if said in line else None
+        record = record_of(line) if said in line else None
         if record is not None and record.get("msg") == said:
-            return max(0.0, _unix(record) - started) if _unix(record) >= started else None
-    first = next((record for line in lines if (record := _record(line)) is not None), None)
-    if first is not None and _unix(first) >= started and path.stat().st_size > _TAIL_BYTES:
+            return max(0.0, unix_of(record) - started) if unix_of(record) >= started else None
+    first = next((record for line in lines if (record := record_of(line)) is not None), None)
+    if first is not None and unix_of(first) >= started and path.stat().st_size > _TAIL_BYTES:
         return 0.0  # it has said so much that the line is out of sight
     return None
 
@@ -135,69 +132,6 @@ def read_tail(path: Path) -> list[str]:
     except OSError:
         return []
     return lines[1:] if size > _TAIL_BYTES else lines
-
-
-def last_error(lines: list[str], started: float) -> str:
-    """The last error that this life of a process logged, on one line; empty when it logged none.
-
-    A record of level ERROR says it best; else the last line of a traceback; else what supervisor wrote for the child.
-    """
-    raw = ""
-    for line in reversed(lines):
-        record = _record(line)
-        if record is None:
-            if not raw and _RAW_ERROR.match(line):
-                raw = line
-            continue
-        if _unix(record) < started:
-            break
-        if record.get("level") in ("ERROR", "CRITICAL"):
-            return _short(_with_exception(record))
-        if raw:
-            break
-    return _short(raw)
-
-
-def _with_exception(record: dict[str, object]) -> str:
-    message, trace = str(record.get("msg", "")), str(record.get("exc") or "").strip()
-    last = re.sub(r"^(?:\w+\.)+(?=\w)", "", trace.splitlines()[-1]) if trace else ""  # EnvError of a.b.EnvError
-    return message if not last or last in message else f"{message}: {last}" if message else last
-
-
-def readable(lines: list[str]) -> list[str]:
-    """Log lines as a person reads them: JSON records as time, level and message, tracebacks on lines of their own."""
-    shown: list[str] = []
-    for line in lines:
-        record = _record(line)
-        if record is None:
-            shown.append(_short(line))
-            continue
-        time = str(record.get("ts", ""))[11:19]
-        shown.append(_short(f"{time} {record.get('level', '')} {record.get('msg', '')}"))
-        shown += [_short(part) for part in str(record.get("exc") or "").splitlines()]
-    return shown
-
-
-def _short(text: str) -> str:
-    text = re.sub(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", " ", text)  # a log line must not steer the user's terminal
-    return text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 1] + "…"
-
-
-def _record(line: str) -> dict[str, object] | None:
-    if not line.startswith("{"):
-        return None
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) and "ts" in value else None
-
-
-def _unix(record: dict[str, object]) -> float:
-    try:
-        return datetime.fromisoformat(str(record["ts"])).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def oom_kills() -> int:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rlctl.backends.base import LogRecord
-from rlctl.backends.local.logfiles import LONGEST_LINE, Entry, Grouper, Parser, rotations
+from rlctl.backends.local.logfiles import LONGEST_LINE, rotations
 from rlctl.backends.local.names import shown
+from rlctl.backends.records.entries import Entry, Grouper, Parser
 
 _MOST_BYTES = 1 << 22
 """Read at one look: what a flood brings beyond comes with the next."""

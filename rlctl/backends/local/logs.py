@@ -12,16 +12,10 @@ from pathlib import Path
 
 from rlctl.backends.base import LogQuery, LogRecord
 from rlctl.backends.local.follow import Follower
-from rlctl.backends.local.logfiles import (
-    Parser,
-    complete_size,
-    entries,
-    first_time,
-    read_lines,
-    rotations,
-)
-from rlctl.backends.local.logfilter import Filter
+from rlctl.backends.local.logfiles import complete_size, first_time, read_lines, rotations
 from rlctl.backends.local.names import in_order, shown, split_name
+from rlctl.backends.records.entries import Parser, entries
+from rlctl.backends.records.wanted import Filter
 
 _BOOT = re.compile(rb'"boot": ?"([^"]{1,64})"')
 _FIRST_WINDOW = 1 << 18

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rlctl.backends.base import LogQuery, LogRecord
-from rlctl.backends.local.logfiles import TIMESTAMP, Entry
+from rlctl.backends.records.entries import TIMESTAMP, Entry
 from rlctl.errors import UsageError
 
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50}

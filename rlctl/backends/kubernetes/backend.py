@@ -1,0 +1,317 @@
+"""The target kubernetes: every verb of the contract, on one namespace of one cluster."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from rlctl.backends.base import (
+    Applied,
+    Check,
+    Difference,
+    Document,
+    LogQuery,
+    LogRecord,
+    Process,
+    Revision,
+    RunState,
+    Say,
+)
+from rlctl.backends.kubernetes import (
+    apply,
+    control,
+    differences,
+    doctor,
+    down,
+    index,
+    listing,
+    logs,
+    lost,
+    preflight,
+    rollback,
+    scaling,
+)  # fmt: skip
+from rlctl.backends.kubernetes import record as records
+from rlctl.backends.kubernetes.api import Api
+from rlctl.backends.kubernetes.lock import Me
+from rlctl.backends.kubernetes.names import VOLUME
+from rlctl.backends.kubernetes.session import Session
+from rlctl.backends.kubernetes.wanted import of_plan, of_revision, revision_key
+from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
+from rlctl.plan import Plan
+from rlctl.spec.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run lies on the volume that its pods mount."""
+
+    uid: str
+    layout: Layout
+    sockets: Path = Path("/nonexistent")  # processes of a cluster have no sockets in common
+
+
+class KubernetesBackend:
+    """Runs of one namespace. Opens its cluster at first use.
+
+    Args:
+        context: of the kubeconfig; None: its current one.
+        namespace: None: the context's.
+        api: instead of a cluster.
+        me: who asks.
+        clock, sleep, now: time.
+
+    Attributes:
+        force_conflicts: take fields over that somebody else owns, and a run that somebody else has started.
+        note: told in a sentence what is worth a line, and is no error.
+        waiting: told a line for every ten seconds that a verb waits for something.
+    """
+
+    name = "kubernetes"
+
+    def __init__(
+        self, context: str | None = None, namespace: str | None = None, *, api: Api | None = None, me: Me | None = None,
+        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:  # fmt: skip
+        self._named = (context, namespace)
+        self._opened = api
+        self._me = me or Me.now()
+        self._clock, self._sleep, self._now = clock, sleep, now
+        self.force_conflicts = False
+        self.note: Say = lambda text: None
+        self.waiting: Say = lambda text: None
+
+    @property
+    def context(self) -> str:
+        return self._api.context
+
+    @property
+    def namespace(self) -> str:
+        return self._api.namespace
+
+    @property
+    def server(self) -> str:
+        return self._api.server
+
+    @property
+    def _api(self) -> Api:
+        """
+        Raises:
+            BackendUnreachable: there is no way to a cluster, or the packages for it are not installed.
+        """
+        if self._opened is None:
+            try:
+                from rlctl.backends.kubernetes.client import connect
+            except ModuleNotFoundError as error:
+                if (error.name or "").startswith("rlctl"):
+                    raise
+                raise BackendUnreachable(
+                    f"target kubernetes: the package {error.name} is not installed",
+                    hint='install it with: pip install "rlctl[kubernetes]"',
+                ) from error
+            self._opened = connect(*self._named)
+        return self._opened
+
+    def _reach(self, run: str) -> Api:
+        """
+        Raises:
+            Conflict: the run was started somewhere else, and nobody has said that here is meant.
+        """
+        api = self._api
+        index.check(run, api.context, api.namespace, api.server, explicit=any(self._named))
+        return api
+
+    def _session(self, run: str) -> Session:
+        api = self._reach(run)
+        entry = index.find(run)
+        record = lost.find(api, run) if entry is not None else None
+        return Session(
+            api=api,
+            me=self._me,
+            clock=self._clock,
+            sleep=self._sleep,
+            now=self._now,
+            note=lambda text: self.note(text),
+            waiting=lambda text: self.waiting(text),
+            trouble=lambda state: listing.processes(api, state),
+            ask=lambda state, path, body: control.ask(api, state, "GET" if body is None else "POST", path, body),
+            force=self.force_conflicts,
+            at_home=entry is not None and record is not None and entry.uid == record.state.uid,
+            take_over=self.force_conflicts,
+        )
+
+    def place(self, run: str, storage: str | None = None) -> Place:
+        """The run's place as recorded, else one with a fresh uid; writes nothing.
+
+        Args:
+            storage: of the local target only.
+        """
+        record = records.find(self._reach(run), run)
+        uid = secrets.token_hex(16) if record is None else record.state.uid
+        return Place(uid, Layout.of(Path(VOLUME), run, uid))
+
+    def runs(self, broken: Callable[[RlctlError], object] | None = None) -> list[RunState]:
+        """Every run of the namespace, newest first."""
+        return listing.runs(self._api, broken)
+
+    def find(self, run: str) -> RunState | None:
+        """The run of that name, or None."""
+        return listing.find(self._reach(run), run)
+
+    def apply(self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
+        """Make the namespace hold exactly these documents; the same call goes on after a kill at any moment.
+
+        Raises:
+            Conflict: another command holds the run, it or one of its objects is somebody else's, or so is a field.
+            PartlyApplied: some of it was applied; the same call goes on.
+            WorkloadFailed: the first actors cannot run.
+            TimedOut: actors do not become ready.
+            ApiError: the server refuses, or does not answer.
+        """
+        index.check_free(plan.run)
+        session = self._session(plan.run)
+        wanted = of_plan(plan, documents, spec)
+        noted = False
+        for applied in apply.apply(session, wanted):
+            noted = noted or self._note_place(session.api, plan.run, plan.uid)
+            yield applied
+
+    def _note_place(self, api: Api, run: str, uid: str) -> bool:
+        """Enter it in the index, so that its name leads here from now on."""
+        index.record(index.Entry(run, uid, api.context, api.namespace, api.server))
+        return True
+
+    def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:
+        """What `apply` would change; the server is asked by dry runs, nothing is written.
+
+        Raises:
+            Conflict: the run, or one of its objects, is somebody else's.
+        """
+        session = self._session(plan.run)
+        record = records.find(session.api, plan.run)
+        spec = {} if record is None else record.state.spec
+        yield from differences.differences(session, of_plan(plan, documents, spec))
+
+    def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
+        """What can be known to go wrong before anything is sent, in numbers."""
+        return preflight.checks(self._api, plan, list(documents))
+
+    def revisions(self, run: str) -> list[Revision]:
+        """Those that can be gone back to, newest first; the first is what runs.
+
+        Raises:
+            Conflict: there is no such run.
+        """
+        return rollback.revisions(self._reach(run), run)
+
+    def rollback(self, run: str, number: int) -> Iterator[Applied]:
+        """Apply the documents of a revision again, as a new revision; nothing is rendered.
+
+        Raises:
+            Conflict: no such run or revision, or a field of the run that cannot change differs.
+        """
+        yield from rollback.rollback(self._session(run), run, number)
+
+    def doctor(self) -> list[Check]:
+        """Whether this namespace can be used: access, rights, versions, room."""
+        return doctor.checks(self._api)
+
+    @contextmanager
+    def forward(self, run: str, what: Literal["tensorboard", "status"]) -> Iterator[str]:
+        """An URL on this machine's loopback that shows it for as long as the block lasts."""
+        with control.forward(self._api, self._known(run), what) as url:
+            yield url
+
+    def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
+        """Change replica counts; no pod is touched that stays. More actors come in paces.
+
+        Raises:
+            Conflict: no such run or role, the run is down, another command holds it, or somebody else sets the number.
+            WorkloadFailed: the first actors cannot run.
+            TimedOut: actors do not become ready.
+        """
+        yield from scaling.scale(self._session(run), run, replicas)
+
+    def restart(self, run: str, role: str) -> Iterator[Applied]:
+        """Replace all pods of a role in waves, as its controller does it.
+
+        Raises:
+            Conflict: no such run or role, the run is down, or another command holds it.
+            TimedOut: the pods of one Deployment do not become ready; the others were not restarted.
+        """
+        yield from scaling.restart(self._session(run), run, role)
+
+    def delete(self, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
+        """Remove everything of the run, senders before receivers; what it has learned stays unless `volumes`.
+
+        Args:
+            grace_s: how long to wait for the pods of one wave; those that take longer end by themselves.
+
+        Raises:
+            Conflict: another command holds it.
+            PartlyApplied: some of it is gone; the same call goes on.
+        """
+        session = self._session(run)
+        record = lost.find(session.api, run)
+        yield from down.down(session, run, volumes=volumes, grace_s=grace_s)
+        if volumes and record is not None:
+            index.forget(run, record.state.uid)
+        elif volumes:  # a `down` that was killed just before it came to this
+            entry, api = index.find(run), session.api
+            if entry is not None and (entry.server, entry.namespace) == (api.server, api.namespace):
+                index.forget(run, entry.uid)
+
+    def documents(self, run: str) -> list[Document]:
+        """As last applied as a whole; none when no `up` has come to its end."""
+        api = self._reach(run)
+        state = scaling.known(api, run).state
+        found = api.get(revision_key(run, state.revision)) if state.revision else None
+        return [] if found is None else list(of_revision(found, run, state.uid).documents)
+
+    def processes(self, run: str) -> list[Process]:
+        """Every replica; those that are well are only counted."""
+        return listing.processes(self._api, self._known(run))
+
+    def control(
+        self, run: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Ask the run's manager.
+
+        Raises:
+            BackendUnreachable: there is no manager, or it does not answer.
+        """
+        api = self._reach(run)
+        return control.ask(api, scaling.known(api, run).state, method, path, body)
+
+    def stored_status(self, run: str) -> Mapping[str, Any] | None:
+        """What the manager said last, when the run was taken down; None while it is up."""
+        record = records.find(self._reach(run), run)
+        return None if record is None else record.final
+
+    def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:
+        """Records of all processes that match, merged by time."""
+        try:
+            state = self._known(run)
+        except Unreadable as error:
+            found = lost.state(self._api, run, error)
+            if found is None:
+                raise
+            state = found
+        yield from logs.read(self._api, state, query, warn=lambda text: self.note(text), wait=self._sleep)
+
+    def _known(self, run: str) -> RunState:
+        """
+        Raises:
+            Conflict: there is no such run.
+        """
+        state = self.find(run)
+        if state is None:
+            raise scaling.no_run(self._api, run)
+        return state

@@ -1,0 +1,328 @@
+"""The calls of `api.Api` as HTTP: paths, queries, pages, repeats and refusals; whoever sends them is passed in."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+from urllib.parse import quote, urlencode
+
+from rlctl.backends.kubernetes.api import KINDS, ApiError, Event, Expired, Key, Object, Page, Requests, key_of
+from rlctl.backends.kubernetes.exchange import Answer, Connection, NoAnswer, lines, refusal, seconds
+from rlctl.backends.kubernetes.names import MANAGER
+
+PAGE: Final = 500
+FIRST_PATIENCE_S: Final = 6.0
+"""For a server that has not answered yet: a wrong address is no reason to wait long."""
+PATIENCE_S: Final = 45.0
+"""For one that has: it restarts, or is overloaded."""
+RETRIES: Final = 100
+"""Of one command, over all its calls."""
+READ_TIMEOUT_S: Final = 15.0
+LIST_TIMEOUT_S: Final = 60.0
+IDLE_S: Final = 600.0
+"""Between two lines of a log that is followed."""
+_FIRST_DELAY_S: Final = 0.25
+_LONGEST_DELAY_S: Final = 8.0
+_APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
+_MERGE: Final = "application/merge-patch+json"
+_JSON: Final = "application/json"
+
+
+_Lost = list[NoAnswer]
+"""Requests of one call whose answer never came: they may have been done."""
+_Objects = list[Object]  # `list` is a method below
+
+
+class Calls:
+    """Satisfies `rlctl.backends.kubernetes.api.Api`."""
+
+    def __init__(
+        self, connection: Connection, *, clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep, jitter: Callable[[], float] = random.random,
+    ) -> None:  # fmt: skip
+        self._connection = connection
+        self._clock, self._sleep, self._jitter = clock, sleep, jitter
+        self._answered = False
+        self._retries = RETRIES
+        self.context, self.namespace, self.server = connection.context, connection.namespace, connection.server
+        self.requests = Requests()
+        self._where = f"{self.server} (context {self.context})"
+
+    def get(self, key: Key) -> Object | None:
+        try:
+            found: Object = self._json("GET", self._path(key.kind, key.name), key=key)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
+
+    def list(self, kind: str, *, labels: str = "", fields: str = "", most: int | None = None) -> Page:
+        for again in (True, True, False):
+            try:
+                return self._list(kind, labels, fields, most)
+            except Expired:  # between two pages
+                if not again:
+                    break
+        raise ApiError(f"a list of {kind}s has expired three times", status=410, said="Expired")
+
+    def _list(self, kind: str, labels: str, fields: str, most: int | None) -> Page:
+        query = _selectors(labels, fields)
+        query["limit"] = str(PAGE if most is None else min(PAGE, most))
+        if most is None:
+            query["resourceVersion"] = "0"
+        items: _Objects = []
+        while True:
+            found = self._json("GET", self._path(kind), query, read_timeout_s=LIST_TIMEOUT_S)
+            items += [{"apiVersion": KINDS[kind].api_version, "kind": kind, **item} for item in found["items"] or []]
+            metadata = found["metadata"]
+            token = metadata.get("continue")
+            if not token or (most is not None and len(items) >= most):
+                remaining = int(metadata.get("remainingItemCount") or 1) if token else 0
+                return Page(items, str(metadata.get("resourceVersion", "")), remaining)
+            query.pop("resourceVersion", None)
+            query["continue"] = token
+
+    def apply(
+        self, document: Object, *, manager: str, force: bool = False, dry_run: bool = False, uid: str | None = None
+    ) -> Object:  # fmt: skip
+        key = key_of(document)
+        if uid is not None:
+            document = {**document, "metadata": {**document["metadata"], "uid": uid}}
+        query = {"fieldManager": manager, "force": "true" if force else "false", "fieldValidation": "Strict"}
+        if dry_run:
+            query["dryRun"] = "All"
+        found: Object = self._json("PATCH", self._path(key.kind, key.name), query, document, _APPLY, key=key)
+        return found
+
+    def create(self, document: Object) -> Object:
+        key = key_of(document)
+        query = {"fieldManager": MANAGER, "fieldValidation": "Strict"}
+        return self._once("POST", self._path(key.kind), query, document, key)
+
+    def replace(self, document: Object) -> Object:
+        key = key_of(document)
+        query = {"fieldManager": MANAGER, "fieldValidation": "Strict"}
+        return self._once("PUT", self._path(key.kind, key.name), query, document, key)
+
+    def _once(self, method: str, path: str, query: dict[str, str], document: Object, key: Key) -> Object:
+        """A write that the server refuses the second time; when its first answer was lost, look who has written."""
+        lost: _Lost = []
+        try:
+            found: Object = self._json(method, path, query, document, key=key, lost=lost)
+            return found
+        except ApiError as error:
+            if error.status != 409 or not lost:
+                raise
+            there = self.get(key)
+            if there is None or any(there.get(name) != document[name] for name in document if name != "metadata"):
+                raise
+            return there
+
+    def patch(self, key: Key, patch: Object, *, manager: str = MANAGER, subresource: str = "") -> Object:
+        query = {"fieldManager": manager, "fieldValidation": "Strict"}
+        path = self._path(key.kind, key.name, subresource)
+        found: Object = self._json("PATCH", path, query, patch, _MERGE, key=key)
+        return found
+
+    def delete(
+        self, key: Key, *, uid: str | None = None, grace_s: int | None = None,
+        propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
+    ) -> bool:  # fmt: skip
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        lost: _Lost = []
+        try:
+            self._json("DELETE", self._path(key.kind, key.name), {}, options, key=key, lost=lost)
+        except ApiError as error:
+            if error.status == 404 or (error.status == 409 and uid is not None):  # that object is gone
+                return bool(lost)
+            raise
+        return True
+
+    def watch(
+        self, kind: str, *, labels: str = "", fields: str = "", resource_version: str, timeout_s: float
+    ) -> Iterator[Event]:
+        query = {
+            **_selectors(labels, fields),
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(max(1, round(timeout_s))),
+        }
+        answer = self._open("GET", self._path(kind), query, read_timeout_s=timeout_s + READ_TIMEOUT_S)
+        try:
+            for line in lines(answer.chunks):
+                event = json.loads(line)
+                thing = event["object"]
+                if event["type"] == "ERROR":
+                    raise refusal(int(thing.get("code") or 500), json.dumps(thing).encode(), None, self._where)
+                yield Event(event["type"], {"apiVersion": KINDS[kind].api_version, "kind": kind, **thing})
+        except (NoAnswer, ValueError):  # it broke off: whoever watches goes on from the last event
+            return
+        finally:
+            answer.close()
+
+    def pod_log(
+        self, pod: str, *, container: str = "", previous: bool = False, tail: int | None = None,
+        since_s: int | None = None, follow: bool = False,
+    ) -> Iterator[str]:  # fmt: skip
+        query = {
+            "container": container,
+            "previous": "true" if previous else "",
+            "tailLines": "" if tail is None else str(tail),
+            "sinceSeconds": "" if since_s is None else str(max(1, since_s)),
+            "follow": "true" if follow else "",
+        }
+        query = {name: value for name, value in query.items() if value}
+        try:
+            answer = self._open(
+                "GET", self._path("Pod", pod, "log"), query, read_timeout_s=IDLE_S if follow else LIST_TIMEOUT_S
+            )  # fmt: skip
+        except ApiError as error:
+            if error.status in (400, 404):  # no such container, or nothing written yet
+                return
+            raise
+        try:
+            for line in lines(answer.chunks):
+                yield line.decode("utf-8", "replace")
+        except NoAnswer:
+            return
+        finally:
+            answer.close()
+
+    @contextmanager
+    def forward(self, pod: str, port: int) -> Iterator[socket.socket]:
+        self.requests.count("GET")
+        try:
+            with self._connection.forward(pod, port) as opened:
+                yield opened
+        except NoAnswer as error:
+            raise ApiError(
+                f"port {port} of Pod {pod} cannot be reached: {error}", status=0, key=Key("Pod", pod)
+            ) from error
+
+    def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "", name: str = "") -> bool | None:
+        asked = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}
+        asked |= {key: value for key, value in (("subresource", subresource), ("name", name)) if value}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }
+        try:
+            found = self._json("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {}, review)
+        except ApiError as error:
+            if error.status in (401, 403):
+                return None
+            raise
+        return bool((found.get("status") or {}).get("allowed"))
+
+    def version(self) -> str:
+        return str(self.raw("/version").get("gitVersion", ""))
+
+    def raw(self, path: str) -> Any:
+        return self._json("GET", path)
+
+    def _path(self, kind: str, name: str = "", subresource: str = "") -> str:
+        version, plural = KINDS[kind].api_version, KINDS[kind].plural
+        parts = ["apis" if "/" in version else "api", version, "namespaces", self.namespace, plural, name, subresource]
+        return "/" + "/".join(quote(part, safe="/") for part in parts if part)
+
+    def _json(
+        self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None,
+        content_type: str = _JSON, *, key: Key | None = None, read_timeout_s: float = READ_TIMEOUT_S,
+        lost: _Lost | None = None,
+    ) -> Any:  # fmt: skip
+        lost = [] if lost is None else lost
+        while True:
+            answer = self._open(
+                method, path, query, body, content_type, key=key, read_timeout_s=read_timeout_s, lost=lost
+            )
+            try:
+                content = answer.body()
+            except NoAnswer as error:
+                self._pause(error, lost, key, None, self._clock() + PATIENCE_S)
+                continue
+            try:
+                return json.loads(content)
+            except ValueError as error:
+                raise ApiError(
+                    f"{self.server} answered {method} {path} with something else than JSON",
+                    status=answer.status,
+                    key=key,
+                ) from error
+
+    def _open(
+        self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None,
+        content_type: str = _JSON, *, key: Key | None = None, read_timeout_s: float,
+        lost: _Lost | None = None,
+    ) -> Answer:  # fmt: skip
+        """Send until it is answered with a yes or a no, or patience ends.
+
+        Raises:
+            ApiError: a no; status 0 for no answer at all.
+            Expired: what was asked goes on from a moment that is forgotten.
+        """
+        lost = [] if lost is None else lost
+        target = f"{path}?{urlencode(query)}" if query else path
+        data = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        deadline = self._clock() + (PATIENCE_S if self._answered else FIRST_PATIENCE_S)
+        tries = 0
+        while True:
+            self.requests.count(method)
+            tries += 1
+            after_s: float | None = None
+            failure: NoAnswer | ApiError
+            try:
+                answer = self._connection.send(
+                    method, target, body=data, content_type=content_type, read_timeout_s=read_timeout_s
+                )  # fmt: skip
+                self._answered = True
+                if 200 <= answer.status < 300:
+                    return answer
+                failure = refusal(answer.status, answer.body(), key, self._where)
+                if not (answer.status == 429 or answer.status >= 500):
+                    raise failure
+                after_s = seconds(answer.headers.get("retry-after"))
+            except NoAnswer as error:
+                lost.append(error)
+                failure = error
+            self._pause(failure, lost, key, after_s, deadline, tries)
+
+    def _pause(
+        self, failure: NoAnswer | ApiError, lost: _Lost, key: Key | None, after_s: float | None,
+        deadline: float, tries: int = 1,
+    ) -> None:  # fmt: skip
+        """Wait before a repeat.
+
+        Raises:
+            ApiError: patience, or the budget of this command, is used up.
+        """
+        delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** min(tries - 1, 10)) * (0.5 + self._jitter() / 2)
+        delay_s = max(delay_s, after_s or 0.0)
+        if self._retries > 0 and self._clock() + delay_s <= deadline:
+            self._retries -= 1
+            self._sleep(delay_s)
+            return
+        self._answered = False  # whoever asks again finds out soon
+        if isinstance(failure, ApiError):
+            raise failure
+        raise ApiError(
+            f"the API server {self._where} does not answer: {failure}",
+            status=0,
+            key=key,
+            hint="Is the cluster up, and the way to it (VPN, proxy)? `rlctl doctor` tells more.",
+        ) from failure
+
+
+def _selectors(labels: str, fields: str) -> dict[str, str]:
+    return {name: value for name, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}

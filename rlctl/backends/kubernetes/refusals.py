@@ -1,0 +1,117 @@
+"""What an API server refused, in words: which right is missing, which sum does not fit, whose field it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from rlctl.backends.kubernetes.api import ApiError, Key
+from rlctl.backends.kubernetes.exact import parse
+from rlctl.errors import Conflict, PartlyApplied, RlctlError
+
+GO_ON: Final = "Run the same command again: it goes on where this one stopped."
+_USER: Final = re.compile(r'User "([^"]*)" cannot')
+_QUOTA: Final = re.compile(r"exceeded quota: ([^,]+), requested: (.*?), used: (.*?), limited: (.*)", re.DOTALL)
+REPLICAS: Final = ".spec.replicas"
+_WAYS_OUT: Final = {
+    False: "Drop the field from your patch, or take it over (rlctl up --force-conflicts), or ask its owner to let go "
+    "of it",
+    True: "Leave the number to its owner, or end that (an autoscaler is an object of its own), or write yours into the "
+    "spec and take it over: rlctl up --force-conflicts",
+}
+_FIXED: Final = ("field is immutable", "updates to statefulset spec for fields other than", "cannot change roleRef")
+
+
+class Row(NamedTuple):
+    """One field that somebody else has set to something else."""
+
+    object: str
+    field: str
+    owner: str
+    theirs: str
+    ours: str
+
+
+def shown_value(value: Any) -> str:
+    """A value in a table: as JSON, short."""
+    if value is None:
+        return "-"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def conflict(rows: Iterable[Row], *, run: str) -> Conflict:
+    """One error for all fields of all objects."""
+    rows = list(dict.fromkeys(rows))
+    table = [Row("object", "field", "owner", "theirs", "ours"), *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    lines = [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+    ]
+    what = "a field belongs" if len(rows) == 1 else f"{len(rows)} fields belong"
+    return Conflict(
+        f"{what} to somebody else, who has set another value; nothing was taken from them:\n" + "\n".join(lines),
+        hint=f"{_WAYS_OUT[all(row.field == REPLICAS for row in rows)]}; run {run} is otherwise as it was.",
+        objects=tuple(dict.fromkeys(row.object for row in rows)),
+    )
+
+
+def in_words(error: ApiError, verb: str, key: Key, namespace: str, *, written: bool) -> RlctlError:
+    """The error for the user.
+
+    Args:
+        verb: what we asked for, as a right is called: create, patch, delete.
+        written: something of this command was written already.
+    """
+    if error.status == 403:
+        quota = _QUOTA.search(error.message)
+        return _quota(key, quota) if quota else _forbidden(error, verb, key, namespace)
+    if error.status == 422 and any(sign in error.message for sign in _FIXED):
+        return Conflict(
+            f"{key}: this change is not possible while the object exists: {error.message}",
+            hint=f"Take the run down and start it again, its data stays: rlctl down, then rlctl up; or this object: "
+            f"kubectl delete {key.kind.lower()} {key.name} --cascade=orphan, then rlctl up",
+            objects=(str(key),),
+        )
+    if written and (error.status in (0, 429) or error.status >= 500):
+        return PartlyApplied(f"{key} was not written: {error.message}", hint=GO_ON, objects=(str(key),))
+    return ApiError(
+        f"{key}: {error.message}", status=error.status, said=error.said, key=key, hint=error.hint or GO_ON,
+        conflicts=error.conflicts,
+    )  # fmt: skip
+
+
+def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError:
+    user = _USER.search(error.message)
+    who = f" as {user[1]}" if user else ""
+    why = "" if user else f": {error.message}"
+    return ApiError(
+        f"may not {verb} {key} in namespace {namespace}{who}{why}",
+        status=403,
+        said=error.said,
+        key=key,
+        hint="An administrator grants it with what `rlctl render --admin` prints; `rlctl doctor` lists what lacks.",
+    )
+
+
+def _quota(key: Key, found: re.Match[str]) -> PartlyApplied:
+    name, requested, used, limited = (part.strip() for part in found.groups())
+    sums = []
+    limits, before = _pairs(limited), _pairs(used)
+    for resource, asked in _pairs(requested).items():
+        limit, had = limits.get(resource, "?"), before.get(resource, "0")
+        one, two, most = parse(asked), parse(had), parse(limit)
+        if one is None or two is None or most is None or one + two > most:
+            sums.append(f"{resource}: {had} used + {asked} asked > {limit}")
+    return PartlyApplied(
+        f"{key}: quota {name} exceeded: {'; '.join(sums) or requested}",
+        hint=f"Ask for less, or have the quota raised (kubectl describe quota {name}). {GO_ON}",
+        objects=(str(key),),
+    )
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """`a=1,b=2`"""
+    return dict(part.strip().split("=", 1) for part in text.split(",") if "=" in part)

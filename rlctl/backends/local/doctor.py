@@ -1,0 +1,95 @@
+"""Whether this machine can run a training: packages, room, sockets, limits."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from rlctl.backends.base import Check
+from rlctl.backends.local import places
+from rlctl.spec.layout import state_home
+
+_PACKAGES: Final = ("supervisor", "psutil", "rlctl_agents", "torch", "zmq", "msgspec", "safetensors", "gymnasium")
+_GIB: Final = 2**30
+_LITTLE_DISK_GIB: Final = 5.0
+_NO_DISK_GIB: Final = 0.5
+_FILES_OF_A_RUN: Final = 4096
+"""As the supervisor's own configuration asks for: some thirty for each of a hundred replicas."""
+
+
+def look() -> list[Check]:
+    """Everything; nothing is changed."""
+    return [_packages(), _disk(), _sockets(), _files(), _machine()]
+
+
+def _packages() -> Check:
+    lacking = [name for name in _PACKAGES if find_spec(name) is None]
+    if lacking:
+        return Check(
+            "packages", "problem", f"not installed: {', '.join(lacking)}", 'pip install "rlctl[local]"'
+        )  # fmt: skip
+    return Check("packages", "ok", f"all {len(_PACKAGES)} are installed, Python {platform.python_version()}")
+
+
+def _disk() -> Check:
+    home = state_home()
+    there = next(folder for folder in (home, *home.parents) if folder.is_dir())
+    if not os.access(there, os.W_OK):
+        return Check(
+            "disk", "problem", f"{there} cannot be written", "set storage.path to a folder of your own"
+        )  # fmt: skip
+    free = shutil.disk_usage(there).free / _GIB
+    text = f"{free:.1f} GiB free in {home}"
+    if free < _NO_DISK_GIB:
+        return Check("disk", "problem", text, "free some space, or set storage.path to a larger disk")
+    if free < _LITTLE_DISK_GIB:
+        return Check("disk", "warning", text, "free some space, or set storage.path to a larger disk")
+    return Check("disk", "ok", text)
+
+
+def _sockets() -> Check:
+    """The private folder of sockets, or the nearest folder above it that is there."""
+    folder = places.sockets_of("0" * 32).parent
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if there == folder and (folder.lstat().st_uid != os.getuid() or folder.is_symlink()):
+        return Check(
+            "sockets", "problem", f"{folder} belongs to somebody else", "set XDG_RUNTIME_DIR to a folder of yours"
+        )
+    if not os.access(there, os.W_OK):
+        return Check("sockets", "problem", f"{there} cannot be written", "set XDG_RUNTIME_DIR to a folder of yours")
+    return Check("sockets", "ok", f"in {folder}")
+
+
+def _files() -> Check:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    if hard != resource.RLIM_INFINITY and hard < _FILES_OF_A_RUN:
+        return Check(
+            "open files", "problem", f"at most {most}, a run asks for {_FILES_OF_A_RUN}", "raise the limit: ulimit -Hn"
+        )  # fmt: skip
+    return Check("open files", "ok", f"{soft} now, {most} at most")
+
+
+def _machine() -> Check:
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _GIB
+    share = "".join(_share())
+    return Check("machine", "ok", f"{cores} cores, {memory:.1f} GiB of memory{share}")
+
+
+def _share() -> Iterator[str]:
+    """A memory limit of the control group, where one is set."""
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(path).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text) < 2**60:
+            yield f", of which this group may use {int(text) / _GIB:.1f} GiB"
+            return

@@ -1,0 +1,136 @@
+"""Lines of one process to records.
+
+A role writes one JSON object per line. Any other line is raw text (a print, a traceback of the interpreter): it takes
+the time of the record before it, and a traceback is one record, of level ERROR.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rlctl.backends.base import LogRecord
+
+_LONGEST_TRACE = 2000
+_TRACE_START = re.compile(rb"Traceback \(most recent call last\):|Fatal Python error:|Current thread 0x|Thread 0x")
+_TRACE_LINK = (b"During handling of the above exception", b"The above exception was the direct cause")
+TIMESTAMP = re.compile(rb'\{"ts": ?"([0-9T:.-]{19,26}Z)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record as bytes; parsed only when it is wanted."""
+
+    head: bytes  # a JSON line, or the first raw line
+    rest: tuple[bytes, ...]  # further lines of a raw record
+    is_json: bool
+
+    @property
+    def text(self) -> bytes:
+        return b"\n".join((self.head, *self.rest))
+
+
+def entries(lines: Iterable[bytes]) -> Iterator[Entry]:
+    """Group lines, without their line ends, to records."""
+    group = Grouper()
+    for line in lines:
+        yield from group.add(line)
+    yield from group.flush()
+
+
+class Grouper:
+    """Collects the lines of a traceback; every other line is a record at once."""
+
+    def __init__(self) -> None:
+        self._trace: list[bytes] = []
+        self._ended = False  # the line that names the exception was there; only a linked traceback may follow
+
+    def add(self, line: bytes) -> list[Entry]:
+        """The records that are complete with this line."""
+        if self._trace and self._continues(line):
+            if len(self._trace) < _LONGEST_TRACE:
+                self._trace.append(line)
+            return []
+        done = self.flush()
+        if line.startswith(b'{"'):
+            return [*done, Entry(line, (), True)]
+        if _TRACE_START.match(line):
+            self._trace = [line]
+            return done
+        return [*done, Entry(line, (), False)] if line.strip() else done
+
+    def _continues(self, line: bytes) -> bool:
+        if line.startswith(b'{"'):
+            return False
+        if line[:1] in (b" ", b"\t") or not line.strip() or line.startswith(_TRACE_LINK):
+            return True
+        if _TRACE_START.match(line):
+            self._ended = False
+            return True
+        if self._ended:
+            return False
+        self._ended = True
+        return True
+
+    def flush(self) -> list[Entry]:
+        """What is collected, complete or not."""
+        lines, self._trace, self._ended = self._trace, [], False
+        while lines and not lines[-1].strip():
+            lines.pop()
+        return [Entry(lines[0], tuple(lines[1:]), False)] if lines else []
+
+
+class Parser:
+    """Entries of one process, in their order, to records."""
+
+    def __init__(self, process: str, origin: Callable[[], datetime]) -> None:
+        """
+        Args:
+            process: "actor/7".
+            origin: the time of raw text that no record stands before.
+        """
+        self._process = process
+        self._origin = origin
+        self._before: Entry | None = None  # the last with a time of its own
+        self._parsed: LogRecord | None = None  # of it, once somebody asked
+
+    @property
+    def started(self) -> bool:
+        """Whether a record with a time of its own was seen."""
+        return self._before is not None
+
+    def see(self, entry: Entry) -> None:
+        """Take note of an entry, wanted or not."""
+        if entry.is_json and TIMESTAMP.match(entry.head):
+            self._before, self._parsed = entry, None
+
+    def parse(self, entry: Entry) -> LogRecord:
+        """The record of the entry seen last."""
+        text = entry.text.decode("utf-8", errors="replace")
+        if entry.is_json and (parsed := _from_json(text, self._process)) is not None:
+            return parsed
+        before = self._record_before()
+        boot = {"boot": before.extra["boot"]} if "boot" in before.extra else {}
+        trace = bool(entry.rest) or _TRACE_START.match(entry.head) is not None
+        return LogRecord(before.time, "ERROR" if trace else "INFO", self._process, text, boot, text)
+
+    def _record_before(self) -> LogRecord:
+        if self._parsed is None and self._before is not None:
+            self._parsed = _from_json(self._before.text.decode("utf-8", errors="replace"), self._process)
+        return self._parsed or LogRecord(self._origin(), "INFO", self._process, "")
+
+
+def _from_json(text: str, process: str) -> LogRecord | None:
+    try:
+        line = json.loads(text)
+        time = datetime.fromisoformat(line["ts"])
+        extra = dict(line.get("kv") or {})
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    extra |= {key: line[key] for key in ("boot", "exc") if line.get(key)}
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return LogRecord(time, str(line.get("level", "INFO")), process, str(line.get("msg", "")), extra, text)

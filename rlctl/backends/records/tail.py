@@ -1,0 +1,75 @@
+"""The end of a log in words: the last error of a life, and lines as a person reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+
+_LONGEST_LINE = 500
+_RAW_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b|Fatal Python error|supervisor: ")
+
+
+def last_error(lines: list[str], started: float) -> str:
+    """The last error that this life of a process logged, on one line; empty when it logged none.
+
+    A record of level ERROR says it best; else the last line of a traceback; else what supervisor wrote for the child.
+    """
+    raw = ""
+    for line in reversed(lines):
+        record = record_of(line)
+        if record is None:
+            if not raw and _RAW_ERROR.match(line):
+                raw = line
+            continue
+        if unix_of(record) < started:
+            break
+        if record.get("level") in ("ERROR", "CRITICAL"):
+            return _short(_with_exception(record))
+        if raw:
+            break
+    return _short(raw)
+
+
+def _with_exception(record: dict[str, object]) -> str:
+    message, trace = str(record.get("msg", "")), str(record.get("exc") or "").strip()
+    last = re.sub(r"^(?:\w+\.)+(?=\w)", "", trace.splitlines()[-1]) if trace else ""  # EnvError of a.b.EnvError
+    return message if not last or last in message else f"{message}: {last}" if message else last
+
+
+def readable(lines: list[str]) -> list[str]:
+    """Log lines as a person reads them: JSON records as time, level and message, tracebacks on lines of their own."""
+    shown: list[str] = []
+    for line in lines:
+        record = record_of(line)
+        if record is None:
+            shown.append(_short(line))
+            continue
+        time = str(record.get("ts", ""))[11:19]
+        shown.append(_short(f"{time} {record.get('level', '')} {record.get('msg', '')}"))
+        shown += [_short(part) for part in str(record.get("exc") or "").splitlines()]
+    return shown
+
+
+def _short(text: str) -> str:
+    text = re.sub(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", " ", text)  # a log line must not steer the user's terminal
+    return text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 1] + "…"
+
+
+def record_of(line: str) -> dict[str, object] | None:
+    """The record of a log line; None when it is none of ours."""
+    if not line.startswith("{"):
+        return None
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and "ts" in value else None
+
+
+def unix_of(record: dict[str, object]) -> float:
+    """When it was written, unix time; 0 when it does not say."""
+    try:
+        return datetime.fromisoformat(str(record["ts"])).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,73 @@
+"""Revisions of a run as every target keeps them: which fit, who made them, what a plan of one is."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from pydantic import ValidationError
+
+from rlctl.backends.base import Revision, RunState
+from rlctl.errors import Conflict
+from rlctl.plan import Plan, RolePlan, changes
+from rlctl.spec.base import ROLES
+from rlctl.spec.schema import Spec
+
+KEPT: Final = 5
+"""The newest so many can be gone back to."""
+
+
+def by() -> str:
+    """user@host, as far as the machine knows."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user without a name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+def images_of(spec: Mapping[str, Any]) -> dict[str, str]:
+    """The images that a spec names."""
+    return {name: image for name, image in (spec.get("images") or {}).items() if isinstance(image, str)}
+
+
+def check_fits(state: RunState, revision: Revision) -> None:
+    """
+    Raises:
+        Conflict: going back to it would change a field that is fixed for the life of the run.
+    """
+    try:
+        refused = [
+            change.why
+            for change in changes(Spec.model_validate(dict(state.spec)), Spec.model_validate(dict(revision.spec)))
+            if change.action == "refuse"
+        ]
+    except ValidationError:  # of another release: its documents are applied as they are
+        return
+    if refused:
+        raise Conflict(
+            f"run {state.run} cannot go back to revision {revision.number}: {'; '.join(refused)}",
+            hint=f"rlctl history {state.run}",
+            objects=(state.run,),
+        )
+
+
+def missing(run: str, number: int, kept: Sequence[int]) -> Conflict:
+    """The error for a revision that is not kept."""
+    listed = ", ".join(map(str, kept)) or "none"
+    return Conflict(f"run {run} has no revision {number}; kept: {listed}", hint=f"rlctl history {run}", objects=(run,))
+
+
+def plan_of(
+    state: RunState, rlctl_version: str, hashes: Mapping[str, str], replicas: Mapping[str, int]
+) -> Plan:  # fmt: skip
+    """What an `apply` has to know of a plan whose documents are made already."""
+    roles = tuple(
+        RolePlan(role, replicas[role], cpu=0.0, memory_mib=0.0, gpu=0, threads=1, run_file={}, hash=hashes[role])
+        for role in ROLES
+        if role in replicas
+    )
+    target: Literal["local", "kubernetes"] = "kubernetes" if state.target == "kubernetes" else "local"
+    return Plan(state.run, state.uid, rlctl_version, target, roles, live={}, code_path=None)

@@ -1,0 +1,131 @@
+"""A page of a run in a browser: the manager's, behind its Unix socket, and TensorBoard's."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from urllib.error import URLError
+
+import psutil
+import pytest
+
+from rlctl.backends.local import LocalBackend, doctor, lock, places
+from rlctl.backends.local.places import Place
+from rlctl.errors import BackendUnreachable, Conflict
+
+
+@pytest.fixture
+def place(homes: Path) -> Iterator[Place]:
+    """A run that lives, as far as anybody can tell."""
+    made = replace(places.place("one"), uid="0" * 32, sockets=homes / "r" / "rlctl" / "00000000", recorded=True)
+    made.layout.make()
+    places.record(made)
+    places.make_sockets(made.sockets)
+    with lock.life(made.life):
+        yield made
+
+
+class Page(BaseHTTPRequestHandler):
+    def address_string(self) -> str:
+        return "unix"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        body = f"page {self.path} ".encode() * 50_000
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+
+@pytest.fixture
+def manager(place: Place) -> Iterator[None]:
+    with Server(str(place.sockets / "manager-0.probe"), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield
+        server.shutdown()
+
+
+def read(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return bytes(answer.read())
+
+
+def test_the_managers_page_is_behind_a_port_of_the_loopback_as_long_as_it_is_open(place: Place, manager: None) -> None:
+    with LocalBackend().forward("one", "status") as url:
+        assert url.startswith("http://127.0.0.1:")
+        assert read(url) == b"page / " * 50_000
+        answers = []
+        readers = [
+            threading.Thread(target=lambda n=n: answers.append(read(f"{url}{n}")))  # type: ignore[misc]
+            for n in range(6)
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        assert len(answers) == 6
+    with pytest.raises(URLError):
+        read(url)
+
+
+def test_a_manager_that_does_not_listen_is_said(place: Place) -> None:
+    with pytest.raises(BackendUnreachable, match="does not listen"), LocalBackend().forward("one", "status"):
+        pass
+
+
+def test_a_manager_that_goes_away_closes_its_connections_and_nothing_else(place: Place, manager: None) -> None:
+    with LocalBackend().forward("one", "status") as url:
+        (place.sockets / "manager-0.probe").unlink()
+        with pytest.raises((URLError, ConnectionError)):
+            read(url)
+
+
+def test_a_run_that_is_over_has_no_status_page(homes: Path) -> None:
+    made = replace(places.place("one"), recorded=True)
+    made.layout.make()
+    places.record(made)
+    with pytest.raises(Conflict, match="is over"), LocalBackend().forward("one", "status"):
+        pass
+    with pytest.raises(Conflict, match="no curves yet"), LocalBackend().forward("one", "tensorboard"):
+        pass
+    with pytest.raises(Conflict, match="no run two"), LocalBackend().forward("two", "status"):
+        pass
+
+
+@pytest.mark.processes
+def test_tensorboard_serves_the_curves_and_ends_with_the_block(place: Place) -> None:
+    (place.layout.results / "tensorboard").mkdir()
+    with LocalBackend().forward("one", "tensorboard") as url:
+        assert b"TensorBoard" in read(url)
+        children = psutil.Process().children(recursive=True)
+        assert any("tensorboard.main" in " ".join(child.cmdline()) for child in children)
+        port = int(url.rstrip("/").rpartition(":")[2])
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=2):
+        pass
+
+
+def test_doctor_looks_at_packages_disk_sockets_files_and_machine(homes: Path) -> None:
+    found = doctor.look()
+    assert [check.name for check in found] == ["packages", "disk", "sockets", "open files", "machine"]
+    assert all(check.verdict in ("ok", "warning") for check in found), found
+    assert not (homes / "state").exists(), "it changes nothing"
+
+
+def test_doctor_says_when_the_state_folder_cannot_be_written(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+    disk = next(check for check in doctor.look() if check.name == "disk")
+    assert disk.verdict == "problem"
+    assert disk.next
