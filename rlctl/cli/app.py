@@ -8,7 +8,23 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from rlctl.cli import down, init, lint, logs, restart, scale, show, status, up, version, wait
+from rlctl.cli import (
+    doctor,
+    down,
+    history,
+    image,
+    init,
+    lint,
+    logs,
+    pages,
+    restart,
+    scale,
+    show,
+    status,
+    up,
+    version,
+    wait,
+)
 from rlctl.cli.world import Signalled
 
 EXIT_CODES = """\b
@@ -58,9 +74,11 @@ def make_command() -> Any:
     app.callback(epilog=EXIT_CODES)(_root)
     for verb in (
         init.init, lint.lint, show.render, show.diff, up.up, status.status, logs.logs, wait.wait,
-        scale.scale, restart.restart, down.down, version.version,
+        scale.scale, restart.restart, history.history, history.rollback, doctor.doctor, down.down, version.version,
     ):  # fmt: skip
         app.command()(verb)
+    app.command("open")(pages.open_page)
+    app.add_typer(image.app, name="image")
     for alias, verb in (("ps", status.status), ("validate", lint.lint)):
         app.command(alias, hidden=True)(verb)
     return typer.main.get_command(app)

@@ -8,13 +8,20 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlctl.cli import progress as showing
+from rlctl.cli.hopeless import Hope
 from rlctl.cli.snapshot import Snapshot, take
 from rlctl.cli.world import Signalled, World
 
 if TYPE_CHECKING:
-    from rlctl.backends.base import Backend
+    from rlctl.backends.base import Backend, Process
 
 POLL_EVERY_S = 0.5
+_POLL_SELDOM_S = {"kubernetes": 2.0}  # many people ask one API server
+
+
+def poll_every_s(backend: Backend) -> float:
+    """How often a run is looked at while somebody waits."""
+    return _POLL_SELDOM_S.get(backend.name, POLL_EVERY_S)
 
 
 class Interrupts:
@@ -44,10 +51,11 @@ class Interrupts:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Why the staying ended, and the last look; `gone`: somebody removed the run."""
+    """Why the staying ended, and the last look; `gone`: somebody removed the run; `hopeless`: `culprit` is why."""
 
-    why: Literal["over", "detached", "timeout", "gone"]
+    why: Literal["over", "ready", "hopeless", "detached", "timeout", "gone"]
     snapshot: Snapshot | None
+    culprit: Process | None = None
 
 
 def attach(
@@ -58,19 +66,32 @@ def attach(
     interrupts: Interrupts,
     progress: showing.Progress,
     timeout_s: float | None,
+    until_ready: bool = False,
 ) -> Outcome:
-    """Show the run until something ends that; changes nothing."""
+    """Show the run until something ends that; changes nothing.
+
+    Args:
+        until_ready: no longer than until every replica runs, or one never will.
+    """
     deadline_s = None if timeout_s is None else world.clock() + timeout_s
     snapshot = None
+    hope = Hope(world.clock)
     with showing.make(world, progress) as shower:
         while (seen := take(world, backend, run)) is not None:
             snapshot = seen
             shower.show(snapshot)
             if snapshot.over:
                 return Outcome("over", snapshot)
+            if until_ready:
+                if snapshot.ready:
+                    return Outcome("ready", snapshot)
+                culprit = hope.lost(snapshot.processes)
+                if culprit is not None:
+                    return Outcome("hopeless", snapshot, culprit)
             if interrupts.asked:
                 return Outcome("detached", snapshot)
             if deadline_s is not None and world.clock() >= deadline_s:
                 return Outcome("timeout", snapshot)
-            world.sleep(POLL_EVERY_S)
+            left_s = poll_every_s(backend) if deadline_s is None else max(0.0, deadline_s - world.clock())
+            world.sleep(min(poll_every_s(backend), left_s))
     return Outcome("gone", snapshot)

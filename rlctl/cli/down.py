@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlctl.cli.applied import as_plain, follow, nothing_done
-from rlctl.cli.options import OutputOption, Quiet, RunArgument, RunOption, Target, Yes
-from rlctl.cli.target import backend_of, find, known, look_up, one_name, wanted_run
+from rlctl.cli.clusters import backend_of, where
+from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, Target, Yes
+from rlctl.cli.problems import exists
+from rlctl.cli.target import find, known, look_up, one_name, wanted_run
 from rlctl.cli.text import span
 from rlctl.cli.world import Output, World
 from rlctl.errors import BackendUnreachable, Refused, RlctlError, Unreadable, UsageError
@@ -28,6 +30,8 @@ def down(
     run_option: RunOption = None,
     yes: Yes = False,
     target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
@@ -35,7 +39,7 @@ def down(
 
     `rlctl up` goes on from there. --volumes removes the data too. A run that is not there is no error (exit 0).
     """
-    world: World = ctx.obj.setup(output, quiet)
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
     try:
         grace_s = span(grace)
     except ValueError as error:
@@ -43,6 +47,8 @@ def down(
     name = wanted_run(world, one_name(run, run_option))
     meant = _find(world, name, target)
     if meant is None:
+        if name is not None:  # one that was killed with its last write to do has left its lock
+            follow(world, backend_of(world, name, target).delete(name, volumes=volumes, grace_s=grace_s))
         world.say(f"there is no run{'' if name is None else f' {name}'}; nothing to do")
         world.document({"run": name, "applied": [], "kept": None, "removed": None})
         return 0
@@ -99,7 +105,7 @@ def _ask(world: World, meant: _Meant) -> None:
         Refused: there is nobody to ask, or another answer came.
     """
     world.complain(
-        f"down --volumes removes run {meant.run} on {meant.target} for good:\n"
+        f"down --volumes removes run {meant.run} on {where(meant.backend, meant.target)} for good:\n"
         f"  {_how_many(meant)} processes are stopped\n"
         f"  models, checkpoints, logs and results in {meant.storage} are deleted; nothing of the run is kept"
     )
@@ -118,7 +124,7 @@ def _how_many(meant: _Meant) -> str:
         processes = meant.backend.processes(meant.run)
     except BackendUnreachable:  # nobody can say; `delete` finds them all the same
         return "all"
-    return str(sum(process.state not in ("stopped", "exited", "failed") for process in processes))
+    return str(sum(process.count for process in processes if exists(process)))
 
 
 def _say_end(world: World, meant: _Meant, *, idle: bool, volumes: bool) -> None:

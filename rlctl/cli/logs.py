@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlctl.cli.options import ROLE_NAMES, OutputOption, Quiet, RunOption, Target, Utc, complete_role
+from rlctl.cli.options import ROLE_NAMES, Context, Namespace, OutputOption, Quiet, RunOption, Target, Utc, complete_role
 from rlctl.cli.target import find_at_least
 from rlctl.cli.text import moment, plain, rfc3339, stamp
 from rlctl.cli.world import Output, World
@@ -55,6 +55,8 @@ def logs(
     previous: Annotated[bool, typer.Option("--previous", help="The life of each process before this one.")] = False,
     run: RunOption = None,
     target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
     output: OutputOption = Output.table,
     utc: Utc = False,
     quiet: Quiet = False,
@@ -63,7 +65,7 @@ def logs(
 
     Exit 1 when none matches. -o json prints one JSON document a line.
     """
-    world: World = ctx.obj.setup(output, quiet)
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
     world.streams = True
     from rlctl.backends.base import LogQuery
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +26,31 @@ def run_names() -> list[str]:
 
 def complete_run(incomplete: str) -> list[str]:
     return [name for name in run_names() if name.startswith(incomplete)]
+
+
+def _recorded(key: str) -> list[str]:
+    """What the index says about recorded runs: contexts, namespaces."""
+    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    found = set()
+    for name in run_names():
+        try:
+            with open(os.path.join(home, "rlctl", "index", f"{name}.json"), encoding="utf-8") as file:
+                found.add(json.load(file).get(key))
+        except (OSError, ValueError, AttributeError):
+            continue
+    return sorted(value for value in found if isinstance(value, str) and value)
+
+
+def complete_namespace(incomplete: str) -> list[str]:
+    return [name for name in _recorded("namespace") if name.startswith(incomplete)]
+
+
+def complete_context(incomplete: str) -> list[str]:
+    return [name for name in _recorded("context") if name.startswith(incomplete)]
+
+
+def complete_page(incomplete: str) -> list[str]:
+    return [name for name in ("tensorboard", "status") if name.startswith(incomplete)]
 
 
 def complete_role(incomplete: str) -> list[str]:
@@ -73,6 +99,24 @@ Target = Annotated[
         autocompletion=complete_target,
     ),
 ]  # fmt: skip
+Namespace = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace", "-n",
+        metavar="NAME",
+        help="On a cluster; default: as recorded for the run, RLCTL_NAMESPACE, the context's.",
+        autocompletion=complete_namespace,
+    ),
+]  # fmt: skip
+Context = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="Which cluster; default: as recorded for the run, RLCTL_CONTEXT, the kubeconfig's.",
+        autocompletion=complete_context,
+    ),
+]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How the answer is printed.")]
 WideOutputOption = Annotated[WideOutput, typer.Option("--output", "-o", help="How the answer is printed.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on standard error but errors.")]

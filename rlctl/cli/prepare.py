@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlctl.cli.clusters import backend_of, recorded
 from rlctl.cli.target import recorded_target
 from rlctl.cli.world import World
 from rlctl.errors import Conflict, UsageError
 
 if TYPE_CHECKING:
-    from rlctl.backends.base import Backend, Document, RunState
+    from rlctl.backends.base import Backend, Document, Place, RunState
     from rlctl.plan import Change, Plan
     from rlctl.spec import Loaded
     from rlctl.spec.schema import Spec
@@ -65,7 +66,7 @@ def load(world: World, specs: Sequence[Path], sets: Sequence[str] | None, target
 def prepare(
     world: World, specs: Sequence[Path], sets: Sequence[str] | None, target: str | None, *, mint: bool
 ) -> Prepared:
-    """Everything that `up`, `render` and `diff` have in common; writes nothing.
+    """Everything that `up` and `diff` have in common; writes nothing.
 
     Args:
         world: this invocation.
@@ -76,40 +77,85 @@ def prepare(
 
     Raises:
         SpecError: the spec or a template is invalid.
-        Conflict: the run is recorded for another target, or by a release whose spec this one cannot read.
+        Conflict: the run is recorded for another target or cluster, or by a release whose spec this one cannot read.
     """
-    from rlctl.plan import changes, make
-    from rlctl.render import documents
-    from rlctl.spec.layout import Layout
+    return beside(world, load(world, specs, sets, target), mint=mint)
 
-    loaded = load(world, specs, sets, target)
+
+def beside(world: World, loaded: Loaded, *, mint: bool) -> Prepared:
+    """A loaded spec beside the run of its name; see `prepare`."""
+    from rlctl.plan import changes
+
     storage = storage_of(loaded)
-    spec = loaded.spec.model_copy(update={"storage": loaded.spec.storage.model_copy(update={"path": storage})})
-    recorded = recorded_target(spec.run)
-    if recorded is not None and recorded != spec.target and recorded in world.target_names():
+    spec = _with_storage(loaded, storage)
+    elsewhere = recorded_target(spec.run)
+    if elsewhere is not None and elsewhere != spec.target and elsewhere in world.target_names():
         raise Conflict(
-            f"run {spec.run} is recorded for target {recorded}, the spec says {spec.target}",
-            hint=f"choose another name, or remove it first: rlctl down {spec.run} --volumes -t {recorded}",
+            f"run {spec.run} is recorded for target {elsewhere}, the spec says {spec.target}",
+            hint=f"choose another name, or remove it first: rlctl down {spec.run} --volumes -t {elsewhere}",
             objects=(spec.run,),
         )
-    backend = world.backend(spec.target)
+    backend = backend_of(world, spec.run, spec.target)
     state = backend.find(spec.run)
     place = backend.place(spec.run, storage)
-    uid, layout, sockets = place.uid, place.layout, place.sockets
-    if state is None and not mint:
-        uid = NO_UID
-        layout = Layout(layout.root.with_name(f"{spec.run}-{uid[:8]}"))
-        sockets = sockets.with_name(uid[:8])
-    plan = make(spec, uid=uid, base=loaded.base)
+    new = state is None and not mint
+    plan, documents = _rendered(loaded, spec, NO_UID if new else place.uid, place, new=new)
     return Prepared(
         loaded=loaded,
         spec=spec,
         backend=backend,
         state=state,
         plan=plan,
-        documents=documents(plan, layout=layout, sockets=sockets, python=sys.executable),
+        documents=documents,
         changes=[] if state is None else changes(stored_spec(state), spec),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Offline:
+    """A spec rendered for a cluster that nobody has asked."""
+
+    loaded: Loaded
+    plan: Plan
+    documents: list[Document]
+
+
+def offline(loaded: Loaded) -> Offline:
+    """What `up` would send to a cluster, with the uid that the index of runs knows, else NO_UID.
+
+    Raises:
+        SpecError: a template is invalid.
+    """
+    entry = recorded(loaded.spec.run)
+    uid = entry.uid if entry is not None and entry.target == loaded.spec.target and entry.uid else NO_UID
+    spec = _with_storage(loaded, storage_of(loaded))
+    return Offline(loaded, *_rendered(loaded, spec, uid, None, new=uid == NO_UID))
+
+
+def _with_storage(loaded: Loaded, storage: str | None) -> Spec:
+    return loaded.spec.model_copy(update={"storage": loaded.spec.storage.model_copy(update={"path": storage})})
+
+
+def _rendered(
+    loaded: Loaded, spec: Spec, uid: str, place: Place | None, *, new: bool
+) -> tuple[Plan, list[Document]]:  # fmt: skip
+    """Plan and documents; only those of a cluster need no place."""
+    from rlctl.plan import make
+
+    plan = make(spec, uid=uid, base=loaded.base)
+    if plan.target == "kubernetes":
+        from rlctl.render.kubernetes import documents as for_cluster
+
+        return plan, for_cluster(plan, spec)
+    from rlctl.render import documents as for_machine
+    from rlctl.spec.layout import Layout
+
+    assert place is not None, "only a cluster is rendered for without a place"
+    layout, sockets = place.layout, place.sockets
+    if new:
+        layout = Layout(layout.root.with_name(f"{spec.run}-{uid[:8]}"))
+        sockets = sockets.with_name(uid[:8])
+    return plan, for_machine(plan, layout=layout, sockets=sockets, python=sys.executable)
 
 
 def storage_of(loaded: Loaded) -> str | None:
@@ -142,3 +188,21 @@ def say_findings(world: World, loaded: Loaded) -> None:
     """Findings of a valid spec: worth a look, no reason to stop."""
     for finding in loaded.findings:
         world.say(f"note: {finding}")
+
+
+def refuse(prepared: Prepared) -> None:
+    """Stop before anything is changed when a field cannot change on this run.
+
+    Raises:
+        Conflict: with every such field and the way out.
+    """
+    if prepared.refused:
+        run = prepared.plan.run
+        fields = "\n".join(
+            f"  {change.why}" for change in {change.path: change for change in prepared.refused}.values()
+        )
+        raise Conflict(
+            f"these fields of run {run} cannot change; its experience and weights would no longer fit:\n{fields}",
+            hint=f"another name (--set run={run}-2), or remove this run and its data: rlctl down {run} --volumes",
+            objects=tuple(dict.fromkeys(change.path for change in prepared.refused)),
+        )

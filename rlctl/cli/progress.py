@@ -9,6 +9,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Protocol
 
+from rlctl.cli.problems import label
 from rlctl.cli.report import evaluation_text, headline
 from rlctl.cli.snapshot import Snapshot
 from rlctl.cli.text import clock, count, number, plain
@@ -137,7 +138,7 @@ def news(snapshot: Snapshot, last: dict[str, Any]) -> list[dict[str, Any]]:
     ending = snapshot.over or bool(told["stop"]["met"])  # that processes end is no news then
     quiet = ending or snapshot.unseen is not None  # or nobody can say how they are
     found = [] if quiet else list(_of_processes(snapshot, last))
-    explained = {event["process"].partition("/")[0] for event in found}
+    explained = {event["role"] for event in found}
     for role, wanted in [] if quiet else snapshot.state.replicas.items():
         now = f"{snapshot.running(role)}/{wanted}"
         if last.get(f"ready {role}") != now:
@@ -169,7 +170,7 @@ def news(snapshot: Snapshot, last: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _of_processes(snapshot: Snapshot, last: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for process in snapshot.processes:
-        name = f"{process.role}/{process.index}"
+        name = label(process)
         state = process.state if process.state in ("backoff", "exited", "failed") else ""
         known = last.get(name, ("", process.restarts, False))
         # a process that has just exited is mostly on its way to another state, which says more
@@ -178,12 +179,12 @@ def _of_processes(snapshot: Snapshot, last: dict[str, Any]) -> Iterator[dict[str
         why = process.reason or process.trouble
         reason = f": {why}" if why else ""
         if state and known[0] != state and not passing:
-            text = f"{name} {state}{reason}"
+            text = process.reason if process.count > 1 and process.reason else f"{name} {state}{reason}"
         elif process.restarts > known[1] and not state:
             text = f"{name} was restarted{reason}"
         else:
             continue
-        yield {"event": "process", "process": name, "state": process.state, "text": text}
+        yield {"event": "process", "process": name, "role": process.role, "state": process.state, "text": text}
 
 
 def heartbeat(snapshot: Snapshot) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rlctl.cli.problems import as_lines
 from rlctl.cli.snapshot import Snapshot
 from rlctl.cli.text import clock, count, duration, number, percent, plain, sparkline, stamp, table, whole
 from rlctl.cli.world import WideOutput, World
@@ -49,7 +51,9 @@ def report(world: World, snapshot: Snapshot, *, utc: bool) -> list[str]:
         lines.append("  " + shares(snapshot))
         if status["verdict"]["suggest"]:
             lines.append(f"  next: {status['verdict']['suggest']}")
-    where = f"{state.target}, {state.uid[:8]}, started {stamp(state.created, utc=utc, date=True)[:19]}"
+    where = (
+        f"{snapshot.where or state.target}, {state.uid[:8]}, started {stamp(state.created, utc=utc, date=True)[:19]}"
+    )
     lines += [
         "",
         *table([("run", f"{state.run}: {snapshot.phase}, {clock(status['wall_s'])} on {where}"), *_facts(snapshot)]),
@@ -59,10 +63,7 @@ def report(world: World, snapshot: Snapshot, *, utc: bool) -> list[str]:
     problems = snapshot.problems()
     if problems:
         lines.append("")
-    for problem in problems:
-        lines.append(f"problem: {plain(problem['text'])}")
-        if problem.get("next"):
-            lines.append(f"   next: {plain(problem['next'])}")
+    lines += as_lines(problems)
     if snapshot.over:
         lines += ["", f"data: {state.storage}"]
     return lines
@@ -159,23 +160,27 @@ def ready_of(snapshot: Snapshot, role: str, wanted: int) -> str:
 
 def role_state(snapshot: Snapshot, role: str) -> str:
     """The states of a role's replicas: `running`, or `5 running, 1 backoff`."""
-    states = [process.state for process in snapshot.members(role)]
+    states: Counter[str] = Counter()
+    for process in snapshot.members(role):
+        states[process.state] += process.count
     if not states:
         return "-" if snapshot.over or not snapshot.state.replicas.get(role) else "missing"
-    kinds = sorted(set(states), key=lambda state: (-states.count(state), state))
-    return kinds[0] if len(kinds) == 1 else ", ".join(f"{states.count(state)} {state}" for state in kinds)
+    kinds = sorted(states, key=lambda state: (-states[state], state))
+    return kinds[0] if len(kinds) == 1 else ", ".join(f"{states[state]} {state}" for state in kinds)
 
 
 def _processes(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
+    named = any(process.name for process in snapshot.processes)
     rows: list[tuple[str, ...]] = [
-        ("PROCESS", "STATE", "PID", "RESTARTS", "AGE", "SILENT", "MODEL", "ENV-STEPS/S", "REASON")
-    ]
+        ("PROCESS", "STATE", "PID", "RESTARTS", "AGE", "SILENT", "MODEL", "ENV-STEPS/S",
+         *(["NAME"] if named else []), "REASON")
+    ]  # fmt: skip
     for process in snapshot.processes:
         told = snapshot.reported(process.role, process.index)
         model = told.get("model") or {}
         rows.append(
             (
-                f"{process.role}/{process.index}",
+                _which(process),
                 process.state,
                 str(process.pid or "-"),
                 str(process.restarts),
@@ -183,10 +188,19 @@ def _processes(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
                 duration(told["silent_s"]) if told.get("silent_s") is not None else "-",
                 f"{model['policy']} v{model['version']}" if model else "-",
                 count(told.get("env_steps_per_s")),
+                *([process.name or "-"] if named else []),
                 process.reason or process.trouble,
             )
         )
     return rows
+
+
+def _which(process: Process) -> str:
+    """actor/7; without a number where the target has no order: its n-th pod is not the actor of that index."""
+    if process.count > 1:
+        return f"{process.role} x{process.count}"
+    ordered = not process.name or process.name.endswith(f"-{process.index}")
+    return f"{process.role}/{process.index}" if ordered else process.role
 
 
 def _age(world: World, members: list[Process]) -> str:
@@ -243,9 +257,12 @@ def ledger_text(ledger: Mapping[str, Any]) -> str:
 def look_next(snapshot: Snapshot) -> list[str]:
     """What to look at when a run is over."""
     run, storage = snapshot.state.run, snapshot.state.storage
+    on_disk = snapshot.state.target == "local"
     return [
         f"  results       {storage}/results",
-        f"  curves        tensorboard --logdir {storage}/results/tensorboard",
+        f"  curves        tensorboard --logdir {storage}/results/tensorboard"
+        if on_disk
+        else f"  curves        rlctl open tensorboard {run}",
         f"  logs          rlctl logs --run {run}",
         f"  status        rlctl status {run}",
     ]

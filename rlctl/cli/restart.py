@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rlctl.cli.applied import as_plain, follow
-from rlctl.cli.options import OutputOption, Quiet, RunOption, Target, complete_role
+from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunOption, Target, complete_role
 from rlctl.cli.target import find
 from rlctl.cli.world import Output, World
 from rlctl.errors import Conflict, UsageError
@@ -18,6 +18,8 @@ def restart(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="As in learner.", autocompletion=complete_role)],
     run: RunOption = None,
     target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
@@ -25,7 +27,7 @@ def restart(
 
     A learner goes on from its newest generation; the other roles do not stop.
     """
-    world: World = ctx.obj.setup(output, quiet)
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
     backend, state = find(world, run, target)
     if role not in state.replicas:
         raise UsageError(f"run {state.run} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")

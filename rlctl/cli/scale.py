@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rlctl.cli.applied import as_plain, follow
-from rlctl.cli.options import OutputOption, Quiet, RunOption, Target, complete_scale
+from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunOption, Target, complete_scale
 from rlctl.cli.prepare import stored_spec
 from rlctl.cli.target import find
 from rlctl.cli.world import Output, World
@@ -22,6 +22,8 @@ def scale(
     ],
     run: RunOption = None,
     target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
@@ -30,7 +32,7 @@ def scale(
     Restarts nothing, and holds until the spec's own number changes. More than roles.actor.max_replicas of the
     spec is refused (exit 5).
     """
-    world: World = ctx.obj.setup(output, quiet)
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
     wanted = [_parsed(text) for text in roles]
     from rlctl.plan import max_actors, why_not_scale
 

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlctl.cli.options import OutputOption, Quiet, Sets, Specs, Target, complete_role
-from rlctl.cli.prepare import prepare, say_findings
-from rlctl.cli.world import Output, World
+from rlctl.cli import differing
+from rlctl.cli.options import (
+    Context,
+    Namespace,
+    OptionalSpecs,
+    OutputOption,
+    Quiet,
+    Sets,
+    Specs,
+    Target,
+    complete_role,
+)
+from rlctl.cli.prepare import beside, load, offline, prepare, say_findings
+from rlctl.cli.world import ON_CLUSTERS, Output, World
 from rlctl.errors import Refused, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Document
     from rlctl.plan import Change
 
-_HASH = re.compile(r"-[0-9a-f]{12}(?=\.)")
-
 
 def render(
     ctx: typer.Context,
-    specs: Specs,
+    specs: OptionalSpecs = None,
     sets: Sets = None,
     role: Annotated[
         str | None, typer.Option("--role", help="Documents of this role only.", autocompletion=complete_role)
@@ -33,39 +40,80 @@ def render(
         Path | None, typer.Option("--out-dir", metavar="DIR", help="Write files below an empty folder instead.")
     ] = None,
     target: Target = None,
+    namespace: Namespace = None,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="Print what an administrator has to create; takes -n instead of a spec.")
+    ] = False,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="NAME", help="With --admin: who may train there; default: its pods.")
+    ] = None,
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
     """Print the documents that `rlctl up` sends.
 
-    Byte for byte, in a stable order. A run that has never been started has no uid yet: zeros stand for it.
+    Byte for byte, in a stable order. A run that has never been started has no uid yet: zeros stand for it. For a
+    cluster nobody is asked: it works without one.
     """
-    world: World = ctx.obj.setup(output, quiet)
-    prepared = prepare(world, specs, sets, target, mint=False)
-    say_findings(world, prepared.loaded)
-    documents = [document for document in prepared.documents if role is None or document.role == role]
-    if role is not None and not documents:
-        roles = dict.fromkeys(document.role for document in prepared.documents if document.role)
-        raise UsageError(f"no document belongs to role {role}", hint=f"roles: {', '.join(roles)}")
-    if out_dir is not None:
-        _write(out_dir, documents)
-        world.say(f"{len(documents)} files below {out_dir}")
+    world: World = ctx.obj.setup(output, quiet, None, namespace)
+    if admin:
+        return _admin(world, specs or [], user, out_dir)
+    if user:
+        raise UsageError("--user goes with --admin", hint="rlctl render --admin -n NAMESPACE --user NAME")
+    loaded = load(world, specs or [], sets, target)
+    if loaded.spec.target in ON_CLUSTERS:
+        rendered = offline(loaded)
+        plan, all_documents = rendered.plan, rendered.documents
     else:
-        for document in documents:
-            came = f" from {document.origin}" if document.origin else ""
-            world.data(f"# ==> {document.name}{came}")
-            world.data(document.text.removesuffix("\n"))
+        prepared = beside(world, loaded, mint=False)
+        plan, all_documents = prepared.plan, prepared.documents
+    say_findings(world, loaded)
+    documents = [document for document in all_documents if role is None or document.role == role]
+    if role is not None and not documents:
+        roles = dict.fromkeys(document.role for document in all_documents if document.role)
+        raise UsageError(f"no document belongs to role {role}", hint=f"roles: {', '.join(roles)}")
+    _print(world, documents, out_dir)
     world.document(
         {
-            "run": prepared.plan.run,
-            "uid": prepared.plan.uid,
-            "documents": [
-                {"name": document.name, "role": document.role, "origin": document.origin, "text": document.text}
-                for document in documents
-            ],
+            "run": plan.run,
+            "uid": plan.uid,
+            "documents": [_as_plain(document) for document in documents],
         }
     )
     return 0
+
+
+def _admin(world: World, specs: Sequence[Path], user: str | None, out_dir: Path | None) -> int:
+    """Objects that `up` never sends, because a user of a namespace may not."""
+    namespace = world.cluster.namespace or world.usual_cluster.namespace
+    if specs:
+        raise UsageError("--admin takes no spec", hint="rlctl render --admin -n NAMESPACE")
+    if namespace is None:
+        raise UsageError("--admin needs a namespace", hint="rlctl render --admin -n NAMESPACE | kubectl apply -f -")
+    from rlctl.render.kubernetes import admin
+
+    user = user or f"system:serviceaccount:{namespace}:default"
+    documents = admin(namespace, user)
+    _print(world, documents, out_dir)
+    world.document({"namespace": namespace, "user": user, "documents": [_as_plain(each) for each in documents]})
+    return 0
+
+
+def _print(world: World, documents: Sequence[Document], out_dir: Path | None) -> None:
+    if out_dir is not None:
+        _write(out_dir, documents)
+        world.say(f"{len(documents)} files below {out_dir}")
+        return
+    for document in documents:
+        came = f" from {document.origin}" if document.origin else ""
+        if document.name.endswith((".yaml", ".yml")):
+            world.data("---")  # so that all of it is one stream for kubectl
+        world.data(f"# ==> {document.name}{came}")
+        world.data(document.text.removesuffix("\n"))
+
+
+def _as_plain(document: Document) -> dict[str, str]:
+    return {"name": document.name, "role": document.role, "origin": document.origin, "text": document.text}
 
 
 def _write(folder: Path, documents: Sequence[Document]) -> None:
@@ -85,53 +133,35 @@ def diff(
     specs: Specs,
     sets: Sets = None,
     target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
     """Show what `rlctl up` would change.
 
-    Exit 1 when something differs, 0 when nothing does. First what each changed field does (live, restart of
-    which roles, or refused), then the documents as a unified diff.
+    Exit 1 when something differs, 0 when nothing does, 3 or more when that cannot be said. First what each changed
+    field does (live, restart of which roles, or refused), then object by object (+ new, ~ changed, - removed) a
+    unified diff. On a cluster the server itself judges, and changes nothing.
     """
-    world: World = ctx.obj.setup(output, quiet)
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
     prepared = prepare(world, specs, sets, target, mint=False)
     say_findings(world, prepared.loaded)
-    old = [] if prepared.state is None else prepared.backend.documents(prepared.plan.run)
-    lines = list(differences(old, prepared.documents))
     if prepared.state is None:
         world.say(f"{prepared.plan.run} does not exist; `rlctl up` would create all of it")
-    for change in prepared.changes:
-        world.data(f"{change.action + (' ' + change.role if change.role else ''):<18} {change.why}")
-    for line in lines:
-        world.data(line)
+    differing.say_changes(world, prepared.changes)
+    found = differing.tell(world, prepared.backend.differences(prepared.plan, prepared.documents))
     world.document(
         {
             "run": prepared.plan.run,
             "exists": prepared.state is not None,
             "changes": [as_plain(change) for change in prepared.changes],
-            "diff": lines,
+            "diff": [line for difference in found for line in difference.lines],
+            "objects": differing.as_plain(found),
         }
     )
-    return int(bool(prepared.state is None or prepared.changes or lines))
+    return int(bool(prepared.state is None or prepared.changes or differing.differ(found)))
 
 
 def as_plain(change: Change) -> dict[str, str]:
     return {"role": change.role, "action": change.action, "path": change.path, "why": change.why}
-
-
-def differences(old: Sequence[Document], new: Sequence[Document]) -> Iterator[str]:
-    """A unified diff over all documents; files that differ in nothing but the hash in their name are compared."""
-    before = {_HASH.sub("", document.name): document for document in old}
-    after = {_HASH.sub("", document.name): document for document in new}
-    for key in dict.fromkeys([*before, *after]):
-        was, now = before.get(key), after.get(key)
-        yield from (
-            line.rstrip("\n")
-            for line in difflib.unified_diff(
-                was.text.splitlines() if was else [],
-                now.text.splitlines() if now else [],
-                was.name if was else "/dev/null",
-                now.name if now else "/dev/null",
-                lineterm="",
-            )
-        )

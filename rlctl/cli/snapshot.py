@@ -10,6 +10,9 @@ from datetime import datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from rlctl.cli import problems as faults
+from rlctl.cli.clusters import where
+from rlctl.cli.world import ON_CLUSTERS
 from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ class Snapshot:
     status: Mapping[str, Any]  # the manager's, every key of it present
     answered: bool  # by a live manager; else from what was stored
     at: datetime
+    where: str = ""  # target, context and namespace in words
     unseen: BackendUnreachable | None = None  # why the target does not say how the processes are
 
     @property
@@ -57,19 +61,22 @@ class Snapshot:
     @property
     def healthy(self) -> bool:
         """It has finished, or it is ready and nothing is wrong."""
-        return self.phase == "finished" or (self.ready and not self.problems())
+        return self.phase == "finished" or (self.ready and not self.problems(past=False))
 
     def running(self, role: str) -> int:
-        return sum(process.role == role and process.state == "running" for process in self.processes)
+        return sum(process.count for process in self.members(role) if process.state == "running")
 
     def ready_of(self, role: str) -> int:
         """How many replicas run and have joined."""
-        return sum(process.state == "running" and self.joined(process) for process in self.members(role))
+        ready = [one for one in self.members(role) if one.state == "running" and self.joined(one)]
+        return sum(one.count for one in ready)
 
     def joined(self, process: Process) -> bool:
         """It has reported to the manager since its own start. A learner has gone on from its generation by then."""
         if process.role == "manager":
             return self.answered
+        if self.state.target in ON_CLUSTERS:  # a pod is ready, and so runs, only once it has joined
+            return True
         told, wrote = self.reported(process.role, process.index), self.status["time"]
         if not told.get("joined") or wrote is None or process.started is None:
             return False
@@ -86,11 +93,15 @@ class Snapshot:
         at = bisect_left(entries, index, key=itemgetter("index"))
         return entries[at] if at < len(entries) and entries[at]["index"] == index else {}
 
-    def problems(self) -> list[dict[str, str]]:
-        """What is wrong, in words, each with the next command: `text` and `next`."""
+    def problems(self, *, past: bool = True) -> list[dict[str, Any]]:
+        """What is wrong, in words, each with the next command: `text`, `next`, perhaps `evidence` and `lines`.
+
+        Args:
+            past: also what has a successor already, as an evicted pod.
+        """
         if self.phase == "finished":
             return []
-        found = self.target_problems()
+        found: list[dict[str, Any]] = [*self.target_problems()]
         failure = self.state.failure
         if failure is not None and self.phase == "failed":
             whose = f" {failure.process}" if "/" in failure.process else ""  # the supervisor has no log of records
@@ -99,18 +110,17 @@ class Snapshot:
             # who ends because the goal is reached is no problem
             sound = (*_SOUND, "stopping", "exited") if self.status["stop"].get("met") else (*_SOUND, "stopping")
             for process in () if self.unseen else self.processes:
-                if process.state not in sound:
-                    why = f": {process.reason}" if process.reason else ""
-                    name = f"{process.role}/{process.index}"
-                    verb = "is in" if process.state == "backoff" else "has"
-                    found.append({"text": f"{name} {verb} {process.state}{why}", "next": self._way_out(process)})
+                if (process.state not in sound or process.permanent) and (past or not faults.past(process)):
+                    told = faults.of_process(process, self._named)
+                    found.append(told if process.next else {**told, "next": self._way_out(process)})
                 elif process.trouble:
                     found.append({"text": told_of(process), "next": self._way_out(process)})
             for role, wanted in self.state.replicas.items():
-                if len(self.members(role)) < wanted:
+                there = sum(process.count for process in self.members(role))
+                if there < wanted:
                     found.append(
                         {
-                            "text": f"{role}: {len(self.members(role))} of {wanted} replicas exist",
+                            "text": f"{role}: {there} of {wanted} replicas exist",
                             "next": f"rlctl status{self._named} -o wide",
                         }
                     )
@@ -150,10 +160,9 @@ class Snapshot:
         """What everybody waits for, in a few words; empty when nothing is."""
         if self.unseen is not None:
             return f"{next(iter(self.unseen.objects), self.state.target)} (no answer)"
-        for process in self.processes:
-            if process.state != "running":
-                why = f": {process.reason}" if process.reason else ""
-                return f"{process.role}/{process.index} ({process.state}{why})"
+        worst = faults.worst(self.processes)
+        if worst is not None:
+            return faults.shown(worst)
         for role, wanted in self.state.replicas.items():
             if self.running(role) < wanted:
                 return f"{role} ({self.running(role)} of {wanted} run)"
@@ -221,7 +230,8 @@ def _take(backend: Backend, run: str, now: datetime) -> Snapshot | None:
         return None
     status: Mapping[str, Any] | None = None
     answered = False
-    if state.phase == "running":
+    # on a cluster the manager of a finished run stays, and knows its result
+    if state.phase == "running" or (state.phase == "finished" and state.target in ON_CLUSTERS):
         try:
             status = backend.control(run, "GET", "/status")
             answered = True
@@ -233,7 +243,7 @@ def _take(backend: Backend, run: str, now: datetime) -> Snapshot | None:
             status = backend.stored_status(run)
         if status is not None and state.phase == "running" and not _of_this_life(status, processes):
             status = {**status, "phase": "starting", "problems": [], "roles": {}}
-    return Snapshot(state, processes, complete(status, state), answered, now, unseen)
+    return Snapshot(state, processes, complete(status, state), answered, now, where(backend, state.target), unseen)
 
 
 def _processes(backend: Backend, state: RunState) -> tuple[tuple[Process, ...], BackendUnreachable | None]:
@@ -244,6 +254,9 @@ def _processes(backend: Backend, state: RunState) -> tuple[tuple[Process, ...], 
     try:
         return tuple(backend.processes(state.run)), None
     except BackendUnreachable as error:
+        if state.target in ON_CLUSTERS:  # there may be thousands, and their numbers mean nothing
+            counted = [(role, count) for role in ROLES if (count := state.replicas.get(role, 0))]
+            return tuple(Process(role, 0, "unknown", count=count) for role, count in counted), error
         wanted = [(role, index) for role in ROLES for index in range(state.replicas.get(role, 0))]
         return tuple(Process(role, index, "unknown") for role, index in wanted), error
 
@@ -296,7 +309,9 @@ def as_document(snapshot: Snapshot) -> dict[str, Any]:
             {
                 "role": process.role, "index": process.index, "state": process.state, "pid": process.pid,
                 "started": rfc3339(process.started) if process.started else None,
-                "restarts": process.restarts, "reason": process.reason,
+                "restarts": process.restarts, "reason": process.reason, "name": process.name, "count": process.count,
+                "permanent": process.permanent, "evidence": process.evidence, "next": process.next,
+                "first_cause_lines": list(process.first_cause_lines),
             }
             for process in snapshot.processes
         ],

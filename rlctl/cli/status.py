@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlctl.cli.options import Quiet, RunArgument, RunOption, Target, Utc, WideOutputOption
+from rlctl.cli.options import Context, Namespace, Quiet, RunArgument, RunOption, Target, Utc, WideOutputOption
 from rlctl.cli.report import headline, report
 from rlctl.cli.snapshot import as_document, take
 from rlctl.cli.target import find, known, one_name
@@ -28,6 +28,8 @@ def status(
     all_runs: Annotated[bool, typer.Option("--all", "-A", help="One line for every run.")] = False,
     run_option: RunOption = None,
     target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
     output: WideOutputOption = WideOutput.table,
     utc: Utc = False,
     quiet: Quiet = False,
@@ -37,7 +39,7 @@ def status(
     Begins with the verdict: actor-bound, learner-bound, modelpool-bound or balanced, and the shares it rests on.
     Answers from what was stored when the run is over. -o wide has one line per process.
     """
-    world: World = ctx.obj.setup(output, quiet)
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
     if all_runs:
         if watch or check or run or run_option:
             raise UsageError("--all stands alone", hint="rlctl status --all")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from rlctl.cli.clusters import backend_of, recorded, runs_everywhere
+from rlctl.cli.clusters import wanted_target as wanted_target
 from rlctl.cli.world import World
 from rlctl.errors import RlctlError, Unreadable, UsageError
 
@@ -16,19 +17,8 @@ if TYPE_CHECKING:
 
 def recorded_target(run: str) -> str | None:
     """The target on which the run was started, from the index of runs; None when it is not there."""
-    from rlctl.spec.layout import state_home
-
-    try:
-        record = json.loads((state_home() / "index" / f"{run}.json").read_text())
-        target = record["target"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return target if isinstance(target, str) else None
-
-
-def wanted_target(world: World, target: str | None) -> str | None:
-    """What -t says, else RLCTL_TARGET; None when nobody says anything."""
-    return target or world.environ.get("RLCTL_TARGET") or None
+    entry = recorded(run)
+    return None if entry is None else entry.target
 
 
 def wanted_run(world: World, run: str | None) -> str | None:
@@ -55,11 +45,6 @@ def look_up(world: World, run: str, target: str | None) -> tuple[Backend, RunSta
     """
     backend = backend_of(world, run, target)
     return backend, backend.find(run)
-
-
-def backend_of(world: World, run: str, target: str | None) -> Backend:
-    """The backend on which the run of that name has to be."""
-    return world.backend(wanted_target(world, target) or recorded_target(run) or "local")
 
 
 def find(world: World, run: str | None, target: str | None) -> tuple[Backend, RunState]:
@@ -115,16 +100,13 @@ def known(world: World, target: str | None, left_out: list[RlctlError] | None = 
         target: -t.
         left_out: gets the error of each run whose record cannot be read; it is said in any case.
     """
-    chosen = wanted_target(world, target)
-    backends = [world.backend(chosen)] if chosen else list(world.opened())
 
     def leave_out(error: RlctlError) -> None:
         world.say(f"left out: {error.message}")
         if left_out is not None:
             left_out.append(error)
 
-    entries = [(backend, state) for backend in backends for state in backend.runs(leave_out)]
-    return sorted(entries, key=lambda entry: entry[1].created, reverse=True)
+    return sorted(runs_everywhere(world, target, leave_out), key=lambda entry: entry[1].created, reverse=True)
 
 
 def _unknown(world: World, name: str, target: str | None) -> UsageError:

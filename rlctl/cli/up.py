@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
-from rlctl.cli import report
+from rlctl.cli import checks, report
 from rlctl.cli.applied import as_plain, follow, nothing_done
 from rlctl.cli.attach import Interrupts, Outcome, attach
-from rlctl.cli.options import OutputOption, Quiet, Sets, Specs, Target
-from rlctl.cli.prepare import Prepared, prepare, say_findings
+from rlctl.cli.clusters import where
+from rlctl.cli.dry_run import DryRun, dry_run
+from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, Sets, Specs, Target
+from rlctl.cli.prepare import Prepared, prepare, refuse, say_findings
 from rlctl.cli.progress import Progress
+from rlctl.cli.ready import Hopeless, NotReady, RunFailed, undo, why_not
 from rlctl.cli.show import as_plain as change_as_plain
 from rlctl.cli.snapshot import Snapshot, as_document, take
 from rlctl.cli.text import span
-from rlctl.cli.world import Output, Signalled, World
-from rlctl.errors import Conflict, RlctlError, TimedOut, UsageError, WorkloadFailed
+from rlctl.cli.world import ON_CLUSTERS, Output, Signalled, World
+from rlctl.errors import PartlyApplied, RlctlError, TimedOut, UsageError, WorkloadFailed
 
 if TYPE_CHECKING:
-    from rlctl.backends.base import Applied
+    from rlctl.backends.base import Applied, Check
+
+READY_WITHIN = "10m"
+"""How long `--wait` waits unless --timeout says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an `up` has done so far."""
+
+    prepared: Prepared
+    applied: list[Applied]
+    looked_at: list[Check]  # before anything was sent
+
+
+@runtime_checkable
+class Forcible(Protocol):
+    """A backend whose `apply` may take fields over from others."""
+
+    force_conflicts: bool
 
 
 def up(
@@ -34,6 +57,18 @@ def up(
         str | None, typer.Option("--timeout", metavar="TIME", help="Stay no longer: exit 6, the run goes on.")
     ] = None,
     target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Return once every replica runs; --timeout bounds it.")] = False,
+    atomic: Annotated[
+        bool, typer.Option("--atomic", help="As --wait; when that fails, put back what was there before.")
+    ] = False,
+    dry: Annotated[
+        DryRun | None, typer.Option("--dry-run", help="Show what would be sent and changed, and change nothing.")
+    ] = None,
+    force_conflicts: Annotated[
+        bool, typer.Option("--force-conflicts", help="Take over fields of cluster objects that somebody else owns.")
+    ] = False,
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
@@ -41,10 +76,13 @@ def up(
 
     The same again changes nothing, and says so. Stays until a stop condition is met (exit 0) or the run has
     failed (exit 7). Ctrl-C once leaves and says how to come back, the run goes on (exit 0); twice leaves at
-    once (exit 130).
+    once (exit 130). --wait ends with 7 when a replica never will run, with 6 after --timeout (10m). --dry-run
+    client asks no cluster, server lets the cluster judge; neither changes anything.
     """
-    world: World = ctx.obj.setup(output, quiet)
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
     timeout_s = _span(timeout)
+    if dry is not None:
+        return dry_run(world, specs or (), sets, target, dry)
     with Interrupts() as interrupts:
         prepared = prepare(world, specs or (), sets, target, mint=True)
         say_findings(world, prepared.loaded)
@@ -52,15 +90,26 @@ def up(
         run = prepared.plan.run
         if _nothing_to_do(prepared):
             return _already_finished(world, prepared)
+        if prepared.spec.target in ON_CLUSTERS:
+            world.say(f"{run} on {where(prepared.backend, prepared.spec.target)}")
+        looked_at = _preflight(world, prepared)
         if interrupts.asked:
             raise Signalled(130, f"nothing of {run} was changed")
-        applied = _apply(world, prepared)
+        if force_conflicts:
+            _force(prepared)
+        done = Done(prepared, _apply(world, prepared, atomic=atomic), looked_at)
+        if wait or atomic:
+            outcome = attach(
+                world, prepared.backend, run, interrupts=interrupts, progress=progress,
+                timeout_s=_span(READY_WITHIN) if timeout is None else timeout_s, until_ready=True,
+            )  # fmt: skip
+            return _end_wait(world, done, outcome, timeout or READY_WITHIN, atomic=atomic)
         if detach:
             snapshot = take(world, prepared.backend, run)
             if snapshot is not None and snapshot.phase == "failed":
                 raise RunFailed(snapshot)
             world.say(f"{run} is up\n{_come_back(run)}")
-            world.document(_document(prepared, applied, snapshot))
+            world.document(_document(done, snapshot))
             return 0
         try:
             outcome = attach(
@@ -68,48 +117,7 @@ def up(
             )
         except Signalled as gone:
             raise Signalled(gone.exit_code, f"left {run}; it goes on\n{_come_back(run)}") from None
-        return _end(world, prepared, applied, outcome)
-
-
-def where_to_look(snapshot: Snapshot) -> str:
-    """The command that shows the first cause of a failed run."""
-    run, cause = snapshot.state.run, snapshot.state.failure
-    if cause is None or "/" not in cause.process:  # the supervisor itself has no log of records
-        return f"rlctl logs --run {run} --tail 50"
-    return f"rlctl logs {cause.process} --run {run}"
-
-
-class RunFailed(WorkloadFailed):
-    """The first cause; `details` has the last lines of that process, and who was stopped because of it."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        run, cause = snapshot.state.run, snapshot.state.failure
-        super().__init__(
-            cause.text if cause else f"run {run} has failed",
-            hint=where_to_look(snapshot),
-            objects=(cause.process, *cause.stopped_because) if cause else (run,),
-        )
-        self.details = report.failure(snapshot)
-
-
-def refuse(prepared: Prepared) -> None:
-    """Stop before anything is changed when a field cannot change on this run.
-
-    Raises:
-        Conflict: with every such field and the way out.
-    """
-    if prepared.refused:
-        run = prepared.plan.run
-        fields = "\n".join(f"  {change.why}" for change in _once(prepared.refused))
-        raise Conflict(
-            f"these fields of run {run} cannot change; its experience and weights would no longer fit:\n{fields}",
-            hint=f"another name (--set run={run}-2), or remove this run and its data: rlctl down {run} --volumes",
-            objects=tuple(dict.fromkeys(change.path for change in prepared.refused)),
-        )
-
-
-def _once(changes: list[Any]) -> list[Any]:
-    return list({change.path: change for change in changes}.values())
+        return _end(world, done, outcome)
 
 
 def _nothing_to_do(prepared: Prepared) -> bool:
@@ -125,27 +133,70 @@ def _already_finished(world: World, prepared: Prepared) -> int:
     world.say(f"{run} has already finished; nothing is started. Its stored result:")
     _print_final(world, snapshot)
     world.say("  go on         change its stop condition, as in: --set stop.eval_return=...")
-    world.document(_document(prepared, [], snapshot))
+    world.document(_document(Done(prepared, [], []), snapshot))
     return 0
 
 
-def _apply(world: World, prepared: Prepared) -> list[Applied]:
+def _preflight(world: World, prepared: Prepared) -> list[Check]:
+    """What can go wrong, in numbers.
+
+    Raises:
+        SpecError, Conflict: it would; nothing was sent.
+    """
+    found = prepared.backend.preflight(prepared.plan, prepared.documents)
+    as_before = prepared.state is not None and not prepared.changes
+    shown = [check for check in found if not as_before or check.verdict in ("problem", "warning")]
+    for line in checks.as_lines(shown, "  "):
+        world.say(line)
+    checks.refuse(prepared.plan.run, found)
+    return found
+
+
+def _force(prepared: Prepared) -> None:
+    if isinstance(prepared.backend, Forcible):
+        prepared.backend.force_conflicts = True
+
+
+def _apply(world: World, prepared: Prepared, *, atomic: bool) -> list[Applied]:
     state = prepared.state
-    for change in _once(prepared.changes):
+    for change in {change.path: change for change in prepared.changes}.values():
         world.say(f"{change.action}: {change.why}")
     if state is not None:
         for role, replicas in state.replicas.items():
             wanted = next((entry.replicas for entry in prepared.plan.roles if entry.role == role), replicas)
             if replicas != wanted and state.spec_replicas.get(role) == wanted:
                 world.say(f"keeping {replicas} of {role} (the spec says {wanted}, and did before)")
-    done = follow(world, prepared.backend.apply(prepared.plan, prepared.documents, prepared.stored))
+    try:
+        done = follow(world, prepared.backend.apply(prepared.plan, prepared.documents, prepared.stored))
+    except (PartlyApplied, WorkloadFailed, TimedOut) as error:  # a target may see at once that it will not run
+        if atomic:
+            error.hint = undo(world, prepared.backend, state, prepared.plan.run)
+        raise
     if nothing_done(done):
         world.say(f"{prepared.plan.run}: unchanged")
     return done
 
 
-def _end(world: World, prepared: Prepared, applied: list[Applied], outcome: Outcome) -> int:
-    run, snapshot = prepared.plan.run, outcome.snapshot
+def _end_wait(world: World, done: Done, outcome: Outcome, timeout: str, *, atomic: bool) -> int:
+    prepared, snapshot = done.prepared, outcome.snapshot
+    run = prepared.plan.run
+    if outcome.why == "detached":
+        raise Signalled(130, f"left {run} before it was ready; it goes on\n{_come_back(run)}")
+    error = why_not(run, outcome, timeout)
+    if error is not None:
+        if atomic and isinstance(error, NotReady | Hopeless | RunFailed):  # else somebody else took it over
+            error.details.append(undo(world, prepared.backend, prepared.state, run))
+        raise error
+    if snapshot is not None and snapshot.over:
+        _print_final(world, snapshot)
+    else:
+        world.say(f"{run} is ready\n{_come_back(run)}")
+    world.document(_document(done, snapshot))
+    return 0
+
+
+def _end(world: World, done: Done, outcome: Outcome) -> int:
+    run, snapshot = done.prepared.plan.run, outcome.snapshot
     if outcome.why == "gone" or snapshot is None:
         raise RlctlError(f"run {run} was removed while we watched")
     if outcome.why == "detached":
@@ -160,7 +211,7 @@ def _end(world: World, prepared: Prepared, applied: list[Applied], outcome: Outc
         raise RlctlError(f"run {run} was stopped by another command; its data stays", hint="rlctl up, to go on")
     else:
         _print_final(world, snapshot)
-    world.document(_document(prepared, applied, snapshot))
+    world.document(_document(done, snapshot))
     return 0
 
 
@@ -180,12 +231,13 @@ def _come_back(run: str) -> str:
     )
 
 
-def _document(prepared: Prepared, applied: list[Applied], snapshot: Snapshot | None) -> dict[str, Any]:
+def _document(done: Done, snapshot: Snapshot | None) -> dict[str, Any]:
     return {
-        "run": prepared.plan.run,
-        "changes": [change_as_plain(change) for change in prepared.changes],
-        "applied": as_plain(applied),
+        "run": done.prepared.plan.run,
+        "changes": [change_as_plain(change) for change in done.prepared.changes],
+        "applied": as_plain(done.applied),
         "status": None if snapshot is None else as_document(snapshot),
+        "preflight": checks.as_plain(done.looked_at),
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from rlctl.cli.problems import label
 from rlctl.cli.report import evaluation_text, headline, ready_of, role_state, shares, steps_are_missing
 from rlctl.cli.snapshot import Snapshot
 from rlctl.cli.text import clock, count, number, plain, sparkline, whole
@@ -78,7 +79,7 @@ def tree(snapshot: Snapshot, *, height: int = 24) -> RenderableType:
     state, told = snapshot.state, snapshot.status
     top = Text(no_wrap=True, overflow="ellipsis")
     top.append(state.run, "bold")
-    top.append(f"  {snapshot.phase}  {clock(told['wall_s'])}  on {state.target}  {state.uid[:8]}")
+    top.append(f"  {snapshot.phase}  {clock(told['wall_s'])}  on {snapshot.where or state.target}  {state.uid[:8]}")
     roles = Tree(top, guide_style="dim")
     room = max(2, height - 22)
     states = {role: role_state(snapshot, role) for role in state.replicas}
@@ -88,7 +89,7 @@ def tree(snapshot: Snapshot, *, height: int = 24) -> RenderableType:
         room -= len(wrong)
         for process in wrong:
             reason = f"  {plain(process.reason)}" if process.reason else ""
-            branch.add(_line(f"{process.role}/{process.index} {process.state}{reason}", "yellow"))
+            branch.add(_line(f"{label(process)} {process.state}{reason}", "yellow"))
     rows = [_line(f"{name:<11} {value}") for name, value in _measures(snapshot)]
     verdict = _line(f"{'verdict':<11} ")
     verdict.append(plain(headline(snapshot)), "bold")

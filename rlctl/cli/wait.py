@@ -10,16 +10,25 @@ from typing import Annotated, Any
 
 import typer
 
-from rlctl.cli.options import OutputOption, Quiet, RunArgument, RunOption, Target, complete_condition
+from rlctl.cli.attach import poll_every_s
+from rlctl.cli.options import (
+    Context,
+    Namespace,
+    OutputOption,
+    Quiet,
+    RunArgument,
+    RunOption,
+    Target,
+    complete_condition,
+)
 from rlctl.cli.progress import HEARTBEAT_S
+from rlctl.cli.ready import RunFailed
 from rlctl.cli.snapshot import Snapshot, take
 from rlctl.cli.target import find, look_up, one_name, wanted_run
 from rlctl.cli.text import clock, number, span
-from rlctl.cli.up import RunFailed
 from rlctl.cli.world import Output, World
 from rlctl.errors import TimedOut, UsageError
 
-POLL_EVERY_S = 0.5
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt,
 }  # fmt: skip
@@ -96,6 +105,8 @@ def wait(
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="Exit 6 after so long.")] = "1h",
     run_option: RunOption = None,
     target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
@@ -104,7 +115,7 @@ def wait(
     Exit 0 when it does, 1 when it cannot any more, 6 when the time is up, 7 when the run failed. ready: every
     wanted replica runs and has reported since it started. return: the mean of the newest evaluation.
     """  # fmt: skip
-    world: World = ctx.obj.setup(output, quiet)
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
     wanted = parse(condition)
     try:
         timeout_s = span(timeout)
@@ -132,8 +143,9 @@ def wait(
             if snapshot.over:
                 return _answer(world, name, wanted, snapshot, False, waited_s)
         if waited_s >= timeout_s:
+            slow = f"; slowest: {snapshot.slowest}" if snapshot.slowest else ""
             raise TimedOut(
-                f"{name}: {wanted.text} does not hold after {timeout}{_stands(wanted, snapshot)}",
+                f"{name}: {wanted.text} does not hold after {timeout}{_stands(wanted, snapshot)}{slow}",
                 hint=f"rlctl status {name}",
                 objects=(name,),
             )
@@ -141,7 +153,7 @@ def wait(
             said_s = world.clock()
             slow = f"; slowest: {snapshot.slowest}" if snapshot.slowest else ""
             world.say(f"{clock(waited_s)} waiting for {wanted.text}{_stands(wanted, snapshot)}, {snapshot.phase}{slow}")
-        world.sleep(min(POLL_EVERY_S, max(0.0, timeout_s - waited_s)))
+        world.sleep(min(poll_every_s(backend), max(0.0, timeout_s - waited_s)))
 
 
 def _stands(wanted: Condition, snapshot: Snapshot) -> str:

@@ -7,11 +7,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO, runtime_checkable
 
 from rlctl.errors import BackendUnreachable, RlctlError, UsageError
 
@@ -20,8 +20,30 @@ if TYPE_CHECKING:
     from rlctl.spec import Machine
 
 API_VERSION = "rlctl/v1"
-TARGETS: Mapping[str, str] = {"local": "rlctl.backends.local:LocalBackend"}
+TARGETS: Mapping[str, str] = {
+    "local": "rlctl.backends.local:LocalBackend",
+    "kubernetes": "rlctl.backends.kubernetes.backend:KubernetesBackend",
+}
 """Target -> module and class. A further backend is one line here."""
+ON_CLUSTERS = frozenset({"kubernetes"})
+"""Targets of which a user has several: their class takes context and namespace."""
+
+
+class Cluster(NamedTuple):
+    """Which of several clusters, and where in it; None: nobody has said."""
+
+    context: str | None = None
+    namespace: str | None = None
+
+
+NOWHERE = Cluster()
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A backend that has something to say to whoever watches."""
+
+    note: Callable[[str], object]
 
 
 class Output(StrEnum):
@@ -48,6 +70,13 @@ class Signalled(BaseException):
         self.message = message
 
 
+def _browse(url: str) -> object:
+    """Show it in the user's browser; a failure is no harm, the address is printed."""
+    import webbrowser
+
+    return webbrowser.open(url)
+
+
 def _nothing() -> TextIO:
     """In place of a stream that the shell has closed."""
     return open(os.devnull, "r+")
@@ -64,23 +93,26 @@ class World:
     stderr: TextIO = field(default_factory=lambda: sys.stderr or _nothing())
     stdin: TextIO = field(default_factory=lambda: sys.stdin or _nothing())
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    targets: Mapping[str, str | Callable[[], Backend]] = field(default_factory=lambda: TARGETS)
+    targets: Mapping[str, str | Callable[..., Backend]] = field(default_factory=lambda: TARGETS)
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     width: int | None = None  # None: the terminal's
     machine: Machine | None = None  # None: this one
+    browse: Callable[[str], object] = _browse
 
     output: str = "table"
     quiet: bool = False
     streams: bool = False  # -o json prints many documents, one a line
     wrote_json: bool = False
-    _backends: dict[str, Backend] = field(default_factory=dict)
+    cluster: Cluster = NOWHERE  # as -n and --context say, and nobody else
+    _backends: dict[tuple[str, Cluster], Backend] = field(default_factory=dict)
 
-    def setup(self, output: str, quiet: bool) -> World:
+    def setup(self, output: str, quiet: bool, context: str | None = None, namespace: str | None = None) -> World:
         """Takes over what every verb has as options."""
         self.output = output
         self.quiet = quiet
+        self.cluster = Cluster(context or None, namespace or None)
         return self
 
     @property
@@ -139,34 +171,46 @@ class World:
     def target_names(self) -> tuple[str, ...]:
         return tuple(self.targets)
 
-    def backend(self, target: str) -> Backend:
+    @property
+    def usual_cluster(self) -> Cluster:
+        """As RLCTL_CONTEXT and RLCTL_NAMESPACE say; KUBECONFIG is the client's own."""
+        return Cluster(self.environ.get("RLCTL_CONTEXT") or None, self.environ.get("RLCTL_NAMESPACE") or None)
+
+    def backend(self, target: str, cluster: Cluster | None = None) -> Backend:
         """The backend of a target, imported at its first use.
+
+        Args:
+            target: its name.
+            cluster: which one, where there are several; None: what the command line says, then the environment.
 
         Raises:
             UsageError: no such target, or not built yet.
             BackendUnreachable: its packages are not installed.
         """
-        if target not in self._backends:
-            made = self._load(target)
+        if target not in ON_CLUSTERS:
+            cluster = NOWHERE
+        elif cluster is None:
+            said, usual = self.cluster, self.usual_cluster
+            cluster = Cluster(said.context or usual.context, said.namespace or usual.namespace)
+        if (target, cluster) not in self._backends:
+            made = self._load(target, cluster if target in ON_CLUSTERS else ())
             made.waiting = self.say
-            self._backends[target] = made
-        return self._backends[target]
+            if isinstance(made, Telling):
+                made.note = self.say
+            self._backends[target, cluster] = made
+        return self._backends[target, cluster]
 
-    def opened(self) -> Iterator[Backend]:
-        """Backends of all targets."""
-        return (self.backend(name) for name in self.target_names())
-
-    def _load(self, target: str) -> Backend:
+    def _load(self, target: str, arguments: tuple[str | None, ...]) -> Backend:
         path = self.targets.get(target)
         if path is None:
             raise UsageError(
                 f"target {target}: not built yet", hint=f"targets of this release: {', '.join(self.target_names())}"
             )
         if not isinstance(path, str):
-            return path()
+            return path(*arguments)
         module, _, name = path.partition(":")
         try:
-            made: Backend = getattr(importlib.import_module(module), name)()
+            made: Backend = getattr(importlib.import_module(module), name)(*arguments)
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("rlctl"):
                 raise

@@ -160,6 +160,7 @@ class Rlctl:
         self.environ: dict[str, str] = {"TERM": "xterm", "NO_COLOR": "1"}
         self.backend = MemoryBackend(now=self.now, wait=self._wait, storage=Path("/data"))
         self.targets: dict[str, str | Callable[[], Any]] = {"local": lambda: self.backend}
+        self.browsed: list[str] = []
         self._planned: list[tuple[float, Callable[[], object]]] = []
         self.spec = str(self.write("pole.yaml", SPEC))
 
@@ -200,6 +201,7 @@ class Rlctl:
             now=self.now,
             width=width,
             machine=Machine(cores=16, memory_mib=65536),
+            browse=self.browsed.append,
         )
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run(arguments, world)

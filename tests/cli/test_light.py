@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.clusters import CLUSTER_SPEC
+
 HEAVY = ("torch", "zmq", "numpy", "kubernetes", "msgspec", "gymnasium", "rlctl_agents")
 NOT_TO_PARSE = (*HEAVY, "jinja2", "rich", "yaml", "supervisor", "psutil")
 NOT_FOR_HELP = (*NOT_TO_PARSE, "pydantic")  # typer reads the options of a command with it
@@ -40,12 +42,19 @@ SPEC = "run: light\nenv: {id: CartPole-v1}\nstop: {rows: 10}\n"
         (["lint", "spec.yaml"], None),
         (["render", "spec.yaml"], 0),
         (["diff", "spec.yaml"], 1),
+        (["history"], 2),
+        (["open", "status"], 2),
+        (["doctor"], None),
+        (["render", "cluster.yaml"], 0),
+        (["up", "cluster.yaml", "--dry-run", "client"], 0),
+        (["render", "--admin", "-n", "team"], 0),
     ],
 )
 def test_no_verb_imports_what_only_the_agents_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int | None
 ) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "cluster.yaml").write_text(CLUSTER_SPEC)
     monkeypatch.chdir(tmp_path)
     done, imported = run(tmp_path, *arguments)
     assert code is None or done.returncode == code, done.stderr[-2000:]

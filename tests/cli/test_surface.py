@@ -1,12 +1,14 @@
 """The whole surface, frozen: later releases add and change nothing; `RLCTL_REWRITE_GOLDEN=1` stores an addition."""
 
 import json
+import signal
 from datetime import UTC, datetime
 from typing import Any
 
 from rlctl import errors
 from rlctl.backends.base import Failure
 from rlctl.cli.app import make_command
+from tests.cli.clusters import Clusters
 from tests.cli.conftest import Rlctl, check_golden
 
 FAILURE = Failure(
@@ -36,6 +38,8 @@ def test_commands_options_and_exit_codes_are_the_frozen_ones(rlctl: Rlctl) -> No
     lines = ["rlctl", *sorted(described(parameter) for parameter in root.params)]
     for name, command in sorted(root.commands.items()):
         lines += ["", f"{name}{' (alias)' if command.hidden else ''}", *map(described, command.params)]
+        for inner, below in sorted(getattr(command, "commands", {}).items()):
+            lines += ["", f"{name} {inner}", *map(described, below.params)]
     lines += ["", "exit codes"]
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.RlctlError)]
     lines += [f"  {kind.exit_code} {kind.reason}" for kind in sorted(kinds, key=lambda kind: kind.exit_code)]
@@ -88,7 +92,15 @@ def test_the_json_of_every_verb_has_the_frozen_shape(rlctl: Rlctl) -> None:
     rlctl.report()
     note("status", "status")
     note("status --all", "status", "--all")
+    note("history", "history")
+    note("doctor", "doctor")
+    note("up --dry-run", "up", rlctl.spec, "--dry-run", "client")
     note("diff", "diff", rlctl.spec, "--set", "algorithm.lr=2e-3", code=1)
+    rlctl("up", rlctl.spec, "-d", "--set", "algorithm.lr=2e-3")
+    note("rollback", "rollback")
+    rlctl.report()
+    rlctl.at(rlctl.time_s + 1, lambda: signal.raise_signal(signal.SIGINT))
+    note("open", "open", "status")
     note("scale", "scale", "actor=3")
     note("restart", "restart", "learner")
     note("wait", "wait", "--for", "steps=1000")
@@ -98,5 +110,8 @@ def test_the_json_of_every_verb_has_the_frozen_shape(rlctl: Rlctl) -> None:
     note("status, failed", "status")
     note("down", "down")
     note("down --volumes", "down", "--volumes", "--yes")
+    clusters = Clusters(rlctl)
+    note("render --admin", "render", "--admin", "-n", "team")
+    note("up --dry-run client, on a cluster", "up", clusters.spec, "--dry-run", "client")
     note("error", "status", code=2)
     check_golden("json_shapes.json", json.dumps(shapes, indent=1) + "\n", folder=rlctl.folder)

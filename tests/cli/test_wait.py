@@ -73,6 +73,7 @@ def test_too_late_is_6_with_a_heartbeat_before(rlctl: Rlctl) -> None:
         f"00:00:{second} waiting for return>=475 (now 212.3), running; slowest: actor/1 (backoff: again in 8 s)"
         for second in (10, 20)
     ]
+    assert "after 25s (now 212.3); slowest: actor/1 (backoff: again in 8 s)" in result.err
 
 
 def test_a_run_that_is_over_cannot_get_further(rlctl: Rlctl) -> None:

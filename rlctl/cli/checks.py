@@ -1,0 +1,62 @@
+"""What `doctor` and the preflight of `up` looked at, as lines and as an end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rlctl.cli.text import plain
+from rlctl.errors import Conflict, Problem, RlctlError, SpecError
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Check
+
+OF_THE_SPEC = frozenset({"environment", "objects", "services", "pod security"})
+"""Checks whose problem another spec mends on any cluster: exit 3; that of the others lies in this one: exit 5."""
+_MARKS = {"ok": "ok", "problem": "PROBLEM", "warning": "warning", "not checked": "-"}
+
+
+def as_lines(checks: Iterable[Check], indent: str = "") -> list[str]:
+    """One line for each, and the next command below."""
+    found = list(checks)
+    width = max((len(check.name) for check in found), default=0)
+    lines = []
+    for check in found:
+        lines.append(f"{indent}{_MARKS[check.verdict]:<8} {check.name:<{width}}  {plain(check.text)}")
+        if check.next and check.verdict != "ok":
+            lines.append(f"{indent}{'':<8} {'':<{width}}  next: {plain(check.next)}")
+    return [line.rstrip() for line in lines]
+
+
+def as_plain(checks: Iterable[Check]) -> list[dict[str, str]]:
+    """For `-o json`."""
+    return [{"name": check.name, "verdict": check.verdict, "text": check.text, "next": check.next} for check in checks]
+
+
+def problems(checks: Iterable[Check]) -> list[Check]:
+    return [check for check in checks if check.verdict == "problem"]
+
+
+def refuse(run: str, checks: Iterable[Check]) -> None:
+    """Stop before anything is sent.
+
+    Raises:
+        SpecError: another spec would mend all that stands in the way.
+        Conflict: the cluster stands in the way.
+    """
+    found = problems(checks)
+    if found:
+        raise _error(run, found)
+
+
+def _error(run: str, found: list[Check]) -> RlctlError:
+    if all(check.name in OF_THE_SPEC for check in found):
+        told = [f"{check.text}; {check.next}" if check.next else check.text for check in found]
+        return SpecError([Problem(check.name, text) for check, text in zip(found, told, strict=True)],
+                         hint="nothing was sent")  # fmt: skip
+    lines = "\n".join(f"  {check.name}: {check.text}" for check in found)
+    return Conflict(
+        f"run {run} would not come up; nothing was sent:\n{lines}",
+        hint=next((check.next for check in found if check.next), "rlctl doctor"),
+        objects=tuple(check.name for check in found),
+    )

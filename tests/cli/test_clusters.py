@@ -1,0 +1,154 @@
+"""Which cluster a verb goes to: the recorded one, unless the command line names another."""
+
+import os
+
+import pytest
+
+from rlctl.cli.clusters import recorded
+from rlctl.cli.options import complete_context, complete_namespace
+from tests.cli.clusters import Clusters
+from tests.cli.conftest import Rlctl
+
+
+@pytest.fixture
+def clusters(rlctl: Rlctl) -> Clusters:
+    return Clusters(rlctl)
+
+
+def test_a_run_is_started_where_the_kubeconfig_points(rlctl: Rlctl, clusters: Clusters) -> None:
+    assert rlctl("up", clusters.spec, "-d").code == 0
+    assert clusters("prod", "team").find("pole") is not None
+    entry = recorded("pole")
+    assert entry is not None
+    assert (entry.context, entry.namespace, entry.server) == ("prod", "team", "https://prod:6443")
+
+
+def test_options_and_environment_name_context_and_namespace(rlctl: Rlctl, clusters: Clusters) -> None:
+    assert rlctl("up", clusters.spec, "-d", "--context", "stage", "-n", "mine").code == 0
+    assert clusters("stage", "mine").find("pole") is not None
+    rlctl.environ |= {"RLCTL_CONTEXT": "stage", "RLCTL_NAMESPACE": "yours"}
+    assert rlctl("up", clusters.spec, "-d", "--set", "run=other").code == 0
+    assert clusters("stage", "yours").find("other") is not None
+
+
+def test_a_verb_goes_to_the_recorded_cluster_whatever_the_current_context_is(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.up()
+    clusters.current = "stage"
+    told = rlctl("status", "pole", "-o", "json")
+    assert told.code == 0
+    assert told.json["run"] == "pole"
+    assert ("stage", "team") not in clusters.made
+    again = rlctl("up", clusters.spec, "-d")
+    assert again.code == 0
+    assert "unchanged" in again.err
+
+
+@pytest.mark.parametrize(("variable", "option"), [("RLCTL_CONTEXT", "--context"), ("RLCTL_NAMESPACE", "-n")])
+def test_an_environment_that_says_another_cluster_is_5_and_the_option_decides(
+    rlctl: Rlctl, clusters: Clusters, variable: str, option: str
+) -> None:
+    clusters.up()
+    rlctl.environ[variable] = "stage"
+    for verb in (["status", "pole"], ["up", clusters.spec, "-d"], ["scale", "actor=3", "--run", "pole"]):
+        result = rlctl(*verb)
+        assert result.code == 5, verb
+        assert f"{variable} is stage" in result.err
+        assert f"{option} {'prod' if option == '--context' else 'team'}" in result.err
+    assert rlctl("status", "pole", option, "prod" if option == "--context" else "team").code == 0
+
+
+def test_a_context_that_has_become_another_cluster_is_5(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.up()
+    clusters.servers["prod"] = "https://elsewhere:6443"
+    result = rlctl("down", "pole")
+    assert result.code == 5
+    assert "https://prod:6443" in result.err
+    assert "https://elsewhere:6443" in result.err
+    assert rlctl("down", "pole", "--context", "prod").code == 0
+
+
+def test_an_option_alone_means_a_cluster_and_keeps_the_rest_of_the_record(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.up()
+    clusters.current = "stage"
+    assert rlctl("status", "pole", "-n", "other").code == 2, "the run is not in that namespace"
+    assert ("prod", "other") in clusters.made
+    assert rlctl("status", "-n", "team", "--context", "prod").code == 0, "no name: the only run there"
+
+
+def test_no_verb_without_a_run_on_a_cluster_makes_the_backend_of_one(rlctl: Rlctl, clusters: Clusters) -> None:
+    rlctl.up()
+    for verb in (["status"], ["status", "--all"], ["scale", "actor=3"], ["history"], ["down"]):
+        assert rlctl(*verb).code == 0, verb
+    assert clusters.made == {}
+
+
+def test_without_a_name_runs_of_this_machine_and_my_runs_on_clusters_count(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.up()
+    assert rlctl("status", "-o", "json").json["target"] == "kubernetes"
+    other = clusters.here
+    theirs = rlctl("up", clusters.spec, "-d", "--set", "run=theirs")
+    assert theirs.code == 0
+    os.remove(rlctl.folder / "state" / "rlctl" / "index" / "theirs.json")  # as if a colleague had started it
+    assert other.find("theirs") is not None
+    assert rlctl("status", "-o", "json").json["run"] == "pole"
+    rows = rlctl("status", "--all", "-t", "kubernetes").out.splitlines()
+    assert sorted(row.split()[0] for row in rows[1:]) == ["pole", "theirs"]
+
+
+def test_a_cluster_that_is_gone_hides_no_run_that_is_elsewhere(rlctl: Rlctl, clusters: Clusters) -> None:
+    rlctl.up(run="here")
+    clusters.record("lost", "1" * 32, "gone", "team")
+    clusters("gone", "team").unreachable = True
+    result = rlctl("status", "-o", "json")
+    assert result.code == 0
+    assert result.json["run"] == "here"
+    assert "left out: " in result.err
+    assert rlctl("status", "lost").code == 4
+
+
+def test_several_runs_in_one_namespace_cost_one_list(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.up()
+    rlctl("up", clusters.spec, "-d", "--set", "run=second")
+    clusters.here.asked = 0
+    assert rlctl("status", "--all").code == 0
+    assert clusters.here.asked == 1
+
+
+def test_a_run_of_one_target_is_not_started_on_another(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.up()
+    result = rlctl("up", rlctl.spec, "-d")
+    assert result.code == 5
+    assert "recorded for target kubernetes" in result.err
+
+
+def test_removing_data_names_context_and_namespace_before_it_asks(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.up()
+    clusters.here.set_process("pole", "learner", 0, state="failed", name="pole-learner-0")
+    result = rlctl("down", "pole", "--volumes", terminal=True, answer="no\n")
+    assert result.code == 9
+    assert "removes run pole on kubernetes, context prod, namespace team for good" in result.err
+    assert "6 processes are stopped" in result.err, "a failed pod is there to be removed, too"
+    assert "kubernetes, context prod, namespace team" in rlctl("status", "pole").out
+
+
+def test_completion_knows_recorded_contexts_and_namespaces(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.record("a", "1" * 32, "prod", "team")
+    clusters.record("b", "2" * 32, "stage", "team")
+    assert complete_context("") == ["prod", "stage"]
+    assert complete_context("s") == ["stage"]
+    assert complete_namespace("") == ["team"]
+
+
+def test_waiting_looks_at_a_cluster_every_two_seconds(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.up()
+    looks: list[float] = []
+    ask = clusters.here.processes
+
+    def processes(run: str) -> object:
+        looks.append(rlctl.time_s)
+        return ask(run)
+
+    clusters.here.processes = processes  # type: ignore[method-assign,assignment]
+    rlctl.at(9, lambda: clusters.here.finish("pole", "enough"))
+    assert rlctl("wait", "pole", "--for", "finished").code == 0
+    assert looks[:4] == [0, 2, 4, 6]

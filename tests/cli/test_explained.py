@@ -1,0 +1,130 @@
+"""What `status` says about processes that do not run: a sentence, what was said, the next command."""
+
+from typing import Any
+
+import pytest
+
+from rlctl.backends.base import Process
+from rlctl.cli.problems import sentence, worst
+from rlctl.errors import BackendUnreachable
+from tests.cli.clusters import Clusters
+from tests.cli.conftest import Rlctl, check_golden
+from tests.cli.test_up_wait import BAD_IMAGE
+
+
+@pytest.fixture
+def clusters(rlctl: Rlctl) -> Clusters:
+    found = Clusters(rlctl)
+    found.up()
+    return found
+
+
+def test_a_failure_is_a_sentence_what_was_said_the_last_lines_and_the_next_command(
+    rlctl: Rlctl, clusters: Clusters
+) -> None:
+    clusters.here.set_process("pole", "learner", 0, **BAD_IMAGE)
+    crash: dict[str, Any] = {
+        "state": "backoff", "restarts": 4, "name": "pole-actor-0-6b5-x2x",
+        "reason": "was killed for memory: its limit is 512Mi", "evidence": "OOMKilled: exit code 137",
+        "next": "give it more: roles.actor.memory", "first_cause_lines": ("allocating", "still allocating"),
+    }  # fmt: skip
+    clusters.here.set_process("pole", "actor", 1, **crash)
+    result = rlctl("status", "pole")
+    assert result.code == 0
+    check_golden("status_explained.txt", result.out, folder=rlctl.folder)
+    check_golden("status_explained_wide.txt", rlctl("status", "pole", "-o", "wide").out, folder=rlctl.folder)
+
+
+def test_json_has_evidence_and_lines_of_processes_and_of_problems(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.here.set_process("pole", "learner", 0, **BAD_IMAGE)
+    told = rlctl("status", "pole", "-o", "json").json
+    (problem,) = [each for each in told["problems"] if "learner" in each["text"]]
+    assert problem["evidence"] == BAD_IMAGE["evidence"]
+    assert problem["next"] == BAD_IMAGE["next"]
+    (process,) = [each for each in told["processes"] if each["role"] == "learner"]
+    assert process["permanent"] is True
+    assert process["name"] == "pole-learner-0"
+    assert told["healthy"] is False
+
+
+def test_what_was_said_of_the_one_before_is_not_said_again(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.here.set_process("pole", "modelpool", 0, **{**BAD_IMAGE, "name": "pole-modelpool-0"})
+    clusters.here.set_process("pole", "learner", 0, **BAD_IMAGE)
+    shown = rlctl("status", "pole").out
+    assert shown.count("problem: ") == 2
+    assert shown.count("   said: ") == 1
+    assert shown.count("   next: ") == 2
+
+
+def test_replicas_that_are_only_counted_count(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.here.replace_processes(
+        "pole",
+        "actor",
+        [
+            Process("actor", 0, "running", count=9800),
+            Process(
+                "actor",
+                9800,
+                "failed",
+                count=200,
+                name="pole-actor-9-x",
+                permanent=True,
+                reason="200 of 10000 actors: no such image",
+                evidence="ErrImagePull",
+                next="rlctl image push",
+            ),
+        ],
+        wanted=10_000,
+    )
+    shown = rlctl("status", "pole").out
+    row = next(line for line in shown.splitlines() if line.startswith("actor "))
+    assert row.split()[1] == "9800/10000"
+    assert "9800 running, 200 failed" in row
+    assert "problem: 200 of 10000 actors: no such image\n   said: ErrImagePull\n   next: rlctl image push" in shown
+    wide = rlctl("status", "pole", "-o", "wide").out
+    assert "actor x9800" in wide
+    assert "actor x200" in wide
+
+
+def test_a_cluster_that_does_not_say_how_its_pods_are_is_told_once_for_each_role(
+    rlctl: Rlctl, clusters: Clusters
+) -> None:
+    clusters.here.freeze("pole", BackendUnreachable("pods may not be listed: forbidden", hint="rlctl render --admin"))
+    result = rlctl("status", "pole")
+    assert result.code == 0
+    row = next(line for line in result.out.splitlines() if line.startswith("actor "))
+    assert row.split()[1:3] == ["?/2", "unknown"]
+    assert "problem: pods may not be listed: forbidden\n   next: rlctl render --admin" in result.out
+    assert len(rlctl("status", "pole", "-o", "json").json["processes"]) == 5
+
+
+def test_an_evicted_pod_is_told_of_and_does_not_make_the_run_unhealthy(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.here.replace_processes(
+        "pole",
+        "actor",
+        [
+            Process("actor", 0, "running", count=2),
+            Process("actor", 2, "exited", name="pole-actor-0-old", reason="was evicted: the node was low on memory"),
+        ],
+        wanted=2,
+    )
+    assert "problem: pole-actor-0-old: was evicted: the node was low on memory" in rlctl("status", "pole").out
+    assert rlctl("status", "pole", "--check").code == 0
+
+
+def test_the_slowest_is_the_one_that_is_worst_off() -> None:
+    processes = [
+        Process("modelpool", 0, "starting"),
+        Process("actor", 1, "backoff", reason="exited 1"),
+        Process("learner", 0, "failed", permanent=True),
+        Process("actor", 3, "exited", name="evicted"),
+    ]
+    found = worst(processes)
+    assert found is not None
+    assert found.role == "learner"
+    assert worst([Process("actor", 0, "running")]) is None
+
+
+def test_a_process_of_this_machine_is_described_as_ever() -> None:
+    assert sentence(Process("actor", 1, "backoff", reason="exited 1")) == "actor/1 is in backoff: exited 1"
+    assert sentence(Process("actor", 1, "exited")) == "actor/1 has exited"
