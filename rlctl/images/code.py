@@ -1,0 +1,156 @@
+"""The user's own code as one layer over a published image: equal content has an equal name, on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rlctl.errors import UsageError
+from rlctl.images.base import OVERLAY_MARK
+from rlctl.images.ignore import Ignore
+
+UID: Final = 10001
+"""Of the user that every role runs as; see the Dockerfiles."""
+FOLDER: Final = "/code"
+BASE_LABEL: Final = "dev.rlctl.base"
+"""Carried by an image with code: the image that it was laid over."""
+MAX_BYTES: Final = 1 << 30
+NEVER: Final = frozenset({".git", "__pycache__", ".venv"})
+IGNORE_FILE: Final = ".dockerignore"
+PATCHES: Final = "templates/*.patch.yaml"
+"""They change documents, which rlctl renders; in the image they would restart every role that they do not concern."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What is laid over a base."""
+
+    archive: bytes  # a tar, the same for the same content
+    requirements: bytes | None
+    files: int
+
+    def tag(self, base: str) -> str:
+        """`code-<hash12>` over all that is in the image.
+
+        Args:
+            base: by digest, where the tag shall mean the same everywhere.
+        """
+        seen = hashlib.sha256()
+        for part in (base.encode(), self.requirements or b"", self.archive):
+            seen.update(len(part).to_bytes(8, "big") + part)
+        return f"code-{seen.hexdigest()[:12]}"
+
+
+def collect(folder: Path, requirements: Path | None = None, *, without: Iterable[Path] = ()) -> Code:
+    """Read a project.
+
+    Args:
+        folder: of `code.path`.
+        requirements: a file that pip reads, or None.
+        without: files that are not code although they lie there: specs, and what is written beside them.
+
+    Raises:
+        UsageError: a file cannot be read, or there is more than a GiB of them.
+    """
+    left_out = {path.resolve() for path in without}
+    archive = io.BytesIO()
+    files = 0
+    try:
+        text = (folder / IGNORE_FILE).read_text(encoding="utf-8") if (folder / IGNORE_FILE).is_file() else ""
+        ignore = Ignore.parse(f"{text}\n")
+        patches = Ignore.parse(PATCHES)
+        with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for name in _walk(folder, ignore):
+                path = folder / name
+                if path.resolve() in left_out or patches.leaves_out(name) or name == IGNORE_FILE:
+                    continue
+                files += _add(tar, name, path)
+                if archive.tell() > MAX_BYTES:
+                    raise UsageError(
+                        f"{folder} holds more than {MAX_BYTES >> 20} MiB of files, {name} the last of them",
+                        hint=f"name what is no code in {folder / IGNORE_FILE}",
+                    )
+        listed = requirements.read_bytes() if requirements is not None else None
+    except OSError as error:
+        where = error.filename or folder
+        raise UsageError(f"{where} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    return Code(archive.getvalue(), listed, files)
+
+
+def _walk(folder: Path, ignore: Ignore) -> Iterator[str]:
+    """Files and links below a folder that belong to it, sorted by name, with `/`."""
+
+    def below(prefix: str) -> Iterator[str]:
+        for entry in sorted(os.scandir(folder / prefix), key=lambda entry: entry.name):
+            name = f"{prefix}{entry.name}"
+            if entry.name in NEVER:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                if ignore.takes_back or not ignore.leaves_out(name):
+                    yield from below(f"{name}/")
+            elif not ignore.leaves_out(name):
+                yield name
+
+    return below("")
+
+
+def _add(tar: tarfile.TarFile, name: str, path: Path) -> int:
+    """Add a file with nothing that depends on when, where and by whom it was made; 0 for what is no code."""
+    status = path.lstat()
+    info = tarfile.TarInfo(name)
+    info.uid = info.gid = UID
+    info.mtime = 0
+    if stat.S_ISLNK(status.st_mode):
+        info.type, info.linkname, info.mode = tarfile.SYMTYPE, os.readlink(path), 0o777
+        tar.addfile(info)
+    elif stat.S_ISREG(status.st_mode):
+        content = path.read_bytes()
+        if content.startswith(OVERLAY_MARK.encode()):
+            return 0  # it names the result: with it every push would be another
+        info.size, info.mode = len(content), 0o755 if status.st_mode & 0o100 else 0o644
+        tar.addfile(info, io.BytesIO(content))
+    else:
+        return 0  # a socket or a pipe says nothing to another machine
+    return 1
+
+
+def stage(code: Code, base: str, folder: Path) -> Path:
+    """Write what a builder needs into an empty folder.
+
+    Args:
+        code: what is laid over.
+        base: the image below it.
+        folder: becomes the context of the build.
+
+    Returns:
+        The Dockerfile.
+    """
+    # a name by content: a builder that compares sizes and times alone would take an older archive for this one
+    archive = f"code-{hashlib.sha256(code.archive).hexdigest()[:12]}.tar"
+    (folder / archive).write_bytes(code.archive)
+    lines = [f"FROM {base}", "USER 0"]
+    if code.requirements is not None:
+        (folder / "requirements.txt").write_bytes(code.requirements)
+        lines += [
+            "COPY requirements.txt /opt/requirements/code.txt",
+            # what the roles were tested with stays as it is: a requirement that wants another version is refused
+            "RUN export SOURCE_DATE_EPOCH=315532800 \\",
+            " && python -m pip list --format=freeze --exclude rlctl > /opt/requirements/installed.txt \\",
+            " && python -m pip install --no-cache-dir -c /opt/requirements/installed.txt -r /opt/requirements/code.txt",
+        ]
+    lines += [
+        f"ADD --chown={UID}:{UID} {archive} {FOLDER}/",
+        f"ENV PYTHONPATH={FOLDER}",
+        f"USER {UID}:{UID}",
+        f'LABEL {BASE_LABEL}="{base}"',
+    ]
+    file = folder / "Dockerfile"
+    file.write_text("\n".join(lines) + "\n")
+    return file

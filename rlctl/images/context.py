@@ -1,0 +1,90 @@
+"""What our own images are built from: the same files whether rlctl was installed or runs from a working copy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import rlctl
+from rlctl.images.base import Name
+
+PACKAGE: Final = Path(rlctl.__file__).parent
+FILES: Final = ("Dockerfile.actor", "Dockerfile.learner", "LICENSE", "README.md", "constraints.txt", "pyproject.toml")
+"""Beside the packages at the root of a working copy; inside an installed package in the folder PACKED."""
+PACKED: Final = Path("images", "packed")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How one of our images is built."""
+
+    file: str
+    target: str
+
+
+RECIPES: Final[dict[Name, Recipe]] = {
+    "core": Recipe("Dockerfile.actor", "core"),
+    "actor": Recipe("Dockerfile.actor", "actor"),
+    "learner": Recipe("Dockerfile.learner", "learner"),
+}
+
+
+def sources(package: Path = PACKAGE) -> Iterator[tuple[str, Path]]:
+    """Name in the context and path on this machine of everything that is copied, folders and files.
+
+    Args:
+        package: the folder of the package rlctl.
+    """
+    packed = package / PACKED
+    installed = packed.is_dir()
+    root = package.parent
+    yield "rlctl", package
+    yield "agents/rlctl_agents", root / "rlctl_agents" if installed else root / "agents" / "rlctl_agents"
+    yield "templates", package / "templates" if installed else root / "templates"
+    for name in FILES:
+        yield name, (packed if installed else root) / name
+
+
+def stage(to: Path, package: Path = PACKAGE) -> None:
+    """Make the context of a build.
+
+    Modes and times depend on nothing but content: builders compare them to see whether a step can be skipped.
+
+    Args:
+        to: made.
+        package: the folder of the package rlctl.
+
+    Raises:
+        OSError: a file cannot be read, or the disk is full.
+    """
+    for name, source in sources(package):
+        if source.is_dir():
+            shutil.copytree(source, to / name, ignore=_not_copied(package))
+        else:
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, to / name)
+    for folder, _, files in os.walk(to):
+        for file in files:
+            path = os.path.join(folder, file)
+            os.chmod(path, 0o644)
+            with open(path, "rb") as opened:
+                seconds = zlib.crc32(opened.read()) >> 2
+            os.utime(path, (seconds, seconds))
+        os.chmod(folder, 0o755)
+        os.utime(folder, (0, 0))
+
+
+def _not_copied(package: Path) -> Callable[[str, list[str]], set[str]]:
+    """Leaves out bytecode, and what lies inside an installed package but has its place beside it."""
+    elsewhere = {package / PACKED, package / "templates"}
+    bytecode = shutil.ignore_patterns("__pycache__", "*.pyc")
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        return bytecode(folder, names) | {name for name in names if Path(folder, name) in elsewhere}
+
+    return left_out

@@ -1,0 +1,77 @@
+"""images.yaml: a spec file with nothing but images. `push` writes it, `rlctl up spec.yaml images.yaml` merges it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlctl.errors import Refused, UsageError
+from rlctl.images.base import NAMES, OVERLAY_MARK
+from rlctl.spec import yaml
+
+_HEAD = f"{OVERLAY_MARK} Use it after the spec: rlctl up spec.yaml %s\n"
+
+
+def read(path: Path) -> dict[str, str] | None:
+    """The images that an overlay names; None when the file is not there or is empty.
+
+    Raises:
+        Refused: the file holds something else.
+        UsageError: it cannot be read.
+    """
+    try:
+        content = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise _foreign(path) from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    tree = yaml.read(content, str(path))
+    if tree.value is None and not tree.problems:
+        return None
+    images = tree.value.get("images") if isinstance(tree.value, dict) else None
+    if tree.problems or not isinstance(images, dict) or set(tree.value) != {"images"} or not set(images) <= set(NAMES):
+        raise _foreign(path)
+    return {name: image for name, image in images.items() if isinstance(image, str)}
+
+
+def write(path: Path, images: Mapping[str, str], *, force: bool) -> dict[str, str]:
+    """Write an overlay; images that it names already and that are not given stay.
+
+    Args:
+        path: replaced as a whole, or not at all.
+        images: name -> reference by digest.
+        force: overwrite whatever is there.
+
+    Returns:
+        All images that it names now.
+
+    Raises:
+        Refused: the file is no overlay, and not `force`.
+        UsageError: it cannot be read or written.
+    """
+    before = {} if force else read(path) or {}
+    after: dict[str, str] = {name: image for name in NAMES if (image := images.get(name) or before.get(name))}
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(_HEAD % path.name + text(after), encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from error
+    return after
+
+
+def text(images: Mapping[str, str]) -> str:
+    """An overlay, in the order of NAMES."""
+    return "images:\n" + "".join(f"  {name}: {json.dumps(images[name])}\n" for name in NAMES if name in images)
+
+
+def _foreign(path: Path) -> Refused:
+    return Refused(
+        f"{path} holds more than images; nothing was written",
+        hint="choose another file, or overwrite it with --force",
+        objects=(str(path),),
+    )

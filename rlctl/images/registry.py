@@ -1,0 +1,191 @@
+"""Asks a registry what it holds; it is written to by builders alone. HTTP, no further package."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rlctl.errors import BackendUnreachable
+from rlctl.images.reference import Reference
+
+TIMEOUT_S: Final = 20.0
+MAX_BYTES: Final = 4 << 20
+"""Of a manifest or a configuration: registries refuse larger ones."""
+_KINDS: Final = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+_HOSTS: Final = {"docker.io": "registry-1.docker.io"}
+_CHALLENGE = re.compile(r'([a-z]+)="([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """As it is pulled."""
+
+    digest: str
+    size: int  # bytes, compressed
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One image in a registry. The list of an image for several kinds of machine has neither layers nor labels."""
+
+    digest: str
+    layers: tuple[Layer, ...] = ()
+    config: str = ""  # digest
+
+    @property
+    def size(self) -> int:
+        """Bytes that a node without any of it pulls."""
+        return sum(layer.size for layer in self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """Reads manifests.
+
+    Args:
+        verify: certificates; False: they are not looked at, and plain HTTP will do.
+        credentials: user and password for a registry, or None.
+    """
+
+    verify: bool = True
+    credentials: Callable[[str], tuple[str, str] | None] = lambda _: None
+
+    def manifest(self, image: Reference) -> Manifest | None:
+        """The manifest that a name stands for; None when there is none.
+
+        Raises:
+            BackendUnreachable: the registry does not answer, or refuses.
+        """
+        body = self._get(image, f"manifests/{image.digest or image.tag or 'latest'}", ", ".join(_KINDS))
+        if body is None:
+            return None
+        content = _json(image, body)
+        return Manifest(
+            digest=f"sha256:{hashlib.sha256(body).hexdigest()}",
+            layers=tuple(Layer(layer["digest"], layer["size"]) for layer in content.get("layers", ())),
+            config=content.get("config", {}).get("digest", ""),
+        )
+
+    def labels(self, image: Reference, manifest: Manifest) -> Mapping[str, str]:
+        """Labels of an image; none for the list of an image for several kinds of machine.
+
+        Raises:
+            BackendUnreachable: the registry does not answer, or refuses.
+        """
+        body = self._get(image, f"blobs/{manifest.config}", "*/*") if manifest.config else None
+        return {} if body is None else _json(image, body).get("config", {}).get("Labels") or {}
+
+    def _get(self, image: Reference, path: str, accept: str) -> bytes | None:
+        schemes = ("https",) if self.verify else ("https", "http")
+        for scheme in schemes:
+            url = f"{scheme}://{_HOSTS.get(image.registry, image.registry)}/v2/{image.repository}/{path}"
+            try:
+                return self._authorised(image, url, accept)
+            except urllib.error.HTTPError as error:
+                error.close()
+                if error.code == 404:
+                    return None
+                raise _refused(image, f"{error.code} {error.reason}", "check who you are logged in as") from error
+            except (OSError, ValueError) as error:  # URLError is an OSError
+                if scheme == schemes[-1]:
+                    reason = getattr(error, "reason", None) or error
+                    hint = "check --registry and the network" + ("; plain HTTP: --no-tls-verify" if self.verify else "")
+                    raise _refused(image, str(reason), hint) from error
+        raise AssertionError("unreachable")
+
+    def _authorised(self, image: Reference, url: str, accept: str) -> bytes:
+        """The body; asked for once more with what the registry's challenge demands."""
+        headers = {"Accept": accept}
+        try:
+            return self._open(url, headers)
+        except urllib.error.HTTPError as error:
+            challenge = error.headers.get("WWW-Authenticate", "")
+            if error.code != 401 or not challenge:
+                raise
+            error.close()
+        known = self.credentials(image.registry)
+        basic = {}
+        if known is not None:
+            basic["Authorization"] = f"Basic {base64.b64encode(':'.join(known).encode()).decode()}"
+        if challenge.lower().startswith("basic"):
+            return self._open(url, headers | basic)
+        fields = dict(_CHALLENGE.findall(challenge))
+        query = urllib.parse.urlencode({key: fields[key] for key in ("service", "scope") if key in fields})
+        answer = _json(image, self._open(f"{fields.get('realm', '')}?{query}", basic))
+        token = answer.get("token") or answer.get("access_token") or ""
+        return self._open(url, headers | {"Authorization": f"Bearer {token}"})
+
+    def _open(self, url: str, headers: Mapping[str, str]) -> bytes:
+        if not url.startswith(("https://", "http://")):
+            raise ValueError(f"not an address of a registry: {url}")
+        request = urllib.request.Request(url)
+        for key, value in headers.items():
+            request.add_unredirected_header(key, value)  # storage that a blob lies in is not told who we are
+        context = ssl.create_default_context()
+        if not self.verify:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:
+            body: bytes = answer.read(MAX_BYTES + 1)
+        if len(body) > MAX_BYTES:
+            raise ValueError(f"longer than {MAX_BYTES >> 20} MiB: {url}")
+        return body
+
+
+def logins(environ: Mapping[str, str]) -> Callable[[str], tuple[str, str] | None]:
+    """Who `buildah login`, `podman login` or `docker login` has made known; what lies in a keychain is not found.
+
+    Args:
+        environ: names the folders.
+    """
+    home = Path(environ.get("HOME", "/"))
+    places = [
+        environ.get("REGISTRY_AUTH_FILE"),
+        f"{environ['XDG_RUNTIME_DIR']}/containers/auth.json" if "XDG_RUNTIME_DIR" in environ else None,
+        str(Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "containers" / "auth.json"),
+        str(Path(environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json"),
+    ]
+
+    def known(registry: str) -> tuple[str, str] | None:
+        for place in filter(None, places):
+            try:
+                auths = json.loads(Path(place).read_bytes())["auths"]
+                for key in (registry, f"https://{registry}", f"https://{registry}/v1/"):
+                    if auths.get(key, {}).get("auth"):
+                        user, _, password = base64.b64decode(auths[key]["auth"]).decode().partition(":")
+                        return user, password
+            except (OSError, ValueError, KeyError, AttributeError, TypeError):
+                continue
+        return None
+
+    return known
+
+
+def _json(image: Reference, body: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(body)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise _refused(image, "its answer is no JSON object", "check --registry")
+    return content
+
+
+def _refused(image: Reference, why: str, hint: str) -> BackendUnreachable:
+    return BackendUnreachable(
+        f"registry {image.registry} does not say what {image} is: {why}", hint=hint, objects=(str(image),)
+    )

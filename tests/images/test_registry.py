@@ -1,0 +1,88 @@
+"""What a registry is asked, over real HTTP on this machine."""
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from rlctl.errors import BackendUnreachable
+from rlctl.images.reference import Reference
+from rlctl.images.registry import Manifest, Registry, logins
+from tests.images.fakes import CONFIG_DIGEST, DIGEST, LABELS, FakeRegistry, encoded
+
+
+def image(registry: FakeRegistry, name: str = "team/rlctl-actor:1.0") -> Reference:
+    return Reference.parse(f"{registry.host}/{name}")
+
+
+INSECURE = Registry(verify=False)
+KNOWN = Registry(verify=False, credentials=lambda _: ("me", "secret"))
+
+
+def test_a_manifest_tells_digest_and_size(registry: FakeRegistry) -> None:
+    manifest = INSECURE.manifest(image(registry))
+    assert manifest is not None
+    assert (manifest.digest, manifest.size, manifest.config) == (DIGEST, 111, CONFIG_DIGEST)
+    assert INSECURE.manifest(image(registry).by_digest(DIGEST)) == manifest
+
+
+def test_labels_come_from_the_configuration(registry: FakeRegistry) -> None:
+    manifest = INSECURE.manifest(image(registry))
+    assert manifest is not None
+    assert INSECURE.labels(image(registry), manifest) == LABELS
+
+
+def test_the_list_of_an_image_for_several_machines_has_no_labels(registry: FakeRegistry) -> None:
+    assert INSECURE.labels(image(registry), Manifest(DIGEST)) == {}
+
+
+def test_what_is_not_there_is_none(registry: FakeRegistry) -> None:
+    assert INSECURE.manifest(image(registry, "team/rlctl-actor:2.0")) is None
+
+
+def test_plain_http_is_spoken_only_when_asked_for(registry: FakeRegistry) -> None:
+    with pytest.raises(BackendUnreachable, match="does not say") as caught:
+        Registry().manifest(image(registry))
+    assert "--no-tls-verify" in caught.value.hint
+    assert not registry.asked
+
+
+def test_a_token_is_fetched_with_the_login_of_the_builder(registry: FakeRegistry) -> None:
+    registry.door = "bearer"
+    assert KNOWN.manifest(image(registry)) is not None
+    paths = [path.partition("?")[0] for path, _ in registry.asked]
+    assert paths == ["/v2/team/rlctl-actor/manifests/1.0", "/token", "/v2/team/rlctl-actor/manifests/1.0"]
+
+
+def test_a_registry_with_passwords_is_told_them_when_it_asks(registry: FakeRegistry) -> None:
+    registry.door = "basic"
+    assert KNOWN.manifest(image(registry)) is not None
+    assert [authorization != "" for _, authorization in registry.asked] == [False, True]
+
+
+def test_a_registry_that_refuses_is_a_fault_with_a_way_out(registry: FakeRegistry) -> None:
+    registry.door = "bearer"
+    with pytest.raises(BackendUnreachable, match="403") as caught:
+        INSECURE.manifest(image(registry))
+    assert caught.value.exit_code == 4
+    assert "logged in" in caught.value.hint
+
+
+def test_a_page_in_place_of_a_registry_is_said_so(registry: FakeRegistry) -> None:
+    with pytest.raises(BackendUnreachable, match="no JSON object"):
+        INSECURE.manifest(image(registry, "team/page"))
+
+
+def test_logins_of_all_builders_are_found(tmp_path: Path) -> None:
+    entry = {"auth": base64.b64encode(b"me:sec:ret").decode()}
+    for folder, file, registry in (
+        (".docker", "config.json", "https://index.example.org/v1/"),
+        (".config/containers", "auth.json", "127.0.0.1:5000"),
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / file).write_bytes(encoded({"auths": {registry: entry, "empty.example.org": {}}}))
+    (tmp_path / "broken.json").write_text("{")
+    known = logins({"HOME": str(tmp_path), "REGISTRY_AUTH_FILE": str(tmp_path / "broken.json")})
+    assert known("127.0.0.1:5000") == known("index.example.org") == ("me", "sec:ret")
+    assert known("empty.example.org") is None
+    assert known("other.example.org") is None
