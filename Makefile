@@ -1,12 +1,13 @@
-# `make up` trains CartPole from nothing; `make test` runs everything that needs no cluster.
+# `make up` trains CartPole from nothing; `make test` runs everything that needs no cluster, `make test-cluster` the rest.
 PYTHON ?= python3
 VENV ?= .venv
 SPEC ?= specs/cartpole-impala.yaml
+TIERS ?= cluster
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: up test test-fast check format lint types clean
+.PHONY: up test test-fast test-cluster check format lint types checkov clean
 
 up: $(VENV)/.local
 	$(BIN)/rlctl up $(SPEC)
@@ -16,6 +17,10 @@ test: $(VENV)/.dev
 
 test-fast: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not cluster and not processes and not learning"
+
+# on the cluster of $RLCTL_TEST_CONTEXT, made for tests (tests/cluster/contract.py); as in TIERS="api or smoke"
+test-cluster: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "$(TIERS)"
 
 check: lint types test-fast
 
@@ -30,8 +35,19 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+# a scanner with a hundred packages of its own, so it gets an environment of its own
+checkov: $(VENV)/.dev $(VENV)-checkov/.ready
+	rm -rf build/checkov
+	$(BIN)/python -m tests.render.write build/checkov
+	$(VENV)-checkov/bin/checkov --config-file tests/render/checkov/config.yaml --directory build/checkov
+
+$(VENV)-checkov/.ready: tests/render/checkov/constraints.txt
+	$(PYTHON) -m venv $(VENV)-checkov
+	$(VENV)-checkov/bin/python -m pip install --quiet --disable-pip-version-check -c $< checkov
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-checkov build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rlctl needs Python 3.11 or newer; choose one with: make PYTHON=python3.12"; exit 1; }

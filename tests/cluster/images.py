@@ -1,0 +1,104 @@
+"""The role images of this checkout, built and pushed once a session by `rlctl image push`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tests.cluster.contract import Contract
+from tests.cluster.telling import TALLY
+
+ROOT: Final = Path(__file__).parents[2]
+OFFLINE_BASE: Final = "localhost/python:3.11-slim"
+"""Where no public registry is reached, somebody has put the base of our Dockerfiles under this name."""
+TORCH_INDEX: Final = os.environ.get("RLCTL_TEST_TORCH_INDEX", "")
+"""Torch's own index of CPU builds, where the usual index has none: no node of a test cluster has a GPU."""
+
+
+def role_images(contract: Contract, folder: Path) -> dict[str, str]:
+    """Build and push all three; layers that have not changed are neither built nor sent again.
+
+    Returns:
+        Image name -> reference by digest.
+    """
+    started = time.monotonic()
+    bound = (part for volume in as_volumes(pip_settings(), folder) for part in ("--volume", volume))
+    based = (part for name in _based() for part in ("--base", f"{name}={OFFLINE_BASE}"))
+    answer = _push(contract, "--build-arg", f"TORCH_INDEX={TORCH_INDEX}", *bound, *based)
+    for image in answer["images"]:
+        layers = image.get("layers") or []
+        size = f"{(image.get('bytes') or 0) / 1e6:.1f} MB in {len(layers)} layers"
+        TALLY.figures.append(f"image {image['name']}: {size if layers else 'was there'}")
+    TALLY.figures.append(f"images built and pushed in {time.monotonic() - started:.0f} s")
+    return dict(answer["overlay"]["images"])
+
+
+def with_code(contract: Contract, folder: Path, images: Mapping[str, str]) -> str:
+    """The image of the actor with a user's code over it, as a change of that code makes it.
+
+    Returns:
+        The reference by digest.
+    """
+    (folder / "mine.py").write_text(f"made = {time.time_ns()}\n")
+    spec = {"run": "mine", "env": {"id": "CartPole-v1"}, "code": {"path": "."}, "images": dict(images)}
+    (folder / "spec.yaml").write_text(json.dumps(spec))
+    answer = _push(contract, str(folder / "spec.yaml"), "--only", "actor")
+    return str(answer["overlay"]["images"]["actor"])
+
+
+def _push(contract: Contract, *more: str) -> Any:
+    command = [
+        sys.executable, "-m", "rlctl", "image", "push", *more, "--registry", contract.registry, "--no-tls-verify",
+        "--network", "host", "-o", "json",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "BUILDAH_ISOLATION": "chroot"}, stdin=subprocess.DEVNULL, text=True,
+        capture_output=True, timeout=1800,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr[-6000:]}\n{done.stdout[-2000:]}"
+    return json.loads(done.stdout)
+
+
+def _based() -> tuple[str, ...]:
+    """Images whose base has to be named, because the usual one is out of reach."""
+    if shutil.which("buildah") is None:
+        return ()
+    there = subprocess.run(["buildah", "inspect", OFFLINE_BASE], capture_output=True, stdin=subprocess.DEVNULL)
+    return ("core", "actor", "learner") if there.returncode == 0 else ()
+
+
+def pip_settings() -> dict[str, str]:
+    """How pip finds packages on this machine, where somebody has told it: pip in a build has to be told as well."""
+    wanted = ("cert", "index-url", "extra-index-url", "find-links", "trusted-host", "default-timeout")
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    ).stdout
+    found: dict[str, str] = {}
+    for line in listed.splitlines():
+        key, _, value = line.partition("=")
+        name = key.rpartition(".")[2]
+        if name in wanted:  # what the environment says stands first, and counts
+            found.setdefault(name, value.strip("'\""))
+    return found
+
+
+def as_volumes(settings: Mapping[str, str], folder: Path) -> Iterator[str]:
+    """Bind mounts for a build: a pip.conf, and the folders and files that it names."""
+    if not settings:
+        return
+    values = {key: value.replace("\\n", " ") for key, value in settings.items()}  # as pip lists several
+    file = folder / "pip.conf"
+    file.write_text("[global]\n" + "".join(f"{key} = {value}\n" for key, value in values.items()))
+    yield f"{file}:/etc/pip.conf:ro"
+    named = [word for value in values.values() for word in value.split()]
+    # an index leads to files beside it
+    paths = [Path(word.removeprefix("file://")).parent if "://" in word else Path(word) for word in named]
+    for path in dict.fromkeys(path for path in paths if path.is_absolute() and path.exists()):
+        yield f"{path}:{path}:ro"

@@ -1,0 +1,79 @@
+"""What is printed when a test fails, and at the end of a session: events, logs, and what was not run."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.cluster.contract import NEEDS, TIERS, Contract
+from tests.cluster.people import CAPTURES, Person
+from tests.cluster.witness import Witness, is_ready
+
+
+def dump(witness: Witness, namespace: str) -> Iterator[str]:
+    """Events of a namespace, its pods, and the last lines of those that are not well."""
+    yield f"--- events of {namespace}"
+    events = witness.list("Event", namespace)
+    for event in sorted(events, key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "")[-40:]:
+        about = event["involvedObject"]
+        message = str(event.get("message", "")).replace("\n", " ")[:300]
+        yield f"{event.get('type', ''):8} {about.get('kind')}/{about.get('name')}: {event.get('reason')}: {message}"
+    pods = witness.list("Pod", namespace)
+    yield f"--- pods of {namespace}"
+    for pod in pods:
+        status = pod.get("status") or {}
+        states = [
+            f"{each['name']} {next(iter(each.get('state') or {'?': None}))} restarts={each.get('restartCount')}"
+            for each in status.get("containerStatuses") or ()
+        ]
+        yield f"{pod['metadata']['name']} {status.get('phase')} on {pod['spec'].get('nodeName')}: {', '.join(states)}"
+    for pod in sorted(pods, key=is_ready)[:8]:
+        name = pod["metadata"]["name"]
+        yield f"--- log of {name}"
+        yield witness.log(name, namespace)
+        if any(each.get("restartCount") for each in (pod.get("status") or {}).get("containerStatuses") or ()):
+            yield f"--- log of {name}, the life before"
+            yield witness.log(name, namespace, previous=True)
+
+
+def capture(test: str, people: list[Person]) -> None:
+    """Keep every command of a test with its answer, where a folder for that is named."""
+    if CAPTURES:
+        folder = Path(CAPTURES)
+        folder.mkdir(parents=True, exist_ok=True)
+        said = "\n".join(f"# {person.name}\n{done}" for person in people for done in person.transcript)
+        (folder / f"{test}.txt").write_text(said)
+
+
+@dataclass
+class Tally:
+    """What ran, and what could not."""
+
+    contract: Contract | None = None
+    version: str = ""
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    ended: Counter[tuple[str, str]] = field(default_factory=Counter)
+    missing: list[tuple[str, str]] = field(default_factory=list)  # need, test
+    figures: list[str] = field(default_factory=list)
+
+    def lines(self) -> Iterator[str]:
+        if self.contract is None:
+            return
+        data = self.contract.marker
+        has = ", ".join(f"{key} {value}" for key, value in sorted(data.items()))
+        yield f"cluster {self.contract.context}, Kubernetes {self.version}: {has}"
+        yield f"{'tier':<8}{'passed':>8}{'failed':>8}{'not run':>9}{'seconds':>9}"
+        for tier in TIERS:
+            counts = [self.ended[tier, how] for how in ("passed", "failed", "missing")]
+            yield f"{tier:<8}{counts[0]:>8}{counts[1]:>8}{counts[2]:>9}{self.seconds[tier]:>9.0f}"
+        for need in NEEDS:
+            if tests := [test for missed, test in self.missing if missed == need]:
+                yield f"NOT RUN, this cluster lacks {NEEDS[need]}:"
+                yield from (f"  {test}" for test in tests)
+        yield from self.figures
+
+
+TALLY = Tally()
+"""Of this session."""

@@ -1,0 +1,105 @@
+"""`rlctl` is killed after each of its writes in turn; the same command then goes on, and nothing is left over.
+
+The write has reached the server and its answer never arrives, which is the worst moment.
+"""
+
+import os
+import signal
+
+import pytest
+
+from rlctl.spec.names import selector
+from tests.cluster.gateway import Gateway
+from tests.cluster.people import Person
+from tests.cluster.specs import parked
+from tests.cluster.telling import TALLY
+from tests.cluster.witness import KINDS, Witness
+
+pytestmark = [pytest.mark.api, pytest.mark.timeout(1800)]
+MOST_WRITES = 200
+
+
+def killed_at(number: int, gateway: Gateway, who: Person, *arguments: str) -> bool:
+    """Run a command, and kill it once the server has done its `number`-th write; False when it ends before."""
+    pid = 0
+    gateway.lose_at_write(number, lambda: os.kill(pid, signal.SIGKILL))
+    with who.started(*arguments) as command:
+        pid = command.pid
+        done = command.done()
+    gateway.leave_alone()
+    assert done.code in (0, -signal.SIGKILL), done
+    return done.code != 0
+
+
+def test_up_converges_after_a_kill_at_every_write(counted: Person, gateway: Gateway, witness: Witness) -> None:
+    spec = parked(counted)
+    counted("up", spec, "-d")
+    whole = _objects(witness, counted, "parked")
+
+    for number in range(1, MOST_WRITES):
+        run = f"k{number}"
+        changed = ("up", spec, "-d", "--set", f"run={run}")
+        was_killed = killed_at(number, gateway, counted, *changed)
+        counted(*changed)
+        gateway.forget()
+        counted("diff", spec, "--set", f"run={run}")
+        counted(*changed)
+        assert not gateway.writes, f"after a kill at write {number} the third up writes {gateway.writes}"
+        assert _objects(witness, counted, run) == whole, f"after a kill at write {number}"
+        if not was_killed:
+            break
+    TALLY.figures.append(f"kill at every write of `up`: {number - 1} points, all converged")
+    assert number > 40
+
+
+def test_a_change_converges_after_a_kill_at_every_write(counted: Person, gateway: Gateway, witness: Witness) -> None:
+    """Another image, fewer shards, other live fields: changes, removals, and what the manager is told."""
+    spec = parked(counted)
+    before = ("up", spec, "-d", "--set", "roles.actor.max_replicas=3000")
+    after = ("up", spec, "-d", "--set", "algorithm.lr=0.0005", "--set", "roles.actor.replicas=3")
+    for number in range(1, MOST_WRITES):
+        name = ("--set", f"run=c{number}")
+        counted(*before, *name)
+        was_killed = killed_at(number, gateway, counted, *after, *name)
+        counted(*after, *name)
+        gateway.forget()
+        counted("diff", *after[1:2], *after[3:], *name)
+        counted(*after, *name)
+        assert not gateway.writes, f"after a kill at write {number} the third up writes {gateway.writes}"
+        if not was_killed:
+            break
+    TALLY.figures.append(f"kill at every write of a changed `up`: {number - 1} points, all converged")
+    assert number > 4
+
+
+def test_down_converges_after_a_kill_at_every_write(counted: Person, gateway: Gateway, witness: Witness) -> None:
+    spec = parked(counted)
+    for number in range(1, MOST_WRITES):
+        run = f"d{number}"
+        counted("up", spec, "-d", "--set", f"run={run}")
+        gone = ("down", run, "--volumes", "--yes")
+        was_killed = killed_at(number, gateway, counted, *gone)
+        counted(*gone)
+        witness.until(
+            "PersistentVolumeClaim", counted.namespace, lambda claims: not claims, what=f"the volume of {run} to go",
+            timeout_s=30, labels=selector(run),
+        )  # fmt: skip
+        left = _objects(witness, counted, run)
+        assert not left, f"after a kill at write {number}"
+        if not was_killed:
+            break
+    TALLY.figures.append(f"kill at every write of `down --volumes`: {number - 1} points, all converged")
+    assert number > 30
+
+
+def _objects(witness: Witness, who: Person, run: str) -> set[str]:
+    """Everything of a run, under names that do not say which."""
+    labels = selector(run)
+    found = [(kind, thing["metadata"]["name"]) for kind in KINDS for thing in witness.list(kind, who.namespace, labels)]
+    return {f"{kind}/{_hash_free(name.replace(run, 'run', 1))}" for kind, name in found}
+
+
+def _hash_free(name: str) -> str:
+    """A run file is named by the hash of what is in it, and that says the run."""
+    stem, _, last = name.rpartition("-")
+    return stem if len(last) == 12 and stem else name

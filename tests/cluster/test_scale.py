@@ -1,0 +1,61 @@
+"""Ten thousand actors, on nodes that only look alive: `benchmarks/cluster.py` measures, these are its bounds."""
+
+import pytest
+
+from benchmarks.cluster import Bench, Figures
+from tests.cluster.people import Person
+from tests.cluster.specs import NO_IMAGE, spec
+from tests.cluster.telling import TALLY
+from tests.cluster.witness import Witness
+
+pytestmark = [pytest.mark.scale, pytest.mark.fake_nodes, pytest.mark.rwx, pytest.mark.timeout(2400)]
+
+
+@pytest.fixture(scope="module")
+def figures(witness: Witness, tmp_path_factory: pytest.TempPathFactory) -> Figures:
+    found = Bench(witness, tmp_path_factory.mktemp("bench"), 10_000, TALLY.figures.append).run()
+    TALLY.figures.extend(found.table())
+    return found
+
+
+def test_ten_thousand_actors_are_up_scaled_and_gone_about_as_fast_as_by_plain_kubectl(figures: Figures) -> None:
+    assert {verb: round(figures.ratio(verb), 2) for verb in ("up", "scale", "down") if figures.ratio(verb) > 1.25} == {}
+
+
+def test_status_of_ten_thousand_pods_takes_three_seconds_and_25_requests(figures: Figures) -> None:
+    for what in ("status", "status with trouble"):
+        assert figures.total[what] <= 25
+        assert figures.seconds[what] <= 3.0
+    assert (
+        "CrashLoopBackOff" in figures.said["status with trouble"]
+        or "does not stay up" in figures.said["status with trouble"]
+    )
+
+
+def test_a_second_up_of_ten_thousand_actors_writes_nothing(figures: Figures) -> None:
+    assert figures.writes["up again"] == 0
+    assert figures.writes["diff"] == 0
+
+
+def test_the_number_of_requests_does_not_grow_with_the_actors(figures: Figures) -> None:
+    assert figures.total["up"] < 500
+    assert figures.total["down"] < 400
+
+
+def test_the_first_ten_actors_that_cannot_run_keep_the_others_from_being_asked_for(
+    ana: Person, witness: Witness
+) -> None:
+    images = dict.fromkeys(("core", "actor", "learner"), NO_IMAGE)
+    content = spec("canary", actors=5000, images=images)
+    content["roles"]["actor"] |= {"cpu": 0.05, "memory": "128Mi"}
+    waiting = {"metadata": {"annotations": {"test-cluster/waiting": "ErrImagePull"}}}
+    ana.writes("templates/actor.patch.yaml", {"spec": {"template": waiting}})
+    failed = ana("up", ana.writes("canary.yaml", content), "-d", code=7)
+    assert failed.seconds < 60
+    assert "no more were asked for" in failed.stderr
+    asked = [
+        thing["spec"]["replicas"]
+        for thing in witness.list("Deployment", ana.namespace)
+        if "actor" in thing["metadata"]["name"]
+    ]
+    assert sum(asked) == 10

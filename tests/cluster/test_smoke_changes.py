@@ -1,0 +1,104 @@
+"""What a change does to a run that trains: the uids of its pods tell."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.contract import Contract
+from tests.cluster.images import with_code
+from tests.cluster.people import Person
+from tests.cluster.training import start
+from tests.cluster.witness import Object, Witness
+
+pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
+
+ALL = ("manager", "modelpool", "learner", "actor", "evaluator")
+
+
+def test_more_actors_restart_nothing(ana: Person, witness: Witness, images: dict[str, str]) -> None:
+    run = start(ana, witness, images)
+    before = run.uids(*ALL)
+    ana("scale", "actor=3", "--run", "train")
+    run.until("actor", 3)
+    after = run.uids(*ALL)
+    assert before.items() <= after.items()
+    assert len(after) == len(before) + 2
+
+    run.up()  # keeps what was scaled
+    assert run.uids(*ALL) == after
+    run.up("--set", "roles.actor.replicas=2")
+    run.until("actor", 2)
+    assert run.uids("manager", "modelpool", "learner", "evaluator").items() <= before.items()
+    run.goes_on()
+    assert run.status()["policies"]["main"]["ledger"]["balanced"]
+
+
+def test_a_new_learning_rate_restarts_the_learner_alone_and_a_stop_condition_nobody(
+    ana: Person, witness: Witness, images: dict[str, str]
+) -> None:
+    run = start(ana, witness, images)
+    before = run.uids(*ALL)
+    told = run.up("--set", "stop.rows=100000000")
+    assert "reloaded" in told.said
+    assert run.uids(*ALL) == before
+    assert run.status()["stop"]["conditions"]["rows"]
+
+    rows, learner = run.rows(), run.uids("learner")
+    run.up("--set", "stop.rows=100000000", "--set", "algorithm.lr=0.0005")
+    run.until("learner", 1, other_than=learner)
+    after = run.uids(*ALL)
+    assert {name for name in after if after[name] != before.get(name)} == {"train-learner-0"}
+    run.goes_on()
+    assert run.status()["resumed"]["rows"] > 0
+    assert run.rows() > rows
+
+
+def test_a_new_env_is_refused_with_exit_5_while_the_run_goes_on(
+    ana: Person, witness: Witness, images: dict[str, str]
+) -> None:
+    run = start(ana, witness, images)
+    before = run.uids(*ALL)
+    refused = run.up("--set", "env.id=Acrobot-v1", code=5)
+    assert "env.id" in refused.stderr
+    run.goes_on()
+    assert run.uids(*ALL) == before
+
+
+def test_changed_code_of_the_actors_rolls_out_while_training_goes_on_and_rolls_back(
+    ana: Person, witness: Witness, images: dict[str, str], contract: Contract, tmp_path: Path
+) -> None:
+    other = with_code(contract, tmp_path, images)
+    assert other != images["actor"]
+    run = start(ana, witness, images, actors=2)
+    core, actors = run.uids("manager", "modelpool", "learner"), run.uids("actor")
+
+    run.up("--set", f"images.actor={other}")
+    run.until("actor", 2, other_than=actors, timeout_s=180)
+    run.goes_on()
+    assert run.uids("manager", "modelpool", "learner") == core
+    assert _images(run.pods("actor")) == {other}
+
+    newer = run.uids("actor")
+    ana("rollback", "--run", "train")
+    run.until("actor", 2, other_than=newer, timeout_s=180)
+    run.goes_on()
+    assert run.uids("manager", "modelpool", "learner") == core
+    assert _images(run.pods("actor")) == {images["actor"]}
+    assert run.status()["policies"]["main"]["ledger"]["balanced"]
+
+
+def test_down_and_up_go_on_from_the_newest_generation(ana: Person, witness: Witness, images: dict[str, str]) -> None:
+    run = start(ana, witness, images, rows=20000)
+    ana("wait", "train", "--for", "updates=60", "--timeout", "2m", timeout_s=150)
+    generation = int((run.status()["checkpoint"] or {"number": 0})["number"])
+    ana("down", "train")
+    assert not run.pods()
+    assert run.status()["phase"] == "stopped"
+    run.up("--wait", "--timeout", "4m")
+    run.goes_on()
+    assert run.status()["resumed"]["rows"] > 0
+    assert run.status()["checkpoint"]["number"] >= generation
+
+
+def _images(pods: dict[str, Object]) -> set[str]:
+    return {container["image"] for pod in pods.values() for container in pod["spec"]["containers"]}

@@ -1,0 +1,128 @@
+"""Who reaches what: nobody without keys, and over the network nobody but those of the role matrix."""
+
+import json
+
+import pytest
+
+from rlctl.spec.names import PORTS, labels
+from tests.cluster.people import Person
+from tests.cluster.probing import Prober
+from tests.cluster.training import Training, start
+from tests.cluster.witness import Witness
+
+pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
+
+TCP = ("rpc", "notice", "experience", "probe", "control", "tensorboard")
+KNOCK = """
+import json, sys, time
+import zmq
+
+def session(address, with_keys):
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    if with_keys:
+        public, secret = zmq.curve_keypair()
+        socket.curve_publickey, socket.curve_secretkey = public, secret
+        socket.curve_serverkey = zmq.curve_keypair()[0]
+    monitor = socket.get_monitor_socket()
+    socket.connect(address)
+    socket.send(b"hello")
+    seen, until = [], time.monotonic() + 5
+    while time.monotonic() < until:
+        if monitor.poll(200):
+            event = zmq.utils.monitor.recv_monitor_message(monitor)
+            seen.append(event["event"].name)
+    answered = bool(socket.poll(0))
+    socket.disable_monitor()
+    return {"connected": "CONNECTED" in seen, "session": "HANDSHAKE_SUCCEEDED" in seen, "answered": answered}
+
+import zmq.utils.monitor
+from concurrent.futures import ThreadPoolExecutor
+asked = [(address, with_keys) for address in json.loads(sys.argv[1]) for with_keys in (False, True)]
+with ThreadPoolExecutor(len(asked)) as pool:
+    found = pool.map(lambda one: session(*one), asked)
+    print(json.dumps({f"{address} {with_keys}": each for (address, with_keys), each in zip(asked, found)}))
+"""
+
+
+@pytest.fixture
+def prober(ana: Person, witness: Witness, images: dict[str, str]) -> Prober:
+    return Prober(witness, ana.namespace, images["core"])
+
+
+@pytest.fixture
+def enforced(prober: Prober, witness: Witness) -> None:
+    """Proof that a NetworkPolicy means something here: a connection that works is cut by one."""
+    server = prober.listens("server")
+    assert prober.connects("before", [(server, 8080)]) == {f"{server}:8080": True}
+    policy = {"podSelector": {"matchLabels": {"listens": "server"}}, "policyTypes": ["Ingress"]}
+    deny = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "deny"}, "spec": policy}
+    witness.apply(deny, namespace=prober.namespace)
+    assert prober.connects("after", [(server, 8080)]) == {f"{server}:8080": False}, "policies are not enforced here"
+    witness.delete("Pod", "server", prober.namespace, grace_s=0)
+
+
+@pytest.mark.policy
+@pytest.mark.usefixtures("enforced")
+def test_a_stranger_in_the_namespace_reaches_no_port_of_a_run(
+    ana: Person, witness: Witness, images: dict[str, str], prober: Prober
+) -> None:
+    run = start(ana, witness, images)
+    everywhere = [(pod["status"]["podIP"], PORTS[port]) for pod in run.pods().values() for port in TCP]
+    reached = prober.connects("stranger", everywhere)
+    assert [where for where, yes in reached.items() if yes] == []
+
+
+@pytest.mark.policy
+@pytest.mark.usefixtures("enforced")
+def test_an_actor_reaches_what_it_needs_and_nothing_else(
+    ana: Person, witness: Witness, images: dict[str, str], prober: Prober
+) -> None:
+    run = start(ana, witness, images)
+    allowed = {("manager", "rpc"), ("modelpool", "rpc"), ("modelpool", "notice"), ("learner", "experience")}
+    roles = ("manager", "modelpool", "learner", "actor", "evaluator", "tensorboard")
+    asked = {(role, port): (_address(run, role), PORTS[port]) for role in roles for port in TCP}
+    api = ("kubernetes.default.svc", 443)
+    found = prober.connects("train-actor-fake", [*asked.values(), api], labels=labels("train", "actor"))
+    reached = {key for key, (host, port) in asked.items() if found[f"{host}:{port}"]}
+    assert reached == allowed
+    assert not found["kubernetes.default.svc:443"]
+
+
+def test_a_pod_without_the_keys_of_the_run_gets_no_session(
+    ana: Person, witness: Witness, images: dict[str, str], prober: Prober
+) -> None:
+    """It has the labels of an actor, so the network lets it through: the sockets themselves do not."""
+    run = start(ana, witness, images)
+    doors = [("manager", "rpc"), ("modelpool", "rpc"), ("modelpool", "notice"), ("learner", "experience")]
+    addresses = [f"tcp://{_address(run, role)}:{PORTS[port]}" for role, port in doors]
+    found = prober.run("train-actor-fake", KNOCK, json.dumps(addresses), labels=labels("train", "actor"))
+    assert len(found) == 2 * len(doors)
+    assert all(each["connected"] for each in found.values()), found
+    assert not [where for where, each in found.items() if each["session"] or each["answered"]], found
+    run.goes_on()
+
+
+def test_what_listens_in_a_pod_is_known(ana: Person, witness: Witness, images: dict[str, str]) -> None:
+    """Of every pod: the sockets of its roles, all with keys, and the read-only probe; the control API on loopback.
+
+    Port-forwards come in on loopback, and are as read-only there.
+    """
+    run = start(ana, witness, images)
+    listening = {name: witness.listening(name, ana.namespace) for name in run.pods()}
+    probe = {("pod", PORTS["probe"]), ("loopback", PORTS["probe"])}
+    expected = {
+        "manager": {("pod", PORTS["rpc"]), ("loopback", PORTS["control"])} | probe,
+        "modelpool": {("pod", PORTS["rpc"]), ("pod", PORTS["notice"])} | probe,
+        "learner": {("pod", PORTS["experience"])} | probe,
+        "actor": probe,
+        "evaluator": probe,
+        "tensorboard": {("anywhere", PORTS["tensorboard"])},
+    }
+    for name, found in listening.items():
+        assert found == expected[name.split("-")[1]], name
+
+
+def _address(run: Training, role: str) -> str:
+    return str(next(iter(run.pods(role).values()))["status"]["podIP"])

@@ -1,0 +1,77 @@
+"""A whole run on real pods: from `up` to a solved environment, and what is left to look at."""
+
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from rlctl.spec.names import selector
+from tests.cluster.people import Person
+from tests.cluster.specs import SMALL
+from tests.cluster.training import start
+from tests.cluster.witness import Witness
+
+pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
+
+SPEC = Path(__file__).parents[2] / "specs/cartpole-impala.yaml"
+
+
+def test_the_spec_of_the_laptop_trains_to_its_target_on_the_cluster(
+    ana: Person, witness: Witness, images: dict[str, str]
+) -> None:
+    cluster = {"target": "kubernetes", "images": images, "storage": {"size": "1Gi"}, "roles": SMALL}
+    overlay = ana.writes("cluster.yaml", cluster)
+    done = ana("up", str(SPEC), overlay, timeout_s=500)
+    assert "475" in done.stdout
+
+    status = ana.status("cartpole")
+    assert status["phase"] == "finished"
+    assert status["evaluation"]["episodes"] == 100
+    assert status["evaluation"]["mean"] >= 475  # Gymnasium's own threshold for CartPole-v1
+    assert status["policies"]["main"]["ledger"]["balanced"]
+    assert not status["problems"]
+
+    def released(pods: dict[str, object]) -> bool:
+        return {name.rpartition("-")[0] for name in pods if "tensorboard" not in name} == {"cartpole-manager"}
+
+    witness.until(
+        "Pod", ana.namespace, released, what="the pods of a finished run to be released", timeout_s=90,
+        labels=selector("cartpole"),
+    )  # fmt: skip
+    assert ana("logs", "learner", "--run", "cartpole", "--tail", "5").stdout, "logs of pods that are gone"
+    assert "finished" in ana("up", str(SPEC), overlay).said
+
+    ana("down", "cartpole")
+    stored = ana.status("cartpole")
+    assert stored["phase"] == "finished"
+    assert stored["evaluation"]["mean"] >= 475
+
+
+def test_pages_are_forwarded_for_as_long_as_open_runs(ana: Person, witness: Witness, images: dict[str, str]) -> None:
+    start(ana, witness, images)
+    for page, words in (("status", b"train"), ("tensorboard", b"TensorBoard")):
+        with ana.started("open", page, "train", "--no-browser") as command:
+            url = command.line()
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                assert answer.status == 200
+                assert words in answer.read()
+
+
+def test_logs_of_every_role_are_merged_and_a_previous_life_is_kept(
+    ana: Person, witness: Witness, images: dict[str, str]
+) -> None:
+    run = start(ana, witness, images, actors=2)
+    merged = ana("logs", "--run", "train", "-o", "json").stdout
+    assert {"manager/0", "learner/0", "modelpool/0", "actor/0", "actor/1"} <= _processes(merged)
+    ana("logs", "actor", "--run", "train", "--grep", "no such words", code=1)
+
+    before = run.uids("learner")
+    ana("restart", "learner", "--run", "train")
+    run.until("learner", 1, other_than=before)
+    run.goes_on()
+    assert ana("logs", "learner", "--run", "train", "--previous").stdout
+
+
+def _processes(lines: str) -> set[str]:
+    return {json.loads(line)["process"] for line in lines.splitlines() if line.strip()}
