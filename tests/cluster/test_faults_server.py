@@ -60,6 +60,9 @@ def test_training_does_not_notice_that_the_api_server_is_away(
     run = start(ana, witness, images)
     before, rows = run.uids("manager", "modelpool", "learner", "actor", "evaluator"), run.rows()
     contract.disturb("restart", "kube-apiserver")
+    for _ in range(20):  # a server that has just started knows nobody's rights for a second or two
+        if ana("status", "train", code=None).code == 0:
+            break
     ana("wait", "train", "--for", f"rows={rows + 5000}", "--timeout", "3m", timeout_s=240)
     assert run.uids("manager", "modelpool", "learner", "actor", "evaluator") == before
     assert all(_restarts(pod) == 0 for pod in run.pods().values())
