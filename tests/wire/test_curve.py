@@ -18,7 +18,7 @@ from rlctl_agents.wire.rpc import RpcClient, RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.keyring import Keyring
 from tests.wire.pair import Clock, carry, make_receiver, make_sender, offer, quiesce, until
-from tests.wire.test_notice import listen
+from tests.wire.test_notice import last, listen
 from tests.wire.test_rpc import Add, Sum, add
 
 ANY = "tcp://127.0.0.1:*"
@@ -290,7 +290,8 @@ def test_notices_reach_actors(open_wire: Open) -> None:
     listen(publisher, subscriber, ModelRef("main", 1, 2))
     for version in range(3, 200):
         publisher.publish(ModelRef("main", 1, version))
-    until(lambda: subscriber.latest() == ModelRef("main", 1, 199))
+    newest = ModelRef("main", 1, 199)
+    assert last(publisher, subscriber, newest) == newest
 
 
 def test_experience_is_compressed_when_its_receiver_is_elsewhere(open_wire: Open, address: str) -> None:
