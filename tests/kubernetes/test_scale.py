@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlctl.backends.base import Process, RunState
+from rlctl.backends.base import Applied, Process, RunState
 from rlctl.backends.kubernetes import pace, rollout
 from rlctl.backends.kubernetes.api import Key, Object
 from rlctl.backends.kubernetes.session import Session
@@ -87,6 +87,43 @@ def test_a_run_that_was_released_at_its_end_comes_back_with_up(lab: Lab) -> None
     set_replicas(lab, 0, "rlctl-scale")
     lab.up(stop={"eval_return": 400})
     assert lab.replicas("pong-actor-0") == 4
+
+
+def test_what_is_released_while_up_writes_comes_back_when_the_manager_goes_on(lab: Lab) -> None:
+    lab.up()
+    lab.settle()
+    workloads = {
+        key: thing["spec"]["replicas"] for key, thing in lab.api.objects.items()
+        if key.kind in ("Deployment", "StatefulSet") and key.name != "pong-manager"
+    }  # fmt: skip
+
+    def manager(method: str, path: str, body: object) -> tuple[int, object]:
+        """It was about to give the pods back, and has just done so."""
+        for key in workloads:
+            lab.api.edit(key, "rlctl-scale", lambda thing: thing["spec"].update(replicas=0), "scale")
+        return 200, {"changes": [], "resumed": True}
+
+    lab.api.manager = manager
+    applied = lab.up(stop={"eval_return": 400})
+    assert {key: lab.replicas(key.name, key.kind) for key in workloads} == workloads
+    assert Applied("StatefulSet pong-learner", "changed", "replicas: 0 -> 1") in applied
+    why = "live fields changed, and the finished run goes on"
+    assert Applied("StatefulSet pong-manager", "reloaded", why) in applied
+    lab.api.revive()
+    lab.up(stop={"eval_return": 400})
+    assert lab.api.requests.writes == 0
+
+
+def test_a_released_run_that_goes_on_has_all_its_actors_again(lab: Lab) -> None:
+    lab.up(roles={"actor": {"replicas": 1500}})
+    lab.settle()
+    shards = ["pong-actor-0", "pong-actor-1"]
+    for shard in shards:
+        lab.api.edit(Key("Deployment", shard), "rlctl-scale", lambda thing: thing["spec"].update(replicas=0), "scale")
+    lab.settle()
+    lab.api.manager = lambda method, path, body: (200, {"changes": [], "resumed": True})
+    lab.up(stop={"eval_return": 400}, roles={"actor": {"replicas": 1500}})
+    assert [lab.replicas(shard) for shard in shards] == [1000, 500]
 
 
 def test_replicas_are_never_reset_to_one(lab: Lab) -> None:

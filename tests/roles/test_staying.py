@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 from collections.abc import Iterator, Mapping
@@ -192,6 +193,35 @@ def test_its_pods_are_given_back_once_and_it_is_remembered(layout: Layout, folde
         again.manager.begin()
         assert again.release.idle, "somebody may have scaled it up since"
         assert len(server.asked) == asked
+
+
+def test_a_run_that_is_said_to_go_on_is_released_no_more_and_stays_unfinished(
+    layout: Layout, folder: Path, tmp_path: Path
+) -> None:
+    with serving("deployments/r-actor-0", "deployments/r-evaluator") as server:
+        under_way, go_on = threading.Event(), threading.Event()
+
+        def slowly() -> http.client.HTTPConnection:
+            under_way.set()
+            assert go_on.wait(5)
+            return server.connect()
+
+        wanted = workloads("deployments/r-actor-0,deployments/r-evaluator")
+        release = Release(wanted, cluster(tmp_path / "account"), slowly)
+        rest = Rest(layout, folder, ON_REQUEST, release=release)
+        rest.settings = spec()
+        try:
+            rest.manager.begin()
+            assert under_way.wait(5)
+            late = threading.Timer(0.2, go_on.set)
+            late.start()
+            assert rest.order("/reload") == (200, {"changes": [], "resumed": True})
+            assert server.replicas == {"deployments/r-actor-0": 0, "deployments/r-evaluator": 5}
+            release.said = "it has just been done"
+            assert rest.turned() == ["resume"]
+            assert finished(layout) is None
+        finally:
+            rest.control.close()
 
 
 def test_the_names_of_workloads_come_from_the_mounted_file_where_there_is_one(tmp_path: Path) -> None:

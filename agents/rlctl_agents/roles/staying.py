@@ -141,7 +141,7 @@ class Finished:
         """Whatever is due."""
         control.carry_out(self._carry_out)
         self.events.settle()
-        if self._release.said and not self._told:
+        if self._release.said and not self._told and not self.goes_on:
             self._told = True
             self.events.add("release", self._release.said)
             if self._release.done:
@@ -187,6 +187,7 @@ class Finished:
             raise ValueError(str(error)) from error
         if met is None:
             self.goes_on = True
+            self._release.cancel()  # before whoever asked hears of it, and scales everything up again
             self.events.add("resume", "by the settings of now the run is not finished: it goes on")
 
 
