@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,10 @@ class Rest:
     """What is left of the manager, without its sockets."""
 
     def __init__(
-        self, layout: Layout, folder: Path, met: str = MET, release: Release | None = None, end: End | None = None
-    ) -> None:
+        self, layout: Layout, folder: Path, met: str = MET, release: Release | None = None, end: End | None = None,
+        others: Sequence[Release] = (),
+    ) -> None:  # fmt: skip
+        self.now = 1000.0
         self.layout, self.settings = layout, spec(stop={"rows": 5000})
         finish(layout, end or End("2026-11-21T19:00:00+00:00", met, 3))
         self.release = release or Release([], None)
@@ -66,9 +68,10 @@ class Rest:
         process = Process(arguments, "r", UID, self.settings, boot(1), identity, logs.RecentLines())
         known = finished(layout)
         assert known is not None
+        releases = iter([self.release, *others])
         self.manager = Finished(
             process, layout, known, self.lines, settings=lambda: self.settings, reload=self.given,
-            release=self.release,
+            release=lambda: next(releases), clock=lambda: self.now,
         )  # fmt: skip
         self.control = ControlApi(f"unix:{folder}/c", lambda query: Response.of({}))
 
@@ -88,6 +91,10 @@ class Rest:
             self.manager.turn(self.control)
             client.join(0.01)
         return answers[0]
+
+    def joins(self) -> None:
+        with pytest.raises(ValueError, match=staying.OVER):
+            self.manager.hello(Hello("actor", boot(9), 0, UID))
 
     def turned(self) -> list[str]:
         self.manager.turn(self.control)
@@ -193,6 +200,33 @@ def test_its_pods_are_given_back_once_and_it_is_remembered(layout: Layout, folde
         again.manager.begin()
         assert again.release.idle, "somebody may have scaled it up since"
         assert len(server.asked) == asked
+
+
+def test_pods_that_somebody_has_scaled_up_are_given_back_again_when_they_stay(
+    layout: Layout, folder: Path, tmp_path: Path
+) -> None:
+    with serving("deployments/r-actor-0") as server:
+        releases = [
+            Release(workloads("deployments/r-actor-0"), cluster(tmp_path / "account"), server.connect) for _ in range(2)
+        ]
+        rest = Rest(layout, folder, release=releases[0], others=releases[1:])
+        try:
+            rest.manager.begin()
+            wait_until(lambda: rest.turned() == ["release"], "the release")
+            rest.joins()  # one that takes its time to end
+            rest.now += staying.PATIENCE_S + 1
+            assert rest.turned() == ["release"]
+            assert releases[1].idle, "nobody is there any more"
+
+            server.replicas["deployments/r-actor-0"] = 5
+            for _ in range(5):
+                rest.joins()
+                rest.turned()
+                rest.now += staying.PATIENCE_S / 4
+            wait_until(lambda: rest.turned() == ["release", "release"], "the second release")
+        finally:
+            rest.control.close()
+        assert server.replicas == {"deployments/r-actor-0": 0}
 
 
 def test_a_run_that_is_said_to_go_on_is_released_no_more_and_stays_unfinished(
