@@ -230,14 +230,15 @@ def test_pods_that_somebody_has_scaled_up_are_given_back_again_when_they_stay(
 
 
 def test_a_run_that_is_said_to_go_on_is_released_no_more_and_stays_unfinished(
-    layout: Layout, folder: Path, tmp_path: Path
+    layout: Layout, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rlctl_agents.roles.release.CANCEL_S", 60.0)
     with serving("deployments/r-actor-0", "deployments/r-evaluator") as server:
         under_way, go_on = threading.Event(), threading.Event()
 
         def slowly() -> http.client.HTTPConnection:
             under_way.set()
-            assert go_on.wait(5)
+            assert go_on.wait(60)
             return server.connect()
 
         wanted = workloads("deployments/r-actor-0,deployments/r-evaluator")
@@ -246,7 +247,7 @@ def test_a_run_that_is_said_to_go_on_is_released_no_more_and_stays_unfinished(
         rest.settings = spec()
         try:
             rest.manager.begin()
-            assert under_way.wait(5)
+            assert under_way.wait(60)
             late = threading.Timer(0.2, go_on.set)
             late.start()
             assert rest.order("/reload") == (200, {"changes": [], "resumed": True})
