@@ -70,6 +70,7 @@ class FakeApi:
         stuck: names of workloads whose pods never become ready.
         step: pods of one workload that become ready in one second.
         manager: answers what is asked of a run's manager.
+        templates, old: of the controllers: the template that they know, and how many ready pods are of one before it.
     """
 
     def __init__(self, namespace: str = "rl", context: str = "fake", server: str = "https://fake:6443") -> None:
@@ -82,6 +83,8 @@ class FakeApi:
         self.stuck: set[str] = set()
         self.step = 10_000
         self.manager: Handler | None = None
+        self.templates: dict[Key, Object] = {}
+        self.old: dict[Key, int] = {}
         self.on_tick: Callable[[], None] = lambda: None
         self.seconds = 0.0
         self._history: list[Change] = []
@@ -95,6 +98,7 @@ class FakeApi:
         other = FakeApi(self.namespace, self.context, self.server)
         other.objects = {key: clone(thing) for key, thing in self.objects.items()}
         other.step, other.stuck, other.manager, other.seconds = self.step, set(self.stuck), self.manager, self.seconds
+        other.templates, other.old = dict(self.templates), dict(self.old)
         other._version, other._forgotten, other._uids = self._version, self._version, self._uids
         return other
 

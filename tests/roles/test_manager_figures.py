@@ -194,7 +194,11 @@ FINE = Facts(now_s=500, live={"learner": 1, "actor": 4, "modelpool": 1}, started
             "rlctl logs learner",
         ),
         ({"idle_s": 61, "env_step_s": 2.5}, "4 actors run: the simulator takes 2.5 s for a step", "rlctl logs actor"),
-        ({"live": {"actor": 4, "modelpool": 1}}, "no learner has reported for 60 s", "rlctl logs learner"),
+        (
+            {"live": {"actor": 4, "modelpool": 1}, "absent": {"learner": 60.0}},
+            "no learner has reported for 60 s",
+            "rlctl logs learner",
+        ),
         ({"nonfinite": 3}, "3 updates were left out because", "rlctl logs learner --level WARNING"),
         ({"nonfinite": 1}, "1 update was left out because", "rlctl logs learner --level WARNING"),
         ({"stale_share": 0.18}, "18 % of the rows are too old", "rlctl status -o json"),
@@ -221,7 +225,8 @@ def test_nothing_is_wrong_with_a_run_that_learns() -> None:
     assert find(FINE, "r") == []
     almost = {"silent": {"actor/3": SILENT_S - 0.1}, "idle_s": NO_UPDATE_S - 0.1, "stale_share": 0.09}
     assert find(replace(FINE, **almost), "r") == []  # type: ignore[arg-type]
-    assert find(Facts(now_s=10), "r") == [], "everybody is still starting"
+    starting = Facts(now_s=500, absent={"learner": 59.0, "actor": 59.0, "modelpool": 59.0})
+    assert find(starting, "r") == [], "everybody is still starting"
 
 
 def test_many_silent_processes_do_not_fill_the_screen() -> None:

@@ -84,6 +84,7 @@ def test_orders_are_followed_as_they_change(folder: Path, wire: Wire, process: P
         assert not process.stop.is_set()
         manager.stop = True
         wait_until(process.stop.is_set, "the order to stop")
+        assert process.dismissed
         member.close()
 
 

@@ -77,6 +77,27 @@ def test_probes_answer_over_ipv6_too() -> None:
         listener.close()
 
 
+def own_address() -> str:
+    """One of this machine by which others reach it; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address but the loopback one")
+        address: str = asked.getsockname()[0]
+        return address
+
+
+def test_nothing_listens_when_the_loopback_address_beside_is_taken() -> None:
+    address = own_address()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            ProbeListener(f"tcp:{address}:{port}", Pulse(), lambda: "")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((address, port), timeout=5)
+
+
 def test_a_probe_listener_shows_its_pages_and_no_others(probe: ProbeListener) -> None:
     shown = ask(probe, "/")
     assert (shown.status, shown.headers["X-Is"], shown.headers["Content-Type"]) == (200, "here", "text/html")

@@ -148,6 +148,32 @@ def test_sigterm_sets_stop_although_the_main_thread_waits_for_it(tmp_path: Path,
     assert run_role(command(write_run_file(tmp_path), short / "p"), main) == 0
 
 
+def test_a_pod_that_was_sent_away_waits_to_be_ended(tmp_path: Path, short: Path) -> None:
+    """Were it to end by itself, it would be started again, only to hear that the run is finished."""
+    on_a_cluster = [word.replace("ipc:///m", "tcp://r-manager-0:7100") for word in command(
+        write_run_file(tmp_path), short / "p"
+    )]  # fmt: skip
+    late = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+    def sent_away(process: Process) -> None:
+        process.dismissed = True
+        late.start()
+
+    assert run_role(on_a_cluster, sent_away, linger_s=60) == 0
+    assert late.finished.is_set()
+    assert run_role(on_a_cluster, lambda process: None, linger_s=60) == 0, "it was done, and nobody sent it away"
+
+
+def test_nobody_waits_on_one_machine_or_for_ever(tmp_path: Path, short: Path) -> None:
+    def sent_away(process: Process) -> None:
+        process.dismissed = True
+
+    words = command(write_run_file(tmp_path), short / "p")
+    assert run_role(words, sent_away, linger_s=60) == 0
+    on_a_cluster = [word.replace("ipc:///m", "tcp://r-manager-0:7100") for word in words]
+    assert run_role(on_a_cluster, sent_away, linger_s=0.01) == 0
+
+
 def test_who_does_not_stop_in_time_is_ended() -> None:
     stop, ended = threading.Event(), threading.Event()
     codes: list[int] = []

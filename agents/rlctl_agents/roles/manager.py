@@ -146,11 +146,13 @@ def rest(
 ) -> bool:
     """Answer for a finished run; True: it goes on, False: asked to leave."""
     process = shared.process
-    try:
-        wanted = workloads(staying.workloads_of(process.arguments))
-    except ValueError as fault:
-        raise UserFault(f"--workloads: {fault}") from fault
-    release = Release(wanted, Cluster.found())
+
+    def release() -> Release:
+        try:
+            return Release(workloads(staying.workloads_of(process.arguments)), Cluster.found())
+        except ValueError as fault:
+            raise UserFault(f"--workloads: {fault}") from fault
+
     finished = staying.Finished(
         process, layout, end, shared.lines, settings=shared.settings, reload=shared.reload, release=release
     )
@@ -167,7 +169,7 @@ def rest(
             finished.turn(control)
         return finished.goes_on
     finally:
-        release.cancel()
+        finished.close()
 
 
 def handlers(

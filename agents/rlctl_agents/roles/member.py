@@ -201,6 +201,7 @@ class Member:
         self._report_every_s = orders.report_every_s or self._report_every_s
         if orders.stop:
             log.info("ordered to stop by the manager")
+            self._process.dismissed = True
             self._process.stop.set()
         self.heard.set()
 
