@@ -20,7 +20,7 @@ from tests.roles.chain import private_folder
 from tests.roles.fakes import Manager, Pool, process_of, running, wait_until
 from tests.roles.test_modelpool import World
 from tests.roles.test_process_says import Clock
-from tests.roles.test_workers import SPEC
+from tests.roles.workers.small import SPEC
 from tests.roles.world import Run, boot, ref
 
 
