@@ -168,6 +168,7 @@ def start(rlctl: Rlctl, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
 def test_a_signal_ends_an_attached_up_and_says_that_the_run_goes_on(
     rlctl: Rlctl, number: signal.Signals, code: int
@@ -184,6 +185,7 @@ def test_a_signal_ends_an_attached_up_and_says_that_the_run_goes_on(
     assert ("error" in json.loads(out)) == (code != 0)
 
 
+@pytest.mark.processes
 def test_the_program_ends_quietly_when_its_reader_goes(rlctl: Rlctl) -> None:
     process = start(rlctl, "lint", "--schema")
     assert process.stdout is not None

@@ -274,6 +274,7 @@ class Manager:
         self.process.wait()
 
 
+@pytest.mark.processes
 def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path, short: Path) -> None:
     short.chmod(0o700)
     manager = Manager(tmp_path / "run1", short, {"stop": {"eval_return": 5}, "evaluation": {"episodes": 2}})
@@ -330,6 +331,7 @@ def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path
     assert [kinds.count(kind) for kind in ("start", "lease", "evaluation", "checkpoint", "stop")] == [1, 4, 1, 1, 1]
 
 
+@pytest.mark.processes
 def test_a_manager_asked_to_leave_does_so_and_the_run_is_not_finished(tmp_path: Path, short: Path) -> None:
     short.chmod(0o700)
     manager = Manager(tmp_path / "run1", short, {})

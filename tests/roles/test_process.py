@@ -170,6 +170,7 @@ def test_signals_are_as_before_when_the_role_has_ended() -> None:
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
+@pytest.mark.processes
 def test_manager_and_modelpool_import_neither_torch_nor_a_simulator() -> None:
     modules = "process", "manager", "modelpool", "overseer", "status", "tensorboard", "member"
     code = (
