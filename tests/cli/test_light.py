@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.clusters import CLUSTER_SPEC
 
+pytestmark = pytest.mark.processes
+
 HEAVY = ("torch", "zmq", "numpy", "kubernetes", "msgspec", "gymnasium", "rlctl_agents")
 NOT_TO_PARSE = (*HEAVY, "jinja2", "rich", "yaml", "supervisor", "psutil")
 NOT_FOR_HELP = (*NOT_TO_PARSE, "pydantic")  # typer reads the options of a command with it

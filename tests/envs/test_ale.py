@@ -71,7 +71,7 @@ def played_noops(game: str, native_noop_max: int, actions: list[Any]) -> list[li
 @pytest.mark.parametrize(
     ("game", "id", "noop_max", "steps", "max_episode_steps"),
     [
-        ("breakout", "ALE/Breakout-v5", 30, 600, None),
+        ("breakout", "ALE/Breakout-v5", 30, 450, None),
         ("pong", "ALE/Pong-v5", 0, 150, 60),
     ],
 )

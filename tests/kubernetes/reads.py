@@ -87,7 +87,7 @@ class Reads:
         finally:
             with suppress(OSError):
                 far.shutdown(socket.SHUT_RDWR)
-            thread.join(timeout=5)
+            thread.join(timeout=60)
 
     def _answer(self, far: socket.socket, pod: str, port: int) -> None:
         assert self.serve is not None

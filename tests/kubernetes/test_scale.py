@@ -43,7 +43,7 @@ def test_up_keeps_what_scale_has_set_while_the_spec_says_what_it_said(lab: Lab) 
     lab.up()
     lab.scale(actor=9)
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
     lab.up()
     assert lab.api.requests.writes == 0
     assert lab.replicas("pong-actor-0") == 9
@@ -57,7 +57,7 @@ def test_up_keeps_what_an_autoscaler_has_set(lab: Lab) -> None:
     lab.up()
     lab.settle()
     set_replicas(lab, 77, "kube-controller-manager")
-    lab.api.revive()
+    lab.api.new_command()
     applied = lab.up()
     assert lab.api.requests.writes == 0
     assert any("keeping 77 replicas, set by kube-controller-manager" in each.why for each in applied)
@@ -70,7 +70,7 @@ def test_a_number_that_an_autoscaler_owns_is_not_taken_from_it(lab: Lab) -> None
     lab.up()
     lab.settle()
     set_replicas(lab, 77, "kube-controller-manager")
-    lab.api.revive()
+    lab.api.new_command()
     for act in (lambda: lab.up(roles={"actor": {"replicas": 6}}), lambda: lab.scale(actor=6)):
         with pytest.raises(Conflict) as error:
             act()
@@ -160,7 +160,7 @@ def test_scale_again_writes_nothing(lab: Lab) -> None:
     lab.up()
     lab.scale(actor=9)
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
     assert {each.what for each in lab.scale(actor=9)} == {"unchanged"}
     assert lab.api.requests.writes == 0
 
@@ -352,7 +352,7 @@ def test_restart_replaces_the_pods_of_a_role_and_survives_the_next_up(lab: Lab) 
     notes = lab.of("StatefulSet", "pong-learner")["spec"]["template"]["metadata"]["annotations"]
     assert notes["rlctl.dev/restarted-at"].startswith("2026-01-02T")
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
     lab.up()
     assert lab.api.requests.writes == 0
     lab.up(algorithm={"name": "impala", "lr": 0.001})

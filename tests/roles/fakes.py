@@ -62,7 +62,7 @@ class Served:
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join(5.0)
+        self._thread.join(60.0)
         self.wire.close()
 
 
@@ -228,11 +228,11 @@ def running(main: Callable[[Process], None], process: Process) -> Iterator[list[
         yield raised
     finally:
         process.stop.set()
-        thread.join(20.0)
+        thread.join(60.0)
         assert not thread.is_alive(), f"{process.role} does not end"
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"

@@ -139,7 +139,7 @@ def test_a_learner_that_stands_still_because_of_a_slow_simulator_is_told_with_th
 def test_at_the_very_end_the_verdict_is_that_of_the_training_again(run: Run) -> None:
     everybody(run)
     builder = StatusBuilder(run.manager, cores=8)
-    run.manager.finish("stopped on request")
+    run.manager.closing.finish("stopped on request")
     assert builder.build()["verdict"]["text"] == "ending: saving the last generation"
     run.manager.turn()
     assert builder.build()["verdict"]["text"] == "ending: the processes stop"

@@ -28,7 +28,7 @@ def at(listener: HttpListener | ProbeListener) -> tuple[str, int]:
 def ask(
     listener: HttpListener | ProbeListener, path: str, method: str = "GET", **headers: str
 ) -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection(*at(listener), timeout=5)
+    connection = http.client.HTTPConnection(*at(listener), timeout=60)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -125,7 +125,7 @@ def test_those_who_hold_connections_open_do_not_keep_the_kubelet_out() -> None:
         return Response.of({})
 
     listener = HttpListener("tcp:127.0.0.1:0", answer, name="probe", for_all=True, lifetime_s=0.3)
-    held = [socket.create_connection(at(listener), timeout=10) for _ in range(CONNECTIONS)]
+    held = [socket.create_connection(at(listener), timeout=60) for _ in range(CONNECTIONS)]
     try:
         for one in held:
             one.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")  # and no more

@@ -151,7 +151,7 @@ class Desk:
         self._shared.turn()
         self._control.carry_out(self._carry_out)
         if process.stop.is_set():
-            overseer.leave()
+            overseer.closing.leave()
         self._do(self._turn, overseer.turn)
         if self._term.due() and (newest := standing_term(self._layout.run, overseer.term)) != overseer.term:
             raise Fenced(f"a manager of term {newest} has taken over from term {overseer.term}")
@@ -168,7 +168,7 @@ class Desk:
         """
         overseer = self._overseer
         done = overseer.progress.met is not None and overseer.ending.how == "finish"
-        unsaved = overseer.unsaved if done else ""
+        unsaved = overseer.closing.unsaved if done else ""
         if unsaved:
             overseer.events.add("not_saved", unsaved)
         finished = done and not unsaved
@@ -215,7 +215,7 @@ class Desk:
             return {"changes": overseer.reload(self._shared.reload(body.get("live")))}
         if what == "/checkpoint":
             return {"number": overseer.order_checkpoint()}
-        overseer.finish(staying.ON_REQUEST)
+        overseer.closing.finish(staying.ON_REQUEST)
         return {"stopping": True}
 
     def _publish(self, *, finished: bool = False) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Policy, Spec
 from rlctl_agents.roles import pace, stopping
 from rlctl_agents.roles.addresses import CHANNELS, Addresses
 from rlctl_agents.roles.agreement import Agreement, require_ours
 from rlctl_agents.roles.checkpoints import Checkpoints
-from rlctl_agents.roles.ending import Ending
+from rlctl_agents.roles.closing import Closing
 from rlctl_agents.roles.events import Events
-from rlctl_agents.roles.goal import Goal
 from rlctl_agents.roles.learners import Learners
 from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.manifests import Manifests
@@ -81,11 +78,15 @@ class Overseer:
         self.members = Members(load_books(layout.results), clock.monotonic)
         self.agreement = Agreement(self.members.leases.alive)
         self.measuring = Measuring(settings.seed, self.progress, self.learners, self.events, layout.results, clock)
-        self.ending = Ending()
         self.refusal = ("", -1e9)  # newest refused hello, and when
         self.curve: list[tuple[int, float | None]] = []  # not yet drawn: rows, mean of an evaluation or None: went back
         self._told: set[str] = set()
-        self._goal = Goal(self.policies, self.progress, self.learners)
+        self.closing = Closing(
+            self.policies, progress=self.progress, learners=self.learners, checkpoints=self.checkpoints,
+            measuring=self.measuring, events=self.events, learning=self._learning, store=self._store_progress,
+            clock=clock.monotonic,
+        )  # fmt: skip
+        self.ending = self.closing.ending
         self._joined: set[str] = set()  # roles
         self.events.add("start", f"manager started, term {self.term}", term=self.term)
         if self.lost:
@@ -199,15 +200,12 @@ class Overseer:
             ValueError: it is too late for that.
         """
         changes = stopping.changes(self.settings, settings)
-        other = settings.stop != self.settings.stop
-        goes_on = other and self.ending.how == "finish" and self._goal.met(settings.stop, self.wall_s) is None
-        if goes_on and not (self._goal.judged and self.ending.step == "saving"):
-            raise ValueError("the run is ending; run the same command again when it has ended")
+        goes_on = self.closing.goes_on(self.settings.stop, settings.stop, self.wall_s)
         self.settings = settings
         if changes:
             self.events.add("reload", f"settings changed: {', '.join(changes)}", changes=changes)
         if goes_on:
-            self._go_on(f"{self.progress.met} is not enough any more")
+            self.closing.go_on(f"{self.progress.met} is not enough any more")
         return changes
 
     def order_checkpoint(self) -> int:
@@ -215,31 +213,6 @@ class Overseer:
         number = max(self.checkpoints.order(policy) for policy in self.policies)
         self._store_progress()
         return number
-
-    def finish(self, why: str, *, measure: bool = False) -> None:
-        """The run has done what was asked: end every role in good order.
-
-        Args:
-            measure: evaluate the last model before. Told to finish once more, the run does not wait for that.
-        """
-        self._goal.forget()
-        if self.progress.met is None:
-            self.progress.met = why
-            self.events.add("stop", f"the run is finished: {why}")
-            if measure:
-                self.measuring.finish()
-        else:
-            self.measuring.give_up(why)
-        self._end("finish")
-
-    def leave(self) -> None:
-        """End this manager only; the run is not finished by it, unless everybody was told already that it is."""
-        if self.ending.how == "finish" and self.ending.step == "saving":
-            self.progress.met = None
-            self._goal.forget()
-            self.measuring.cancel()  # another manager makes up for it
-            self.events.add("left", "the run is not finished: the manager was asked to leave before that")
-        self._end("leave")
 
     # as time passes
 
@@ -261,8 +234,8 @@ class Overseer:
                     self.checkpoints.order(policy)
                     self._store_progress()
             self._judge()
-        elif self.ending.step == "saving" and self.ending.how == "finish":
-            self._require_weights()
+        else:
+            self.closing.require_weights(self.settings.stop)
         if self.measuring.awaits:
             self.measuring.turn(
                 self.members.published,
@@ -271,14 +244,10 @@ class Overseer:
                 expected=self.settings.roles.evaluator.replicas,
                 modelpools=len(leases.live("modelpool")),
             )
-        if self.measuring.awaits:
-            self.ending.hold(now)
-            return  # the last generation is saved meanwhile
         within_s = SPEAKS_REPORTS * self.report_every_s
         speaking = [one for one in live if now - one.heard < within_s]
-        self.ending.turn(
-            now,
-            saved=not any(map(self._wanted, speaking)) and (self.ending.how == "leave" or not self.unsaved),
+        self.closing.turn(
+            saving=any(map(self._wanted, speaking)),
             everybody_gone=all(
                 one.boot in self._told and one.leaving and now - one.heard >= pace.REPORT_EVERY_S for one in speaking
             ),
@@ -308,11 +277,6 @@ class Overseer:
         self._shelf.save(path, end, durable=True)
         self._shelf.require_stored(path)
 
-    @property
-    def unsaved(self) -> str:
-        """Which last models no generation holds, in words; "" when all are saved."""
-        return self._goal.in_words(self._goal.unsaved(rests=self.measuring.rests))
-
     # for whoever watches
 
     @property
@@ -324,37 +288,13 @@ class Overseer:
 
     def _judge(self) -> None:
         stop, started, wall_s = self.settings.stop, self.progress.started, self.wall_s
-        met = self._goal.met(stop, wall_s)
-        if met is not None:
-            self.finish(met.why, measure=met.condition != "eval_return")
-            self._goal.reached(met)
-        elif (fault := stopping.in_vain(stop, wall_s=wall_s, learned=started, joined=self._joined)) is not None:
+        if self.closing.judge(stop, wall_s):
+            return
+        if (fault := stopping.in_vain(stop, wall_s=wall_s, learned=started, joined=self._joined)) is not None:
             self._wall_before_s -= wall_s  # the next up has all its time again
             self.events.add("failed", fault)
             self.store()
             raise UserFault(fault)
-
-    def _require_weights(self) -> None:
-        """A run that ends has the weights that it ends for: a learner that was killed meanwhile, and came back with an
-        older generation, learns what was lost again. What is not saved is ordered.
-        """
-        if self._goal.lost(self.settings.stop):
-            self._go_on(f"{self.progress.met}, but those weights are lost; {self._goal.rows} rows are left")
-            return
-        for policy in self._goal.unsaved(rests=self.measuring.rests):
-            learns = any(self.learners.policy_of(one.index) == policy for one in self.members.leases.live("learner"))
-            if learns and not self.checkpoints.wanted(policy):
-                self.checkpoints.order(policy)
-                self._store_progress()
-
-    def _go_on(self, why: str) -> None:
-        """The run does not end after all."""
-        self.progress.met = None
-        self._goal.forget()
-        self.measuring.cancel()
-        self.ending.cancel()
-        self._store_progress()
-        self.events.add("goes_on", f"the run goes on: {why}")
 
     def _lease(self, hello: Hello) -> Lease:
         leases = self.members.leases
@@ -404,6 +344,10 @@ class Overseer:
             stop_rows=self._stop_rows(grant.holder),
         )
 
+    def _learning(self) -> set[str]:
+        """Policies that a live learner trains."""
+        return {self.learners.policy_of(one.index) for one in self.members.leases.live("learner")}
+
     def _wanted(self, holder: Holder) -> int:
         """The generation that this process should save; 0: none."""
         return self.checkpoints.wanted(self.learners.policy_of(holder.index)) if holder.role == "learner" else 0
@@ -438,16 +382,6 @@ class Overseer:
         self.events.add("gone", text, role=holder.role, index=holder.index, boot=holder.boot)
         self.members.forget(holder.boot)
         self.measuring.drop(holder.boot)
-
-    def _end(self, how: Literal["finish", "leave"]) -> None:
-        if self.ending.step == "not":
-            self._goal.claim()
-            learners = {self.learners.policy_of(one.index) for one in self.members.leases.live("learner")}
-            for policy in learners:
-                if self.checkpoints.worth_saving(policy, self.learners.rows(policy)):
-                    self.checkpoints.order(policy)
-            self._store_progress()
-        self.ending.begin(how, self.clock.monotonic())
 
     def _store_progress(self) -> bool:
         self.progress.wall_s = self.wall_s

@@ -242,6 +242,7 @@ class StatusBuilder:
         judges = known.reports("evaluator")
         broken, lately = overseer.progress.broken, now - overseer.refusal[1] < REFUSED_S
         ends = overseer.ending.how == "finish" and overseer.ending.step != "not"
+        may_save = bool(live["learner"]) and overseer.ending.step == "saving"
         return Facts(
             now_s=now - overseer.began,
             silent={f"{one.role}/{one.index}": silent[one.boot] for one in members if one.boot in silent},
@@ -265,7 +266,7 @@ class StatusBuilder:
             unusable=overseer.learners.unusable(),
             lost=overseer.lost,
             disk=overseer.disk,
-            unsaved=overseer.unsaved if ends and not (live["learner"] and overseer.ending.step == "saving") else "",
+            unsaved=overseer.closing.unsaved if ends and not may_save else "",
             refused=overseer.refusal[0] if lately and overseer.ending.step == "not" else "",
             broken=None if broken is None else (broken.text, broken.process),
             endless_steps=max((seen.gauges.get(ENDLESS, 0.0) for seen in judges if seen is not None), default=0.0),
