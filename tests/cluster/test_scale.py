@@ -43,7 +43,7 @@ def test_the_first_ten_actors_that_cannot_run_keep_the_others_from_being_asked_f
     images = dict.fromkeys(("core", "actor", "learner"), NO_IMAGE)
     content = spec("canary", actors=5000, images=images)
     content["roles"]["actor"] |= {"cpu": 0.05, "memory": "128Mi"}
-    waiting = {"metadata": {"annotations": {"test-cluster/waiting": "ErrImagePull"}}}
+    waiting = {"metadata": {"annotations": {"test-cluster/waiting": "InvalidImageName"}}}
     ana.writes("templates/actor.patch.yaml", {"spec": {"template": waiting}})
     failed = ana("up", ana.writes("canary.yaml", content), "-d", code=7)
     assert "no more were asked for" in failed.stderr

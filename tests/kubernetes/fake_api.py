@@ -269,7 +269,7 @@ class FakeApi:
 
     def pod_log(
         self, pod: str, *, container: str = "", previous: bool = False, tail: int | None = None,
-        since_s: int | None = None, follow: bool = False,
+        since_s: int | None = None, follow: bool = False, within_s: float | None = None,
     ) -> Iterator[str]:  # fmt: skip
         self._ask("GET", Key("Pod", pod))
         yield from ()
