@@ -21,6 +21,7 @@ from rlctl_agents.roles.measuring import Measuring
 from rlctl_agents.roles.members import Members
 from rlctl_agents.roles.pace import Clock
 from rlctl_agents.roles.process import FAILED_GENERATION, STOPPING, UserFault
+from rlctl_agents.roles.profiles import Profiles
 from rlctl_agents.roles.progress import Shelf, load_books
 from rlctl_agents.roles.rates import WINDOW_S
 from rlctl_agents.roles.terms import next_term, standing_term
@@ -34,6 +35,7 @@ from rlctl_agents.types.control import (
     Orders,
     Report,
     Said,
+    Sampled,
 )
 
 SPEAKS_REPORTS = 2.5
@@ -82,6 +84,7 @@ class Overseer:
         self.agreement = Agreement(self.members.leases.alive)
         self.measuring = Measuring(settings.seed, self.progress, self.learners, self.events, layout.results, clock)
         self.ending = Ending()
+        self.profiles = Profiles(layout.root, run, clock)
         self.refusal = ("", -1e9)  # newest refused hello, and when
         self.curve: list[tuple[int, float | None]] = []  # not yet drawn: rows, mean of an evaluation or None: went back
         self._told: set[str] = set()
@@ -158,6 +161,7 @@ class Overseer:
             stop=self.ending.tells,
             stop_rows=self._stop_rows(holder),
             report_every_s=pace.report_every_s(len(leases), holder.role),
+            profile=self.profiles.wanted(boot),
         )
 
     def result(self, result: EvalResult) -> Said:
@@ -167,6 +171,14 @@ class Overseer:
         except ValueError as fault:
             return Said(False, str(fault))
         self.curve.append((done.rows, done.mean))
+        return Said(True)
+
+    def sampled(self, sampled: Sampled) -> Said:
+        """A process that was asked says what it does."""
+        try:
+            self.profiles.take(sampled)
+        except ValueError as fault:
+            return Said(False, str(fault))
         return Said(True)
 
     def commit(self, commit: Commit) -> Said:
@@ -438,6 +450,7 @@ class Overseer:
         self.events.add("gone", text, role=holder.role, index=holder.index, boot=holder.boot)
         self.members.forget(holder.boot)
         self.measuring.drop(holder.boot)
+        self.profiles.drop(holder.boot)
 
     def _end(self, how: Literal["finish", "leave"]) -> None:
         if self.ending.step == "not":
