@@ -17,9 +17,9 @@ import pytest
 
 from tests.end_to_end.conftest import Cli, wait_until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
-VERDICT_S = 150.0
+VERDICT_S = 240.0
 """A verdict covers the last ten seconds and begins five after the first update; the rest is for a busy machine."""
 
 SLOW = '''
@@ -61,7 +61,7 @@ class Heavy(Impala):
 '''
 
 
-def start(cli: Cli, run: str, *, step_s: float = 0.0, envs: int = 4, **algorithm: Any) -> None:
+def start(cli: Cli, run: str, *, step_s: float = 0.0, **algorithm: Any) -> None:
     """A run of the slow package; it goes on until `down`."""
     (cli.folder / "slow.py").write_text(SLOW)
     spec = cli.spec(
@@ -69,22 +69,22 @@ def start(cli: Cli, run: str, *, step_s: float = 0.0, envs: int = 4, **algorithm
         env={"id": "slow:Lamp", "kwargs": {"step_s": step_s}},
         algorithm={"name": "impala", "segment_steps": 10, "batch_rows": 40} | algorithm,
         code={"path": "."},
-        roles={"actor": {"replicas": 1, "envs": envs}, "evaluator": {"replicas": 0}},
+        roles={"actor": {"replicas": 1, "envs": 4}, "evaluator": {"replicas": 0}},
         stop={"wall_time": "1h"},
     )
     cli("up", spec, "-d")
 
 
-def verdict(cli: Cli, run: str, kind: str) -> dict[str, Any]:
-    """The verdict of that kind, as soon as it is given."""
+def verdict(cli: Cli, run: str, *kinds: str) -> dict[str, Any]:
+    """The first verdict of one of these kinds."""
     seen: list[dict[str, Any]] = []
 
     def given() -> bool:
         seen.append(cli.status(run)["verdict"])
-        return bool(seen[-1]["kind"] == kind)
+        return seen[-1]["kind"] in kinds
 
     try:
-        wait_until(given, timeout_s=VERDICT_S, what=f"the verdict {kind}")
+        wait_until(given, timeout_s=VERDICT_S, what=f"the verdict {' or '.join(kinds)}")
     except AssertionError as error:
         raise AssertionError(f"{error}; the last was {seen[-1]}") from None
     return seen[-1]
@@ -111,30 +111,32 @@ def mostly_stopped(pid: int) -> Iterator[None]:
 
 
 def test_a_learner_with_too_few_actors_is_starved(cli: Cli) -> None:
-    start(cli, "starved", envs=1)
+    start(cli, "starved", batch_rows=1280)  # so much at once is cheap for each row: four environments are too few
     found = verdict(cli, "starved", "actor-bound")
-    assert found["learner_waits_data"] > 0.5
-    assert found["actor_simulates"] < 0.5
+    assert found["learner_waits_data"] > max(found["actor_waits_credit"], found["learner_waits_model"])
+    assert found["suggest"].startswith("rlctl scale actor=") or "cores of this machine" in found["text"]
 
 
 def test_a_slow_modelpool_is_named_and_not_the_actors_that_wait_because_of_it(cli: Cli) -> None:
     start(cli, "pool", max_lag_versions=2)
+    others = ("actor-bound", "simulator-bound", "learner-bound", "balanced")
+    verdict(cli, "pool", *others)
     (pool,) = cli.pids("pool", "modelpool")
     with mostly_stopped(pool):
         found = verdict(cli, "pool", "modelpool-bound")
     assert max(found["learner_waits_model"], found["actor_waits_model"]) >= 0.2
+    verdict(cli, "pool", *others)  # as soon as it is fast again
 
 
 def test_a_slow_simulator_is_named_behind_the_learner_that_starves(cli: Cli) -> None:
     start(cli, "simulator", step_s=0.02)
     found = verdict(cli, "simulator", "simulator-bound")
     assert found["learner_waits_data"] > 0.5
-    assert found["actor_simulates"] > 0.5
+    assert found["actor_simulates"] > max(found["actor_waits_credit"], found["actor_waits_model"])
     assert "the simulator takes" in found["text"]
 
 
 def test_a_slow_learner_is_named_when_actors_may_not_send(cli: Cli) -> None:
     start(cli, "learner", name="slow:Heavy", params={})
     found = verdict(cli, "learner", "learner-bound")
-    assert found["actor_waits_credit"] > 0.5
-    assert found["learner_waits_data"] < 0.5
+    assert found["actor_waits_credit"] > max(found["learner_waits_data"], found["learner_waits_model"])
