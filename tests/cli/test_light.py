@@ -47,6 +47,7 @@ SPEC = "run: light\nenv: {id: CartPole-v1}\nstop: {rows: 10}\n"
         (["history"], 2),
         (["open", "status"], 2),
         (["doctor"], None),
+        (["profile", "learner"], 2),
         (["render", "cluster.yaml"], 0),
         (["up", "cluster.yaml", "--dry-run", "client"], 0),
         (["render", "--admin", "-n", "team"], 0),

@@ -160,6 +160,24 @@ def test_short_waits_are_balance() -> None:
     assert "12 %" in found.text
 
 
+def test_a_slow_simulator_is_named_when_the_learner_starves_because_of_it() -> None:
+    found = verdict(learner_data=0.9, simulator=0.95)
+    assert found.kind == "simulator-bound"
+    assert "the simulator takes 95 % of the actors' time" in found.text
+    assert found.suggest == "rlctl scale actor=8 --run r", "more simulators side by side"
+    assert (found.actor_simulates, found.learner_waits_model) == (0.95, 0.0)
+    assert verdict(learner_data=0.9, simulator=0.3).kind == "actor-bound", "most of their time goes elsewhere"
+    assert verdict(actor_credit=0.3, simulator=0.6).kind == "learner-bound", "it is slow, and nobody waits for it"
+    assert verdict(simulator=0.99).kind == "balanced"
+
+
+def test_a_slow_modelpool_is_named_although_others_wait_longer_because_of_it() -> None:
+    assert verdict(learner_model=0.7, actor_credit=0.9).kind == "modelpool-bound", "no credit from a learner that waits"
+    assert verdict(learner_data=0.9, actor_model=0.6, simulator=0.2).kind == "modelpool-bound", "that is why it starves"
+    assert verdict(learner_data=0.9, actor_model=0.3, simulator=0.6).kind == "simulator-bound"
+    assert verdict(learner_model=0.3, learner_data=0.6).kind == "actor-bound"
+
+
 def test_more_actors_are_not_suggested_for_a_machine_that_is_full() -> None:
     found = judge(Waits(0.6, 0.0, 0.0), started=True, actors=2, cores_busy=1.9, cores=2, one_machine=True, run="r")
     assert found.kind == "actor-bound"

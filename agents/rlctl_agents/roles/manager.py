@@ -27,7 +27,7 @@ from rlctl_agents.roles.release import Cluster, Release, workloads
 from rlctl_agents.roles.tensorboard import CurveWriter
 from rlctl_agents.roles.volume import patiently
 from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
-from rlctl_agents.types.control import Commit, EvalResult, Hello, Lease, Orders, Report, Said
+from rlctl_agents.types.control import Commit, EvalResult, Hello, Lease, Orders, Report, Said, Sampled
 from rlctl_agents.wire.classes import MANAGER
 from rlctl_agents.wire.rpc import RpcServer
 
@@ -46,6 +46,8 @@ class Answering(Protocol):
     def result(self, result: EvalResult) -> Said: ...
 
     def commit(self, commit: Commit) -> Said: ...
+
+    def sampled(self, sampled: Sampled) -> Said: ...
 
 
 def main(process: Process) -> None:
@@ -121,7 +123,7 @@ def manage(
         except (Damaged, ValueError) as fault:
             raise UserFault(str(fault)) from fault
         overseer.members.lines = shared.lines
-        control.events = overseer.events
+        control.events, control.profiles = overseer.events, overseer.profiles
         draw = partial(CurveWriter, layout.results / "tensorboard", overseer.term)
         curves = patiently(draw, stop=process.stop, beat=process.pulse.beat)
         stack.callback(curves.close)
@@ -181,6 +183,7 @@ def handlers(
         Report: lambda report: answering().report(report),
         EvalResult: lambda result: answering().result(result),
         Commit: lambda commit: answering().commit(commit),
+        Sampled: lambda sampled: answering().sampled(sampled),
     }
     return {kind: lambda request, _buffers, answer=answer: (answer(request), []) for kind, answer in answers.items()}
 

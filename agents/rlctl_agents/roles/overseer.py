@@ -18,6 +18,7 @@ from rlctl_agents.roles.measuring import Measuring
 from rlctl_agents.roles.members import Members
 from rlctl_agents.roles.pace import Clock
 from rlctl_agents.roles.process import FAILED_GENERATION, STOPPING, UserFault
+from rlctl_agents.roles.profiles import Profiles
 from rlctl_agents.roles.progress import Shelf, load_books
 from rlctl_agents.roles.rates import WINDOW_S
 from rlctl_agents.roles.terms import next_term, standing_term
@@ -31,6 +32,7 @@ from rlctl_agents.types.control import (
     Orders,
     Report,
     Said,
+    Sampled,
 )
 
 SPEAKS_REPORTS = 2.5
@@ -78,6 +80,7 @@ class Overseer:
         self.members = Members(load_books(layout.results), clock.monotonic)
         self.agreement = Agreement(self.members.leases.alive)
         self.measuring = Measuring(settings.seed, self.progress, self.learners, self.events, layout.results, clock)
+        self.profiles = Profiles(layout.root, run, clock)
         self.refusal = ("", -1e9)  # newest refused hello, and when
         self.curve: list[tuple[int, float | None]] = []  # not yet drawn: rows, mean of an evaluation or None: went back
         self._told: set[str] = set()
@@ -159,6 +162,7 @@ class Overseer:
             stop=self.ending.tells,
             stop_rows=self._stop_rows(holder),
             report_every_s=pace.report_every_s(len(leases), holder.role),
+            profile=self.profiles.wanted(boot),
         )
 
     def result(self, result: EvalResult) -> Said:
@@ -168,6 +172,14 @@ class Overseer:
         except ValueError as fault:
             return Said(False, str(fault))
         self.curve.append((done.rows, done.mean))
+        return Said(True)
+
+    def sampled(self, sampled: Sampled) -> Said:
+        """A process that was asked says what it does."""
+        try:
+            self.profiles.take(sampled)
+        except ValueError as fault:
+            return Said(False, str(fault))
         return Said(True)
 
     def commit(self, commit: Commit) -> Said:
@@ -277,8 +289,6 @@ class Overseer:
         self._shelf.save(path, end, durable=True)
         self._shelf.require_stored(path)
 
-    # for whoever watches
-
     @property
     def disk(self) -> str:
         """Why something could not be stored, or removed; "" when all was."""
@@ -382,6 +392,7 @@ class Overseer:
         self.events.add("gone", text, role=holder.role, index=holder.index, boot=holder.boot)
         self.members.forget(holder.boot)
         self.measuring.drop(holder.boot)
+        self.profiles.drop(holder.boot)
 
     def _store_progress(self) -> bool:
         self.progress.wall_s = self.wall_s

@@ -119,6 +119,7 @@ class StatusBuilder:
             actor_credit=_share(rates.mean(actors, "wait_credit_seconds")),
             actor_model=_share(rates.mean(actors, "wait_model_seconds")),
             learner_model=_share(rates.mean(learners, "wait_model_seconds")),
+            simulator=_share(rates.mean(actors, "env_seconds")),
         )
         return judge(
             waits,

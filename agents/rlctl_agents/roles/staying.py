@@ -26,7 +26,7 @@ from rlctl_agents.roles.progress import Damaged, load_progress
 from rlctl_agents.roles.release import Release
 from rlctl_agents.roles.status_page import Shown
 from rlctl_agents.roles.terms import TornTerm, read_term
-from rlctl_agents.types.control import Commit, EvalResult, Hello, Lease, Orders, Report, Said
+from rlctl_agents.types.control import Commit, EvalResult, Hello, Lease, Orders, Report, Said, Sampled
 
 ON_REQUEST = "stopped on request"
 OVER = "the run is finished"
@@ -182,11 +182,15 @@ class Finished:
         """Too late."""
         return Said(False, OVER)
 
+    def sampled(self, sampled: Sampled) -> Said:
+        """Too late."""
+        return Said(False, OVER)
+
     def _carry_out(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
         if what == "/reload":
             self._judge(self._reload(body.get("live")))
             return {"changes": [], "resumed": self.goes_on}
-        if what == "/checkpoint":
+        if what in ("/checkpoint", "/profile"):
             raise ValueError(OVER)
         return {"stopping": True}
 
