@@ -50,7 +50,7 @@ SPEC = "run: light\nenv: {id: CartPole-v1}\nstop: {rows: 10}\n"
         (["profile", "learner"], 2),
         (["render", "cluster.yaml"], 0),
         (["up", "cluster.yaml", "--dry-run", "client"], 0),
-        (["render", "--admin", "-n", "team"], 0),
+        (["render", "--admin", "-n", "team", "--user", "ann"], 0),
     ],
 )
 def test_no_verb_imports_what_only_the_agents_need(

@@ -116,7 +116,7 @@ def test_the_json_of_every_verb_has_the_frozen_shape(rlctl: Rlctl) -> None:
     note("down", "down")
     note("down --volumes", "down", "--volumes", "--yes")
     clusters = Clusters(rlctl)
-    note("render --admin", "render", "--admin", "-n", "team")
+    note("render --admin", "render", "--admin", "-n", "team", "--user", "ann")
     note("up --dry-run client, on a cluster", "up", clusters.spec, "--dry-run", "client")
     note("error", "status", code=2)
     check_golden("json_shapes.json", json.dumps(shapes, indent=1) + "\n", folder=rlctl.folder)
