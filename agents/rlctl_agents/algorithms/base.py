@@ -71,6 +71,9 @@ class Algorithm(ABC):
     max_grad_norm: float
     """The learner clips the norm of the gradient of the mean loss to this; math.inf switches it off."""
 
+    additive: bool = False
+    """The loss of a batch is the sum of those of its segments, so that a large batch may be learned from in pieces."""
+
     @classmethod
     @abstractmethod
     def schema(cls, config: specs.Algorithm, network: Network, spaces: Spaces) -> Schema:
