@@ -62,7 +62,7 @@ def played(turns: bool, restart_at: int = -1) -> Iterator[tuple[Block, dict[tupl
             continue
         decisions = game.step(slot)
         for number, one in enumerate(slot):
-            saw[int(one), int(rows[one])] = decisions.obs["obs"][number].copy()  # type: ignore[assignment]
+            saw[int(one), int(rows[one])] = decisions.obs["obs"][number].copy()
             rows[one] += 1
         block = writer.observe(decisions, {})
         if step == restart_at:
