@@ -39,6 +39,9 @@ def unsound(spec: Spec) -> Iterator[Fault]:
         path = fields.as_written(spec, ("policies", name, "algorithm"))
         for fault in _algorithm(spec, policy.algorithm, path) if policy.like is None else ():
             yield fault._replace(rests_on=(*fault.rests_on, (*path, "name")))
+        if spec.sync and policy.like is None and policy.model.precision == "bf16":
+            where = (*fields.as_written(spec, ("policies", name, "model")), "precision")
+            yield Fault(where, "with sync everything is computed in fp32: must be auto or fp32, got bf16", (("sync",),))
     yield from _replay(spec, plain)
     if spec.target == "kubernetes":
         yield from _cluster(spec)

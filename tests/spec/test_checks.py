@@ -50,6 +50,10 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
             "sync: true\nalgorithm: {batch_rows: 320}\nroles: {learner: {replicas: 2}}",
             "6:19: roles.learner.replicas: with sync there is exactly one learner, got 2",
         ),
+        (
+            "sync: true\nalgorithm: {batch_rows: 320}\nmodel: {precision: bf16}",
+            "6:9: model.precision: with sync everything is computed in fp32: must be auto or fp32, got bf16",
+        ),
         ("code: {path: nowhere}", "4:8: code.path: no such folder: nowhere"),
         ("code: {path: spec.yaml}", "4:8: code.path: is a file; name its folder"),
         ('code: {path: "a\\0b"}', "4:8: code.path: no such folder: a\\x00b"),

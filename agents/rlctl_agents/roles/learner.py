@@ -112,7 +112,7 @@ class Learner:
         self._policy = policy_names(spec)[0]
         config = spec.policy(self._policy).algorithm
         seed_torch(spec.seed, "learner", lease.index)  # what is resumed from replaces it
-        algorithm = make_algorithm(spec, self._policy, lease.experience.spaces)
+        algorithm = make_algorithm(spec, self._policy, lease.experience.spaces, gpu=device.type == "cuda")
         schema = lease.experience.schema
         streams = streams_of(config.batch_rows, schema.segment_steps)
         self._learning = Learning(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from rlctl_agents.algorithms.base import Algorithm, Batch
 from rlctl_agents.models.weights import pack
-from rlctl_agents.roles.assembler import Columns, allocate_columns
+from rlctl_agents.roles.assembler import Columns, allocate_columns, column_axes
 from rlctl_agents.roles.learner_state import LearnerState, capture, restore
+from rlctl_agents.roles.pieces import PIECE_ROWS, backward
 from rlctl_agents.types.experience import ModelRef, Schema
 
 NONFINITE_IN_A_ROW = 10
@@ -55,6 +57,8 @@ class Learning:
         self._optimizer = algorithm.make_optimizer()
         self._policy, self._lineage = policy, lineage
         self._nonfinite_in_a_row = 0
+        self._most_rows = PIECE_ROWS if device.type == "cpu" else sys.maxsize
+        self._axes: dict[str, int] = {}
         self._batches: dict[int, Batch] = {}  # id of columns that live as long as this -> tensors on their memory
         self.version = 0
         self.consumed_rows = 0  # agent steps over all boots: the rows after an episode's end are none
@@ -73,6 +77,7 @@ class Learning:
             return zeros.numpy()
 
         columns = allocate_columns(schema, streams, pinned)
+        self._axes = column_axes(schema)
         tensors = {name: torch.from_numpy(values) for name, values in columns.fields.items()}
         self._batches[id(columns)] = Batch(tensors, torch.from_numpy(columns.version))
         return columns
@@ -88,11 +93,9 @@ class Learning:
         batch = self._staged(columns)
         self._algorithm.set_progress(self.consumed_rows, self._optimizer)
         self._optimizer.zero_grad(set_to_none=True)
-        loss = self._algorithm.loss(batch)
-        mean = loss.total / loss.rows.clamp(min=1)
-        mean.backward()  # type: ignore[no-untyped-call]
+        loss = backward(self._algorithm, batch, self._axes, most_rows=self._most_rows)
         grad_norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._algorithm.max_grad_norm)
-        names, values = [*loss.metrics, "total", "grad_norm"], [*loss.metrics.values(), mean, grad_norm]
+        names, values = [*loss.metrics, "total", "grad_norm"], [*loss.metrics.values(), loss.total, grad_norm]
         seen = dict(zip(names, _numbers(values), strict=True))
         finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
         lag = self.version - columns.version[columns.fields["valid"]]
