@@ -30,11 +30,11 @@ class Run:
     def __init__(self, folder: Path, spec: Spec, path: str) -> None:
         self.folder = folder
         self.name = str(spec["run"])
-        self._env = {key: value for key, value in os.environ.items() if not key.startswith(("RLCTL_", "XDG_"))}
+        self.env = {key: value for key, value in os.environ.items() if not key.startswith(("RLCTL_", "XDG_"))}
         runtime = folder / "r"
         runtime.mkdir(mode=0o700)
-        self._env |= {"XDG_STATE_HOME": str(folder / "s"), "XDG_RUNTIME_DIR": str(runtime), "NO_COLOR": "1"}
-        self._env["PYTHONPATH"] = path
+        self.env |= {"XDG_STATE_HOME": str(folder / "s"), "XDG_RUNTIME_DIR": str(runtime), "NO_COLOR": "1"}
+        self.env["PYTHONPATH"] = path
         (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
 
     def rlctl(self, *arguments: str, timeout_s: float = 120.0) -> str:
@@ -44,7 +44,7 @@ class Run:
             RuntimeError: it failed.
         """
         done = subprocess.run(
-            [sys.executable, "-m", "rlctl", *arguments], cwd=self.folder, env=self._env, timeout=timeout_s,
+            [sys.executable, "-m", "rlctl", *arguments], cwd=self.folder, env=self.env, timeout=timeout_s,
             text=True, capture_output=True, stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         if done.returncode:
@@ -85,7 +85,9 @@ class Run:
 
     def supervisor(self) -> list[int]:
         """The process above all roles."""
-        return [pid for pid in processes.mentioning(str(self.root)) if "supervisord" in processes.command_line(pid)]
+        roles = [pid for pid in processes.mentioning(str(self.root)) if "rlctl_agents" in processes.command_line(pid)]
+        parents = {found.parent for pid in roles if (found := processes.stat(pid)) is not None}
+        return [pid for pid in parents if pid > 1]
 
     def pids(self, role: str) -> list[int]:
         """Live processes of a role."""
