@@ -94,11 +94,11 @@ def ours(session: Session, task: str) -> dict[str, Any]:
         return solve_ours()
     warm_s, window_s = times(session)
     with product.running({"run": task, **OURS[task]}) as run:
-        first = product.wait_for_steps(run, 1, 120)
+        product.wait_for_steps(run, 1, 120)
         time.sleep(warm_s)
-        first = product.wait_for_steps(run, first.steps + 1, 60)
+        first = product.edge(partial(product.mark, run))
         time.sleep(window_s)
-        last = product.mark(run)
+        last = product.edge(partial(product.mark, run))
         lost = run.stored()["policies"]["main"]["ledger"]
         return product.rates(first, last) | {"stale_share": lost["stale"] / max(1, lost["produced"])}
 

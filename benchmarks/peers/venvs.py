@@ -102,8 +102,12 @@ def without(program: str, path: str) -> str:
 
 def _pufferlib(folder: Path) -> None:
     """Its sdist, without its games but CartPole: the build of all of them fetches libraries from elsewhere."""
-    # no games, and no CUDA kernels: an nvcc on PATH that fits no toolkit stops its build
-    env = {"NO_OCEAN": "1", "PATH": without("nvcc", os.environ.get("PATH", ""))}
+    # no games, and no CUDA kernels: an nvcc on PATH that fits no toolkit stops its build. Without games its setup.py
+    # reads a name that it has not set
+    shim = folder / "shim"
+    shim.mkdir(exist_ok=True)
+    (shim / "sitecustomize.py").write_text("import builtins\n\nbuiltins.c_extension_paths = []\n")
+    env = {"NO_OCEAN": "1", "PATH": without("nvcc", os.environ.get("PATH", "")), "PYTHONPATH": str(shim)}
     _pip(folder, "install", "--no-build-isolation", "--no-deps", PUFFERLIB, env=env)
     sdist = folder / "sdist"
     _pip(

@@ -39,7 +39,7 @@ def main(count: int, latency_ms: float, cpu_ms: float) -> None:
         SegmentWriter(schema, count),
     )
     decisions = env.reset(list(range(count)))
-    filled, said = 0, 0.0
+    filled, said, told = 0, 0.0, 0
     while True:
         block = writer.observe(decisions, {})
         if block is not None:
@@ -57,9 +57,9 @@ def main(count: int, latency_ms: float, cpu_ms: float) -> None:
         chosen = player.act(decisions)
         writer.record(chosen.action | chosen.record, learning.version)
         decisions = env.step(decisions.slot, dict(chosen.action))
-        if time.monotonic() - said > SAY_S:
-            said = time.monotonic()
-            line = {"at_s": said, "steps": learning.consumed_rows, "score": None}
+        if learning.consumed_rows > told and time.monotonic() - said > SAY_S:  # an update has just been made
+            said, told = time.monotonic(), learning.consumed_rows
+            line = {"at_s": said, "steps": told, "score": None}
             os.write(1, json.dumps(line).encode() + b"\n")
 
 

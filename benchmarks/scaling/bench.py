@@ -93,9 +93,10 @@ def with_torch(cell: Cell, warm_s: float, window_s: float) -> dict[str, Any]:
                 raise TimeoutError(f"{len(run.pids('actor'))} of {cell.actors} actors run")
             time.sleep(0.5)
         time.sleep(warm_s)
-        first = product.mark(run)
+        marked = partial(product.mark, run)
+        first = product.edge(marked)
         time.sleep(window_s)
-        return product.rates(first, product.mark(run)) | used(run.pids("actor"))
+        return product.rates(first, product.edge(marked)) | used(run.pids("actor"))
 
 
 def without_torch(cell: Cell, warm_s: float, window_s: float) -> dict[str, Any]:
@@ -104,9 +105,9 @@ def without_torch(cell: Cell, warm_s: float, window_s: float) -> dict[str, Any]:
         everybody(crew, cell.actors, 60 + 2 * cell.actors)
         product.wait_for_steps(crew.run, 1, 60)
         time.sleep(warm_s)
-        first = crew.mark()
+        first = product.edge(crew.mark)
         time.sleep(window_s)
-        return product.rates(first, crew.mark()) | used(crew.pids())
+        return product.rates(first, product.edge(crew.mark)) | used(crew.pids())
 
 
 def used(actors: list[int]) -> dict[str, Any]:

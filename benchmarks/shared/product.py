@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -155,6 +155,22 @@ class Mark(NamedTuple):
 def mark(run: Run) -> Mark:
     """Rows that the learner has consumed, and the CPU of everything, as of now."""
     return Mark(time.monotonic(), run.counter("learner", "consumed_rows"), run.cpu_s())
+
+
+def edge(marked: Callable[[], Mark], timeout_s: float = 30.0) -> Mark:
+    """The moment at which the learner has just made an update: a window between two of them holds whole batches.
+
+    Raises:
+        TimeoutError: it makes none.
+    """
+    before = marked()
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        now = marked()
+        if now.steps > before.steps:
+            return now
+        time.sleep(0.005)
+    raise TimeoutError(f"no update for {timeout_s:g} s")
 
 
 def wait_for_steps(run: Run, steps: float, timeout_s: float) -> Mark:
