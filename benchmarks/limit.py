@@ -29,9 +29,9 @@ IN_THE_SUM = ("simulator", "inference", "learner")
 
 
 def measure(session: Session) -> None:
-    tasks = peers.wanted("RLCTL_BENCH_TASKS", session.choose(["cartpole"], list(OURS), list(OURS)))
+    tasks = peers.wanted("RLCTL_BENCH_TASKS", session.choose(["cartpole"], ["pong", "cartpole"], list(OURS)))
     cells = [(task, part) for task in tasks for part in (*PARTS, WHOLE)]
-    seconds = session.choose(1.0, 3.0, 10.0)
+    seconds = session.choose(1.0, 2.0, 10.0)
     for number, (task, part) in session.rounds(cells, session.choose(1, 1, 5)):
         keys = {"task": task, "part": part, "round": number}
         work = partial(peers.ours, session, task) if part == WHOLE else partial(alone, part, task, seconds)

@@ -232,7 +232,7 @@ def transfer(case: str, variant: Variant, seconds: float, arrays: Arrays) -> dic
 
 
 def measure(session: Session) -> None:
-    seconds = session.choose(0.5, 2.0, 5.0)
+    seconds = session.choose(0.5, 1.0, 5.0)
     names = session.choose(["cartpole, 16 streams"], list(CASES), list(CASES))
     arrays = {name: fields(*CASES[name]) for name in names}
     cells = [(name, variant) for name in names for variant in VARIANTS]

@@ -40,8 +40,8 @@ class Cell(NamedTuple):
 
 def cells(session: Session) -> list[Cell]:
     """The grid of the form."""
-    light = session.choose((1, 4), (1, 16, 128), (1, 4, 16, 64, 128))
-    torch = session.choose((), (1,), (1, 4, 16))
+    light = session.choose((1, 4), (1, 16, 100), (1, 4, 16, 64, 128))
+    torch = session.choose((), (), (1, 4, 16))
     best = session.choose((8,), (32,), BEST_OF)
     steps = [
         (latency_ms, cpu_ms)
@@ -56,7 +56,7 @@ def measure(session: Session) -> None:
     for number, cell in session.rounds(cells(session), session.choose(1, 1, 5)):
         session.cell({**cell._asdict(), "round": number}, partial(one, session, cell))
     count, seconds, kill_every_s, minute_s = session.choose(
-        (4, 8.0, 2.0, 4.0), (100, 60.0, 10.0, 20.0), (120, 600.0, 10.0, 60.0)
+        (4, 8.0, 2.0, 4.0), (100, 30.0, 5.0, 15.0), (120, 600.0, 10.0, 60.0)
     )
     keys = {"who": "soak", "actors": count, "seconds": seconds, "kill_every_s": kill_every_s}
     work = partial(soak, count, seconds=seconds, kill_every_s=kill_every_s, minute_s=minute_s)

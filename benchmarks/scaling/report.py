@@ -38,11 +38,12 @@ def cells(rows: list[Row]) -> list[str]:
 
 def name(who: str, count: str) -> str:
     """As a reader knows it."""
+    actors = "1 actor" if count == "1" else f"{count} actors"
     return {
         "naive": "naive loop",
         "single": f"one process, {count} environments as one batch",
-        "torch": f"rlctl, {count} actors",
-        "light": f"rlctl, {count} actors without torch",
+        "torch": f"rlctl, {actors}",
+        "light": f"rlctl, {actors} without torch",
     }[who]
 
 

@@ -17,6 +17,8 @@ from benchmarks.shared import processes, product
 from benchmarks.shared.stats import jain
 
 LOOK_S = 0.05
+SETTLE_S = 20.0
+"""Until the manager has closed the books of the last who was killed."""
 
 
 class Killed(NamedTuple):
@@ -45,7 +47,7 @@ def soak(
             time.sleep(LOOK_S)
         found = product.rates(first, crew.mark()) | watch.figures()
         used = processes.memory(crew.pids())
-        time.sleep(3.0)  # the manager hears of the last kill
+        time.sleep(min(SETTLE_S, seconds))
         status = crew.run.stored()
         ledger = status["policies"]["main"]["ledger"]
         lost_segments = ledger["lost"] / SEGMENT_STEPS

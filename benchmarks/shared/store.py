@@ -58,9 +58,9 @@ def kept(rows: Sequence[Row], column: str) -> list[float]:
     """The values of a column in rows that count.
 
     Rates per CPU second (`*_per_cpu_s`, `cpu_*`) need a machine whose clock stayed; all others need one that nobody
-    else used more or less than before.
+    else used more or less than before. Memory needs neither.
     """
-    flag = "kept_cpu" if "cpu" in column else "kept"
+    flag = "" if column.endswith("_mib") else "kept_cpu" if "cpu" in column else "kept"
     return [float(row[column]) for row in rows if row.get(flag, "1") == "1" and row.get(column, "")]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.shared import store
 from benchmarks.shared.stats import spread
 
-HEADING = "# Performance\n\nEvery table below is made from the CSV that it names, by `python -m benchmarks tables`.\n"
+HEADING = "# Performance\n"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
