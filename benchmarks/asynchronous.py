@@ -52,7 +52,7 @@ CONDITIONS = (
     Condition("delay 64", delay=64),
     Condition("stragglers", straggle=True),
     Condition("kills", kill=True),
-    Condition("delay 64, uncorrected", delay=64, corrected=False),
+    Condition("delay 64 uncorrected", delay=64, corrected=False),
 )
 
 

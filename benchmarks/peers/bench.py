@@ -158,7 +158,9 @@ def ranked(rows: list[Row], column: str) -> list[str]:
 
     def key(who: str) -> tuple[bool, float]:
         values = store.kept(store.where(rows, who=who), column)
-        return who != US, -spread(values).median if values else 0.0
+        if not values:
+            return who != US, float("inf")
+        return who != US, spread(values).median * (1 if column.startswith("solve") else -1)
 
     return sorted(store.distinct(rows, "who"), key=key)
 
