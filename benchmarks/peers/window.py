@@ -43,7 +43,8 @@ class Child:
         self._process = process
         self._errors = errors
         self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
-        threading.Thread(target=self._read, name="lines", daemon=True).start()
+        self._reader = threading.Thread(target=self._read, name="lines", daemon=True)
+        self._reader.start()
 
     def next(self, timeout_s: float) -> tuple[Line, float]:
         """Its next line, and the CPU seconds of its tree when the line came.
@@ -73,6 +74,9 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait(30)
+        self._reader.join(5)
+        if self._process.stdout is not None and not self._reader.is_alive():
+            self._process.stdout.close()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
