@@ -23,7 +23,7 @@ class Indexed(Categorical):
 def main(task: str) -> int:
     if task not in ENVS:
         return 2
-    from torchrl.collectors import MultiaSyncDataCollector
+    from torchrl.collectors import MultiAsyncCollector
     from torchrl.envs import GymWrapper, SerialEnv
     from torchrl.modules import ProbabilisticActor
     from torchrl.objectives import A2CLoss
@@ -53,7 +53,7 @@ def main(task: str) -> int:
     )
     critic = TensorDictModule(Only(net, 1), [key], ["state_value"])
     frames = STEPS * ENVS[task]
-    collector = MultiaSyncDataCollector(
+    collector = MultiAsyncCollector(
         [some, some], actor, frames_per_batch=frames, total_frames=-1, update_at_each_batch=True, device="cpu",
         storing_device="cpu",
     )  # fmt: skip
