@@ -17,6 +17,7 @@ from rlctl.backends.kubernetes import clean, inventory, keys, lost
 from rlctl.backends.kubernetes.api import Api, Key
 from rlctl.backends.kubernetes.follow import follow
 from rlctl.backends.kubernetes.names import lock_name, selector
+from rlctl.backends.kubernetes.owner import check_owner
 from rlctl.backends.kubernetes.record import Record
 from rlctl.backends.kubernetes.refusals import GO_ON
 from rlctl.backends.kubernetes.session import Session
@@ -31,6 +32,8 @@ ENDS: Final[Mapping[str, Phase]] = {"finished": "finished", "failed": "failed"}
 def down(session: Session, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
     """See KubernetesBackend.delete."""
     record = lost.find(session.api, run)
+    if record is not None:
+        check_owner(session, record, "down")
     if record is None or (not volumes and record.state.phase != "running" and not _going(record)):
         _tidy(session, run)
         return

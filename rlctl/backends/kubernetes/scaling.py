@@ -12,6 +12,7 @@ from rlctl.backends.kubernetes import record as records
 from rlctl.backends.kubernetes.api import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.follow import follow
 from rlctl.backends.kubernetes.names import DOMAIN, selector
+from rlctl.backends.kubernetes.owner import check_owner
 from rlctl.backends.kubernetes.record import Record
 from rlctl.backends.kubernetes.refusals import conflict
 from rlctl.backends.kubernetes.session import Session
@@ -75,6 +76,7 @@ def check_role(record: Record, role: str) -> None:
 def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[Applied]:
     """See KubernetesBackend.scale."""
     record, wanted = live(session, run)
+    check_owner(session, record, "scale")
     for role, count in counts.items():
         check_role(record, role)
         if count < 0 or (role == "manager" and count != 1):
@@ -91,6 +93,7 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
         return
     with session.lock(run, "scale").held() as hold:
         record, wanted = live(session, run)
+        check_owner(session, record, "scale")
         state = replace(record.state, replicas={**record.state.replicas, **counts})
         writer = Writer(session.api, hold)
         if state != record.state:
@@ -131,6 +134,7 @@ def _check_conflicts(session: Session, numbers: Mapping[Key, int], run: str) -> 
 def restart(session: Session, run: str, role: str) -> Iterator[Applied]:
     """See KubernetesBackend.restart: the controller replaces the pods; of several Deployments one after the other."""
     record, wanted = live(session, run)
+    check_owner(session, record, "restart")
     check_role(record, role)
     at = session.now().strftime("%Y-%m-%dT%H:%M:%SZ")
     keys = wanted.workloads(role)

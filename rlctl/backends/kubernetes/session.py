@@ -37,6 +37,7 @@ class Session:
         force: take fields over that belong to somebody else.
         at_home: the run is in the index of this user.
         take_over: change a run that somebody else has started.
+        recorded: uid of the run of that name and place in the index of this user; "": none.
     """
 
     api: Api
@@ -51,6 +52,7 @@ class Session:
     force: bool = False
     at_home: bool = False
     take_over: bool = False
+    recorded: str = ""
 
     def lock(self, run: str, verb: str) -> Lock:
         return Lock(
