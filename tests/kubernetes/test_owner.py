@@ -86,3 +86,17 @@ def test_whoever_is_asked_first_hears_the_owner_or_is_refused(bob: Lab, lab: Lab
     with pytest.raises(Conflict, match="is owned by alice@desk"):
         bob.backend().check_owner("pong", "down")
     assert bob.backend().check_owner("other", "down") == ""
+
+
+def test_down_of_an_absent_run_leaves_a_lease_of_that_name_alone(lab: Lab) -> None:
+    lab.api.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "pong-lock"}})
+    assert lab.down() == []
+    assert lab.there() == {"Lease pong-lock"}
+    assert lab.api.requests.writes == 0
+
+
+def test_up_beside_a_lease_of_that_name_writes_nothing(lab: Lab) -> None:
+    lab.api.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "pong-lock"}})
+    with pytest.raises(Conflict, match="Lease pong-lock in namespace rl is not the lock of run pong"):
+        lab.up()
+    assert lab.there() == {"Lease pong-lock"}

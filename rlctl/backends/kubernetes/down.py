@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from rlctl.backends.base import Applied, Phase
-from rlctl.backends.kubernetes import clean, inventory, keys, lost
+from rlctl.backends.kubernetes import clean, inventory, keys, lock, lost
 from rlctl.backends.kubernetes.api import Api, Key
 from rlctl.backends.kubernetes.follow import follow
 from rlctl.backends.kubernetes.names import lock_name, selector
@@ -42,7 +42,8 @@ def down(session: Session, run: str, *, volumes: bool, grace_s: float) -> Iterat
 
 def _tidy(session: Session, run: str) -> None:
     """Remove the lock of a command that was killed with its very last write to do."""
-    if session.api.get(Key("Lease", lock_name(run))) is not None:
+    found = session.api.get(Key("Lease", lock_name(run)))
+    if found is not None and lock.is_of(found, run):
         with session.lock(run, "down").held():
             pass
 
