@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.backends.kubernetes import index
+from rlctl.backends.kubernetes import index, pace
+from rlctl.backends.kubernetes.api import Key
 from rlctl.backends.kubernetes.backend import KubernetesBackend
+from rlctl.backends.kubernetes.names import UID as UID_NOTE
 from rlctl.errors import Conflict
 from tests.kubernetes.lab import BOB, UID, Lab
 
@@ -100,3 +102,44 @@ def test_up_beside_a_lease_of_that_name_writes_nothing(lab: Lab) -> None:
     with pytest.raises(Conflict, match="Lease pong-lock in namespace rl is not the lock of run pong"):
         lab.up()
     assert lab.there() == {"Lease pong-lock"}
+
+
+ANOTHER = {
+    "apiVersion": "apps/v1",
+    "spec": {
+        "replicas": 1,
+        "selector": {"matchLabels": {"app": "x"}},
+        "template": {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": []}},
+    },
+}
+
+
+def replaced(lab: Lab, key: Key) -> object:
+    """Somebody removes an object of the run, and makes their own of that name."""
+    lab.api.remove(key)
+    return lab.api.put({**ANOTHER, "kind": key.kind, "metadata": {"name": key.name}})
+
+
+@pytest.mark.parametrize("act", [VERBS["scale"], lambda backend: backend.restart("pong", "actor")])
+def test_a_workload_of_somebody_else_is_neither_scaled_nor_restarted(lab: Lab, act: Act) -> None:
+    lab.up()
+    lab.settle()
+    theirs = replaced(lab, Key("Deployment", "pong-actor-0"))
+    with pytest.raises(Conflict, match="Deployment pong-actor-0 in namespace rl is not of run pong: it is of somebody"):
+        list(act(lab.backend(force=True)))
+    assert lab.of("Deployment", "pong-actor-0") == theirs
+    assert "Lease pong-lock" not in lab.there()
+
+
+def test_a_workload_that_becomes_somebody_elses_is_not_scaled_while_actors_come(lab: Lab) -> None:
+    key = Key("Deployment", "pong-actor-0")
+
+    def look() -> None:
+        if lab.replicas(key.name) == pace.CANARY:
+            lab.api.edit(key, "x", lambda thing: thing["metadata"]["annotations"].pop(UID_NOTE, None))
+
+    lab.api.step = 2
+    lab.api.on_tick = look
+    with pytest.raises(Conflict, match="Deployment pong-actor-0 in namespace rl is not of run pong"):
+        lab.up(roles={"actor": {"replicas": 40}})
+    assert lab.replicas(key.name) == pace.CANARY

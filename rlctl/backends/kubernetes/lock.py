@@ -21,7 +21,7 @@ from typing import Any, Final
 from rlctl.backends.base import Say
 from rlctl.backends.kubernetes.api import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.inventory import whose
-from rlctl.backends.kubernetes.names import DOMAIN, labels, lock_name
+from rlctl.backends.kubernetes.names import DOMAIN, INSTANCE, MANAGED_BY, MANAGER, labels, lock_name
 from rlctl.backends.kubernetes.refusals import in_words
 from rlctl.backends.kubernetes.waiting import Waiting
 from rlctl.errors import Conflict, RlctlError
@@ -248,8 +248,8 @@ def _holder(lease: Object, now: datetime) -> str:
 
 def is_of(lease: Object, run: str) -> bool:
     """Whether it is a lock that a command took, and not a Lease of somebody else that has its name."""
-    labelled = lease["metadata"].get("labels") or {}
-    return all(labelled.get(name) == value for name, value in labels(run).items())
+    found = lease["metadata"].get("labels") or {}
+    return (found.get(MANAGED_BY), found.get(INSTANCE)) == (MANAGER, run)
 
 
 def _has_died(lease: Object, me: Me) -> bool:

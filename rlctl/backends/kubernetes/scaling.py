@@ -12,7 +12,7 @@ from rlctl.backends.kubernetes import record as records
 from rlctl.backends.kubernetes.api import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.follow import follow
 from rlctl.backends.kubernetes.names import DOMAIN, selector
-from rlctl.backends.kubernetes.owner import check_owner
+from rlctl.backends.kubernetes.owner import check_ours, check_owner
 from rlctl.backends.kubernetes.record import Record
 from rlctl.backends.kubernetes.refusals import conflict
 from rlctl.backends.kubernetes.session import Session
@@ -85,9 +85,9 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
     numbers: dict[Key, int] = {}
     for role, count in counts.items():
         numbers |= shares(wanted.workloads(role), count)
-    _check_conflicts(session, numbers, run)
+    _check_conflicts(session, numbers, record)
     state = replace(record.state, replicas={**record.state.replicas, **counts})
-    if state == record.state and not _differing(session, numbers):
+    if state == record.state and not _differing(session, numbers, record):
         for key in numbers:
             yield Applied(str(key), "unchanged")
         return
@@ -99,7 +99,7 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
         if state != record.state:
             writer.save(replace(record, state=state))
         actors = wanted.workloads("actor")
-        for key, (thing, found) in _differing(session, numbers).items():
+        for key, (thing, found) in _differing(session, numbers, record).items():
             number = numbers[key]
             if key in actors:
                 number = pace.first(found.value, number, is_first=key == actors[0])
@@ -110,25 +110,33 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
         yield from pace.go_on(session, run, state, {key: numbers[key] for key in actors}, "scale")
 
 
-def _differing(session: Session, numbers: Mapping[Key, int]) -> dict[Key, tuple[Object, replicas.Count]]:
+def _differing(
+    session: Session, numbers: Mapping[Key, int], record: Record
+) -> dict[Key, tuple[Object, replicas.Count]]:  # fmt: skip
+    """Workloads whose number is another.
+
+    Raises:
+        Conflict: one of them is not of this run.
+    """
     found = {}
     for key, number in numbers.items():
         thing = session.api.get(key)
         if thing is not None:
+            check_ours(thing, record.state.run, record.state.uid, session.api.namespace)
             now = replicas.count(thing)
             if now.value != number or now.whose == "unfinished":
                 found[key] = (thing, now)
     return found
 
 
-def _check_conflicts(session: Session, numbers: Mapping[Key, int], run: str) -> None:
+def _check_conflicts(session: Session, numbers: Mapping[Key, int], record: Record) -> None:
     rows = [
         replicas.row(key, found, numbers[key])
-        for key, (_, found) in _differing(session, numbers).items()
+        for key, (_, found) in _differing(session, numbers, record).items()
         if found.whose == "foreign"
     ]
     if rows and not session.force:
-        raise conflict(rows, run=run)
+        raise conflict(rows, run=record.state.run)
 
 
 def restart(session: Session, run: str, role: str) -> Iterator[Applied]:
@@ -145,6 +153,7 @@ def restart(session: Session, run: str, role: str) -> Iterator[Applied]:
             thing = session.api.get(key)
             if thing is None or thing["metadata"].get("deletionTimestamp"):
                 continue
+            check_ours(thing, run, record.state.uid, session.api.namespace)
             try:
                 Writer(session.api, hold).apply(
                     _annotated(thing, at), manager=RESTART_MANAGER, uid=thing["metadata"]["uid"]
