@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -186,17 +186,23 @@ class KubernetesBackend:
             ApiError: the server refuses, or does not answer.
         """
         index.check_free(plan.run)
-        session = self._session(plan.run)
-        wanted = of_plan(plan, documents, spec)
-        noted = False
-        for applied in apply.apply(session, wanted):
-            noted = noted or self._note_place(session.api, plan.run, plan.uid)
-            yield applied
+        api = self._reach(plan.run)
+        before = index.find(plan.run)
+        entry = index.Entry(plan.run, plan.uid, api.context, api.namespace, api.server)
+        session = replace(self._session(plan.run), locking=lambda: index.record(entry))
+        try:
+            yield from apply.apply(session, of_plan(plan, documents, spec))
+        except RlctlError:
+            self._forget_unless_there(api, entry, before)
+            raise
 
-    def _note_place(self, api: Api, run: str, uid: str) -> bool:
-        """Enter it in the index, so that its name leads here from now on."""
-        index.record(index.Entry(run, uid, api.context, api.namespace, api.server))
-        return True
+    def _forget_unless_there(self, api: Api, entry: index.Entry, before: index.Entry | None) -> None:
+        """Its name leads here from before the first write; where it led before, when nothing was written."""
+        with suppress(RlctlError):
+            if records.find(api, entry.run) is None:
+                index.forget(entry.run, entry.uid)
+                if before is not None and before.uid != entry.uid:
+                    index.record(before)
 
     def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:
         """What `apply` would change; the server is asked by dry runs, nothing is written.
