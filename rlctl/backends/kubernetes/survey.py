@@ -106,6 +106,10 @@ class Survey:
         return all((item.what == "same" and not item.scales) or item.denied for item in self.items)
 
     @property
+    def live_workloads(self) -> list[Object]:
+        return [item.live for item in self.items if item.live is not None and item.key.kind in inventory.WORKLOADS]
+
+    @property
     def terminating(self) -> list[Key]:
         return [item.key for item in self.items if item.live and item.live["metadata"].get("deletionTimestamp")]
 
