@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from rlctl.backends.base import Applied, Phase
-from rlctl.backends.kubernetes import clean, inventory, keys, lock, lost
+from rlctl.backends.kubernetes import clean, inventory, keys, last_words, lock, lost
 from rlctl.backends.kubernetes.api import Api, Key
 from rlctl.backends.kubernetes.follow import follow
 from rlctl.backends.kubernetes.names import lock_name, selector
@@ -100,9 +100,14 @@ class _Down:
         if self._record.state.phase != "running" or not self._record.readable:
             return
         try:
-            final = self._session.ask(self._record.state, "/status", None)
-        except RlctlError:  # it does not answer any more: what was kept before stays
+            found = last_words.kept(self._session.ask(self._record.state, "/status", None))
+        except (RlctlError, RecursionError):  # it does not answer any more: what was kept before stays
             return
+        if found is None:
+            return
+        final, left_out = found
+        if left_out:
+            self._session.note(f"of the last status of run {self._run}, {', '.join(left_out)} is too large to be kept")
         if final != self._record.final:
             self._record = writer.save(replace(self._record, final=final))
 
