@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -114,3 +115,40 @@ def test_a_server_that_is_out_of_reach_is_not_asked_to_take_it_back() -> None:
     with pytest.raises(ApiError):
         hold()
     assert api.requests.total == 0
+
+
+FOREIGN: dict[str, Any] = {
+    "apiVersion": "coordination.k8s.io/v1",
+    "kind": "Lease",
+    "metadata": {"name": "pong-lock", "labels": {"app.kubernetes.io/managed-by": "helm"}},
+    "spec": {"holderIdentity": "operator-0", "leaseDurationSeconds": 15},
+}
+
+
+def test_a_lease_of_somebody_else_is_no_lock_and_stays() -> None:
+    api = FakeApi()
+    api.put(FOREIGN)
+    with pytest.raises(
+        Conflict, match=r"Lease pong-lock .* is not the lock of run pong: it is of somebody else \(helm"
+    ):
+        lock_of(api).held().__enter__()
+    assert api.objects[LEASE]["spec"]["holderIdentity"] == "operator-0"
+    assert api.seconds == 0, "it is not waited for"
+
+
+def test_a_lease_of_somebody_else_is_not_swept_though_it_names_a_dead_process() -> None:
+    api = FakeApi()
+    me = Me.now()
+    made = lock_of(api, replace(me, process=f"{me.process.rpartition('/')[0]}/1-1"))._document()
+    api.put({**made, "metadata": {**made["metadata"], "labels": {}}})
+    lock_of(api, me).sweep()
+    assert LEASE in api.objects
+
+
+def test_a_lock_without_a_spec_is_waited_out() -> None:
+    api = FakeApi()
+    document = lock_of(api)._document()
+    api.create({name: value for name, value in document.items() if name != "spec"})
+    with lock_of(api, BOB).held():
+        assert api.objects[LEASE]["spec"]["holderIdentity"] == "bob@laptop 2"
+    assert DURATION_S <= api.seconds <= DURATION_S + 2

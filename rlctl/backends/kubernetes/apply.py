@@ -104,6 +104,8 @@ class _Up:
     def _keys(self) -> Iterator[Applied]:
         run, uid = self._wanted.run, self._wanted.uid
         core, actor = self._seen.core, self._seen.actor
+        if core is None:
+            keys.check_not_lost(run, self._seen.live_workloads)
         if core is None and actor is not None:  # its other half is lost
             self._writer.delete(keys.actor_key(run), uid=actor["metadata"]["uid"])
             actor = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlctl.backends.kubernetes import replicas
+from rlctl.backends.kubernetes import keys, replicas
 from rlctl.backends.kubernetes.api import ApiError
 from rlctl.backends.kubernetes.drift import compare
 from rlctl.backends.kubernetes.names import MANAGER
@@ -18,9 +18,12 @@ def check(session: Session, seen: Survey) -> None:
     """Ask the server what it thinks of every change to what is there; it changes nothing.
 
     Raises:
-        Conflict: fields that belong to somebody else, of all objects; unless they are to be taken over.
+        Conflict: fields that belong to somebody else, of all objects; unless they are to be taken over. Or the keys
+            of the live run are lost.
         RlctlError: it refuses a change for another reason.
     """
+    if seen.core is None:
+        keys.check_not_lost(seen.wanted.run, seen.live_workloads)
     rows = []
     for item in seen.items:
         if item.live is None:

@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from rlctl.backends.base import Say
 from rlctl.backends.kubernetes.api import Api, ApiError, Key, Object
-from rlctl.backends.kubernetes.names import DOMAIN, labels, lock_name
+from rlctl.backends.kubernetes.inventory import whose
+from rlctl.backends.kubernetes.names import DOMAIN, INSTANCE, MANAGED_BY, MANAGER, labels, lock_name
 from rlctl.backends.kubernetes.refusals import in_words
 from rlctl.backends.kubernetes.waiting import Waiting
 from rlctl.errors import Conflict, RlctlError
@@ -125,7 +126,7 @@ class Lock:
     def sweep(self) -> None:
         """Remove what a command of this machine has left that was killed with its last write to do."""
         found = self._api.get(_key(self._run))
-        if found is not None and _has_died(found, self._me):
+        if found is not None and is_of(found, self._run) and _has_died(found, self._me):
             with suppress(RlctlError):  # somebody else was quicker, or it ends by itself
                 self._api.delete(_key(self._run), uid=found["metadata"]["uid"])
 
@@ -161,9 +162,19 @@ class Lock:
                 if error.status != 409:
                     raise in_words(error, "create", _key(self._run), self._api.namespace, written=False) from error
             found = self._api.get(_key(self._run))
+            if found is not None and not is_of(found, self._run):
+                raise self._foreign(found)
             if found is not None and self._outlived(found):
                 with suppress(ApiError):  # somebody else was quicker
                     self._api.delete(_key(self._run), uid=found["metadata"]["uid"])
+
+    def _foreign(self, lease: Object) -> Conflict:
+        key = str(_key(self._run))
+        return Conflict(
+            f"{key} in namespace {self._api.namespace} is not the lock of run {self._run}: it is of {whose(lease)}",
+            hint=f"Choose another name (--set run={self._run}-2), or have its owner remove it.",
+            objects=(key,),
+        )
 
     def _outlived(self, lease: Object) -> bool:
         """Whether that holding is dead, or has ended meanwhile.
@@ -173,7 +184,8 @@ class Lock:
         """
         if _has_died(lease, self._me):
             return True
-        duration_s = min(300, int(lease["spec"].get("leaseDurationSeconds") or DURATION_S))
+        spec: dict[str, Any] = lease.get("spec") or {}
+        duration_s = min(300, int(spec.get("leaseDurationSeconds") or DURATION_S))
         self._waiting(f"run {self._run} is being changed by {_holder(lease, self._now())}; looking whether it lives")
         patience = Waiting(duration_s, self._waiting, self._clock)
         while not patience.over(f"a sign of life of {_holder(lease, self._now())}"):
@@ -232,6 +244,12 @@ def _holder(lease: Object, now: datetime) -> str:
     except (KeyError, ValueError, TypeError):
         age = ""
     return f"{who} ({what}){age}" if what else f"{who}{age}"
+
+
+def is_of(lease: Object, run: str) -> bool:
+    """Whether it is a lock that a command took, and not a Lease of somebody else that has its name."""
+    found = lease["metadata"].get("labels") or {}
+    return (found.get(MANAGED_BY), found.get(INSTANCE)) == (MANAGER, run)
 
 
 def _has_died(lease: Object, me: Me) -> bool:

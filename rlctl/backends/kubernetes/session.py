@@ -17,6 +17,10 @@ def _nothing(text: str) -> None:
     pass
 
 
+def _no_locking() -> None:
+    pass
+
+
 def _no_trouble(state: RunState) -> list[Process]:
     return []
 
@@ -37,6 +41,8 @@ class Session:
         force: take fields over that belong to somebody else.
         at_home: the run is in the index of this user.
         take_over: change a run that somebody else has started.
+        locking: called before the lock is taken, so before the first write.
+        recorded: uid of the run of that name and place in the index of this user; "": none.
     """
 
     api: Api
@@ -51,8 +57,11 @@ class Session:
     force: bool = False
     at_home: bool = False
     take_over: bool = False
+    recorded: str = ""
+    locking: Callable[[], object] = _no_locking
 
     def lock(self, run: str, verb: str) -> Lock:
+        self.locking()
         return Lock(
             self.api, run, verb, me=self.me, clock=self.clock, sleep=self.sleep, now=self.now, waiting=self.waiting
         )  # fmt: skip
