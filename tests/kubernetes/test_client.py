@@ -13,6 +13,7 @@ from rlctl.backends.kubernetes.api import ApiError, Expired, Key
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.kubernetes.calls import Calls
 from rlctl.backends.kubernetes.client import connect
+from rlctl.backends.kubernetes.patience import Patience
 from rlctl.errors import BackendUnreachable
 from tests.kubernetes.fake_api import FakeApi
 from tests.kubernetes.fake_server import Server, kubeconfig, serving
@@ -126,9 +127,8 @@ def test_a_whole_run_goes_over_the_wire(api: Calls, server: Server, home: Path) 
 def test_a_server_that_is_not_there_is_told(api: Calls, server: Server, tmp_path: Path) -> None:
     (tmp_path / "config").write_text(kubeconfig("http://127.0.0.1:1"))
     gone = connect()
-    gone._sleep = lambda seconds: None
     times = iter(range(1000))
-    gone._clock = lambda: float(next(times))
+    gone._patience = Patience(lambda: float(next(times)), lambda seconds: None, lambda: 0.0)
     with pytest.raises(ApiError, match=r"does not answer: .*refused"):
         gone.version()
 
