@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from rlctl.backends.kubernetes import patience
 from rlctl.backends.kubernetes.api import ApiError, Expired, FieldConflict, Key
 from rlctl.backends.kubernetes.calls import Calls
 from rlctl.backends.kubernetes.exchange import Answer, NoAnswer
+from rlctl.backends.kubernetes.follow import follow
 from rlctl.errors import BackendUnreachable
 
 KEY = Key("ConfigMap", "a")
@@ -67,8 +69,8 @@ class Clock:
         self.slept.append(seconds)
 
 
-def calls_of(*steps: Step) -> tuple[Calls, Script, Clock]:
-    script, clock = Script(*steps), Clock()
+def calls_of(*steps: Step, clock: Clock | None = None) -> tuple[Calls, Script, Clock]:
+    script, clock = Script(*steps), clock or Clock()
     return Calls(script, clock=clock, sleep=clock.sleep, jitter=lambda: 1.0), script, clock
 
 
@@ -288,8 +290,19 @@ def test_a_watch_from_a_forgotten_moment_expires(step: Step) -> None:
 
 
 def test_a_watch_that_breaks_off_just_ends() -> None:
-    api, _, _ = calls_of((200, b'{"typeBROKEN'))
+    api, script, clock = calls_of((200, b'{"type"BROKEN'))
+    script.takes_s, script.clock = 1.0, clock
     assert list(api.watch("Pod", resource_version="3", timeout_s=10)) == []
+    assert clock.slept == []
+
+
+@pytest.mark.parametrize("step", [(200, b""), (200, b'{"type"BROKEN')])
+def test_a_watch_that_is_closed_at_once_becomes_a_list_now_and_then(step: Step) -> None:
+    api, _, clock = calls_of(*[page("ab"), step] * 100)
+    found = itertools.islice(follow(api, "Pod"), 40)
+    assert all(set(known) == {"a", "b"} for known in found)
+    assert clock.slept[:6] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
+    assert clock.now > 200
 
 
 def test_apply_says_who_applies_and_checks_strictly() -> None:

@@ -21,6 +21,8 @@ READ_TIMEOUT_S: Final = 15.0
 LIST_TIMEOUT_S: Final = 60.0
 IDLE_S: Final = 600.0
 """Between two lines of a log that is followed."""
+SOON_S: Final = 0.5
+"""A watch that ends before, whatever ended it, is not asked for again at once."""
 _APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 _MERGE: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
@@ -37,6 +39,8 @@ class Calls:
     ) -> None:  # fmt: skip
         self._connection = connection
         self._patience = Patience(clock, sleep, jitter)
+        self._clock = clock
+        self._short = 0  # watches in a row that ended too soon
         self.context, self.namespace, self.server = connection.context, connection.namespace, connection.server
         self.requests = Requests()
         self._where = f"{self.server} (context {self.context})"
@@ -146,18 +150,27 @@ class Calls:
             "resourceVersion": resource_version,
             "timeoutSeconds": str(max(1, round(timeout_s))),
         }
+        began, heard = self._clock(), False
         answer = self._open("GET", self._path(kind), query, read_timeout_s=timeout_s + READ_TIMEOUT_S)
         try:
             for line in lines(answer.chunks):
                 event = json.loads(line)
+                heard = True
                 thing = event["object"]
                 if event["type"] == "ERROR":
                     raise refusal(int(thing.get("code") or 500), json.dumps(thing).encode(), None, self._where)
                 yield Event(event["type"], {"apiVersion": KINDS[kind].api_version, "kind": kind, **thing})
         except (NoAnswer, ValueError):  # it broke off: whoever watches goes on from the last event
-            return
+            pass
         finally:
             answer.close()
+        if self._clock() - began >= SOON_S:
+            self._short = 0
+            return
+        self._short += 1
+        self._patience.rest(self._short)
+        if not heard:  # somebody between us and the server lets no watch through
+            raise Expired("the watch was closed at once")
 
     def pod_log(
         self, pod: str, *, container: str = "", previous: bool = False, tail: int | None = None,

@@ -74,8 +74,7 @@ class Patience:
         Raises:
             RlctlError: the fence has fallen.
         """
-        growing = _FIRST_DELAY_S * 2 ** min(max(0, tries.count - 1), 10)
-        delay_s = max(min(_LONGEST_DELAY_S, growing) * (0.5 + self._jitter() / 2), after_s or 0.0)
+        delay_s = max(self._delay_s(tries.count), after_s or 0.0)
         limit_s = PATIENCE_S if self._heard and not self._gave_up else FIRST_PATIENCE_S
         now = self._clock()
         self._left = min(float(RETRIES), self._left + (now - self._counted) / REFILL_S)
@@ -89,3 +88,11 @@ class Patience:
         if fence is not None:
             fence()
         return True
+
+    def rest(self, times: int) -> None:
+        """Wait, longer each of so many times, before something that is no repeat and has no end."""
+        self._sleep(self._delay_s(times))
+
+    def _delay_s(self, times: int) -> float:
+        growing = _FIRST_DELAY_S * float(2 ** min(max(0, times - 1), 10))
+        return min(_LONGEST_DELAY_S, growing) * (0.5 + self._jitter() / 2)
