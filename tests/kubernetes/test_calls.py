@@ -253,6 +253,12 @@ def test_a_whole_list_comes_from_the_cache_in_pages() -> None:
     assert second.endswith("limit=500&continue=t")
 
 
+def test_what_is_followed_is_never_listed_from_a_cache() -> None:
+    api, script, _ = calls_of(page("a" * 500, "t"), page("b"))
+    assert set(next(follow(api, "Deployment", labels="x=y"))) == {"a", "b"}
+    assert "resourceVersion" not in "".join(path for _, path, _ in script.sent)
+
+
 def test_a_limited_list_says_how_many_more_there_are() -> None:
     api, script, _ = calls_of(page("ab", "t", 7))
     found = api.list("Deployment", most=2)
