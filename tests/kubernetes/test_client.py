@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytest.importorskip("kubernetes")
 
@@ -154,3 +156,28 @@ def test_a_broken_kubeconfig_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("KUBECONFIG", str(path))
         with pytest.raises(BackendUnreachable, match="cannot be used"):
             connect()
+
+
+def test_a_credential_plugin_that_fails_is_told_and_nobody_asks_as_nobody(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "config"
+    config = yaml.safe_load(kubeconfig(f"http://127.0.0.1:{server.server_port}"))
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/nowhere/login", "interactiveMode": "Never"}
+    config["users"][0]["user"] = {"exec": plugin}
+    path.write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    with pytest.raises(BackendUnreachable, match=r"no credentials for context fake.*/nowhere/login") as error:
+        connect()
+    assert "kubectl --context fake auth whoami" in error.value.hint
+    assert not server.said
+    assert not caplog.records
+
+
+def test_a_credential_plugin_that_fails_later_is_told_as_well(api: Calls) -> None:
+    def expired(configuration: object) -> None:
+        logging.error("exec: process returned 1. token has expired")
+
+    api._connection._configuration.refresh_api_key_hook = expired  # type: ignore[attr-defined]
+    with pytest.raises(BackendUnreachable, match="token has expired"):
+        api.version()
