@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from dataclasses import replace
 from typing import Any
@@ -9,10 +10,14 @@ from typing import Any
 import pytest
 
 from rlctl.backends.kubernetes.api import ApiError, Key
-from rlctl.backends.kubernetes.lock import DURATION_S, Lock, Me
+from rlctl.backends.kubernetes.exchange import NoAnswer
+from rlctl.backends.kubernetes.lock import DURATION_S, FRESH_S, Lock, Me
+from rlctl.backends.kubernetes.waiting import steady
+from rlctl.backends.kubernetes.writing import Writer
 from rlctl.errors import Conflict
 from tests.kubernetes.fake_api import FakeApi
 from tests.kubernetes.lab import ALICE, BOB
+from tests.kubernetes.test_calls import Clock, calls_of
 
 LEASE = Key("Lease", "pong-lock")
 
@@ -92,16 +97,47 @@ def test_whoever_has_lost_it_writes_no_more() -> None:
             hold.check()
 
 
-def test_whoever_could_not_renew_it_in_time_writes_no_more() -> None:
+def test_whoever_cannot_renew_it_writes_no_more_long_before_it_ends() -> None:
     api = FakeApi()
     with lock_of(api).held() as hold:
         api.refuse = lambda method, key: ApiError("does not answer", status=0) if method == "PUT" else None
-        api.seconds += DURATION_S - 1
-        hold.renew()
+        api.seconds += FRESH_S
         hold.check()
-        api.seconds += 2
-        with pytest.raises(Conflict, match="could not be renewed for 31 s"):
+        api.seconds += 1
+        with pytest.raises(ApiError, match="could not be renewed for 11 s: does not answer"):
             hold.check()
+
+
+def test_a_renewal_that_succeeds_late_shows_that_nobody_has_taken_it() -> None:
+    api = FakeApi()
+    with lock_of(api).held() as hold:
+        api.seconds += 10 * DURATION_S  # the machine has slept
+        hold.check()
+        assert api.writes[-1] == f"PUT {LEASE}"
+
+
+def test_a_write_is_not_repeated_after_its_lock_was_taken_over() -> None:
+    api, clock = FakeApi(), Clock()
+    thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {}}
+    calls, script, _ = calls_of((200, thing), NoAnswer("timed out"), clock=clock)
+    calls.version()
+    with lock_of(api).held() as hold:
+
+        def sleep(seconds: float) -> None:
+            clock.now += seconds
+            api.seconds = clock.now
+            if api.seconds > 8 and LEASE in api.objects:
+                api.remove(LEASE)
+
+        calls._patience._sleep = sleep
+        with pytest.raises(Conflict, match="another command has taken it over"):
+            Writer(calls, hold).apply(thing)
+    assert clock.now < DURATION_S
+    assert {method for method, *_ in script.sent} == {"GET", "PATCH"}
+
+
+def test_time_counts_while_the_machine_sleeps() -> None:
+    assert inspect.signature(Lock).parameters["clock"].default is steady
 
 
 def test_a_server_that_is_out_of_reach_is_not_asked_to_take_it_back() -> None:

@@ -44,6 +44,7 @@ from rlctl.backends.kubernetes.fleet import Sizes, no_sizes
 from rlctl.backends.kubernetes.lock import Me
 from rlctl.backends.kubernetes.names import VOLUME
 from rlctl.backends.kubernetes.session import Session
+from rlctl.backends.kubernetes.waiting import steady
 from rlctl.backends.kubernetes.wanted import of_plan, of_revision, revision_key
 from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
 from rlctl.plan import Plan
@@ -80,7 +81,7 @@ class KubernetesBackend:
 
     def __init__(
         self, context: str | None = None, namespace: str | None = None, *, api: Api | None = None, me: Me | None = None,
-        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = steady, sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:  # fmt: skip
         self._named = (context, namespace)

@@ -23,11 +23,13 @@ from rlctl.backends.kubernetes.api import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.inventory import whose
 from rlctl.backends.kubernetes.names import DOMAIN, INSTANCE, MANAGED_BY, MANAGER, labels, lock_name
 from rlctl.backends.kubernetes.refusals import in_words
-from rlctl.backends.kubernetes.waiting import Waiting
+from rlctl.backends.kubernetes.waiting import Waiting, steady
 from rlctl.errors import Conflict, RlctlError
 
 DURATION_S: Final = 30
-RENEW_S: Final = 10.0
+RENEW_S: Final = 7.0
+FRESH_S: Final = 10.0
+"""A write may begin so long after the lock was renewed: it may take 20 s to land (connect and read time-outs)."""
 _LOOK_S: Final = 2.0
 _VERB: Final = f"{DOMAIN}/verb"
 _PROCESS: Final = f"{DOMAIN}/process"
@@ -59,30 +61,38 @@ class Hold:
     """One holding of the lock."""
 
     def __init__(
-        self, api: Api, run: str, lease: Object, clock: Callable[[], float], now: Callable[[], datetime]
-    ) -> None:
+        self, api: Api, run: str, lease: Object, clock: Callable[[], float], now: Callable[[], datetime], taken: float
+    ) -> None:  # fmt: skip
         self._api, self._run, self._lease = api, run, lease
         self._clock, self._now = clock, now
-        self._renewed = clock()
+        self._renewed = taken  # or a little later: its answer may have been long on the way
         self._lost = ""
+        self._failed: RlctlError | None = None
         self._renewing = threading.Lock()
 
     def check(self) -> None:
-        """Before every write.
+        """Before every write, and before each repeat of it.
+
+        A renewal that succeeds shows that nobody has taken the lock over meanwhile, however late it is.
 
         Raises:
             Conflict: the lock is not ours any more.
+            RlctlError: the server does not let us find out.
         """
-        if self._late_s() > 2 * RENEW_S:  # this machine has slept
-            self.renew()
-        if not self._lost and self._late_s() > DURATION_S:
-            self._lost = f"it could not be renewed for {self._late_s():.0f} s"
+        for _ in range(2):  # the first may have taken long, or waited for that of the other thread
+            if not self._lost and self._late_s() > FRESH_S:
+                self.renew()
         if self._lost:
             raise Conflict(
                 f"the lock of run {self._run} was lost: {self._lost}",
                 hint="Run the same command again.",
                 objects=(str(_key(self._run)),),
             )
+        if self._late_s() > FRESH_S:
+            late = f"the lock of run {self._run} could not be renewed for {self._late_s():.0f} s"
+            failed = self._failed
+            status = failed.status if isinstance(failed, ApiError) else 0
+            raise ApiError(f"{late}: {failed}" if failed else late, status=status, key=_key(self._run)) from failed
 
     def _late_s(self) -> float:
         return self._clock() - self._renewed
@@ -90,15 +100,15 @@ class Hold:
     def renew(self) -> None:
         """Say that we live; what goes wrong is seen by the next `check`."""
         with self._renewing:
+            began = self._clock()  # not when the answer came: whoever waits has seen it before
             try:
                 spec = {**self._lease["spec"], "renewTime": _micro(self._now())}
                 self._lease = self._api.replace({**self._lease, "spec": spec})
-                self._renewed = self._clock()
-            except ApiError as error:
-                if error.status in (404, 409):
+                self._renewed, self._failed = began, None
+            except RlctlError as error:
+                self._failed = error
+                if isinstance(error, ApiError) and error.status in (404, 409):
                     self._lost = "another command has taken it over"
-            except RlctlError:  # the server does not answer: `check` knows for how long
-                pass
 
     def give_back(self) -> None:
         with suppress(RlctlError):  # it ends by itself
@@ -110,12 +120,12 @@ class Lock:
 
     Args:
         verb: what the command does, for whoever has to wait.
-        clock: seconds, monotonic.
+        clock: seconds, monotonic; it has to count while the machine sleeps.
         waiting: told that we wait, and for whom.
     """
 
     def __init__(
-        self, api: Api, run: str, verb: str, *, me: Me | None = None, clock: Callable[[], float] = time.monotonic,
+        self, api: Api, run: str, verb: str, *, me: Me | None = None, clock: Callable[[], float] = steady,
         sleep: Callable[[float], None] = time.sleep, now: Callable[[], datetime] = lambda: datetime.now(UTC),
         waiting: Say = lambda text: None,
     ) -> None:  # fmt: skip
@@ -138,7 +148,8 @@ class Lock:
             Conflict: another command holds it; with its holder, host and age.
             ApiError: we may not write Leases, or the server does not answer.
         """
-        hold = Hold(self._api, self._run, self._take(), self._clock, self._now)
+        began = self._clock()
+        hold = Hold(self._api, self._run, self._take(), self._clock, self._now, began)
         done = threading.Event()
         renewing = threading.Thread(target=_renew, args=(hold, done), name=f"lock of {self._run}", daemon=True)
         renewing.start()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from rlctl.backends.base import Process, RunState, Say
 from rlctl.backends.kubernetes.api import Api
 from rlctl.backends.kubernetes.lock import Lock, Me
-from rlctl.backends.kubernetes.waiting import Waiting
+from rlctl.backends.kubernetes.waiting import Waiting, steady
 
 
 def _nothing(text: str) -> None:
@@ -47,7 +47,7 @@ class Session:
 
     api: Api
     me: Me = field(default_factory=Me.now)
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = steady
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     note: Say = _nothing
