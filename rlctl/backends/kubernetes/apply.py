@@ -20,12 +20,12 @@ from rlctl.backends.kubernetes.api import ApiError, Key, Object
 from rlctl.backends.kubernetes.conflicts import check, refused
 from rlctl.backends.kubernetes.follow import follow
 from rlctl.backends.kubernetes.record import Record
-from rlctl.backends.kubernetes.refusals import GO_ON
+from rlctl.backends.kubernetes.refusals import GO_ON, Refusal, partly
 from rlctl.backends.kubernetes.session import Session
 from rlctl.backends.kubernetes.survey import DISPENSABLE, Item, Survey, survey
 from rlctl.backends.kubernetes.wanted import Wanted, revision_document, revision_key
 from rlctl.backends.kubernetes.writing import Writer
-from rlctl.errors import Conflict, PartlyApplied, RlctlError
+from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 
 GONE_TIMEOUT_S: Final = 120.0
 """For objects that a `down` of just now still removes."""
@@ -41,16 +41,35 @@ def apply(session: Session, wanted: Wanted, verb: str = "up") -> Iterator[Applie
         return
     check(session, seen)
     _await_gone(session, seen)
-    with session.lock(wanted.run, verb).held() as hold:
-        seen = survey(session, wanted)
-        if seen.terminating:
-            raise Conflict(
-                f"{seen.terminating[0]} is being removed by somebody", hint="Run the same command again.",
-                objects=tuple(map(str, seen.terminating)),
-            )  # fmt: skip
-        if not seen.settled:
-            yield from _Up(session, seen, Writer(session.api, hold)).run()
-    yield from pace.go_on(session, wanted.run, seen.state, _actors(seen), verb)
+    written = False
+    try:
+        with session.lock(wanted.run, verb).held() as hold:
+            seen, writer = survey(session, wanted), Writer(session.api, hold)
+            _check_staying(seen)
+            try:
+                if not seen.settled:
+                    yield from _Up(session, seen, writer).run()
+            finally:
+                written = writer.written > 0
+        for applied in pace.go_on(session, wanted.run, seen.state, _actors(seen), verb):
+            written = True
+            yield applied
+    except (BackendUnreachable, Refusal) as error:
+        if not written:
+            raise
+        raise partly(error) from error
+
+
+def _check_staying(seen: Survey) -> None:
+    """
+    Raises:
+        Conflict: somebody removes an object that is wanted.
+    """
+    if seen.terminating:
+        raise Conflict(
+            f"{seen.terminating[0]} is being removed by somebody", hint="Run the same command again.",
+            objects=tuple(map(str, seen.terminating)),
+        )  # fmt: skip
 
 
 def _actors(seen: Survey) -> dict[Key, int]:
@@ -206,7 +225,12 @@ class _Up:
             live = self._api.get(item.key) if item.key.kind in inventory.WORKLOADS and item.replicas else None
             if live is None or (found := replicas.count(live)).value or found.whose == "foreign":
                 continue
-            number = replicas.count(self._scale(item, live)).value
+            try:
+                number = replicas.count(self._scale(item, live)).value
+            except ApiError as error:
+                if not error.conflicts:
+                    raise
+                raise refused(item, error, self._wanted.run) from error
             if number:
                 yield Applied(str(item.key), "changed", f"replicas: 0 -> {number}")
 
