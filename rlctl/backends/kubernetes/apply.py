@@ -16,6 +16,7 @@ from typing import Final
 
 from rlctl.backends.base import Applied
 from rlctl.backends.kubernetes import history, inventory, keys, pace, replicas
+from rlctl.backends.kubernetes import record as records
 from rlctl.backends.kubernetes.api import ApiError, Key, Object
 from rlctl.backends.kubernetes.conflicts import check, refused
 from rlctl.backends.kubernetes.follow import follow
@@ -98,6 +99,8 @@ class _Up:
         for key in unwanted:
             yield from self._remove(key)
         self._keep_revision(number)
+        if self._seen.tells:  # from now on nobody knows what the manager was told last
+            record = self._writer.save(replace(record, live_sent=records.UNKNOWN))
         told, goes_on = self._tell()
         if goes_on:
             yield from self._bring_back()

@@ -24,6 +24,8 @@ BY: Final = f"{DOMAIN}/by"
 """Annotation: who made it, user@host."""
 LIVE_SENT: Final = f"{DOMAIN}/live-sent"
 """Annotation of the record: hash of the live fields that the manager was last told."""
+UNKNOWN: Final = "unknown"
+"""Instead of that hash while the manager is being told: whoever comes after a kill or a refusal tells it again."""
 PHASES: Final[Mapping[str, Phase]] = {
     "running": "running",
     "stopped": "stopped",
