@@ -19,6 +19,7 @@ from rlctl.backends.kubernetes import history, inventory, keys, pace, replicas
 from rlctl.backends.kubernetes import record as records
 from rlctl.backends.kubernetes.api import ApiError, Key, Object
 from rlctl.backends.kubernetes.conflicts import check, refused
+from rlctl.backends.kubernetes.drift import admitted
 from rlctl.backends.kubernetes.follow import follow
 from rlctl.backends.kubernetes.record import Record
 from rlctl.backends.kubernetes.refusals import GO_ON, Refusal, partly
@@ -30,6 +31,8 @@ from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 
 GONE_TIMEOUT_S: Final = 120.0
 """For objects that a `down` of just now still removes."""
+
+_BOOKKEEPING: Final = ("resourceVersion", "generation", "managedFields")
 
 
 def apply(session: Session, wanted: Wanted, verb: str = "up") -> Iterator[Applied]:
@@ -86,6 +89,7 @@ class _Up:
         self._session, self._seen, self._writer = session, seen, writer
         self._api, self._wanted = session.api, seen.wanted
         self._denied: list[Key] = []
+        self._admitted: dict[Key, dict[str, str]] = {}
         self._first_shard = next(iter(seen.wanted.workloads("actor")), None)  # the first actors come from here
 
     def run(self) -> Iterator[Applied]:
@@ -149,11 +153,13 @@ class _Up:
                 )
                 return
             raise
+        if marks := admitted(item.document, live):
+            self._admitted[item.key] = marks
         if item.live is None:
             yield Applied(str(item.key), "created")
-        elif live["metadata"].get("resourceVersion") == item.live["metadata"].get("resourceVersion"):
+        elif _said(live) == _said(item.live):
             yield Applied(str(item.key), "unchanged", _kept_words(item))
-        elif item.restarts:
+        elif item.key.kind in inventory.WORKLOADS and live["spec"]["template"] != item.live["spec"]["template"]:
             yield Applied(str(item.key), "restarted", "its configuration changed")
         else:
             why = ", ".join(str(each) for each in item.drift if each.differs)
@@ -247,6 +253,7 @@ class _Up:
             inventory=tuple(key for key in record.inventory if key not in gone),
             kept=tuple(key for key in record.inventory if key in kept and key not in named),
             denied=tuple(self._denied),
+            admitted=self._admitted,
             live_sent=self._seen.live_hash,
             final=None,
         )
@@ -271,6 +278,12 @@ def _await_gone(session: Session, seen: Survey) -> None:
                     hint=f"kubectl get {key.kind.lower()} {key.name} -o yaml shows its finalizers.",
                     objects=(str(key),),
                 )
+
+
+def _said(live: Object) -> Object:
+    """An object without its status, and without who wrote it when."""
+    metadata = {name: value for name, value in live["metadata"].items() if name not in _BOOKKEEPING}
+    return {**{name: value for name, value in live.items() if name != "status"}, "metadata": metadata}
 
 
 def _kept_words(item: Item) -> str:
