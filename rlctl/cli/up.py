@@ -158,7 +158,9 @@ def _apply(world: World, prepared: Prepared, *, atomic: bool) -> list[Applied]:
         done = follow(world, prepared.backend.apply(prepared.plan, prepared.documents, prepared.stored))
     except (PartlyApplied, WorkloadFailed, TimedOut) as error:  # a target may see at once that it will not run
         if atomic:
-            error.hint = undo(world, prepared.backend, state, prepared.plan.run)
+            undone = undo(world, prepared.backend, state, prepared.plan.run)
+            remedy = error.remedy if isinstance(error, PartlyApplied) else ""
+            error.hint = f"{remedy} {undone}".strip()
         raise
     if nothing_done(done):
         world.say(f"{prepared.plan.run}: unchanged")

@@ -181,10 +181,10 @@ class KubernetesBackend:
 
         Raises:
             Conflict: another command holds the run, it or one of its objects is somebody else's, or so is a field.
-            PartlyApplied: some of it was applied; the same call goes on.
+            PartlyApplied: some of it was applied, then the server refused or did not answer; the same call goes on.
             WorkloadFailed: the first actors cannot run.
             TimedOut: actors do not become ready.
-            ApiError: the server refuses, or does not answer.
+            ApiError: the server refuses, or does not answer; nothing was written.
         """
         index.check_free(plan.run)
         api = self._reach(plan.run)

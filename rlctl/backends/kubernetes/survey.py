@@ -13,7 +13,7 @@ from rlctl.backends.base import RunState
 from rlctl.backends.kubernetes import inventory, keys, replicas
 from rlctl.backends.kubernetes import record as records
 from rlctl.backends.kubernetes.api import ApiError, Key, Object
-from rlctl.backends.kubernetes.drift import Drift, compare, replaced
+from rlctl.backends.kubernetes.drift import Drift, compare, mark, replaced
 from rlctl.backends.kubernetes.names import selector, volume_name
 from rlctl.backends.kubernetes.owner import check_owner
 from rlctl.backends.kubernetes.ownership import REPLICAS
@@ -164,7 +164,11 @@ def _item(
     if live is None:
         return Item(key, role, document, None, replicas=replicas_wanted, denied=denied)
     found = replicas.count(live) if key.kind in inventory.WORKLOADS else None
-    drift = [each for each in compare(document, live) if each.path != REPLICAS]
+    known = record.admitted.get(key, {}) if record is not None else {}
+    drift = [
+        each for each in compare(document, live)
+        if each.path != REPLICAS and (each.owners or known.get(str(each)) != mark(each))
+    ]  # fmt: skip
     edited = previous is None or previous.texts.get(key) != wanted.texts[key]
     kept = found is not None and found.whose == "foreign" and (role in kept_roles or found.value == replicas_wanted)
     return Item(key, role, document, live, tuple(drift), edited, replicas_wanted, found, kept)

@@ -20,7 +20,8 @@ class Writer:
     """Writes while a lock is held.
 
     Every method raises RlctlError in words: Conflict when the lock is lost, PartlyApplied when the server does not
-    answer and something was written before, ApiError otherwise; a conflict over fields is the ApiError as it came.
+    answer and something was written before, Refusal or ApiError otherwise; a conflict over fields is the ApiError as
+    it came.
     """
 
     def __init__(self, api: Api, hold: Hold) -> None:
