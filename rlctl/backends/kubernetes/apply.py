@@ -234,7 +234,9 @@ class _Up:
         """What the manager of a finished run has scaled to 0 after we had looked: it does so no more."""
         for item in self._seen.items:
             live = self._api.get(item.key) if item.key.kind in inventory.WORKLOADS and item.replicas else None
-            if live is None or (found := replicas.count(live)).value or found.whose == "foreign":
+            if live is None or not inventory.is_ours(live, self._wanted.run, self._wanted.uid):
+                continue
+            if (found := replicas.count(live)).value or found.whose == "foreign":
                 continue
             try:
                 number = replicas.count(self._scale(item, live)).value
