@@ -109,8 +109,19 @@ class WorkloadFailed(RlctlError):
 
 
 class PartlyApplied(RlctlError):
+    """Some of it was applied.
+
+    Args:
+        message, hint, objects: as above.
+        remedy: what to do about the cause: the part of the hint that stays true when all is undone.
+    """
+
     exit_code = 8
     reason = "partial"
+
+    def __init__(self, message: str, *, hint: str = "", objects: tuple[str, ...] = (), remedy: str = "") -> None:
+        super().__init__(message, hint=hint, objects=objects)
+        self.remedy = remedy
 
 
 class Refused(RlctlError):

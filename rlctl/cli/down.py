@@ -9,7 +9,8 @@ import typer
 
 from rlctl.cli.applied import as_plain, follow, nothing_done
 from rlctl.cli.clusters import backend_of, where
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, Target, Yes
+from rlctl.cli.force import force, owner_of
+from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, TakeOver, Target, Yes
 from rlctl.cli.problems import exists
 from rlctl.cli.target import find, known, look_up, one_name, wanted_run
 from rlctl.cli.text import span
@@ -29,6 +30,7 @@ def down(
     ] = "10s",
     run_option: RunOption = None,
     yes: Yes = False,
+    force_conflicts: TakeOver = False,
     target: Target = None,
     namespace: Namespace = None,
     context: Context = None,
@@ -52,6 +54,7 @@ def down(
         world.say(f"there is no run{'' if name is None else f' {name}'}; nothing to do")
         world.document({"run": name, "applied": [], "kept": None, "removed": None})
         return 0
+    force(meant.backend, force_conflicts)
     if meant.way_out and not volumes:
         world.complain("  the file is kept as it is; what runs is stopped without it")
     if volumes and not yes:
@@ -102,10 +105,13 @@ def _ask(world: World, meant: _Meant) -> None:
     """Say what would go, and have the name typed.
 
     Raises:
+        Conflict: the run is somebody else's, and nothing is to be forced.
         Refused: there is nobody to ask, or another answer came.
     """
+    owner = owner_of(meant.backend, meant.run, "down")
+    of = f" of {owner}" if owner else ""
     world.complain(
-        f"down --volumes removes run {meant.run} on {where(meant.backend, meant.target)} for good:\n"
+        f"down --volumes removes run {meant.run}{of} on {where(meant.backend, meant.target)} for good:\n"
         f"  {_how_many(meant)} processes are stopped\n"
         f"  models, checkpoints, logs and results in {meant.storage} are deleted; nothing of the run is kept"
     )

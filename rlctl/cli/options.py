@@ -121,4 +121,7 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How the an
 WideOutputOption = Annotated[WideOutput, typer.Option("--output", "-o", help="How the answer is printed.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on standard error but errors.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+TakeOver = Annotated[
+    bool, typer.Option("--force-conflicts", help="Even if somebody else owns the run, or what is changed of it.")
+]
 Utc = Annotated[bool, typer.Option("--utc", help="Print times in UTC instead of the local zone.")]

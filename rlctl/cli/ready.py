@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlctl.cli.applied import follow
+from rlctl.cli.applied import follow, nothing_done
 from rlctl.cli.attach import Outcome
 from rlctl.cli.problems import label, of_process, sentence
 from rlctl.cli.report import failure
@@ -109,11 +109,12 @@ def undo(world: World, backend: Backend, before: RunState | None, run: str) -> s
             world.say(f"--atomic: stopping {run}, which did not run before")
             follow(world, backend.delete(run, volumes=False, grace_s=GRACE_S))
             return f"{run} is stopped again; its data stays"
-        now = backend.find(run)
-        if now is not None and now.revision == before.revision:
-            return f"revision {before.revision} of {run} runs as before: there was nothing to roll back"
+        if before.revision == 0:
+            return f"nothing of {run} was undone: no `up` of it has ever come to its end, so there is no way back"
+        # even while its number is still the same: it moves with an `up`'s last write, after all the others
         world.say(f"--atomic: rolling {run} back to revision {before.revision}")
-        follow(world, backend.rollback(run, before.revision))
+        if nothing_done(follow(world, backend.rollback(run, before.revision))):
+            return f"revision {before.revision} of {run} runs as before: there was nothing to roll back"
         return f"{run} is rolled back to revision {before.revision}"
     except RlctlError as error:
         return f"it could not be undone: {error.message}" + (f"; {error.hint}" if error.hint else "")

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from rlctl.cli.applied import as_plain, follow
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunOption, Target, complete_role
+from rlctl.cli.force import force
+from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunOption, TakeOver, Target, complete_role
 from rlctl.cli.target import find
 from rlctl.cli.world import Output, World
 from rlctl.errors import Conflict, UsageError
@@ -20,6 +21,7 @@ def restart(
     target: Target = None,
     namespace: Namespace = None,
     context: Context = None,
+    force_conflicts: TakeOver = False,
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
@@ -37,6 +39,7 @@ def restart(
             hint="rlctl up SPEC",
             objects=(state.run,),
         )
+    force(backend, force_conflicts)
     done = follow(world, backend.restart(state.run, role))
     if role == "learner":
         world.say(f"  it goes on from its newest generation; `rlctl status {state.run}` says from which")

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from rlctl.cli.applied import as_plain, follow
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunOption, Target, complete_scale
+from rlctl.cli.force import force
+from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunOption, TakeOver, Target, complete_scale
 from rlctl.cli.prepare import stored_spec
 from rlctl.cli.target import find
 from rlctl.cli.world import Output, World
@@ -24,6 +25,7 @@ def scale(
     target: Target = None,
     namespace: Namespace = None,
     context: Context = None,
+    force_conflicts: TakeOver = False,
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
@@ -54,6 +56,7 @@ def scale(
             hint=_way_out(wanted, stored_limit=max_actors(spec)),
             objects=tuple(role for role, _ in wanted),
         )
+    force(backend, force_conflicts)
     done = follow(world, backend.scale(state.run, dict(wanted)))
     for role, replicas in wanted:
         if state.replicas[role] == replicas:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from rlctl.cli.applied import as_plain, follow, nothing_done
 from rlctl.cli.attach import Interrupts, Outcome, attach
 from rlctl.cli.clusters import where
 from rlctl.cli.dry_run import DryRun, dry_run
+from rlctl.cli.force import force
 from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, Sets, Specs, Target
 from rlctl.cli.prepare import Prepared, prepare, refuse, say_findings
 from rlctl.cli.progress import Progress
@@ -36,13 +37,6 @@ class Done:
     prepared: Prepared
     applied: list[Applied]
     looked_at: list[Check]  # before anything was sent
-
-
-@runtime_checkable
-class Forcible(Protocol):
-    """A backend whose `apply` may take fields over from others."""
-
-    force_conflicts: bool
 
 
 def up(
@@ -95,8 +89,7 @@ def up(
         looked_at = _preflight(world, prepared)
         if interrupts.asked:
             raise Signalled(130, f"nothing of {run} was changed")
-        if force_conflicts:
-            _force(prepared)
+        force(prepared.backend, force_conflicts)
         done = Done(prepared, _apply(world, prepared, atomic=atomic), looked_at)
         if wait or atomic:
             outcome = attach(
@@ -152,11 +145,6 @@ def _preflight(world: World, prepared: Prepared) -> list[Check]:
     return found
 
 
-def _force(prepared: Prepared) -> None:
-    if isinstance(prepared.backend, Forcible):
-        prepared.backend.force_conflicts = True
-
-
 def _apply(world: World, prepared: Prepared, *, atomic: bool) -> list[Applied]:
     state = prepared.state
     for change in {change.path: change for change in prepared.changes}.values():
@@ -170,7 +158,9 @@ def _apply(world: World, prepared: Prepared, *, atomic: bool) -> list[Applied]:
         done = follow(world, prepared.backend.apply(prepared.plan, prepared.documents, prepared.stored))
     except (PartlyApplied, WorkloadFailed, TimedOut) as error:  # a target may see at once that it will not run
         if atomic:
-            error.hint = undo(world, prepared.backend, state, prepared.plan.run)
+            undone = undo(world, prepared.backend, state, prepared.plan.run)
+            remedy = error.remedy if isinstance(error, PartlyApplied) else ""
+            error.hint = f"{remedy} {undone}".strip()
         raise
     if nothing_done(done):
         world.say(f"{prepared.plan.run}: unchanged")

@@ -6,7 +6,8 @@ import pytest
 
 from rlctl.cli.clusters import recorded
 from rlctl.cli.options import complete_context, complete_namespace
-from tests.cli.clusters import Clusters
+from rlctl.errors import Conflict
+from tests.cli.clusters import Clusters, Namespace
 from tests.cli.conftest import Rlctl
 
 
@@ -152,3 +153,32 @@ def test_waiting_looks_at_a_cluster_every_two_seconds(rlctl: Rlctl, clusters: Cl
     rlctl.at(9, lambda: clusters.here.finish("pole", "enough"))
     assert rlctl("wait", "pole", "--for", "finished").code == 0
     assert looks[:4] == [0, 2, 4, 6]
+
+
+class Owned(Namespace):
+    """A namespace in which everything is alice's, and nothing is forced."""
+
+    def check_owner(self, run: str, verb: str) -> str:
+        if verb == "down" and not self.force_conflicts:
+            raise Conflict(f"run {run} is owned by alice@desk")
+        return "alice@desk"
+
+
+def test_removing_data_of_somebody_else_is_refused_before_it_asks(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.made["prod", "team"] = Owned(clusters, "prod", "team")
+    clusters.up()
+    result = rlctl("down", "pole", "--volumes", terminal=True, answer="pole\n")
+    assert (result.code, "type the name" in result.err) == (5, False)
+    result = rlctl("down", "pole", "--volumes", "--force-conflicts", terminal=True, answer="no\n")
+    assert "removes run pole of alice@desk on kubernetes, context prod, namespace team for good" in result.err
+
+
+@pytest.mark.parametrize("verb", [("down", "pole"), ("scale", "actor=3"), ("restart", "learner")])
+def test_what_changes_a_run_can_be_forced_and_is_not_by_default(
+    rlctl: Rlctl, clusters: Clusters, verb: tuple[str, ...]
+) -> None:  # fmt: skip
+    clusters.up()
+    assert rlctl("scale", "actor=2").code == 0
+    assert clusters.here.force_conflicts is False
+    assert rlctl(*verb, "--force-conflicts").code == 0
+    assert clusters.here.force_conflicts is True

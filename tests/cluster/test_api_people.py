@@ -46,7 +46,7 @@ def test_a_researcher_may_nothing_outside_the_namespace(ana: Person) -> None:
 
 def test_a_missing_right_is_named_with_the_way_to_get_it(ana: Person, witness: Witness) -> None:
     _take_away(witness, ana, "networkpolicies")
-    refused = ana("up", parked(ana), "-d", code=4)
+    refused = ana("up", parked(ana), "-d", code=8)
     assert "create NetworkPolicy" in refused.stderr
     assert ACCOUNT in refused.stderr
     assert "rlctl render --admin" in refused.stderr
@@ -58,7 +58,7 @@ def test_a_missing_right_is_named_with_the_way_to_get_it(ana: Person, witness: W
 def test_up_goes_on_after_the_missing_right_is_granted(ana: Person, witness: Witness) -> None:
     before = _take_away(witness, ana, "networkpolicies")
     spec = parked(ana)
-    ana("up", spec, "-d", code=4)
+    ana("up", spec, "-d", code=8)
     witness.apply(before)
     ana("up", spec, "-d")
     ana("diff", spec)
@@ -88,15 +88,17 @@ def test_a_quota_that_the_run_cannot_fit_is_told_in_numbers_before_anything_is_s
 
 
 def test_a_quota_that_stops_up_in_its_middle_is_told_with_the_sums_and_up_goes_on(
-    ana: Person, witness: Witness
+    counted: Person, gateway: Gateway, witness: Witness
 ) -> None:
-    _quota(witness, ana, {"count/networkpolicies.networking.k8s.io": "2"})
-    spec = parked(ana)
-    stopped = ana("up", spec, "-d", code=8)
+    """It comes when the preflight has looked already."""
+    quota = {"count/networkpolicies.networking.k8s.io": "2"}
+    gateway.at_write(5, lambda: _quota(witness, counted, quota))
+    spec = parked(counted)
+    stopped = counted("up", spec, "-d", code=8)
     assert "count/networkpolicies.networking.k8s.io: 2 used + 1 asked > 2" in stopped.stderr
-    witness.delete("ResourceQuota", "team", ana.namespace)
-    ana("up", spec, "-d")
-    ana("diff", spec)
+    witness.delete("ResourceQuota", "team", counted.namespace)
+    counted("up", spec, "-d")
+    counted("diff", spec)
 
 
 def test_pods_that_a_quota_keeps_away_are_explained_by_status(ana: Person, witness: Witness) -> None:

@@ -63,6 +63,7 @@ class FakeApi:
     Attributes:
         on_write: called after every write, before its answer is heard.
         refuse: asked before every request with method and object; what it returns is raised.
+        mutate: changes what is applied before it is stored, as a mutating webhook does.
         stuck: names of workloads whose pods never become ready.
         step: pods of one workload that become ready in one second.
         manager: answers what is asked of a run's manager.
@@ -76,6 +77,7 @@ class FakeApi:
         self.writes: list[str] = []  # "PATCH Deployment a", dry runs left out
         self.on_write: Callable[[], None] = lambda: None
         self.refuse: Callable[[str, Key], ApiError | None] = lambda method, key: None
+        self.mutate: Callable[[Object], None] = lambda thing: None
         self.stuck: set[str] = set()
         self.step = 10_000
         self.manager: Handler | None = None
@@ -93,6 +95,7 @@ class FakeApi:
         other = FakeApi(self.namespace, self.context, self.server)
         other.objects = {key: clone(thing) for key, thing in self.objects.items()}
         other.step, other.stuck, other.manager, other.seconds = self.step, set(self.stuck), self.manager, self.seconds
+        other.mutate = self.mutate
         other.templates, other.old = dict(self.templates), dict(self.old)
         other._version, other._forgotten, other._uids = self._version, self._version, self._uids
         return other
@@ -189,6 +192,7 @@ class FakeApi:
         except fake_fields.Clash as clash:
             found = tuple(FieldConflict(fake_fields.shown(path), entry["manager"]) for path, entry in clash.found)
             raise self._refusal(409, "Conflict", f"Apply failed with {len(found)} conflicts", key, found) from clash
+        self.mutate(changed)
         if dry_run:
             return self._finished(key, clone(changed))
         return self._write("PATCH", key, lambda: self._store(key, changed))

@@ -218,9 +218,9 @@ def test_a_run_minted_twice_belongs_to_whoever_was_first(lab: Lab) -> None:
 def test_a_missing_right_is_named_with_its_object_and_user(lab: Lab) -> None:
     lab.api.refuse = lambda method, key: forbidden(key) if (method, key.kind) == ("PATCH", "Service") else None
     said = r"may not create Service pong-\w+ in namespace rl as system:serviceaccount:rl:alice"
-    with pytest.raises(ApiError, match=said) as error:
+    with pytest.raises(PartlyApplied, match=said) as error:
         lab.up()
-    assert error.value.exit_code == 4
+    assert error.value.exit_code == 8
     assert "rlctl render --admin" in error.value.hint
 
 

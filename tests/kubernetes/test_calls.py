@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 from collections.abc import Callable, Iterator
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from rlctl.backends.kubernetes import calls
+from rlctl.backends.kubernetes import patience
 from rlctl.backends.kubernetes.api import ApiError, Expired, FieldConflict, Key
 from rlctl.backends.kubernetes.calls import Calls
 from rlctl.backends.kubernetes.exchange import Answer, NoAnswer
+from rlctl.backends.kubernetes.follow import follow
 from rlctl.errors import BackendUnreachable
 
 KEY = Key("ConfigMap", "a")
@@ -29,6 +31,8 @@ class Script:
     def __init__(self, *steps: Step) -> None:
         self.steps = list(steps)
         self.sent: list[tuple[str, str, Any]] = []
+        self.clock: Clock | None = None
+        self.takes_s = 0.0  # until a body breaks off
 
     def send(self, method: str, path: str, *, body: bytes | None, content_type: str, read_timeout_s: float) -> Answer:
         self.sent.append((method, path, None if body is None else json.loads(body)))
@@ -41,6 +45,8 @@ class Script:
         def chunks() -> Iterator[bytes]:
             yield data[:7]
             if data[7:] == b"BROKEN":
+                if self.clock:
+                    self.clock.now += self.takes_s
                 raise NoAnswer("broke off")
             yield data[7:]
 
@@ -63,8 +69,8 @@ class Clock:
         self.slept.append(seconds)
 
 
-def calls_of(*steps: Step) -> tuple[Calls, Script, Clock]:
-    script, clock = Script(*steps), Clock()
+def calls_of(*steps: Step, clock: Clock | None = None) -> tuple[Calls, Script, Clock]:
+    script, clock = Script(*steps), clock or Clock()
     return Calls(script, clock=clock, sleep=clock.sleep, jitter=lambda: 1.0), script, clock
 
 
@@ -104,7 +110,7 @@ def test_pauses_grow_and_end_when_patience_does() -> None:
     assert error.value.status == 0
     assert error.value.exit_code == 4
     assert clock.slept[:5] == [0.25, 0.5, 1.0, 2.0, 4.0]
-    assert calls.PATIENCE_S - 10 < clock.now <= calls.PATIENCE_S
+    assert patience.PATIENCE_S - 10 < clock.now <= patience.PATIENCE_S
     assert len(script.sent) == api.requests.total
 
 
@@ -112,7 +118,7 @@ def test_a_server_that_has_never_answered_is_given_up_sooner() -> None:
     api, _, clock = calls_of(NoAnswer("no route to host"))
     with pytest.raises(ApiError, match="no route to host"):
         api.get(KEY)
-    assert clock.now <= calls.FIRST_PATIENCE_S
+    assert clock.now <= patience.FIRST_PATIENCE_S
 
 
 def test_one_command_repeats_only_so_often() -> None:
@@ -120,7 +126,38 @@ def test_one_command_repeats_only_so_often() -> None:
     api, script, _ = calls_of(*answers)
     with pytest.raises(ApiError, match="too many requests"):
         [api.get(KEY) for _ in range(200)]
-    assert len(script.sent) == 2 * calls.RETRIES + 1
+    assert len(script.sent) == 2 * patience.RETRIES + 1
+
+
+def test_a_server_that_is_overloaded_from_the_first_request_is_waited_for() -> None:
+    slow = (429, {"message": "too many requests"}, {"retry-after": "10"})
+    api, _, clock = calls_of(slow, slow, *[(429, {"message": "busy"}, {"retry-after": "1"})] * 3, (200, THING))
+    assert api.get(KEY) == THING
+    assert clock.now > patience.FIRST_PATIENCE_S
+
+
+def test_a_server_that_stays_overloaded_is_waited_for_only_once() -> None:
+    api, _, clock = calls_of(BUSY)
+    for _ in range(3):
+        with pytest.raises(ApiError, match="too many requests"):
+            api.get(KEY)
+    assert clock.now <= patience.PATIENCE_S + 2 * patience.FIRST_PATIENCE_S
+
+
+def test_a_command_of_days_lives_through_an_outage_each_hour() -> None:
+    outage = [NoAnswer("refused")] * 5 + [(200, THING)]
+    api, _, clock = calls_of((200, THING), *outage * 100, (200, THING))
+    for _ in range(101):
+        assert api.get(KEY) == THING
+        clock.now += 3600
+
+
+def test_bodies_that_stall_end_with_the_patience_of_one_call() -> None:
+    api, script, clock = calls_of((200, b'{"a": 1BROKEN'))
+    script.takes_s, script.clock = 15.0, clock
+    with pytest.raises(ApiError, match="does not answer: broke off"):
+        api.get(KEY)
+    assert clock.now <= patience.PATIENCE_S + 15.0
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 409, 422])
@@ -216,6 +253,12 @@ def test_a_whole_list_comes_from_the_cache_in_pages() -> None:
     assert second.endswith("limit=500&continue=t")
 
 
+def test_what_is_followed_is_never_listed_from_a_cache() -> None:
+    api, script, _ = calls_of(page("a" * 500, "t"), page("b"))
+    assert set(next(follow(api, "Deployment", labels="x=y"))) == {"a", "b"}
+    assert "resourceVersion" not in "".join(path for _, path, _ in script.sent)
+
+
 def test_a_limited_list_says_how_many_more_there_are() -> None:
     api, script, _ = calls_of(page("ab", "t", 7))
     found = api.list("Deployment", most=2)
@@ -253,8 +296,19 @@ def test_a_watch_from_a_forgotten_moment_expires(step: Step) -> None:
 
 
 def test_a_watch_that_breaks_off_just_ends() -> None:
-    api, _, _ = calls_of((200, b'{"typeBROKEN'))
+    api, script, clock = calls_of((200, b'{"type"BROKEN'))
+    script.takes_s, script.clock = 1.0, clock
     assert list(api.watch("Pod", resource_version="3", timeout_s=10)) == []
+    assert clock.slept == []
+
+
+@pytest.mark.parametrize("step", [(200, b""), (200, b'{"type"BROKEN')])
+def test_a_watch_that_is_closed_at_once_becomes_a_list_now_and_then(step: Step) -> None:
+    api, _, clock = calls_of(*[page("ab"), step] * 100)
+    found = itertools.islice(follow(api, "Pod"), 40)
+    assert all(set(known) == {"a", "b"} for known in found)
+    assert clock.slept[:6] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
+    assert clock.now > 200
 
 
 def test_apply_says_who_applies_and_checks_strictly() -> None:

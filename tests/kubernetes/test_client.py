@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytest.importorskip("kubernetes")
 
@@ -13,6 +15,7 @@ from rlctl.backends.kubernetes.api import ApiError, Expired, Key
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.kubernetes.calls import Calls
 from rlctl.backends.kubernetes.client import connect
+from rlctl.backends.kubernetes.patience import Patience
 from rlctl.errors import BackendUnreachable
 from tests.kubernetes.fake_api import FakeApi
 from tests.kubernetes.fake_server import Server, kubeconfig, serving
@@ -126,9 +129,8 @@ def test_a_whole_run_goes_over_the_wire(api: Calls, server: Server, home: Path) 
 def test_a_server_that_is_not_there_is_told(api: Calls, server: Server, tmp_path: Path) -> None:
     (tmp_path / "config").write_text(kubeconfig("http://127.0.0.1:1"))
     gone = connect()
-    gone._sleep = lambda seconds: None
     times = iter(range(1000))
-    gone._clock = lambda: float(next(times))
+    gone._patience = Patience(lambda: float(next(times)), lambda seconds: None, lambda: 0.0)
     with pytest.raises(ApiError, match=r"does not answer: .*refused"):
         gone.version()
 
@@ -154,3 +156,28 @@ def test_a_broken_kubeconfig_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("KUBECONFIG", str(path))
         with pytest.raises(BackendUnreachable, match="cannot be used"):
             connect()
+
+
+def test_a_credential_plugin_that_fails_is_told_and_nobody_asks_as_nobody(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "config"
+    config = yaml.safe_load(kubeconfig(f"http://127.0.0.1:{server.server_port}"))
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/nowhere/login", "interactiveMode": "Never"}
+    config["users"][0]["user"] = {"exec": plugin}
+    path.write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    with pytest.raises(BackendUnreachable, match=r"no credentials for context fake.*/nowhere/login") as error:
+        connect()
+    assert "kubectl --context fake auth whoami" in error.value.hint
+    assert not server.said
+    assert not caplog.records
+
+
+def test_a_credential_plugin_that_fails_later_is_told_as_well(api: Calls) -> None:
+    def expired(configuration: object) -> None:
+        logging.error("exec: process returned 1. token has expired")
+
+    api._connection._configuration.refresh_api_key_hook = expired  # type: ignore[attr-defined]
+    with pytest.raises(BackendUnreachable, match="token has expired"):
+        api.version()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlctl.backends.kubernetes.api import ApiError, Key, Object
-from rlctl.errors import Conflict
+from rlctl.errors import Conflict, PartlyApplied
 from tests.kubernetes.lab import Lab
 
 ACTORS = Key("Deployment", "pong-actor-0")
@@ -63,7 +63,7 @@ def test_a_conflict_that_comes_up_only_while_writing_is_told_the_same_way(lab: L
         return None
 
     lab.api.refuse = late
-    with pytest.raises(Conflict, match=r"terminationGracePeriodSeconds|image"):
+    with pytest.raises(PartlyApplied, match=r"terminationGracePeriodSeconds|image"):
         lab.up(images={"actor": "registry.example/actor@sha256:" + "cd" * 32})
 
 

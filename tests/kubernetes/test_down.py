@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,40 @@ def test_the_last_words_of_the_manager_are_kept(lab: Lab) -> None:
     lab.down()
     assert lab.backend().stored_status("pong") == {"phase": "running", "updates": 7}
     lab.up()
+    assert lab.backend().stored_status("pong") is None
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ({"phase": "finished", "loss": float("nan"), "returns": [1.5, -math.inf]},
+         {"phase": "finished", "loss": None, "returns": [1.5, None]}),
+        ({"phase": "finished", "text": "a\ud800b"}, {"phase": "finished", "text": "a?b"}),
+        ({"phase": "finished", "members": "x" * 2**20}, {"phase": "finished"}),
+    ],
+)  # fmt: skip
+def test_last_words_that_no_record_can_hold_keep_nobody_from_going(lab: Lab, said: object, kept: object) -> None:
+    lab.up()
+    lab.settle()
+    lab.api.manager = lambda method, path, body: (200, said)
+    lab.down()
+    assert lab.backend().stored_status("pong") == kept
+    assert lab.there() == STAYS
+
+
+def test_what_is_left_out_of_the_last_words_is_said(lab: Lab) -> None:
+    lab.up()
+    lab.settle()
+    lab.api.manager = lambda method, path, body: (200, {"phase": "running", "members": "x" * 2**20})
+    lab.down()
+    assert any("members is too large to be kept" in note for note in lab.notes)
+
+
+def test_an_answer_that_is_no_status_is_not_kept(lab: Lab) -> None:
+    lab.up()
+    lab.settle()
+    lab.api.manager = lambda method, path, body: (200, ["what"])
+    lab.down()
     assert lab.backend().stored_status("pong") is None
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlctl.backends.kubernetes import index
-from rlctl.errors import BackendUnreachable, Conflict
+from rlctl.backends.kubernetes.api import ApiError
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 from tests.kubernetes.fake_api import FakeApi
 from tests.kubernetes.lab import Lab
 
@@ -68,4 +69,33 @@ def test_only_the_entry_of_that_run_is_forgotten(home: Path) -> None:
     index.forget("pong", "b" * 32)
     assert index.find("pong") is not None
     index.forget("pong", "a" * 32)
+    assert index.find("pong") is None
+
+
+def test_an_up_that_is_refused_before_its_first_object_is_found_by_down(lab: Lab) -> None:
+    lab.api.refuse = lambda method, key: (
+        ApiError("exceeded quota", status=403) if (method, key.kind) == ("POST", "Secret") else None
+    )
+    with pytest.raises(RlctlError):
+        lab.up()
+    entry = index.find("pong")
+    assert entry is not None
+    assert entry.uid == lab.record.state.uid
+    lab.api.refuse = lambda method, key: None
+    lab.down(volumes=True)
+    assert lab.there() == set()
+    assert index.find("pong") is None
+
+
+def test_the_name_leads_there_from_before_the_first_write(lab: Lab) -> None:
+    seen = []
+    lab.api.on_write = lambda: seen.append(index.find("pong") is not None)
+    lab.up()
+    assert all(seen)
+
+
+def test_an_up_that_wrote_nothing_is_not_noted(lab: Lab) -> None:
+    lab.api.refuse = lambda method, key: ApiError("no", status=403) if (method, key.kind) == ("POST", "Lease") else None
+    with pytest.raises(RlctlError):
+        lab.up()
     assert index.find("pong") is None

@@ -79,8 +79,22 @@ def test_an_actor_secret_that_was_lost_is_made_again_as_it_was(lab: Lab) -> None
     assert files_of(lab.of("Secret", "pong-keys-actor")) == made
 
 
-def test_when_the_core_secret_is_lost_both_are_made_anew(lab: Lab) -> None:
+def test_a_live_run_whose_core_secret_is_lost_gets_no_other_keys(lab: Lab) -> None:
     lab.up()
+    lab.settle()
+    made = lab.of("Secret", "pong-keys-actor")
+    lab.api.remove(Key("Secret", "pong-keys-core"))
+    lab.api.new_command()
+    with pytest.raises(Conflict, match="Secret pong-keys-core of the live run pong is lost") as error:
+        lab.up(roles={"actor": {"replicas": 9}})
+    assert "rlctl down pong, then rlctl up" in error.value.hint
+    assert lab.api.requests.writes == 0
+    assert lab.of("Secret", "pong-keys-actor") == made
+
+
+def test_when_the_core_secret_is_lost_both_are_made_anew_once_nothing_runs(lab: Lab) -> None:
+    lab.up()
+    lab.down()
     made = files_of(lab.of("Secret", "pong-keys-actor"))
     lab.api.remove(Key("Secret", "pong-keys-core"))
     lab.up()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from rlctl.backends.kubernetes.api import ApiError, Key
-from rlctl.backends.kubernetes.lock import DURATION_S, Lock, Me
+from rlctl.backends.kubernetes.exchange import NoAnswer
+from rlctl.backends.kubernetes.lock import DURATION_S, FRESH_S, Lock, Me
+from rlctl.backends.kubernetes.waiting import steady
+from rlctl.backends.kubernetes.writing import Writer
 from rlctl.errors import Conflict
 from tests.kubernetes.fake_api import FakeApi
 from tests.kubernetes.lab import ALICE, BOB
+from tests.kubernetes.test_calls import Clock, calls_of
 
 LEASE = Key("Lease", "pong-lock")
 
@@ -91,16 +97,47 @@ def test_whoever_has_lost_it_writes_no_more() -> None:
             hold.check()
 
 
-def test_whoever_could_not_renew_it_in_time_writes_no_more() -> None:
+def test_whoever_cannot_renew_it_writes_no_more_long_before_it_ends() -> None:
     api = FakeApi()
     with lock_of(api).held() as hold:
         api.refuse = lambda method, key: ApiError("does not answer", status=0) if method == "PUT" else None
-        api.seconds += DURATION_S - 1
-        hold.renew()
+        api.seconds += FRESH_S
         hold.check()
-        api.seconds += 2
-        with pytest.raises(Conflict, match="could not be renewed for 31 s"):
+        api.seconds += 1
+        with pytest.raises(ApiError, match="could not be renewed for 11 s: does not answer"):
             hold.check()
+
+
+def test_a_renewal_that_succeeds_late_shows_that_nobody_has_taken_it() -> None:
+    api = FakeApi()
+    with lock_of(api).held() as hold:
+        api.seconds += 10 * DURATION_S  # the machine has slept
+        hold.check()
+        assert api.writes[-1] == f"PUT {LEASE}"
+
+
+def test_a_write_is_not_repeated_after_its_lock_was_taken_over() -> None:
+    api, clock = FakeApi(), Clock()
+    thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {}}
+    calls, script, _ = calls_of((200, thing), NoAnswer("timed out"), clock=clock)
+    calls.version()
+    with lock_of(api).held() as hold:
+
+        def sleep(seconds: float) -> None:
+            clock.now += seconds
+            api.seconds = clock.now
+            if api.seconds > 8 and LEASE in api.objects:
+                api.remove(LEASE)
+
+        calls._patience._sleep = sleep
+        with pytest.raises(Conflict, match="another command has taken it over"):
+            Writer(calls, hold).apply(thing)
+    assert clock.now < DURATION_S
+    assert {method for method, *_ in script.sent} == {"GET", "PATCH"}
+
+
+def test_time_counts_while_the_machine_sleeps() -> None:
+    assert inspect.signature(Lock).parameters["clock"].default is steady
 
 
 def test_a_server_that_is_out_of_reach_is_not_asked_to_take_it_back() -> None:
@@ -114,3 +151,40 @@ def test_a_server_that_is_out_of_reach_is_not_asked_to_take_it_back() -> None:
     with pytest.raises(ApiError):
         hold()
     assert api.requests.total == 0
+
+
+FOREIGN: dict[str, Any] = {
+    "apiVersion": "coordination.k8s.io/v1",
+    "kind": "Lease",
+    "metadata": {"name": "pong-lock", "labels": {"app.kubernetes.io/managed-by": "helm"}},
+    "spec": {"holderIdentity": "operator-0", "leaseDurationSeconds": 15},
+}
+
+
+def test_a_lease_of_somebody_else_is_no_lock_and_stays() -> None:
+    api = FakeApi()
+    api.put(FOREIGN)
+    with pytest.raises(
+        Conflict, match=r"Lease pong-lock .* is not the lock of run pong: it is of somebody else \(helm"
+    ):
+        lock_of(api).held().__enter__()
+    assert api.objects[LEASE]["spec"]["holderIdentity"] == "operator-0"
+    assert api.seconds == 0, "it is not waited for"
+
+
+def test_a_lease_of_somebody_else_is_not_swept_though_it_names_a_dead_process() -> None:
+    api = FakeApi()
+    me = Me.now()
+    made = lock_of(api, replace(me, process=f"{me.process.rpartition('/')[0]}/1-1"))._document()
+    api.put({**made, "metadata": {**made["metadata"], "labels": {}}})
+    lock_of(api, me).sweep()
+    assert LEASE in api.objects
+
+
+def test_a_lock_without_a_spec_is_waited_out() -> None:
+    api = FakeApi()
+    document = lock_of(api)._document()
+    api.create({name: value for name, value in document.items() if name != "spec"})
+    with lock_of(api, BOB).held():
+        assert api.objects[LEASE]["spec"]["holderIdentity"] == "bob@laptop 2"
+    assert DURATION_S <= api.seconds <= DURATION_S + 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.roles.release import AGAIN_S, Cluster, Release, Workload, workloads
+from rlctl_agents.roles.release import AGAIN_S, TOLD_AFTER, Cluster, Release, Workload, workloads
 from tests.roles.api_server import TOKEN, account, cluster, serving
 
 ALL = "deployments/r-actor-0,deployments/r-actor-1,statefulsets/r-learner"
@@ -85,6 +85,24 @@ def test_an_api_server_that_is_busy_or_away_is_asked_again(tmp_path: Path) -> No
         assert release.done
         assert waited == [AGAIN_S] * 4
         assert set(server.replicas.values()) == {0}
+
+
+def test_an_api_server_that_nobody_lets_it_reach_is_said_after_a_few_tries(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def connect() -> object:
+        raise TimeoutError("timed out")
+
+    def sleep(seconds: float) -> bool:
+        said.append(release.said)
+        return len(said) == TOLD_AFTER
+
+    release = Release(workloads(ALL), cluster(tmp_path), connect, sleep)  # type: ignore[arg-type]
+    release.run()
+    assert said[:-1] == [""] * (TOLD_AFTER - 1)
+    assert "cannot scale them (TimeoutError: timed out)" in said[-1]
+    assert "NetworkPolicy" in said[-1]
+    assert not release.done
 
 
 def test_a_run_that_goes_on_meanwhile_keeps_its_pods(tmp_path: Path) -> None:

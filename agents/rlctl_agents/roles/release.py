@@ -24,6 +24,8 @@ FIELD_MANAGER = "rlctl-scale"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 10.0
 AGAIN_S = 15.0
+TOLD_AFTER = 4
+"""Tries in a row that fail before it is said."""
 CANCEL_S = 3.0
 """Longest wait for a request that is under way when nothing shall be scaled any more."""
 _WORKLOAD = re.compile(r"(deployments|statefulsets)/([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)")
@@ -155,7 +157,7 @@ class Release:
         self._connect = connect or (cluster.connect if cluster is not None else None)
         self._thread = threading.Thread(target=self.run, name="release", daemon=True)
         self.said = ""
-        """How it went, in a sentence, once that is known."""
+        """How it went, in a sentence, once that is known; or that it does not come to its end."""
         self.done = False
         """Every workload has been scaled."""
 
@@ -181,7 +183,7 @@ class Release:
         if self._cluster is None or self._connect is None:
             self.said = "the pods of this run stay until `rlctl down`: its manager has no service account"
             return
-        count, told = len(self._left), ""
+        count, told, failed = len(self._left), "", 0
         while self._left:
             if self._cancelled.is_set():
                 return
@@ -194,12 +196,26 @@ class Release:
                 if str(error) != told:
                     told = str(error)
                     log.warning("cannot release the run's pods yet: %s", error)
+                failed += 1
+                if failed == TOLD_AFTER:
+                    self.said = self._stuck(error)
                 if self._sleep(AGAIN_S):
                     return
                 continue
             self._left.pop(0)
+            failed = 0
+        self.done = True  # before it is said: who reads that asks for this next
         self.said = f"the run is finished: its other {count} workloads were scaled to 0"
-        self.done = True
+
+    def _stuck(self, error: OSError) -> str:
+        """Why it does not come to its end, and what to do."""
+        text = (
+            f"the pods of this run stay for now: its manager cannot scale them ({type(error).__name__}: {error}) and "
+            f"tries again every {AGAIN_S:.0f} s; `rlctl down` removes them"
+        )
+        if isinstance(error, TimeoutError):
+            text += "; is the API server on a port that the NetworkPolicy of the manager does not allow?"
+        return text
 
 
 def _message(said: bytes) -> str:

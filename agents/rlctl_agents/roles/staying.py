@@ -122,7 +122,7 @@ class Finished:
         self._another, self._release = release, release()
         self._back: tuple[float, float] | None = None  # heard of pods after all had been given back: first, last
         self._settings, self._reload = settings, reload
-        self._told = False
+        self._told = ""
         self.lines = lines
         self.events = Events(layout.results / "events.jsonl", time.time)
         self.shown = Shown.of(_last_status(process, layout, end))
@@ -147,9 +147,10 @@ class Finished:
         """Whatever is due."""
         control.carry_out(self._carry_out)
         self.events.settle()
-        if self._release.said and not self._told and not self.goes_on:
-            self._told = True
-            self.events.add("release", self._release.said)
+        said = self._release.said
+        if said and said != self._told and not self.goes_on:
+            self._told = said
+            self.events.add("release", said)
             if self._release.done:
                 self._end.released = True
                 finish(self._layout, self._end)
@@ -207,7 +208,7 @@ class Finished:
         still_there = now - self._back[1] < PATIENCE_S / 4
         self._back = None
         if still_there:
-            self._release, self._told, self._end.released = self._another(), False, False
+            self._release, self._told, self._end.released = self._another(), "", False
             self._release.start()
 
     def _judge(self, settings: Spec) -> None:

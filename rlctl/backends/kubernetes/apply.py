@@ -16,19 +16,23 @@ from typing import Final
 
 from rlctl.backends.base import Applied
 from rlctl.backends.kubernetes import history, inventory, keys, pace, replicas
+from rlctl.backends.kubernetes import record as records
 from rlctl.backends.kubernetes.api import ApiError, Key, Object
 from rlctl.backends.kubernetes.conflicts import check, refused
+from rlctl.backends.kubernetes.drift import admitted
 from rlctl.backends.kubernetes.follow import follow
 from rlctl.backends.kubernetes.record import Record
-from rlctl.backends.kubernetes.refusals import GO_ON
+from rlctl.backends.kubernetes.refusals import GO_ON, Refusal, partly
 from rlctl.backends.kubernetes.session import Session
 from rlctl.backends.kubernetes.survey import DISPENSABLE, Item, Survey, survey
 from rlctl.backends.kubernetes.wanted import Wanted, revision_document, revision_key
 from rlctl.backends.kubernetes.writing import Writer
-from rlctl.errors import Conflict, PartlyApplied, RlctlError
+from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 
 GONE_TIMEOUT_S: Final = 120.0
 """For objects that a `down` of just now still removes."""
+
+_BOOKKEEPING: Final = ("resourceVersion", "generation", "managedFields")
 
 
 def apply(session: Session, wanted: Wanted, verb: str = "up") -> Iterator[Applied]:
@@ -41,16 +45,35 @@ def apply(session: Session, wanted: Wanted, verb: str = "up") -> Iterator[Applie
         return
     check(session, seen)
     _await_gone(session, seen)
-    with session.lock(wanted.run, verb).held() as hold:
-        seen = survey(session, wanted)
-        if seen.terminating:
-            raise Conflict(
-                f"{seen.terminating[0]} is being removed by somebody", hint="Run the same command again.",
-                objects=tuple(map(str, seen.terminating)),
-            )  # fmt: skip
-        if not seen.settled:
-            yield from _Up(session, seen, Writer(session.api, hold)).run()
-    yield from pace.go_on(session, wanted.run, seen.state, _actors(seen), verb)
+    written = False
+    try:
+        with session.lock(wanted.run, verb).held() as hold:
+            seen, writer = survey(session, wanted), Writer(session.api, hold)
+            _check_staying(seen)
+            try:
+                if not seen.settled:
+                    yield from _Up(session, seen, writer).run()
+            finally:
+                written = writer.written > 0
+        for applied in pace.go_on(session, wanted.run, seen.state, _actors(seen), verb):
+            written = True
+            yield applied
+    except (BackendUnreachable, Refusal) as error:
+        if not written:
+            raise
+        raise partly(error) from error
+
+
+def _check_staying(seen: Survey) -> None:
+    """
+    Raises:
+        Conflict: somebody removes an object that is wanted.
+    """
+    if seen.terminating:
+        raise Conflict(
+            f"{seen.terminating[0]} is being removed by somebody", hint="Run the same command again.",
+            objects=tuple(map(str, seen.terminating)),
+        )  # fmt: skip
 
 
 def _actors(seen: Survey) -> dict[Key, int]:
@@ -66,6 +89,7 @@ class _Up:
         self._session, self._seen, self._writer = session, seen, writer
         self._api, self._wanted = session.api, seen.wanted
         self._denied: list[Key] = []
+        self._admitted: dict[Key, dict[str, str]] = {}
         self._first_shard = next(iter(seen.wanted.workloads("actor")), None)  # the first actors come from here
 
     def run(self) -> Iterator[Applied]:
@@ -79,6 +103,8 @@ class _Up:
         for key in unwanted:
             yield from self._remove(key)
         self._keep_revision(number)
+        if self._seen.tells:  # from now on nobody knows what the manager was told last
+            record = self._writer.save(replace(record, live_sent=records.UNKNOWN))
         told, goes_on = self._tell()
         if goes_on:
             yield from self._bring_back()
@@ -104,6 +130,8 @@ class _Up:
     def _keys(self) -> Iterator[Applied]:
         run, uid = self._wanted.run, self._wanted.uid
         core, actor = self._seen.core, self._seen.actor
+        if core is None:
+            keys.check_not_lost(run, self._seen.live_workloads)
         if core is None and actor is not None:  # its other half is lost
             self._writer.delete(keys.actor_key(run), uid=actor["metadata"]["uid"])
             actor = None
@@ -127,11 +155,13 @@ class _Up:
                 )
                 return
             raise
+        if marks := admitted(item.document, live):
+            self._admitted[item.key] = marks
         if item.live is None:
             yield Applied(str(item.key), "created")
-        elif live["metadata"].get("resourceVersion") == item.live["metadata"].get("resourceVersion"):
+        elif _said(live) == _said(item.live):
             yield Applied(str(item.key), "unchanged", _kept_words(item))
-        elif item.restarts:
+        elif item.key.kind in inventory.WORKLOADS and live["spec"]["template"] != item.live["spec"]["template"]:
             yield Applied(str(item.key), "restarted", "its configuration changed")
         else:
             why = ", ".join(str(each) for each in item.drift if each.differs)
@@ -204,9 +234,16 @@ class _Up:
         """What the manager of a finished run has scaled to 0 after we had looked: it does so no more."""
         for item in self._seen.items:
             live = self._api.get(item.key) if item.key.kind in inventory.WORKLOADS and item.replicas else None
-            if live is None or (found := replicas.count(live)).value or found.whose == "foreign":
+            if live is None or not inventory.is_ours(live, self._wanted.run, self._wanted.uid):
                 continue
-            number = replicas.count(self._scale(item, live)).value
+            if (found := replicas.count(live)).value or found.whose == "foreign":
+                continue
+            try:
+                number = replicas.count(self._scale(item, live)).value
+            except ApiError as error:
+                if not error.conflicts:
+                    raise
+                raise refused(item, error, self._wanted.run) from error
             if number:
                 yield Applied(str(item.key), "changed", f"replicas: 0 -> {number}")
 
@@ -220,6 +257,7 @@ class _Up:
             inventory=tuple(key for key in record.inventory if key not in gone),
             kept=tuple(key for key in record.inventory if key in kept and key not in named),
             denied=tuple(self._denied),
+            admitted=self._admitted,
             live_sent=self._seen.live_hash,
             final=None,
         )
@@ -244,6 +282,12 @@ def _await_gone(session: Session, seen: Survey) -> None:
                     hint=f"kubectl get {key.kind.lower()} {key.name} -o yaml shows its finalizers.",
                     objects=(str(key),),
                 )
+
+
+def _said(live: Object) -> Object:
+    """An object without its status, and without who wrote it when."""
+    metadata = {name: value for name, value in live["metadata"].items() if name not in _BOOKKEEPING}
+    return {**{name: value for name, value in live.items() if name != "status"}, "metadata": metadata}
 
 
 def _kept_words(item: Item) -> str:

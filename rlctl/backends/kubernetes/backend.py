@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +33,7 @@ from rlctl.backends.kubernetes import (
     listing,
     logs,
     lost,
+    owner,
     preflight,
     rollback,
     scaling,
@@ -43,6 +44,7 @@ from rlctl.backends.kubernetes.fleet import Sizes, no_sizes
 from rlctl.backends.kubernetes.lock import Me
 from rlctl.backends.kubernetes.names import VOLUME
 from rlctl.backends.kubernetes.session import Session
+from rlctl.backends.kubernetes.waiting import steady
 from rlctl.backends.kubernetes.wanted import of_plan, of_revision, revision_key
 from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
 from rlctl.plan import Plan
@@ -79,7 +81,7 @@ class KubernetesBackend:
 
     def __init__(
         self, context: str | None = None, namespace: str | None = None, *, api: Api | None = None, me: Me | None = None,
-        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = steady, sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:  # fmt: skip
         self._named = (context, namespace)
@@ -128,11 +130,16 @@ class KubernetesBackend:
             Conflict: the run was started somewhere else, and nobody has said that here is meant.
         """
         api = self._api
-        index.check(run, api.context, api.namespace, api.server, explicit=any(self._named))
+        self._recorded(api, run)
         return api
 
+    def _recorded(self, api: Api, run: str) -> index.Entry | None:
+        """What the index says of the run of that name, when it is in this namespace."""
+        return index.check(run, api.context, api.namespace, api.server, explicit=any(self._named))
+
     def _session(self, run: str) -> Session:
-        api = self._reach(run)
+        api = self._api
+        here = self._recorded(api, run)
         entry = index.find(run)
         record = lost.find(api, run) if entry is not None else None
         return Session(
@@ -148,6 +155,7 @@ class KubernetesBackend:
             force=self.force_conflicts,
             at_home=entry is not None and record is not None and entry.uid == record.state.uid,
             take_over=self.force_conflicts,
+            recorded="" if here is None else here.uid,
         )
 
     def place(self, run: str, storage: str | None = None) -> Place:
@@ -173,23 +181,29 @@ class KubernetesBackend:
 
         Raises:
             Conflict: another command holds the run, it or one of its objects is somebody else's, or so is a field.
-            PartlyApplied: some of it was applied; the same call goes on.
+            PartlyApplied: some of it was applied, then the server refused or did not answer; the same call goes on.
             WorkloadFailed: the first actors cannot run.
             TimedOut: actors do not become ready.
-            ApiError: the server refuses, or does not answer.
+            ApiError: the server refuses, or does not answer; nothing was written.
         """
         index.check_free(plan.run)
-        session = self._session(plan.run)
-        wanted = of_plan(plan, documents, spec)
-        noted = False
-        for applied in apply.apply(session, wanted):
-            noted = noted or self._note_place(session.api, plan.run, plan.uid)
-            yield applied
+        api = self._reach(plan.run)
+        before = index.find(plan.run)
+        entry = index.Entry(plan.run, plan.uid, api.context, api.namespace, api.server)
+        session = replace(self._session(plan.run), locking=lambda: index.record(entry))
+        try:
+            yield from apply.apply(session, of_plan(plan, documents, spec))
+        except RlctlError:
+            self._forget_unless_there(api, entry, before)
+            raise
 
-    def _note_place(self, api: Api, run: str, uid: str) -> bool:
-        """Enter it in the index, so that its name leads here from now on."""
-        index.record(index.Entry(run, uid, api.context, api.namespace, api.server))
-        return True
+    def _forget_unless_there(self, api: Api, entry: index.Entry, before: index.Entry | None) -> None:
+        """Its name leads here from before the first write; where it led before, when nothing was written."""
+        with suppress(RlctlError):
+            if records.find(api, entry.run) is None:
+                index.forget(entry.run, entry.uid)
+                if before is not None and before.uid != entry.uid:
+                    index.record(before)
 
     def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:
         """What `apply` would change; the server is asked by dry runs, nothing is written.
@@ -232,11 +246,25 @@ class KubernetesBackend:
         with control.forward(self._api, self._known(run), what) as url:
             yield url
 
+    def check_owner(self, run: str, verb: str) -> str:
+        """Who has started the run, user@host; "" when nobody has said.
+
+        Raises:
+            Conflict: somebody else, and nothing is to be forced.
+        """
+        session = self._session(run)
+        record = lost.find(session.api, run)
+        if record is None:
+            return ""
+        owner.check_owner(session, record, verb)
+        return record.by
+
     def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
         """Change replica counts; no pod is touched that stays. More actors come in paces.
 
         Raises:
-            Conflict: no such run or role, the run is down, another command holds it, or somebody else sets the number.
+            Conflict: no such run or role, the run is down or somebody else's, another command holds it, or somebody
+                else sets the number.
             WorkloadFailed: the first actors cannot run.
             TimedOut: actors do not become ready.
         """
@@ -246,7 +274,7 @@ class KubernetesBackend:
         """Replace all pods of a role in waves, as its controller does it.
 
         Raises:
-            Conflict: no such run or role, the run is down, or another command holds it.
+            Conflict: no such run or role, the run is down or somebody else's, or another command holds it.
             TimedOut: the pods of one Deployment do not become ready; the others were not restarted.
         """
         yield from scaling.restart(self._session(run), run, role)
@@ -258,7 +286,7 @@ class KubernetesBackend:
             grace_s: how long to wait for the pods of one wave; those that take longer end by themselves.
 
         Raises:
-            Conflict: another command holds it.
+            Conflict: somebody else has started it, or another command holds it.
             PartlyApplied: some of it is gone; the same call goes on.
         """
         session = self._session(run)

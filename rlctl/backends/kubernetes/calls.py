@@ -14,27 +14,19 @@ from urllib.parse import quote, urlencode
 from rlctl.backends.kubernetes.api import KINDS, ApiError, Event, Expired, Key, Object, Page, Requests, key_of
 from rlctl.backends.kubernetes.exchange import Answer, Connection, NoAnswer, lines, refusal, seconds
 from rlctl.backends.kubernetes.names import MANAGER
+from rlctl.backends.kubernetes.patience import Patience, Tries
 
 PAGE: Final = 500
-FIRST_PATIENCE_S: Final = 6.0
-"""For a server that has not answered yet: a wrong address is no reason to wait long."""
-PATIENCE_S: Final = 45.0
-"""For one that has: it restarts, or is overloaded."""
-RETRIES: Final = 100
-"""Of one command, over all its calls."""
 READ_TIMEOUT_S: Final = 15.0
 LIST_TIMEOUT_S: Final = 60.0
 IDLE_S: Final = 600.0
 """Between two lines of a log that is followed."""
-_FIRST_DELAY_S: Final = 0.25
-_LONGEST_DELAY_S: Final = 8.0
+SOON_S: Final = 0.5
+"""A watch that ends before, whatever ended it, is not asked for again at once."""
 _APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 _MERGE: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
 
-
-_Lost = list[NoAnswer]
-"""Requests of one call whose answer never came: they may have been done."""
 _Objects = list[Object]  # `list` is a method below
 
 
@@ -46,9 +38,9 @@ class Calls:
         sleep: Callable[[float], None] = time.sleep, jitter: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
         self._connection = connection
-        self._clock, self._sleep, self._jitter = clock, sleep, jitter
-        self._answered = False
-        self._retries = RETRIES
+        self._patience = Patience(clock, sleep, jitter)
+        self._clock = clock
+        self._short = 0  # watches in a row that ended too soon
         self.context, self.namespace, self.server = connection.context, connection.namespace, connection.server
         self.requests = Requests()
         self._where = f"{self.server} (context {self.context})"
@@ -112,12 +104,12 @@ class Calls:
 
     def _once(self, method: str, path: str, query: dict[str, str], document: Object, key: Key) -> Object:
         """A write that the server refuses the second time; when its first answer was lost, look who has written."""
-        lost: _Lost = []
+        tries = self._patience.begin()
         try:
-            found: Object = self._json(method, path, query, document, key=key, lost=lost)
+            found: Object = self._json(method, path, query, document, key=key, tries=tries)
             return found
         except ApiError as error:
-            if error.status != 409 or not lost:
+            if error.status != 409 or not tries.lost:
                 raise
             there = self.get(key)
             if there is None or any(there.get(name) != document[name] for name in document if name != "metadata"):
@@ -139,12 +131,12 @@ class Calls:
             options["preconditions"] = {"uid": uid}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
-        lost: _Lost = []
+        tries = self._patience.begin()
         try:
-            self._json("DELETE", self._path(key.kind, key.name), {}, options, key=key, lost=lost)
+            self._json("DELETE", self._path(key.kind, key.name), {}, options, key=key, tries=tries)
         except ApiError as error:
             if error.status == 404 or (error.status == 409 and uid is not None):  # that object is gone
-                return bool(lost)
+                return bool(tries.lost)
             raise
         return True
 
@@ -158,18 +150,27 @@ class Calls:
             "resourceVersion": resource_version,
             "timeoutSeconds": str(max(1, round(timeout_s))),
         }
+        began, heard = self._clock(), False
         answer = self._open("GET", self._path(kind), query, read_timeout_s=timeout_s + READ_TIMEOUT_S)
         try:
             for line in lines(answer.chunks):
                 event = json.loads(line)
+                heard = True
                 thing = event["object"]
                 if event["type"] == "ERROR":
                     raise refusal(int(thing.get("code") or 500), json.dumps(thing).encode(), None, self._where)
                 yield Event(event["type"], {"apiVersion": KINDS[kind].api_version, "kind": kind, **thing})
         except (NoAnswer, ValueError):  # it broke off: whoever watches goes on from the last event
-            return
+            pass
         finally:
             answer.close()
+        if self._clock() - began >= SOON_S:
+            self._short = 0
+            return
+        self._short += 1
+        self._patience.rest(self._short)
+        if not heard:  # somebody between us and the server lets no watch through
+            raise Expired("the watch was closed at once")
 
     def pod_log(
         self, pod: str, *, container: str = "", previous: bool = False, tail: int | None = None,
@@ -239,17 +240,18 @@ class Calls:
     def _json(
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None,
         content_type: str = _JSON, *, key: Key | None = None, read_timeout_s: float = READ_TIMEOUT_S,
-        lost: _Lost | None = None,
+        tries: Tries | None = None,
     ) -> Any:  # fmt: skip
-        lost = [] if lost is None else lost
+        tries = tries or self._patience.begin()
         while True:
             answer = self._open(
-                method, path, query, body, content_type, key=key, read_timeout_s=read_timeout_s, lost=lost
+                method, path, query, body, content_type, key=key, read_timeout_s=read_timeout_s, tries=tries
             )
             try:
                 content = answer.body()
             except NoAnswer as error:
-                self._pause(error, lost, key, None, self._clock() + PATIENCE_S)
+                tries.lost.append(error)
+                self._pause(error, tries, key)
                 continue
             try:
                 return json.loads(content)
@@ -263,7 +265,7 @@ class Calls:
     def _open(
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None,
         content_type: str = _JSON, *, key: Key | None = None, read_timeout_s: float,
-        lost: _Lost | None = None, again: bool = True,
+        tries: Tries | None = None, again: bool = True,
     ) -> Answer:  # fmt: skip
         """Send until it is answered with a yes or a no, or patience ends; or once.
 
@@ -271,50 +273,43 @@ class Calls:
             ApiError: a no; status 0 for no answer at all.
             Expired: what was asked goes on from a moment that is forgotten.
         """
-        lost = [] if lost is None else lost
+        tries = tries or self._patience.begin()
         target = f"{path}?{urlencode(query)}" if query else path
         data = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-        deadline = self._clock() + (PATIENCE_S if self._answered else FIRST_PATIENCE_S)
-        tries = 0
         while True:
             self.requests.count(method)
-            tries += 1
+            tries.count += 1
             after_s: float | None = None
             failure: NoAnswer | ApiError
             try:
                 answer = self._connection.send(
                     method, target, body=data, content_type=content_type, read_timeout_s=read_timeout_s
                 )  # fmt: skip
-                self._answered = True
+                busy = answer.status == 429 or answer.status >= 500
+                self._patience.heard(well=not busy)
                 if 200 <= answer.status < 300:
                     return answer
                 failure = refusal(answer.status, answer.body(), key, self._where)
-                if not again or not (answer.status == 429 or answer.status >= 500):
+                if not again or not busy:
                     raise failure
                 after_s = seconds(answer.headers.get("retry-after"))
             except NoAnswer as error:
                 if not again:
                     raise ApiError(f"no answer: {error}", status=0, key=key) from error
-                lost.append(error)
+                tries.lost.append(error)
                 failure = error
-            self._pause(failure, lost, key, after_s, deadline, tries)
+            self._pause(failure, tries, key, after_s)
 
     def _pause(
-        self, failure: NoAnswer | ApiError, lost: _Lost, key: Key | None, after_s: float | None,
-        deadline: float, tries: int = 1,
+        self, failure: NoAnswer | ApiError, tries: Tries, key: Key | None, after_s: float | None = None
     ) -> None:  # fmt: skip
         """Wait before a repeat.
 
         Raises:
             ApiError: patience, or the budget of this command, is used up.
         """
-        delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** min(tries - 1, 10)) * (0.5 + self._jitter() / 2)
-        delay_s = max(delay_s, after_s or 0.0)
-        if self._retries > 0 and self._clock() + delay_s <= deadline:
-            self._retries -= 1
-            self._sleep(delay_s)
+        if self._patience.pause(tries, after_s):
             return
-        self._answered = False  # whoever asks again finds out soon
         if isinstance(failure, ApiError):
             raise failure
         raise ApiError(

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from rlctl.backends.base import Check
-from rlctl.backends.kubernetes import doctor, fleet
-from rlctl.backends.kubernetes.api import Api, ApiError, Key, Object
+from rlctl.backends.kubernetes import doctor, fleet, keys, names, wanted
+from rlctl.backends.kubernetes.api import KINDS, Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.causes import admission
 from rlctl.backends.kubernetes.causes.base import name_of
 from rlctl.backends.kubernetes.fleet import MODEL_MB, Fleet
@@ -20,6 +20,8 @@ REGISTRY_MB_PER_S: Final = 1_250.0
 _REFRESH_S: Final = 30.0
 _PULL_S: Final = 300.0
 _NODES_READ: Final = 1_000
+_BY_NAME: Final = ("Service", "ConfigMap", "Secret", "PersistentVolumeClaim")
+"""A quota may count them by the plural alone."""
 _QUEUE: Final = "kueue.x-k8s.io/queue-name"
 
 
@@ -66,19 +68,32 @@ def _demand(run: Fleet, pods: Mapping[Key, int]) -> dict[str, float]:
     for key, count in pods.items():
         for resource, value in fleet.asks(run.objects[key]).items():
             total[resource] = total.get(resource, 0.0) + count * value
-    first = not run.live  # of a run that exists, its objects are counted as used already
-    for key, thing in run.objects.items() if first else ():
-        plural = {"Service": "services", "ConfigMap": "configmaps", "PersistentVolumeClaim": "persistentvolumeclaims"}
-        for name in filter(None, (plural.get(key.kind), _counted(key))):
+    if run.live:  # of a run that exists, its objects are counted as used already
+        return total
+    for key in [*run.objects, *_unrendered(run)]:
+        for name in _counted(key):
             total[name] = total.get(name, 0.0) + 1.0
+    for key, thing in run.objects.items():
         if key.kind == "PersistentVolumeClaim":
             asked = (((thing.get("spec") or {}).get("resources") or {}).get("requests") or {}).get("storage", "0")
             total["requests.storage"] = total.get("requests.storage", 0.0) + amount(asked)
     return total
 
 
-def _counted(key: Key) -> str:
-    return {"Deployment": "count/deployments.apps", "StatefulSet": "count/statefulsets.apps"}.get(key.kind, "")
+def _unrendered(run: Fleet) -> list[Key]:
+    """What a first `up` makes beside the documents."""
+    name = run.wanted.run
+    made = [Key("ConfigMap", names.state_name(name)), Key("Lease", names.lock_name(name))]
+    made += [keys.core_key(name), keys.actor_key(name), wanted.revision_key(name, 1)]
+    return [key for key in made if key not in run.objects]
+
+
+def _counted(key: Key) -> list[str]:
+    """What an object of that kind counts as: `count/` and resource.group, and for some an older name."""
+    kind = KINDS[key.kind]
+    group = kind.api_version.rpartition("/")[0]
+    every = f"count/{kind.plural}.{group}" if group else f"count/{kind.plural}"
+    return [kind.plural, every] if key.kind in _BY_NAME else [every]
 
 
 def _unstated(api: Api, run: Fleet, rooms: Mapping[str, tuple[float, float]]) -> str:

@@ -7,6 +7,7 @@ repeat by rules of their own.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import threading
@@ -72,7 +73,8 @@ def connect(context: str | None = None, namespace: str | None = None) -> Calls:
             raise BackendUnreachable(
                 f"the kubeconfig {files} has no context {context}", hint=f"It has {names}.", objects=(context or "",)
             )
-        _KUBE.load_kube_config(files, chosen["name"], client_configuration=configuration, persist_config=False)
+        with _credentials_of(chosen["name"]):
+            _KUBE.load_kube_config(files, chosen["name"], client_configuration=configuration, persist_config=False)
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise BackendUnreachable(
             f"the kubeconfig {files} cannot be used: {' '.join(str(error).split())}",
@@ -90,6 +92,36 @@ def _in_cluster(configuration: Any, namespace: str | None) -> _Connection:
     except (ConfigException, OSError, ValueError) as error:
         raise BackendUnreachable(f"this pod's own cluster cannot be reached: {error}") from error
     return _Connection(configuration, IN_CLUSTER, namespace or usual)
+
+
+@contextmanager
+def _credentials_of(context: str) -> Iterator[None]:
+    """For the client, which only logs that a credential plugin has failed, and goes on as nobody.
+
+    Raises:
+        BackendUnreachable: that has happened.
+    """
+    said: list[str] = []
+    thread = threading.get_ident()
+
+    def heard(record: logging.LogRecord) -> bool:
+        if record.thread != thread or record.levelno < logging.ERROR:
+            return True
+        said.append(" ".join(record.getMessage().split()))
+        return False
+
+    root = logging.getLogger()
+    root.addFilter(heard)
+    try:
+        yield
+    finally:
+        root.removeFilter(heard)
+    if said:
+        raise BackendUnreachable(
+            f"there are no credentials for context {context}: its plugin in the kubeconfig failed: {'; '.join(said)}",
+            hint=f"Log in again as your cluster asks for it, until this works: kubectl --context {context} auth whoami",
+            objects=(context,),
+        )
 
 
 class _Connection:
@@ -134,7 +166,9 @@ class _Connection:
     def _credentials(self) -> dict[str, str]:
         """As they are at this moment: those of a plugin expire and are asked for again."""
         found = {}
-        for each in self._configuration.auth_settings().values():
+        with _credentials_of(self.context):
+            settings = self._configuration.auth_settings()
+        for each in settings.values():
             if each and each.get("in") == "header" and each.get("value"):
                 found[str(each["key"])] = str(each["value"])
         return found

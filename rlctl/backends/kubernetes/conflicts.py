@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlctl.backends.kubernetes import replicas
+from rlctl.backends.kubernetes import keys, replicas
 from rlctl.backends.kubernetes.api import ApiError
 from rlctl.backends.kubernetes.drift import compare
 from rlctl.backends.kubernetes.names import MANAGER
-from rlctl.backends.kubernetes.refusals import Row, conflict, in_words, shown_value
+from rlctl.backends.kubernetes.refusals import Refusal, Row, conflict, in_words, shown_value
 from rlctl.backends.kubernetes.session import Session
 from rlctl.backends.kubernetes.survey import Item, Survey
-from rlctl.errors import Conflict
 
 
 def check(session: Session, seen: Survey) -> None:
     """Ask the server what it thinks of every change to what is there; it changes nothing.
 
     Raises:
-        Conflict: fields that belong to somebody else, of all objects; unless they are to be taken over.
+        Refusal: fields that belong to somebody else, of all objects; unless they are to be taken over.
+        Conflict: the keys of the live run are lost.
         RlctlError: it refuses a change for another reason.
     """
+    if seen.core is None:
+        keys.check_not_lost(seen.wanted.run, seen.live_workloads)
     rows = []
     for item in seen.items:
         if item.live is None:
@@ -49,7 +51,7 @@ def _asked(session: Session, item: Item) -> list[Row]:
     return []
 
 
-def refused(item: Item, error: ApiError, run: str) -> Conflict:
+def refused(item: Item, error: ApiError, run: str) -> Refusal:
     """The error for a conflict that came up only now."""
     return conflict(_rows(item, error), run=run)
 

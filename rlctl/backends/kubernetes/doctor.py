@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from rlctl.backends.base import Check
-from rlctl.backends.kubernetes import storage_classes
+from rlctl.backends.kubernetes import api_port, storage_classes
 from rlctl.backends.kubernetes.api import Api, ApiError
 from rlctl.backends.kubernetes.causes import admission
 from rlctl.backends.kubernetes.causes.base import moment, name_of
@@ -59,7 +59,7 @@ def checks(api: Api, now: Callable[[], datetime] = lambda: datetime.now(UTC)) ->
     if reached[-1].verdict == "problem":
         return reached
     found = list(reached)
-    for part in (_namespace, _rights, _wishes, _classes, _quotas, _extras):
+    for part in (_namespace, _rights, _wishes, _classes, _quotas, api_port.checks, _extras):
         found += part(api)
     return [*found, *_clock(api, now)]
 

@@ -13,10 +13,11 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from rlctl.backends.base import Applied, Phase
-from rlctl.backends.kubernetes import clean, inventory, keys, lost
+from rlctl.backends.kubernetes import clean, inventory, keys, last_words, lock, lost
 from rlctl.backends.kubernetes.api import Api, Key
 from rlctl.backends.kubernetes.follow import follow
 from rlctl.backends.kubernetes.names import lock_name, selector
+from rlctl.backends.kubernetes.owner import check_owner
 from rlctl.backends.kubernetes.record import Record
 from rlctl.backends.kubernetes.refusals import GO_ON
 from rlctl.backends.kubernetes.session import Session
@@ -31,6 +32,8 @@ ENDS: Final[Mapping[str, Phase]] = {"finished": "finished", "failed": "failed"}
 def down(session: Session, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
     """See KubernetesBackend.delete."""
     record = lost.find(session.api, run)
+    if record is not None:
+        check_owner(session, record, "down")
     if record is None or (not volumes and record.state.phase != "running" and not _going(record)):
         _tidy(session, run)
         return
@@ -39,7 +42,8 @@ def down(session: Session, run: str, *, volumes: bool, grace_s: float) -> Iterat
 
 def _tidy(session: Session, run: str) -> None:
     """Remove the lock of a command that was killed with its very last write to do."""
-    if session.api.get(Key("Lease", lock_name(run))) is not None:
+    found = session.api.get(Key("Lease", lock_name(run)))
+    if found is not None and lock.is_of(found, run):
         with session.lock(run, "down").held():
             pass
 
@@ -96,9 +100,14 @@ class _Down:
         if self._record.state.phase != "running" or not self._record.readable:
             return
         try:
-            final = self._session.ask(self._record.state, "/status", None)
-        except RlctlError:  # it does not answer any more: what was kept before stays
+            found = last_words.kept(self._session.ask(self._record.state, "/status", None))
+        except (RlctlError, RecursionError):  # it does not answer any more: what was kept before stays
             return
+        if found is None:
+            return
+        final, left_out = found
+        if left_out:
+            self._session.note(f"of the last status of run {self._run}, {', '.join(left_out)} is too large to be kept")
         if final != self._record.final:
             self._record = writer.save(replace(self._record, final=final))
 

@@ -3,10 +3,15 @@
 Two things are compared: the value of every field of the document, and the set of fields that our manager owns. Equal
 values are not enough: a field that we no longer name has to be given up, one that we name has to become ours. What
 the server fills in by itself is in neither. Fields of other managers are left alone.
+
+A mutating webhook changes what we send, and the changed field stays ours: sending it again would change nothing.
+So what differs right after our own write is remembered as a mark of both values, and is no drift while both stay.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +19,17 @@ from typing import Any, Final
 from rlctl.backends.kubernetes import exact
 from rlctl.backends.kubernetes.api import Object
 from rlctl.backends.kubernetes.names import MANAGER
-from rlctl.backends.kubernetes.ownership import Fields, applied_by, has_fields, is_by_key, owners, pick, shown, step_of
+from rlctl.backends.kubernetes.ownership import (
+    REPLICAS,
+    Fields,
+    applied_by,
+    has_fields,
+    is_by_key,
+    owners,
+    pick,
+    shown,
+    step_of,
+)
 
 _IDENTITY: Final = {(): {"apiVersion", "kind", "status"}, ("f:metadata",): {"name", "namespace", "creationTimestamp"}}
 """What names an object is in no field set."""
@@ -47,6 +62,17 @@ def compare(document: Object, live: Object, manager: str = MANAGER) -> list[Drif
     if mine is None:
         mine = {}
     return list(_mapping(document, live, mine, [(owner.manager, owner.fields) for owner in others], ()))
+
+
+def admitted(document: Object, live: Object) -> dict[str, str]:
+    """What the cluster has made of a document that was just sent: field -> mark, of each that differs and is ours."""
+    return {str(each): mark(each) for each in compare(document, live) if not each.owners and each.path != REPLICAS}
+
+
+def mark(each: Drift) -> str:
+    """Names what we send of a field and what is live: another one when either changes."""
+    text = json.dumps([each.ours, each.theirs], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 Others = list[tuple[str, Fields]]

@@ -10,6 +10,9 @@ from rlctl.backends.kubernetes.api import Api, ApiError, Expired, Object
 TICK_S: Final = 10.0
 _TRIES: Final = 5
 """Broken watches in a row before we give up; the list between two of them is patient by itself."""
+_ALL: Final = 1_000_000
+"""More than there are; but a bounded list is never from a cache. Who follows decides by what is there now: an old list
+shows a rollout as done before it has begun, and a pod that was just made as gone."""
 
 
 def follow(
@@ -22,7 +25,7 @@ def follow(
     """
     broken = 0
     while True:
-        page = api.list(kind, labels=labels, fields=fields)
+        page = api.list(kind, labels=labels, fields=fields, most=_ALL)
         known = {thing["metadata"]["name"]: thing for thing in page.items}
         yield known
         version = page.resource_version

@@ -11,7 +11,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from rlctl.backends.kubernetes.api import Key, Object
@@ -112,6 +112,27 @@ def derived(core: Object, run: str, uid: str) -> Object:
             objects=(str(core_key(run)),),
         ) from error
     return _secret(actor_key(run), run, uid, files)
+
+
+def check_not_lost(run: str, there: Iterable[Object]) -> None:
+    """Before a Secret of class core is made.
+
+    Args:
+        there: workloads of the run that are there; their pods hold the keys of a Secret that was there before them.
+
+    Raises:
+        Conflict: new keys would part pods that start from now on from those that run.
+    """
+    alive = [thing for thing in there if not thing["metadata"].get("deletionTimestamp")]
+    if alive:
+        core = core_key(run)
+        raise Conflict(
+            f"{core} of the live run {run} is lost: with new keys, pods that start from now on and those that run "
+            f"would not understand each other",
+            hint=f"Put it back from a backup; or rlctl down {run}, then rlctl up: all start with new keys, the data "
+            f"stays.",
+            objects=(str(core),),
+        )
 
 
 def _actor_secret(server: bytes, uid: str) -> bytes:

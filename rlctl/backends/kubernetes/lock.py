@@ -20,13 +20,16 @@ from typing import Any, Final
 
 from rlctl.backends.base import Say
 from rlctl.backends.kubernetes.api import Api, ApiError, Key, Object
-from rlctl.backends.kubernetes.names import DOMAIN, labels, lock_name
+from rlctl.backends.kubernetes.inventory import whose
+from rlctl.backends.kubernetes.names import DOMAIN, INSTANCE, MANAGED_BY, MANAGER, labels, lock_name
 from rlctl.backends.kubernetes.refusals import in_words
-from rlctl.backends.kubernetes.waiting import Waiting
+from rlctl.backends.kubernetes.waiting import Waiting, steady
 from rlctl.errors import Conflict, RlctlError
 
 DURATION_S: Final = 30
-RENEW_S: Final = 10.0
+RENEW_S: Final = 7.0
+FRESH_S: Final = 10.0
+"""A write may begin so long after the lock was renewed: it may take 20 s to land (connect and read time-outs)."""
 _LOOK_S: Final = 2.0
 _VERB: Final = f"{DOMAIN}/verb"
 _PROCESS: Final = f"{DOMAIN}/process"
@@ -58,30 +61,38 @@ class Hold:
     """One holding of the lock."""
 
     def __init__(
-        self, api: Api, run: str, lease: Object, clock: Callable[[], float], now: Callable[[], datetime]
-    ) -> None:
+        self, api: Api, run: str, lease: Object, clock: Callable[[], float], now: Callable[[], datetime], taken: float
+    ) -> None:  # fmt: skip
         self._api, self._run, self._lease = api, run, lease
         self._clock, self._now = clock, now
-        self._renewed = clock()
+        self._renewed = taken  # or a little later: its answer may have been long on the way
         self._lost = ""
+        self._failed: RlctlError | None = None
         self._renewing = threading.Lock()
 
     def check(self) -> None:
-        """Before every write.
+        """Before every write, and before each repeat of it.
+
+        A renewal that succeeds shows that nobody has taken the lock over meanwhile, however late it is.
 
         Raises:
             Conflict: the lock is not ours any more.
+            RlctlError: the server does not let us find out.
         """
-        if self._late_s() > 2 * RENEW_S:  # this machine has slept
-            self.renew()
-        if not self._lost and self._late_s() > DURATION_S:
-            self._lost = f"it could not be renewed for {self._late_s():.0f} s"
+        for _ in range(2):  # the first may have taken long, or waited for that of the other thread
+            if not self._lost and self._late_s() > FRESH_S:
+                self.renew()
         if self._lost:
             raise Conflict(
                 f"the lock of run {self._run} was lost: {self._lost}",
                 hint="Run the same command again.",
                 objects=(str(_key(self._run)),),
             )
+        if self._late_s() > FRESH_S:
+            late = f"the lock of run {self._run} could not be renewed for {self._late_s():.0f} s"
+            failed = self._failed
+            status = failed.status if isinstance(failed, ApiError) else 0
+            raise ApiError(f"{late}: {failed}" if failed else late, status=status, key=_key(self._run)) from failed
 
     def _late_s(self) -> float:
         return self._clock() - self._renewed
@@ -89,15 +100,15 @@ class Hold:
     def renew(self) -> None:
         """Say that we live; what goes wrong is seen by the next `check`."""
         with self._renewing:
+            began = self._clock()  # not when the answer came: whoever waits has seen it before
             try:
                 spec = {**self._lease["spec"], "renewTime": _micro(self._now())}
                 self._lease = self._api.replace({**self._lease, "spec": spec})
-                self._renewed = self._clock()
-            except ApiError as error:
-                if error.status in (404, 409):
+                self._renewed, self._failed = began, None
+            except RlctlError as error:
+                self._failed = error
+                if isinstance(error, ApiError) and error.status in (404, 409):
                     self._lost = "another command has taken it over"
-            except RlctlError:  # the server does not answer: `check` knows for how long
-                pass
 
     def give_back(self) -> None:
         with suppress(RlctlError):  # it ends by itself
@@ -109,12 +120,12 @@ class Lock:
 
     Args:
         verb: what the command does, for whoever has to wait.
-        clock: seconds, monotonic.
+        clock: seconds, monotonic; it has to count while the machine sleeps.
         waiting: told that we wait, and for whom.
     """
 
     def __init__(
-        self, api: Api, run: str, verb: str, *, me: Me | None = None, clock: Callable[[], float] = time.monotonic,
+        self, api: Api, run: str, verb: str, *, me: Me | None = None, clock: Callable[[], float] = steady,
         sleep: Callable[[float], None] = time.sleep, now: Callable[[], datetime] = lambda: datetime.now(UTC),
         waiting: Say = lambda text: None,
     ) -> None:  # fmt: skip
@@ -125,7 +136,7 @@ class Lock:
     def sweep(self) -> None:
         """Remove what a command of this machine has left that was killed with its last write to do."""
         found = self._api.get(_key(self._run))
-        if found is not None and _has_died(found, self._me):
+        if found is not None and is_of(found, self._run) and _has_died(found, self._me):
             with suppress(RlctlError):  # somebody else was quicker, or it ends by itself
                 self._api.delete(_key(self._run), uid=found["metadata"]["uid"])
 
@@ -137,7 +148,8 @@ class Lock:
             Conflict: another command holds it; with its holder, host and age.
             ApiError: we may not write Leases, or the server does not answer.
         """
-        hold = Hold(self._api, self._run, self._take(), self._clock, self._now)
+        began = self._clock()
+        hold = Hold(self._api, self._run, self._take(), self._clock, self._now, began)
         done = threading.Event()
         renewing = threading.Thread(target=_renew, args=(hold, done), name=f"lock of {self._run}", daemon=True)
         renewing.start()
@@ -161,9 +173,19 @@ class Lock:
                 if error.status != 409:
                     raise in_words(error, "create", _key(self._run), self._api.namespace, written=False) from error
             found = self._api.get(_key(self._run))
+            if found is not None and not is_of(found, self._run):
+                raise self._foreign(found)
             if found is not None and self._outlived(found):
                 with suppress(ApiError):  # somebody else was quicker
                     self._api.delete(_key(self._run), uid=found["metadata"]["uid"])
+
+    def _foreign(self, lease: Object) -> Conflict:
+        key = str(_key(self._run))
+        return Conflict(
+            f"{key} in namespace {self._api.namespace} is not the lock of run {self._run}: it is of {whose(lease)}",
+            hint=f"Choose another name (--set run={self._run}-2), or have its owner remove it.",
+            objects=(key,),
+        )
 
     def _outlived(self, lease: Object) -> bool:
         """Whether that holding is dead, or has ended meanwhile.
@@ -173,7 +195,8 @@ class Lock:
         """
         if _has_died(lease, self._me):
             return True
-        duration_s = min(300, int(lease["spec"].get("leaseDurationSeconds") or DURATION_S))
+        spec: dict[str, Any] = lease.get("spec") or {}
+        duration_s = min(300, int(spec.get("leaseDurationSeconds") or DURATION_S))
         self._waiting(f"run {self._run} is being changed by {_holder(lease, self._now())}; looking whether it lives")
         patience = Waiting(duration_s, self._waiting, self._clock)
         while not patience.over(f"a sign of life of {_holder(lease, self._now())}"):
@@ -232,6 +255,12 @@ def _holder(lease: Object, now: datetime) -> str:
     except (KeyError, ValueError, TypeError):
         age = ""
     return f"{who} ({what}){age}" if what else f"{who}{age}"
+
+
+def is_of(lease: Object, run: str) -> bool:
+    """Whether it is a lock that a command took, and not a Lease of somebody else that has its name."""
+    found = lease["metadata"].get("labels") or {}
+    return (found.get(MANAGED_BY), found.get(INSTANCE)) == (MANAGER, run)
 
 
 def _has_died(lease: Object, me: Me) -> bool:

@@ -56,7 +56,8 @@ def _stand_in(api: Api, run: str, found: Object, storage: str) -> Record:
     known = _state(run, found, storage)
     if not known.uid:
         known = replace(known, uid=max(uids, key=uids.count, default=""))
-    return Record(known, tuple(names), by="", version=found["metadata"].get("resourceVersion", ""), readable=False)
+    by = str((found["metadata"].get("annotations") or {}).get(records.BY, ""))
+    return Record(known, tuple(names), by=by, version=found["metadata"].get("resourceVersion", ""), readable=False)
 
 
 def _by_name(run: str, kind: str) -> list[Key]:

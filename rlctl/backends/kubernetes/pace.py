@@ -17,6 +17,7 @@ from rlctl.backends.kubernetes import replicas, rollout
 from rlctl.backends.kubernetes.api import ApiError, Key, Object
 from rlctl.backends.kubernetes.follow import follow
 from rlctl.backends.kubernetes.names import selector
+from rlctl.backends.kubernetes.owner import check_ours
 from rlctl.backends.kubernetes.refusals import conflict
 from rlctl.backends.kubernetes.session import Session
 from rlctl.backends.kubernetes.writing import Writer
@@ -115,6 +116,7 @@ def _write(
             live = session.api.get(key)
             if live is None:
                 continue
+            check_ours(live, run, state.uid, session.api.namespace)
             try:
                 replicas.set_count(writer, live, number, force=session.force)
             except ApiError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ BY: Final = f"{DOMAIN}/by"
 """Annotation: who made it, user@host."""
 LIVE_SENT: Final = f"{DOMAIN}/live-sent"
 """Annotation of the record: hash of the live fields that the manager was last told."""
+UNKNOWN: Final = "unknown"
+"""Instead of that hash while the manager is being told: whoever comes after a kill or a refusal tells it again."""
 PHASES: Final[Mapping[str, Phase]] = {
     "running": "running",
     "stopped": "stopped",
@@ -43,6 +45,8 @@ class Record:
     live_sent: str = ""  # hash of the live fields that the manager was last told
     denied: tuple[Key, ...] = ()  # objects that we may not make, and can do without
     kept: tuple[Key, ...] = ()  # of the inventory: what no document names but an old revision needs
+    admitted: Mapping[Key, Mapping[str, str]] = field(default_factory=dict)
+    """What the cluster has made of fields that we sent: of objects in which it changed one; see drift.admitted."""
     version: str = ""  # resourceVersion; "": not written yet
     readable: bool = True  # False: it stands for one that cannot be read, and is never written
 
@@ -82,6 +86,7 @@ def of(found: Object) -> Record:
             live_sent=notes.get(LIVE_SENT, ""),
             denied=parse_keys(data.get("denied.json", "[]")),
             kept=parse_keys(data.get("kept.json", "[]")),
+            admitted=_admitted(json.loads(data.get("admitted.json", "{}"))),
             version=found["metadata"].get("resourceVersion", ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -126,7 +131,7 @@ def document_of(record: Record) -> Object:
     """The ConfigMap as it is sent."""
     state = record.state
     stored: dict[str, Any] = {"format": FORMAT}
-    stored |= {field.name: getattr(state, field.name) for field in fields(state) if field.name != "failure"}
+    stored |= {each.name: getattr(state, each.name) for each in fields(state) if each.name != "failure"}
     stored["created"] = state.created.isoformat()
     data = {"state.json": _json(stored), "inventory.json": written_keys(record.inventory)}
     if record.final is not None:
@@ -137,6 +142,8 @@ def document_of(record: Record) -> Object:
     for name, keys in (("denied.json", record.denied), ("kept.json", record.kept)):
         if keys:
             data[name] = written_keys(keys)
+    if record.admitted:
+        data["admitted.json"] = _json({f"{key.kind}/{key.name}": marks for key, marks in record.admitted.items()})
     metadata: dict[str, Any] = {"name": state_name(state.run), "labels": labels(state.run), "annotations": notes}
     if record.version:
         metadata["resourceVersion"] = record.version
@@ -154,6 +161,11 @@ def parse_keys(text: str) -> tuple[Key, ...]:
 
 def written_keys(keys: Iterable[Key]) -> str:
     return json.dumps([f"{key.kind}/{key.name}" for key in keys])
+
+
+def _admitted(stored: Mapping[str, Mapping[str, str]]) -> dict[Key, dict[str, str]]:
+    return {Key(*name.split("/", 1)): {path: str(mark) for path, mark in marks.items()}
+            for name, marks in stored.items()}  # fmt: skip
 
 
 def _state(stored: Mapping[str, Any]) -> RunState:

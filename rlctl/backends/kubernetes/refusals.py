@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from rlctl.backends.kubernetes.api import ApiError, Key
 from rlctl.backends.kubernetes.exact import parse
-from rlctl.errors import Conflict, PartlyApplied, RlctlError
+from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 
 GO_ON: Final = "Run the same command again: it goes on where this one stopped."
 _USER: Final = re.compile(r'User "([^"]*)" cannot')
@@ -21,7 +21,23 @@ _WAYS_OUT: Final = {
     True: "Leave the number to its owner, or end that (an autoscaler is an object of its own), or write yours into the "
     "spec and take it over: rlctl up --force-conflicts",
 }
+_GRANT: Final = "is attempting to grant"
+"""A 403 for a right that lacks, beside those of `_USER`; any other is a rule of the cluster."""
 _FIXED: Final = ("field is immutable", "updates to statefulset spec for fields other than", "cannot change roleRef")
+
+
+class Refusal(Conflict):
+    """A conflict that is the API server's answer, not another command's doing.
+
+    Args:
+        message, objects: as in Conflict.
+        remedy: what to do.
+        hint: what to do, while nothing was written.
+    """
+
+    def __init__(self, message: str, *, remedy: str, hint: str = "", objects: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint=hint or remedy, objects=objects)
+        self.remedy = remedy
 
 
 class Row(NamedTuple):
@@ -42,7 +58,7 @@ def shown_value(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def conflict(rows: Iterable[Row], *, run: str) -> Conflict:
+def conflict(rows: Iterable[Row], *, run: str) -> Refusal:
     """One error for all fields of all objects."""
     rows = list(dict.fromkeys(rows))
     table = [Row("object", "field", "owner", "theirs", "ours"), *rows]
@@ -51,9 +67,11 @@ def conflict(rows: Iterable[Row], *, run: str) -> Conflict:
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
     ]
     what = "a field belongs" if len(rows) == 1 else f"{len(rows)} fields belong"
-    return Conflict(
+    remedy = _WAYS_OUT[all(row.field == REPLICAS for row in rows)]
+    return Refusal(
         f"{what} to somebody else, who has set another value; nothing was taken from them:\n" + "\n".join(lines),
-        hint=f"{_WAYS_OUT[all(row.field == REPLICAS for row in rows)]}; run {run} is otherwise as it was.",
+        remedy=f"{remedy}.",
+        hint=f"{remedy}; run {run} is otherwise as it was.",
         objects=tuple(dict.fromkeys(row.object for row in rows)),
     )
 
@@ -69,10 +87,10 @@ def in_words(error: ApiError, verb: str, key: Key, namespace: str, *, written: b
         quota = _QUOTA.search(error.message)
         return _quota(key, quota) if quota else _forbidden(error, verb, key, namespace)
     if error.status == 422 and any(sign in error.message for sign in _FIXED):
-        return Conflict(
+        return Refusal(
             f"{key}: this change is not possible while the object exists: {error.message}",
-            hint=f"Take the run down and start it again, its data stays: rlctl down, then rlctl up; or this object: "
-            f"kubectl delete {key.kind.lower()} {key.name} --cascade=orphan, then rlctl up",
+            remedy=f"Take the run down and start it again, its data stays: rlctl down, then rlctl up; or this object: "
+            f"kubectl delete {key.kind.lower()} {key.name} --cascade=orphan, then rlctl up.",
             objects=(str(key),),
         )
     if written and (error.status in (0, 429) or error.status >= 500):
@@ -83,8 +101,24 @@ def in_words(error: ApiError, verb: str, key: Key, namespace: str, *, written: b
     )  # fmt: skip
 
 
+def partly(error: BackendUnreachable | Refusal) -> PartlyApplied:
+    """The same refusal, once something was written: its words, its way out, and that the same command goes on."""
+    remedy = error.remedy if isinstance(error, Refusal) else error.hint
+    remedy = remedy.replace(GO_ON, "").strip()
+    return PartlyApplied(error.message, hint=f"{remedy} {GO_ON}".strip(), objects=error.objects, remedy=remedy)
+
+
 def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError:
     user = _USER.search(error.message)
+    if user is None and _GRANT not in error.message:  # a webhook, a policy, a LimitRange
+        return ApiError(
+            f"{key} was refused in namespace {namespace}: {error.message}",
+            status=403,
+            said=error.said,
+            key=key,
+            hint="No right lacks: a rule of the cluster forbids it. Change what it names by a patch, or ask whoever "
+            "keeps the rule.",
+        )
     who = f" as {user[1]}" if user else ""
     why = "" if user else f": {error.message}"
     return ApiError(
@@ -105,10 +139,12 @@ def _quota(key: Key, found: re.Match[str]) -> PartlyApplied:
         one, two, most = parse(asked), parse(had), parse(limit)
         if one is None or two is None or most is None or one + two > most:
             sums.append(f"{resource}: {had} used + {asked} asked > {limit}")
+    remedy = f"Ask for less, or have the quota raised (kubectl describe quota {name})."
     return PartlyApplied(
         f"{key}: quota {name} exceeded: {'; '.join(sums) or requested}",
-        hint=f"Ask for less, or have the quota raised (kubectl describe quota {name}). {GO_ON}",
+        hint=f"{remedy} {GO_ON}",
         objects=(str(key),),
+        remedy=remedy,
     )
 
 

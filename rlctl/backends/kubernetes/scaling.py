@@ -12,6 +12,7 @@ from rlctl.backends.kubernetes import record as records
 from rlctl.backends.kubernetes.api import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.follow import follow
 from rlctl.backends.kubernetes.names import DOMAIN, selector
+from rlctl.backends.kubernetes.owner import check_ours, check_owner
 from rlctl.backends.kubernetes.record import Record
 from rlctl.backends.kubernetes.refusals import conflict
 from rlctl.backends.kubernetes.session import Session
@@ -75,6 +76,7 @@ def check_role(record: Record, role: str) -> None:
 def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[Applied]:
     """See KubernetesBackend.scale."""
     record, wanted = live(session, run)
+    check_owner(session, record, "scale")
     for role, count in counts.items():
         check_role(record, role)
         if count < 0 or (role == "manager" and count != 1):
@@ -83,20 +85,21 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
     numbers: dict[Key, int] = {}
     for role, count in counts.items():
         numbers |= shares(wanted.workloads(role), count)
-    _check_conflicts(session, numbers, run)
+    _check_conflicts(session, numbers, record)
     state = replace(record.state, replicas={**record.state.replicas, **counts})
-    if state == record.state and not _differing(session, numbers):
+    if state == record.state and not _differing(session, numbers, record):
         for key in numbers:
             yield Applied(str(key), "unchanged")
         return
     with session.lock(run, "scale").held() as hold:
         record, wanted = live(session, run)
+        check_owner(session, record, "scale")
         state = replace(record.state, replicas={**record.state.replicas, **counts})
         writer = Writer(session.api, hold)
         if state != record.state:
             writer.save(replace(record, state=state))
         actors = wanted.workloads("actor")
-        for key, (thing, found) in _differing(session, numbers).items():
+        for key, (thing, found) in _differing(session, numbers, record).items():
             number = numbers[key]
             if key in actors:
                 number = pace.first(found.value, number, is_first=key == actors[0])
@@ -107,30 +110,39 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
         yield from pace.go_on(session, run, state, {key: numbers[key] for key in actors}, "scale")
 
 
-def _differing(session: Session, numbers: Mapping[Key, int]) -> dict[Key, tuple[Object, replicas.Count]]:
+def _differing(
+    session: Session, numbers: Mapping[Key, int], record: Record
+) -> dict[Key, tuple[Object, replicas.Count]]:  # fmt: skip
+    """Workloads whose number is another.
+
+    Raises:
+        Conflict: one of them is not of this run.
+    """
     found = {}
     for key, number in numbers.items():
         thing = session.api.get(key)
         if thing is not None:
+            check_ours(thing, record.state.run, record.state.uid, session.api.namespace)
             now = replicas.count(thing)
             if now.value != number or now.whose == "unfinished":
                 found[key] = (thing, now)
     return found
 
 
-def _check_conflicts(session: Session, numbers: Mapping[Key, int], run: str) -> None:
+def _check_conflicts(session: Session, numbers: Mapping[Key, int], record: Record) -> None:
     rows = [
         replicas.row(key, found, numbers[key])
-        for key, (_, found) in _differing(session, numbers).items()
+        for key, (_, found) in _differing(session, numbers, record).items()
         if found.whose == "foreign"
     ]
     if rows and not session.force:
-        raise conflict(rows, run=run)
+        raise conflict(rows, run=record.state.run)
 
 
 def restart(session: Session, run: str, role: str) -> Iterator[Applied]:
     """See KubernetesBackend.restart: the controller replaces the pods; of several Deployments one after the other."""
     record, wanted = live(session, run)
+    check_owner(session, record, "restart")
     check_role(record, role)
     at = session.now().strftime("%Y-%m-%dT%H:%M:%SZ")
     keys = wanted.workloads(role)
@@ -141,6 +153,7 @@ def restart(session: Session, run: str, role: str) -> Iterator[Applied]:
             thing = session.api.get(key)
             if thing is None or thing["metadata"].get("deletionTimestamp"):
                 continue
+            check_ours(thing, run, record.state.uid, session.api.namespace)
             try:
                 Writer(session.api, hold).apply(
                     _annotated(thing, at), manager=RESTART_MANAGER, uid=thing["metadata"]["uid"]

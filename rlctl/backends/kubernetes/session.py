@@ -10,10 +10,14 @@ from datetime import UTC, datetime
 from rlctl.backends.base import Process, RunState, Say
 from rlctl.backends.kubernetes.api import Api
 from rlctl.backends.kubernetes.lock import Lock, Me
-from rlctl.backends.kubernetes.waiting import Waiting
+from rlctl.backends.kubernetes.waiting import Waiting, steady
 
 
 def _nothing(text: str) -> None:
+    pass
+
+
+def _no_locking() -> None:
     pass
 
 
@@ -37,11 +41,13 @@ class Session:
         force: take fields over that belong to somebody else.
         at_home: the run is in the index of this user.
         take_over: change a run that somebody else has started.
+        locking: called before the lock is taken, so before the first write.
+        recorded: uid of the run of that name and place in the index of this user; "": none.
     """
 
     api: Api
     me: Me = field(default_factory=Me.now)
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = steady
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     note: Say = _nothing
@@ -51,8 +57,11 @@ class Session:
     force: bool = False
     at_home: bool = False
     take_over: bool = False
+    recorded: str = ""
+    locking: Callable[[], object] = _no_locking
 
     def lock(self, run: str, verb: str) -> Lock:
+        self.locking()
         return Lock(
             self.api, run, verb, me=self.me, clock=self.clock, sleep=self.sleep, now=self.now, waiting=self.waiting
         )  # fmt: skip

@@ -13,8 +13,9 @@ from rlctl.backends.base import RunState
 from rlctl.backends.kubernetes import inventory, keys, replicas
 from rlctl.backends.kubernetes import record as records
 from rlctl.backends.kubernetes.api import ApiError, Key, Object
-from rlctl.backends.kubernetes.drift import Drift, compare, replaced
+from rlctl.backends.kubernetes.drift import Drift, compare, mark, replaced
 from rlctl.backends.kubernetes.names import selector, volume_name
+from rlctl.backends.kubernetes.owner import check_owner
 from rlctl.backends.kubernetes.ownership import REPLICAS
 from rlctl.backends.kubernetes.record import Record
 from rlctl.backends.kubernetes.refusals import in_words
@@ -105,6 +106,10 @@ class Survey:
         return all((item.what == "same" and not item.scales) or item.denied for item in self.items)
 
     @property
+    def live_workloads(self) -> list[Object]:
+        return [item.live for item in self.items if item.live is not None and item.key.kind in inventory.WORKLOADS]
+
+    @property
     def terminating(self) -> list[Key]:
         return [item.key for item in self.items if item.live and item.live["metadata"].get("deletionTimestamp")]
 
@@ -119,7 +124,7 @@ def survey(session: Session, wanted: Wanted) -> Survey:
     api = session.api
     record = records.find(api, wanted.run)
     if record is not None:
-        _check_owner(record, wanted, session)
+        check_owner(session, record, "up", uid=wanted.uid)
     previous = None
     if record is not None and record.state.revision:
         found = api.get(revision_key(wanted.run, record.state.revision))
@@ -159,7 +164,11 @@ def _item(
     if live is None:
         return Item(key, role, document, None, replicas=replicas_wanted, denied=denied)
     found = replicas.count(live) if key.kind in inventory.WORKLOADS else None
-    drift = [each for each in compare(document, live) if each.path != REPLICAS]
+    known = record.admitted.get(key, {}) if record is not None else {}
+    drift = [
+        each for each in compare(document, live)
+        if each.path != REPLICAS and (each.owners or known.get(str(each)) != mark(each))
+    ]  # fmt: skip
     edited = previous is None or previous.texts.get(key) != wanted.texts[key]
     kept = found is not None and found.whose == "foreign" and (role in kept_roles or found.value == replicas_wanted)
     return Item(key, role, document, live, tuple(drift), edited, replicas_wanted, found, kept)
@@ -241,19 +250,6 @@ def _get(session: Session, key: Key) -> Object | None:
         if error.status == 403 and key.kind in DISPENSABLE:
             return None
         raise in_words(error, "get", key, session.api.namespace, written=False) from error
-
-
-def _check_owner(record: Record, wanted: Wanted, session: Session) -> None:
-    same_run = record.state.uid == wanted.uid
-    if same_run and (session.at_home or session.take_over or record.by in ("", session.me.by)):
-        return
-    way_out = ", or change that run from here: rlctl up --force-conflicts" if same_run else ""
-    raise Conflict(
-        f"run {wanted.run} in namespace {session.api.namespace} is owned by {record.by or 'somebody else'}: "
-        f"started {record.state.created:%Y-%m-%d %H:%M} UTC with uid {record.state.uid[:8]}",
-        hint=f"Choose another name (--set run={wanted.run}-2){way_out}",
-        objects=(wanted.run,),
-    )
 
 
 def _check_foreign(there: list[Object], wanted: Wanted, namespace: str) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
 from rlctl.backends.base import Say
 
 HEARTBEAT_S: Final = 10.0
+
+
+def steady() -> float:
+    """Seconds, monotonic, counted while the machine sleeps, too: BOOTTIME of Linux, and what others call MONOTONIC."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Waiting:

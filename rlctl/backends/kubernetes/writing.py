@@ -9,6 +9,7 @@ from rlctl.backends.kubernetes import record as records
 from rlctl.backends.kubernetes.api import Api, ApiError, Key, Object, key_of
 from rlctl.backends.kubernetes.lock import Hold
 from rlctl.backends.kubernetes.names import MANAGER
+from rlctl.backends.kubernetes.patience import FENCE
 from rlctl.backends.kubernetes.record import Record
 from rlctl.backends.kubernetes.refusals import in_words
 
@@ -19,7 +20,8 @@ class Writer:
     """Writes while a lock is held.
 
     Every method raises RlctlError in words: Conflict when the lock is lost, PartlyApplied when the server does not
-    answer and something was written before, ApiError otherwise; a conflict over fields is the ApiError as it came.
+    answer and something was written before, Refusal or ApiError otherwise; a conflict over fields is the ApiError as
+    it came.
     """
 
     def __init__(self, api: Api, hold: Hold) -> None:
@@ -48,12 +50,22 @@ class Writer:
         return self._do("delete", key, lambda: self._api.delete(key, uid=uid, propagation=propagation, grace_s=grace_s))
 
     def _do(self, verb: str, key: Key, write: Callable[[], T]) -> T:
-        self._hold.check()
+        fence = FENCE.set(self._check)
         try:
+            self._check()
             found = write()
         except ApiError as error:
             if error.conflicts:
                 raise
             raise in_words(error, verb, key, self._api.namespace, written=self.written > 0) from error
+        finally:
+            FENCE.reset(fence)
         self.written += 1
         return found
+
+    def _check(self) -> None:
+        fence = FENCE.set(None)  # renewing is repeated without asking itself
+        try:
+            self._hold.check()
+        finally:
+            FENCE.reset(fence)

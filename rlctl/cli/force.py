@@ -1,0 +1,42 @@
+"""What a user may force, and whose a run is, on targets that know owners."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Backend
+
+
+@runtime_checkable
+class Forcible(Protocol):
+    """A backend that may take over what somebody else owns: fields, and runs."""
+
+    force_conflicts: bool
+
+
+@runtime_checkable
+class Owned(Protocol):
+    """A backend on which several users have runs."""
+
+    def check_owner(self, run: str, verb: str) -> str:
+        """Who has started it.
+
+        Raises:
+            Conflict: somebody else, and nothing is to be forced.
+        """
+
+
+def force(backend: Backend, wanted: bool) -> None:
+    """Let it take over what somebody else owns, when that is wanted."""
+    if wanted and isinstance(backend, Forcible):
+        backend.force_conflicts = True
+
+
+def owner_of(backend: Backend, run: str, verb: str) -> str:
+    """Who has started the run, user@host; "" on a target that knows no owners.
+
+    Raises:
+        Conflict: somebody else, and nothing is to be forced.
+    """
+    return backend.check_owner(run, verb) if isinstance(backend, Owned) else ""
