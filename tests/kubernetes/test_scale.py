@@ -109,7 +109,7 @@ def test_what_is_released_while_up_writes_comes_back_when_the_manager_goes_on(la
     assert Applied("StatefulSet pong-learner", "changed", "replicas: 0 -> 1") in applied
     why = "live fields changed, and the finished run goes on"
     assert Applied("StatefulSet pong-manager", "reloaded", why) in applied
-    lab.api.revive()
+    lab.api.new_command()
     lab.up(stop={"eval_return": 400})
     assert lab.api.requests.writes == 0
 
