@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlctl.backends.kubernetes.api import ApiError, Key, Object
+from rlctl.backends.kubernetes.backend import KubernetesBackend
 from tests.cli.clusters import CLUSTER_SPEC
 from tests.cli.conftest import Rlctl
 from tests.kubernetes.lab import Lab
@@ -25,9 +26,12 @@ class Place:
     def __init__(self, rlctl: Rlctl) -> None:
         self.rlctl, self.lab = rlctl, Lab()
         self.api = self.lab.api
-        rlctl.targets["kubernetes"] = lambda context=None, namespace=None: self.lab.backend()
+        rlctl.targets["kubernetes"] = self._backend
         self.api.put(CLAIM)
         self.spec = str(rlctl.write("cluster.yaml", f"{CLUSTER_SPEC}storage: {{claim: shared}}\n"))
+
+    def _backend(self, context: str | None = None, namespace: str | None = None) -> KubernetesBackend:
+        return self.lab.backend()
 
     def refuse(self, *, after: int) -> None:
         """The Deployment of actors, for the first request that comes after so many writes."""

@@ -246,10 +246,29 @@ def test_a_run_does_without_the_role_that_it_may_not_make(lab: Lab) -> None:
     lab.settle()
     lab.api.new_command()
     lab.up()
-    assert lab.api.requests.writes == 0
+    assert not lab.api.writes, "it asks by dry runs whether it may by now"
+    assert roles_of(lab) == {"same"}
+
+
+def test_the_role_is_made_by_the_next_up_once_it_may_be_made(lab: Lab) -> None:
+    lab.api.refuse = lambda method, key: (
+        forbidden(key) if method == "PATCH" and key.kind in ("Role", "RoleBinding") else None
+    )
+    lab.up()
+    lab.settle()
     lab.api.refuse = lambda method, key: None
-    lab.up(algorithm={"name": "impala", "lr": 0.001})
-    assert "Role pong-manager" in lab.there()
+    assert roles_of(lab) == {"add"}
+    lab.up()
+    assert {"Role pong-manager", "RoleBinding pong-manager"} <= lab.there()
+    lab.settle()
+    lab.api.new_command()
+    lab.up()
+    assert lab.api.requests.writes == 0
+
+
+def roles_of(lab: Lab) -> set[str]:
+    plan, rendered = lab.plan(spec_of())
+    return {each.what for each in lab.backend().differences(plan, rendered) if each.object.startswith("Role")}
 
 
 def test_a_server_that_stops_answering_leaves_something_to_go_on_from(lab: Lab) -> None:

@@ -14,7 +14,7 @@ from rlctl.backends.kubernetes import inventory, keys, replicas
 from rlctl.backends.kubernetes import record as records
 from rlctl.backends.kubernetes.api import ApiError, Key, Object
 from rlctl.backends.kubernetes.drift import Drift, compare, mark, replaced
-from rlctl.backends.kubernetes.names import selector, volume_name
+from rlctl.backends.kubernetes.names import MANAGER, selector, volume_name
 from rlctl.backends.kubernetes.owner import check_owner
 from rlctl.backends.kubernetes.ownership import REPLICAS
 from rlctl.backends.kubernetes.record import Record
@@ -143,6 +143,7 @@ def survey(session: Session, wanted: Wanted) -> Survey:
         _item(key, thing, live[key], record, previous, wanted, counts.get(key, 0), kept_roles)
         for key, thing in wanted.objects.items()
     )
+    items = tuple(replace(item, denied=_still_denied(session, item)) if item.denied else item for item in items)
     return Survey(
         wanted=wanted,
         record=record,
@@ -172,6 +173,15 @@ def _item(
     edited = previous is None or previous.texts.get(key) != wanted.texts[key]
     kept = found is not None and found.whose == "foreign" and (role in kept_roles or found.value == replicas_wanted)
     return Item(key, role, document, live, tuple(drift), edited, replicas_wanted, found, kept)
+
+
+def _still_denied(session: Session, item: Item) -> bool:
+    """Whether we still may not make it: the right may have been granted since. One dry run, which changes nothing."""
+    try:
+        session.api.apply(item.document, manager=MANAGER, dry_run=True)
+    except ApiError as error:
+        return error.status in (403, 404)  # 404: a RoleBinding whose Role we may not make
+    return False
 
 
 def _totals(wanted: Wanted, stored: RunState | None) -> dict[str, int]:
