@@ -13,7 +13,9 @@ from torch import Tensor
 
 from rlctl_agents.algorithms.base import Algorithm, Batch
 from rlctl_agents.models.weights import pack
+from rlctl_agents.roles import gradient
 from rlctl_agents.roles.assembler import Columns, allocate_columns
+from rlctl_agents.roles.collective import Collective
 from rlctl_agents.roles.learner_state import LearnerState, capture, restore
 from rlctl_agents.types.experience import ModelRef, Schema
 
@@ -55,7 +57,7 @@ class Learning:
         self._optimizer = algorithm.make_optimizer()
         self._policy, self._lineage = policy, lineage
         self._nonfinite_in_a_row = 0
-        self._batches: dict[int, Batch] = {}  # id of columns that live as long as this -> tensors on their memory
+        self._gradient = gradient.alone(algorithm)
         self.version = 0
         self.consumed_rows = 0  # agent steps over all boots: the rows after an episode's end are none
         self.nonfinite = 0  # since this boot
@@ -72,31 +74,39 @@ class Learning:
             zeros = torch.zeros(shape, dtype=getattr(torch, dtype), pin_memory=self._device.type == "cuda")
             return zeros.numpy()
 
-        columns = allocate_columns(schema, streams, pinned)
-        tensors = {name: torch.from_numpy(values) for name, values in columns.fields.items()}
-        self._batches[id(columns)] = Batch(tensors, torch.from_numpy(columns.version))
-        return columns
+        return allocate_columns(schema, streams, pinned)
 
-    def update(self, columns: Columns) -> Updated:
-        """One optimizer step on the mean loss over the valid rows.
+    def join(self, collective: Collective | None) -> None:
+        """From now on step together with these others, or alone.
+
+        Raises:
+            Broken: one of them is gone already.
+        """
+        made = gradient.alone(self._algorithm)
+        self._gradient = made if collective is None else gradient.together(self._algorithm, collective)
+
+    def update(self, columns: Columns | None) -> Updated:
+        """One optimizer step on the mean loss over the valid rows of all learners that step together.
 
         A batch whose loss or gradient is not finite changes no weight.
 
+        Args:
+            columns: the batch of this one; None: it adds nothing, because nobody sends it segments.
+
         Raises:
             Diverged: the tenth such batch in a row.
+            Broken: another learner is gone; nothing has changed.
         """
-        batch = self._staged(columns)
+        batch = None if columns is None else self._staged(columns)
+        versions = np.zeros(0, np.int64) if columns is None else columns.version[columns.fields["valid"]]
         self._algorithm.set_progress(self.consumed_rows, self._optimizer)
         self._optimizer.zero_grad(set_to_none=True)
-        loss = self._algorithm.loss(batch)
-        mean = loss.total / loss.rows.clamp(min=1)
-        mean.backward()  # type: ignore[no-untyped-call]
+        mean = self._gradient(batch, versions.size)
         grad_norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._algorithm.max_grad_norm)
-        names, values = [*loss.metrics, "total", "grad_norm"], [*loss.metrics.values(), mean, grad_norm]
-        seen = dict(zip(names, _numbers(values), strict=True))
+        seen = dict(zip([*mean.values, "grad_norm"], _numbers([*mean.values.values(), grad_norm]), strict=True))
         finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
-        lag = self.version - columns.version[columns.fields["valid"]]
-        self.consumed_rows += lag.size
+        lag = self.version - versions
+        self.consumed_rows += mean.rows
         if finite:
             self._optimizer.step()
             self._nonfinite_in_a_row = 0
@@ -123,6 +133,16 @@ class Learning:
         counters = {"version": self.version, "consumed_rows": self.consumed_rows}
         return capture(self._algorithm.net, self._optimizer, counters)
 
+    def take_over(self, data: bytes, ref: ModelRef) -> None:
+        """Go on from the state of another learner, as if it were this one. Random numbers stay this one's own.
+
+        Raises:
+            StateError: not the state of this network.
+        """
+        with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
+            self.restore(data)
+        self._lineage = ref.lineage
+
     def restore(self, data: bytes) -> str:
         """Go on from a captured state; the lineage stays that of this boot.
 
@@ -138,11 +158,10 @@ class Learning:
         return problem
 
     def _staged(self, columns: Columns) -> Batch:
-        batch = self._batches[id(columns)]
-        if self._device.type == "cpu":
-            return batch
-        fields = {name: values.to(self._device, non_blocking=True) for name, values in batch.fields.items()}
-        return Batch(fields, batch.version.to(self._device, non_blocking=True))
+        def staged(values: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(values).to(self._device, non_blocking=True)  # on a CPU the batch's own memory
+
+        return Batch({name: staged(values) for name, values in columns.fields.items()}, staged(columns.version))
 
 
 def _numbers(values: list[Tensor]) -> list[float]:

@@ -13,6 +13,7 @@ from rlctl_agents.roles.checkpoints import Checkpoints
 from rlctl_agents.roles.ending import Ending
 from rlctl_agents.roles.events import Events
 from rlctl_agents.roles.goal import Goal
+from rlctl_agents.roles.groups import Groups
 from rlctl_agents.roles.learners import Learners
 from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.manifests import Manifests
@@ -20,18 +21,20 @@ from rlctl_agents.roles.matches import training
 from rlctl_agents.roles.measuring import Measuring
 from rlctl_agents.roles.members import Members
 from rlctl_agents.roles.pace import Clock
-from rlctl_agents.roles.process import FAILED_GENERATION, STOPPING, UserFault
+from rlctl_agents.roles.process import FAILED_GENERATION, STOPPING, UserFault, group_of
 from rlctl_agents.roles.progress import Shelf, load_books
 from rlctl_agents.roles.rates import WINDOW_S
 from rlctl_agents.roles.terms import next_term, standing_term
 from rlctl_agents.types.control import (
     Commit,
+    Enlist,
     EvalResult,
     Generation,
     Hello,
     Lease,
     Match,
     Orders,
+    Place,
     Report,
     Said,
 )
@@ -79,6 +82,7 @@ class Overseer:
             self.progress, manifests, clock.monotonic,
         )  # fmt: skip
         self.members = Members(load_books(layout.results), clock.monotonic)
+        self.groups = Groups(clock.monotonic)
         self.agreement = Agreement(self.members.leases.alive)
         self.measuring = Measuring(settings.seed, self.progress, self.learners, self.events, layout.results, clock)
         self.ending = Ending()
@@ -87,6 +91,7 @@ class Overseer:
         self._told: set[str] = set()
         self._goal = Goal(self.policies, self.progress, self.learners)
         self._joined: set[str] = set()  # roles
+        self._grouped = 0  # newest group that was told of
         self.events.add("start", f"manager started, term {self.term}", term=self.term)
         if self.lost:
             self.events.add("lost", self.lost)
@@ -142,6 +147,8 @@ class Overseer:
             return Orders(self.term, known=False, peers={})
         if self.ending.tells:
             self._told.add(boot)
+        if holder.role == "learner":
+            self.groups.hear(boot, group_of(report))
         if holder.role == "learner" and (resumed := self.learners.hear(holder.index, report)) is not None:
             self.curve.append((resumed.rows, None))
             self.events.add("resumed", resumed.text, number=resumed.number, rows=resumed.rows)
@@ -158,7 +165,17 @@ class Overseer:
             stop=self.ending.tells,
             stop_rows=self._stop_rows(holder),
             report_every_s=pace.report_every_s(len(leases), holder.role),
+            group=self.groups.wanted if holder.role == "learner" else 0,
         )
+
+    def enlist(self, ask: Enlist) -> Place:
+        """A learner asks for a place among those that step together."""
+        place = self.groups.enlist(ask, self.members.leases.live("learner"), self._expected)
+        if place.number > self._grouped:
+            self._grouped = place.number
+            text = f"group {place.number} of {place.world} learners, from version {place.ref and place.ref.version}"
+            self.events.add("group", text, number=place.number, world=place.world)
+        return place
 
     def result(self, result: EvalResult) -> Said:
         """An evaluator has played its quota."""
@@ -402,7 +419,13 @@ class Overseer:
             generations=generations,
             next_lineage=lineage,
             stop_rows=self._stop_rows(grant.holder),
+            learners=max(self._expected, len(leases.live("learner"))),
         )
+
+    @property
+    def _expected(self) -> int:
+        """Learners that step together, as the spec has it now."""
+        return self.settings.roles.learner.replicas
 
     def _wanted(self, holder: Holder) -> int:
         """The generation that this process should save; 0: none."""
