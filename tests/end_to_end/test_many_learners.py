@@ -8,7 +8,7 @@ import pytest
 
 from tests.end_to_end.conftest import Cli, wait_until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(1800)]
 
 
 def groups(cli: Cli) -> list[dict[str, Any]]:
@@ -27,20 +27,20 @@ def test_learners_that_step_together_survive_a_kill_without_a_human_and_account_
         },
     )
     cli("up", spec, "-d")
-    cli("wait", "many", "--for", "steps=2000", "--timeout", "180s")
-    wait_until(lambda: [one.get("world") for one in groups(cli)] == [2, 2], timeout_s=90, what="two ranks")
+    cli("wait", "many", "--for", "steps=2000", "--timeout", "300s")
+    wait_until(lambda: [one.get("world") for one in groups(cli)] == [2, 2], timeout_s=300, what="two ranks")
 
     for index in (1, 0):  # a follower, then the one who publishes and saves
         before = cli.status("many")
         lineage = before["policies"]["main"]["ref"]["lineage"]
         os.kill(cli.pids("many", "learner")[index], signal.SIGKILL)
-        wait_until(lambda: len(cli.pids("many", "learner")) == 2, timeout_s=60, what="it to be started again")
-        wait_until(lambda: [one.get("world") for one in groups(cli)] == [2, 2], timeout_s=120, what="two ranks again")
+        wait_until(lambda: len(cli.pids("many", "learner")) == 2, timeout_s=120, what="it to be started again")
+        wait_until(lambda: [one.get("world") for one in groups(cli)] == [2, 2], timeout_s=300, what="two ranks again")
         rows = int(cli.status("many")["policies"]["main"]["rows"])
         assert rows >= before["policies"]["main"]["rows"], "the weights of the survivor, not of a generation"
         wait_until(
             lambda rows=rows: cli.status("many")["policies"]["main"]["rows"] > rows + 2000,  # type: ignore[misc]
-            timeout_s=120, what="learning to go on",
+            timeout_s=300, what="learning to go on",
         )  # fmt: skip
         after = cli.status("many")
         assert after["policies"]["main"]["ref"]["lineage"] == lineage, "nothing was forgotten, so nothing is fenced"

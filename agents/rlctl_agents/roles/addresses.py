@@ -75,10 +75,12 @@ class Addresses:
         }
 
     def peers(self, role: str) -> Peers:
-        """Whom a role talks to. Where nobody is known it is replica 0: connecting early costs nothing."""
+        """Whom a role talks to. Replica 0 is among them: it exists, and connecting early costs nothing. Only learner 0
+        is left out where others live without it.
+        """
         found = {one for one in self._named if one[0] in TALKS_TO.get(role, ())}
-        there = {other for other, _ in found}
-        found |= {(other, 0) for other in TALKS_TO.get(role, ()) if other not in there}
+        learners = any(other == "learner" for other, _ in found)
+        found |= {(other, 0) for other in TALKS_TO.get(role, ()) if not (other == "learner" and learners)}
         return {f"{other}/{index}": self.bind(other, index) for other, index in sorted(found)}
 
 

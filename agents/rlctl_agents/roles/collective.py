@@ -126,9 +126,9 @@ class Collective:
         Raises:
             Broken: a member is gone, or has another network.
         """
-        return self._or_broken(
-            lambda: DistributedDataParallel(module, broadcast_buffers=False, find_unused_parameters=find_unused)
-        )
+        made = self._or_broken(lambda: DistributedDataParallel(module, find_unused_parameters=find_unused))
+        made.broadcast_buffers = False  # nothing is exchanged in a forward pass: buffers of a still network stay equal
+        return made
 
     def backward(self, total: torch.Tensor) -> None:
         """Gradients of a sum that a `wrapped` module gave, averaged over all members.

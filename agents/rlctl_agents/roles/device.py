@@ -10,6 +10,13 @@ from rlctl.spec.schema import Spec
 from rlctl_agents.roles.arguments import UserFault
 
 
+def require_device(spec: Spec) -> None:
+    """Raises UserFault: the spec asks for a GPU, and torch sees none."""
+    if spec.roles.learner.gpu and not torch.cuda.is_available():
+        built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
+        raise UserFault(f"roles.learner.gpu is {spec.roles.learner.gpu}, but there is no GPU for torch here{built}")
+
+
 def choose_device(spec: Spec, index: int = 0) -> torch.device:
     """Where the learner computes.
 
@@ -19,11 +26,9 @@ def choose_device(spec: Spec, index: int = 0) -> torch.device:
     Raises:
         UserFault: the spec asks for a GPU, and torch sees none.
     """
+    require_device(spec)
     if spec.roles.learner.gpu == 0:
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
-        raise UserFault(f"roles.learner.gpu is {spec.roles.learner.gpu}, but there is no GPU for torch here{built}")
     if spec.sync:
         torch.use_deterministic_algorithms(True)
     device = torch.device("cuda", index % torch.cuda.device_count())
