@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rlctl_agents.roles.assembler import Assembler, Columns, Outcome, Settled
@@ -39,13 +39,22 @@ class Intake:
         assembler: likewise.
         batches: memory for two batches, or more.
         present: the weights that the first batch will be learned with.
+        stage: is told of each full batch by this thread: its way to a device begins while another is learned from.
     """
 
-    def __init__(self, receiver: Receiver, assembler: Assembler, batches: Sequence[Columns], present: ModelRef) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        assembler: Assembler,
+        batches: Sequence[Columns],
+        present: ModelRef,
+        stage: Callable[[Columns], None] = lambda columns: None,
+    ) -> None:
         self._receiver = receiver
         self._assembler = assembler
         self._free = deque(batches)
         self._present = present
+        self._stage = stage
         self._ahead = 0  # batches that will be learned before the one being filled
         self._ready: queue.SimpleQueue[Columns | None] = queue.SimpleQueue()
         self._returned: queue.SimpleQueue[tuple[Columns, ModelRef]] = queue.SimpleQueue()
@@ -139,6 +148,7 @@ class Intake:
                 return
             self._free.popleft()
             self._ahead += 1
+            self._stage(columns)
             self._ready.put(columns)
 
     def _settle(self, settled: Sequence[Settled]) -> None:

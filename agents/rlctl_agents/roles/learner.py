@@ -14,7 +14,7 @@ import torch
 from rlctl.spec.layout import Layout
 from rlctl_agents.roles.assembler import Arrival, Assembler, Columns, LockStep, LockStepError
 from rlctl_agents.roles.collective import Broken
-from rlctl_agents.roles.device import choose_device
+from rlctl_agents.roles.device import choose_device, require_device
 from rlctl_agents.roles.fitting import difference_of, own_schema
 from rlctl_agents.roles.generations import Generations, Job, NothingReadable, resume
 from rlctl_agents.roles.intake import Intake
@@ -61,6 +61,7 @@ def main(process: Process) -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if process.arguments.volume is None:
         raise UserFault("command line: a learner needs --volume, for its generations")
+    require_device(process.spec)
     with ExitStack() as stack:
         wire = open_wire(process.arguments)
         stack.callback(wire.close)
@@ -152,7 +153,7 @@ class Learner:
             queue_rows=0 if spec.sync else QUEUED_BATCHES * config.batch_rows,
         )
         batches = [self._learning.allocate(schema, streams) for _ in range(BATCHES)]
-        self._intake = Intake(self._receiver, assembler, batches, self._learning.ref)
+        self._intake = Intake(self._receiver, assembler, batches, self._learning.ref, self._learning.stage)
         self._publisher = Publisher(
             wire,
             process.boot,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlctl_agents.algorithms.base import Algorithm, Batch
+from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.models.weights import pack
 from rlctl_agents.roles import gradient
-from rlctl_agents.roles.assembler import Columns, allocate_columns
+from rlctl_agents.roles.assembler import Columns
 from rlctl_agents.roles.collective import Collective
 from rlctl_agents.roles.learner_state import LearnerState, capture, restore
+from rlctl_agents.roles.staging import Staging
 from rlctl_agents.types.experience import ModelRef, Schema
 
 NONFINITE_IN_A_ROW = 10
@@ -43,11 +43,19 @@ class Learning:
         algorithm: fresh; its network is moved to the device.
         policy, lineage: of the versions made here.
         device: where the network lives. The CPU learns from the batch's own memory, a GPU from a copy.
+        staging: of batches; None: as the device needs it.
         lock_step: a version follows each batch, even one without a finite gradient: everybody waits for it.
     """
 
     def __init__(
-        self, algorithm: Algorithm, *, policy: str, lineage: int, device: torch.device, lock_step: bool = False
+        self,
+        algorithm: Algorithm,
+        *,
+        policy: str,
+        lineage: int,
+        device: torch.device,
+        lock_step: bool = False,
+        staging: Staging | None = None,
     ) -> None:
         self._algorithm = algorithm
         self._device = device
@@ -58,6 +66,7 @@ class Learning:
         self._policy, self._lineage = policy, lineage
         self._nonfinite_in_a_row = 0
         self._gradient = gradient.alone(algorithm)
+        self._staging = staging or Staging(device)
         self.version = 0
         self.consumed_rows = 0  # agent steps over all boots: the rows after an episode's end are none
         self.nonfinite = 0  # since this boot
@@ -69,12 +78,11 @@ class Learning:
 
     def allocate(self, schema: Schema, streams: int) -> Columns:
         """Memory for a batch that `update` can use."""
+        return self._staging.allocate(schema, streams)
 
-        def pinned(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-            zeros = torch.zeros(shape, dtype=getattr(torch, dtype), pin_memory=self._device.type == "cuda")
-            return zeros.numpy()
-
-        return allocate_columns(schema, streams, pinned)
+    def stage(self, columns: Columns) -> None:
+        """A batch is full: it may begin its way to the device. From any thread."""
+        self._staging.begin(columns)
 
     def join(self, collective: Collective | None) -> None:
         """From now on step together with these others, or alone.
@@ -97,7 +105,7 @@ class Learning:
             Diverged: the tenth such batch in a row.
             Broken: another learner is gone; nothing has changed.
         """
-        batch = None if columns is None else self._staged(columns)
+        batch = None if columns is None else self._staging.batch(columns)
         versions = np.zeros(0, np.int64) if columns is None else columns.version[columns.fields["valid"]]
         self._algorithm.set_progress(self.consumed_rows, self._optimizer)
         self._optimizer.zero_grad(set_to_none=True)
@@ -156,12 +164,6 @@ class Learning:
         self.version = int(counters["version"])
         self.consumed_rows = int(counters["consumed_rows"])
         return problem
-
-    def _staged(self, columns: Columns) -> Batch:
-        def staged(values: NDArray[Any]) -> Tensor:
-            return torch.from_numpy(values).to(self._device, non_blocking=True)  # on a CPU the batch's own memory
-
-        return Batch({name: staged(values) for name, values in columns.fields.items()}, staged(columns.version))
 
 
 def _numbers(values: list[Tensor]) -> list[float]:
