@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: up test test-fast test-cluster check format lint types checkov clean
+.PHONY: up test test-fast test-cluster bench bench-regression check format lint types checkov clean
 
 up: $(VENV)/.local
 	$(BIN)/rlctl up $(SPEC)
@@ -21,6 +21,18 @@ test-fast: $(VENV)/.dev
 # on the cluster of $RLCTL_TEST_CONTEXT, made for tests (tests/cluster/contract.py); as in TIERS="api or smoke"
 test-cluster: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "$(TIERS)"
+
+# the short form of every benchmark: figures into benchmarks/results, tables into docs/performance.md. Peers are installed
+# once, in environments of their own below ~/.cache/rlctl-bench. `make bench-scaling FORM=full` is the protocol
+FORM ?= short
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks all --form $(FORM)
+
+bench-regression: $(VENV)/.dev
+	$(BIN)/python -m benchmarks regression --form short --out build/bench --document build/bench/performance.md
+
+bench-%: $(VENV)/.dev
+	$(BIN)/python -m benchmarks $* --form $(FORM)
 
 check: lint types test-fast
 

@@ -1,4 +1,4 @@
-"""CPU of the experience channel beside plain ZeroMQ: `python benchmarks/wire.py [seconds per case] [variants]`.
+"""CPU of the experience channel beside plain ZeroMQ of the same bytes.
 
 Two processes on this machine. "plain" sends the same frames with nothing around them: no header, no checks, no credit.
 "curve" is this channel with keys over tcp on loopback, "zstd" with compression. Pong's observations are frames of
@@ -10,22 +10,32 @@ from __future__ import annotations
 import os
 import resource
 import struct
-import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import zmq
 
+from benchmarks.shared import plots, store, tables
+from benchmarks.shared.session import Session
+from benchmarks.shared.stats import spread
+from benchmarks.shared.store import Row
 from rlctl_agents import envs
 from rlctl_agents.types.experience import Array, Arrays, Field, ModelRef, Schema
 from rlctl_agents.wire.experience import ExperienceReceiver, ExperienceSender
 from rlctl_agents.wire.keys import ACTOR, CORE, Keys
 from rlctl_agents.wire.sockets import Wire
 
+TITLE = "The wire beside plain ZeroMQ"
 STEPS = 20
+QUIET_S = 0.5
+"""Without a message for so long, the sender has ended."""
+FIRST_S = 20.0
+"""The first message takes no longer, or never comes."""
 
 
 class Variant(NamedTuple):
@@ -40,6 +50,7 @@ class Variant(NamedTuple):
 
 VARIANTS = (
     Variant("plain ipc", plain=True),
+    Variant("plain tcp", plain=True, tcp=True),
     Variant("ipc"),
     Variant("tcp", tcp=True),
     Variant("tcp zstd", tcp=True, compress=True),
@@ -95,7 +106,7 @@ def fields(agreed: Schema, streams: int) -> Arrays:
 def send(wire: Wire, address: str, agreed: Schema, arrays: Arrays, seconds: float, compress: bool) -> None:
     sender = ExperienceSender(wire, address, run="run", boot="sender", schema=agreed, term=1, compress=compress)
     streams = arrays["obs"].shape[1]
-    version = np.zeros((STEPS, streams), np.int64)
+    version = np.zeros((agreed.segment_steps, streams), np.int64)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if not sender.offer(
@@ -106,13 +117,13 @@ def send(wire: Wire, address: str, agreed: Schema, arrays: Arrays, seconds: floa
 
 
 def take(wire: Wire, address: str, agreed: Schema, streams: int, ready: Callable[[str], object]) -> int:
-    rows = STEPS * streams
+    rows = agreed.segment_steps * streams
     receiver = ExperienceReceiver(
         wire, address, run="run", boot="receiver", schema=agreed, budget_rows=16 * rows, term=1
     )
     ready(receiver.address)
     count, last = 0, time.monotonic()
-    while not count or time.monotonic() - last < 0.5:
+    while time.monotonic() - last < (QUIET_S if count else FIRST_S):
         for segment in receiver.poll(0.1):
             count, last = count + 1, time.monotonic()
             receiver.settle(segment, "consumed")
@@ -136,13 +147,14 @@ def take_plain(address: str, ready: Callable[[str], object]) -> int:
     socket: zmq.Socket[bytes] = zmq.Context().socket(zmq.ROUTER)
     socket.setsockopt(zmq.RCVHWM, 16)
     socket.bind(address)
-    ready(address)
+    ready(socket.get_string(zmq.LAST_ENDPOINT))
     count, last = 0, time.monotonic()
-    while not count or time.monotonic() - last < 0.5:
+    while time.monotonic() - last < (QUIET_S if count else FIRST_S):
         if socket.poll(100):
             frames = socket.recv_multipart(copy=False)
             np.frombuffer(frames[2].buffer, np.uint8)
             count, last = count + 1, time.monotonic()
+    socket.close(0)
     return count
 
 
@@ -153,50 +165,122 @@ def keys() -> tuple[Keys, Keys]:
     return Keys(CORE, core, core_secret, server, server_secret, admitted), Keys(ACTOR, actor, actor_secret, server)
 
 
-def measure(case: str, variant: Variant, seconds: float, folder: str, arrays: Arrays) -> None:
-    agreed, streams = CASES[case]
-    megabytes = sum(array.nbytes for array in arrays.values()) / 1e6
+class Transfer(NamedTuple):
+    """What went over."""
+
+    messages: int
+    wall_s: float
+    sender_cpu_s: float
+    receiver_cpu_s: float
+
+
+def transfer_of(agreed: Schema, arrays: Arrays, variant: Variant, seconds: float) -> Transfer:
+    """Send the same block for that long from a process of its own.
+
+    Raises:
+        RuntimeError: nothing came, or the sender ended without its figures.
+    """
     learner, actor = keys() if variant.curve else (None, None)
     started, go = os.pipe()
     figures, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        address = os.read(started, 256).decode()
-        before = cpu_s()
-        if variant.plain:
-            send_plain(address, arrays, seconds)
-        else:
-            send(Wire(actor), address, agreed, arrays, seconds, variant.compress)
-        os.write(tell, struct.pack("d", cpu_s() - before))
-        os._exit(0)
-    address = "tcp://127.0.0.1:*" if variant.tcp else f"ipc://{folder}/socket"
-    before, began = cpu_s(), time.monotonic()
+        os.close(go)
+        try:
+            address = os.read(started, 256).decode()
+            before = cpu_s()
+            if variant.plain:
+                send_plain(address, arrays, seconds)
+            else:
+                send(Wire(actor), address, agreed, arrays, seconds, variant.compress)
+            os.write(tell, struct.pack("d", cpu_s() - before))
+        finally:
+            os._exit(0)
+    os.close(started)
+    os.close(tell)
+    streams = arrays["obs"].shape[1]
+    with tempfile.TemporaryDirectory() as folder:
+        address = "tcp://127.0.0.1:*" if variant.tcp else f"ipc://{folder}/socket"
+        before, began = cpu_s(), time.monotonic()
 
-    def ready(at: str) -> None:
-        os.write(go, at.encode())
+        def ready(at: str) -> None:
+            os.write(go, at.encode())
 
-    count = take_plain(address, ready) if variant.plain else take(Wire(learner), address, agreed, streams, ready)
-    used, wall = cpu_s() - before, time.monotonic() - began - 0.5
-    (sent,) = struct.unpack("d", os.read(figures, 8))
+        count = take_plain(address, ready) if variant.plain else take(Wire(learner), address, agreed, streams, ready)
+        used, wall = cpu_s() - before, time.monotonic() - began - QUIET_S
+    told = os.read(figures, 8)
+    os.close(figures)
+    os.close(go)
     os.waitpid(child, 0)
-    gigabytes = count * megabytes / 1e3
-    print(
-        f"{case:21} {variant.name:10} {megabytes:7.3f} MB {count / wall:7.0f} msg/s",
-        f"{gigabytes / wall * 1e3:6.0f} MB/s  us/msg {sent / count * 1e6:7.1f} / {used / count * 1e6:7.1f}",
-        f"CPU s/GB {sent / gigabytes:5.2f} / {used / gigabytes:5.2f}",
-        sep="  ",
-        flush=True,
-    )
+    if len(told) != 8 or not count:
+        raise RuntimeError("nothing came, or the sender ended without a word")
+    (sent,) = struct.unpack("d", told)
+    return Transfer(count, wall, sent, used)
 
 
-def main(seconds: float, words: list[str]) -> None:
-    chosen = [variant for variant in VARIANTS if not words or set(variant.name.split()) & set(words)]
-    for case, (agreed, streams) in CASES.items():
-        arrays = fields(agreed, streams)
-        for variant in (*chosen, *chosen):
-            with tempfile.TemporaryDirectory() as ours:
-                measure(case, variant, seconds, ours, arrays)
+def transfer(case: str, variant: Variant, seconds: float, arrays: Arrays) -> dict[str, float]:
+    """One cell."""
+    found = transfer_of(CASES[case][0], arrays, variant, seconds)
+    gigabytes = found.messages * sum(array.nbytes for array in arrays.values()) / 1e9
+    return {
+        "mb_per_s": gigabytes * 1e3 / found.wall_s,
+        "messages_per_s": found.messages / found.wall_s,
+        "cpu_s_per_gb_sender": found.sender_cpu_s / gigabytes,
+        "cpu_s_per_gb_receiver": found.receiver_cpu_s / gigabytes,
+        "cpu_s_per_gb": (found.sender_cpu_s + found.receiver_cpu_s) / gigabytes,
+    }
 
 
-if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 3.0, sys.argv[2:])
+def measure(session: Session) -> None:
+    seconds = session.choose(0.5, 1.0, 5.0)
+    names = session.choose(["cartpole, 16 streams"], list(CASES), list(CASES))
+    arrays = {name: fields(*CASES[name]) for name in names}
+    cells = [(name, variant) for name in names for variant in VARIANTS]
+    for number, (name, variant) in session.rounds(cells, session.choose(1, 1, 5)):
+        keys_ = {"case": name, "variant": variant.name, "round": number}
+        session.cell(keys_, partial(transfer, name, variant, seconds, arrays[name]))
+
+
+def table(rows: list[Row]) -> list[str]:
+    lines = ["Goal: within 15 % of plain ZeroMQ over the same transport, in CPU seconds per GB.", ""]
+    columns = ("mb_per_s", "cpu_s_per_gb_sender", "cpu_s_per_gb_receiver", "cpu_s_per_gb")
+    body = [
+        [f"{case}: {name}", *(tables.measured(found, column) for column in columns), beside_plain(rows, case, name)]
+        for case in CASES
+        for name in (variant.name for variant in VARIANTS)
+        if (found := store.where(rows, case=case, variant=name))
+    ]
+    head = ["", "MB/s", "CPU s/GB, sender", "CPU s/GB, receiver", "CPU s/GB, both", "beside plain"]
+    return lines + tables.table(head, body)
+
+
+def beside_plain(rows: list[Row], case: str, name: str) -> str:
+    """CPU per byte as a multiple of plain ZeroMQ's in the same round, over the same transport."""
+    transport = "plain ipc" if name == "ipc" else "plain tcp"
+    ratios = []
+    for number in store.distinct(rows, "round"):
+        ours, plain = (
+            store.kept(store.where(rows, case=case, variant=one, round=number), "cpu_s_per_gb")
+            for one in (name, transport)
+        )
+        if ours and plain:
+            ratios.append(ours[0] / plain[0])
+    if name.startswith("plain") or not ratios:
+        return ""
+    found = spread(ratios)
+    return f"{tables.number(found.median)}x ({tables.number(found.low)}-{tables.number(found.high)})"
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    cases = [case for case in CASES if store.where(rows, case=case)]
+    made, axes = plots.figure(max(1, len(cases)))
+    for one, case in zip(axes, cases, strict=False):
+        values = {
+            variant.name: store.kept(store.where(rows, case=case, variant=variant.name), "cpu_s_per_gb")
+            for variant in VARIANTS
+        }
+        plots.bars(
+            one, {name: spread(some) for name, some in values.items() if some}, title=case,
+            unit="CPU seconds per GB, both ends",
+        )  # fmt: skip
+    plots.save(made, path)

@@ -1,8 +1,8 @@
 """A target that exists in memory only: every verb of the command line works on it, nothing starts.
 
 For tests of whatever stands above a backend. Events that a real target brings about by itself are methods here:
-`report`, `silence`, `freeze`, `tear`, `set_process`, `finish`, `fail`, `say`. Writes are counted, refusals can be
-planned.
+`report`, `answer`, `silence`, `freeze`, `tear`, `set_process`, `finish`, `fail`, `say`. Writes are counted, refusals
+can be planned.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class _Run:
     stored: dict[str, Any] | None = None
     records: list[tuple[bool, LogRecord]] = field(default_factory=list)  # with: of the boot before
     posts: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    answers: dict[str, list[Any]] = field(default_factory=dict)  # path -> what the manager answers, the last for ever
     frozen: BackendUnreachable | None = None  # why the target does not say how the processes are
     torn: Unreadable | None = None  # why what is recorded cannot be read
 
@@ -204,6 +205,10 @@ class MemoryBackend(Remembering):
             raise BackendUnreachable(f"the manager of run {run} does not answer", objects=("manager/0",))
         if method == "POST":
             found.posts.append((path, dict(body or {})))
+        if path in found.answers:
+            planned = found.answers[path]
+            return planned.pop(0) if len(planned) > 1 else planned[0]
+        if method == "POST":
             return {"ok": True}
         if path == "/status":
             return dict(found.status)
@@ -277,6 +282,10 @@ class MemoryBackend(Remembering):
     def posts(self, run: str) -> list[tuple[str, Mapping[str, Any]]]:
         """What was posted to the manager."""
         return self._known(run).posts
+
+    def answer(self, run: str, path: str, *answers: Any) -> None:
+        """What the manager answers to this path, one after the other; the last one for ever."""
+        self._known(run).answers[path] = list(answers)
 
     def _end(self, run: str, phase: Literal["finished", "failed"], failure: Failure | None) -> None:
         found = self._known(run)

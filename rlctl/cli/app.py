@@ -17,6 +17,7 @@ from rlctl.cli import (
     lint,
     logs,
     pages,
+    profile,
     restart,
     scale,
     show,
@@ -73,7 +74,7 @@ def make_command() -> Any:
     )
     app.callback(epilog=EXIT_CODES)(_root)
     for verb in (
-        init.init, lint.lint, show.render, show.diff, up.up, status.status, logs.logs, wait.wait,
+        init.init, lint.lint, show.render, show.diff, up.up, status.status, logs.logs, wait.wait, profile.profile,
         scale.scale, restart.restart, history.history, history.rollback, doctor.doctor, down.down, version.version,
     ):  # fmt: skip
         app.command()(verb)

@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from rlctl.cli.text import plain
+from rlctl.cli.world import World
 from rlctl.errors import Conflict, Problem, RlctlError, SpecError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Check
+    from rlctl.cli.prepare import Prepared
 
 OF_THE_SPEC = frozenset({"environment", "objects", "services", "pod security"})
 """Checks whose problem another spec mends on any cluster: exit 3; that of the others lies in this one: exit 5."""
 _MARKS = {"ok": "ok", "problem": "PROBLEM", "warning": "warning", "not checked": "-"}
+
+
+@runtime_checkable
+class Pulling(Protocol):
+    """A backend whose preflight reckons with the bytes of images, and asks nobody for them itself."""
+
+    image_sizes: Callable[[Collection[str]], Mapping[str, int]]
+
+
+def preflight(world: World, prepared: Prepared) -> list[Check]:
+    """What can go wrong, in numbers; registries are asked for the sizes of images that the target does not know.
+
+    They are not asked when nothing changes: then only what is wrong is told.
+    """
+
+    def sizes(images: Collection[str]) -> Mapping[str, int]:
+        from rlctl.images.registry import logins
+        from rlctl.images.sizes import sizes as ask
+
+        return ask(images, logins(world.environ))
+
+    backend = prepared.backend
+    if isinstance(backend, Pulling) and (prepared.state is None or prepared.changes):
+        backend.image_sizes = sizes
+    return backend.preflight(prepared.plan, prepared.documents)
 
 
 def as_lines(checks: Iterable[Check], indent: str = "") -> list[str]:

@@ -36,7 +36,7 @@ def dry_run(
     prepared = beside(world, loaded, mint=False)
     say_findings(world, prepared.loaded)
     refuse(prepared)
-    looked_at = prepared.backend.preflight(prepared.plan, prepared.documents)
+    looked_at = checks.preflight(world, prepared)
     for line in checks.as_lines(looked_at, "  "):
         world.say(line)
     checks.refuse(prepared.plan.run, looked_at)

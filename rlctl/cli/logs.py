@@ -69,7 +69,7 @@ def logs(
     world.streams = True
     from rlctl.backends.base import LogQuery
 
-    role, index = _process(process)
+    role, index = (None, None) if process is None else process_named(process)
     now = world.now()
     query = LogQuery(
         role=role, index=index, since=_moment("--since", since, now), until=_moment("--until", until, now),
@@ -109,9 +109,12 @@ def text_of(record: LogRecord, *, utc: bool) -> str:
     return "\n".join([plain(f"{first} {values}").rstrip(), *(f"    {line}" for line in [*lines[1:], *trace])])
 
 
-def _process(text: str | None) -> tuple[str | None, int | None]:
-    if text is None:
-        return None, None
+def process_named(text: str) -> tuple[str, int | None]:
+    """Role and index of `actor/7`; no index of `actor`.
+
+    Raises:
+        UsageError: it is neither.
+    """
     role, slash, index = text.partition("/")
     if role not in ROLE_NAMES or (slash and not (index.isascii() and index.isdigit())):
         raise UsageError(f"{text!r} is not ROLE or ROLE/INDEX", hint=f"roles: {', '.join(ROLE_NAMES)}")

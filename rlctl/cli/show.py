@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from rlctl.plan import Change
 
 
+_ADMIN = "rlctl render --admin -n NAMESPACE --user NAME | kubectl apply --server-side -f -"
+
+
 def render(
     ctx: typer.Context,
     specs: OptionalSpecs = None,
@@ -45,7 +48,10 @@ def render(
         bool, typer.Option("--admin", help="Print what an administrator has to create; takes -n instead of a spec.")
     ] = False,
     user: Annotated[
-        str | None, typer.Option("--user", metavar="NAME", help="With --admin: who may train there; default: its pods.")
+        str | None, typer.Option("--user", metavar="NAME", help="With --admin: who may train there.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="NAME", help="With --admin: whose members may train there.")
     ] = None,
     output: OutputOption = Output.table,
     quiet: Quiet = False,
@@ -57,9 +63,9 @@ def render(
     """
     world: World = ctx.obj.setup(output, quiet, None, namespace)
     if admin:
-        return _admin(world, specs or [], user, out_dir)
-    if user:
-        raise UsageError("--user goes with --admin", hint="rlctl render --admin -n NAMESPACE --user NAME")
+        return _admin(world, specs or [], user or "", group or "", out_dir)
+    if user or group:
+        raise UsageError("--user and --group go with --admin", hint=_ADMIN)
     loaded = load(world, specs or [], sets, target)
     if loaded.spec.target in ON_CLUSTERS:
         rendered = offline(loaded)
@@ -83,19 +89,21 @@ def render(
     return 0
 
 
-def _admin(world: World, specs: Sequence[Path], user: str | None, out_dir: Path | None) -> int:
+def _admin(world: World, specs: Sequence[Path], user: str, group: str, out_dir: Path | None) -> int:
     """Objects that `up` never sends, because a user of a namespace may not."""
     namespace = world.cluster.namespace or world.usual_cluster.namespace
     if specs:
-        raise UsageError("--admin takes no spec", hint="rlctl render --admin -n NAMESPACE")
+        raise UsageError("--admin takes no spec", hint=_ADMIN)
     if namespace is None:
-        raise UsageError("--admin needs a namespace", hint="rlctl render --admin -n NAMESPACE | kubectl apply -f -")
+        raise UsageError("--admin needs a namespace", hint=_ADMIN)
+    if bool(user) == bool(group):
+        raise UsageError("--admin needs either --user or --group: who may train there", hint=_ADMIN)
     from rlctl.render.kubernetes import admin
 
-    user = user or f"system:serviceaccount:{namespace}:default"
-    documents = admin(namespace, user)
+    documents = admin(namespace, user, group=group)
     _print(world, documents, out_dir)
-    world.document({"namespace": namespace, "user": user, "documents": [_as_plain(each) for each in documents]})
+    plain = [_as_plain(each) for each in documents]
+    world.document({"namespace": namespace, "user": user or None, "group": group or None, "documents": plain})
     return 0
 
 

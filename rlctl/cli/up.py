@@ -143,7 +143,7 @@ def _preflight(world: World, prepared: Prepared) -> list[Check]:
     Raises:
         SpecError, Conflict: it would; nothing was sent.
     """
-    found = prepared.backend.preflight(prepared.plan, prepared.documents)
+    found = checks.preflight(world, prepared)
     as_before = prepared.state is not None and not prepared.changes
     shown = [check for check in found if not as_before or check.verdict in ("problem", "warning")]
     for line in checks.as_lines(shown, "  "):

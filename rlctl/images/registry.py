@@ -21,6 +21,8 @@ from rlctl.images.reference import Reference
 TIMEOUT_S: Final = 20.0
 MAX_BYTES: Final = 4 << 20
 """Of a manifest or a configuration: registries refuse larger ones."""
+USUAL: Final = {"architecture": "amd64", "os": "linux"}
+"""The kind of machine that most nodes are."""
 _KINDS: Final = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.oci.image.index.v1+json",
@@ -60,10 +62,12 @@ class Registry:
     Args:
         verify: certificates; False: they are not looked at, and plain HTTP will do.
         credentials: user and password for a registry, or None.
+        timeout_s: of one request.
     """
 
     verify: bool = True
     credentials: Callable[[str], tuple[str, str] | None] = lambda _: None
+    timeout_s: float = TIMEOUT_S
 
     def manifest(self, image: Reference) -> Manifest | None:
         """The manifest that a name stands for; None when there is none.
@@ -71,15 +75,28 @@ class Registry:
         Raises:
             BackendUnreachable: the registry does not answer, or refuses.
         """
-        body = self._get(image, f"manifests/{image.digest or image.tag or 'latest'}", ", ".join(_KINDS))
+        body = self._manifest(image)
+        return None if body is None else _parsed(body, _json(image, body))
+
+    def size(self, image: Reference) -> int | None:
+        """Bytes that a node without any of it pulls; of an image for several kinds of machine, those of the usual one.
+
+        Returns:
+            None: there is none, or none for the usual kind of machine.
+
+        Raises:
+            BackendUnreachable: the registry does not answer, or refuses.
+        """
+        body = self._manifest(image)
         if body is None:
             return None
         content = _json(image, body)
-        return Manifest(
-            digest=f"sha256:{hashlib.sha256(body).hexdigest()}",
-            layers=tuple(Layer(layer["digest"], layer["size"]) for layer in content.get("layers", ())),
-            config=content.get("config", {}).get("digest", ""),
-        )
+        kinds = content.get("manifests") or []
+        if not kinds:
+            return _parsed(body, content).size
+        usual = next((str(kind["digest"]) for kind in kinds if USUAL.items() <= kind.get("platform", {}).items()), None)
+        found = self.manifest(image.by_digest(usual)) if usual else None
+        return None if found is None else found.size
 
     def labels(self, image: Reference, manifest: Manifest) -> Mapping[str, str]:
         """Labels of an image; none for the list of an image for several kinds of machine.
@@ -89,6 +106,9 @@ class Registry:
         """
         body = self._get(image, f"blobs/{manifest.config}", "*/*") if manifest.config else None
         return {} if body is None else _json(image, body).get("config", {}).get("Labels") or {}
+
+    def _manifest(self, image: Reference) -> bytes | None:
+        return self._get(image, f"manifests/{image.digest or image.tag or 'latest'}", ", ".join(_KINDS))
 
     def _get(self, image: Reference, path: str, accept: str) -> bytes | None:
         schemes = ("https",) if self.verify else ("https", "http")
@@ -136,10 +156,10 @@ class Registry:
         request = urllib.request.Request(url)
         for key, value in headers.items():
             request.add_unredirected_header(key, value)  # storage that a blob lies in is not told who we are
-        context = ssl.create_default_context()
-        if not self.verify:
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:
+        context = None
+        if url.startswith("https://"):  # a context reads every certificate of the machine, which takes a while
+            context = ssl.create_default_context() if self.verify else _blind()
+        with urllib.request.urlopen(request, timeout=self.timeout_s, context=context) as answer:
             body: bytes = answer.read(MAX_BYTES + 1)
         if len(body) > MAX_BYTES:
             raise ValueError(f"longer than {MAX_BYTES >> 20} MiB: {url}")
@@ -173,6 +193,21 @@ def logins(environ: Mapping[str, str]) -> Callable[[str], tuple[str, str] | None
         return None
 
     return known
+
+
+def _blind() -> ssl.SSLContext:
+    """Looks at no certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _parsed(body: bytes, content: Mapping[str, Any]) -> Manifest:
+    return Manifest(
+        digest=f"sha256:{hashlib.sha256(body).hexdigest()}",
+        layers=tuple(Layer(layer["digest"], layer["size"]) for layer in content.get("layers", ())),
+        config=content.get("config", {}).get("digest", ""),
+    )
 
 
 def _json(image: Reference, body: bytes) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jinja2
+from jinja2.bccache import Bucket
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from rlctl.errors import Problem, SpecError
@@ -24,6 +25,26 @@ def templates() -> Path:
     package = Path(__file__).parents[1]
     packaged = package / "templates"
     return packaged if packaged.is_dir() else package.parent / "templates"
+
+
+class _Compiled(jinja2.BytecodeCache):
+    """Templates compiled once a process: every rendering has an engine of its own, with its own folders. An entry
+    counts for the very same source only.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self._known:
+            bucket.bytecode_from_string(self._known[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._known[bucket.key] = bucket.bytecode_to_string()
+
+
+# one for each format: what is constant in a template is encoded when it is compiled
+_COMPILED = {"yaml": _Compiled(), "ini": _Compiled()}
 
 
 def environment(target: Format, loader: jinja2.BaseLoader | None = None) -> jinja2.Environment:
@@ -42,6 +63,7 @@ def environment(target: Format, loader: jinja2.BaseLoader | None = None) -> jinj
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
+        bytecode_cache=_COMPILED[target],
     )
 
 

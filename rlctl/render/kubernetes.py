@@ -5,8 +5,10 @@ Documents name no namespace, no revision and no number of replicas, so raising a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +33,7 @@ KEPT: Final = ("manager",)
 _STATEFUL: Final[tuple[Role, ...]] = ("manager", "modelpool", "learner")
 _KIND_WAVES: Final = {"PersistentVolumeClaim": 1, "Service": 2, "PodDisruptionBudget": 2}
 _ROLE_WAVES: Final = {"modelpool": 3, "manager": 3, "learner": 4, "actor": 6}
+_RBAC: Final = "rbac.authorization.k8s.io"
 _SHM_SHARE: Final = 0.25
 """Of a learner's memory: what passes between its threads and a loader's processes."""
 
@@ -62,22 +65,24 @@ def documents(plan: Plan, spec: Spec) -> list[Document]:
     return [document for _, document in sorted(made, key=lambda each: each[0])]
 
 
-def admin(namespace: str, user: str) -> list[Document]:
+def admin(namespace: str, user: str = "", *, group: str = "") -> list[Document]:
     """What an administrator sends once, so that a user needs no further rights than those of the namespace.
 
     Args:
         namespace: where runs will be.
         user: as the API server calls it; `system:serviceaccount:NAMESPACE:NAME` is a service account.
+        group: in place of a user.
 
     Raises:
         SpecError: a template's fault.
     """
+    subject = {"kind": "Group", "apiGroup": _RBAC, "name": group} if group else _subject(user)
+    values = {"namespace": namespace, "subject": subject, "binding": _binding(subject)}
     engine = environment("yaml")
     found: list[Document] = []
     for template in ("namespace", "access", "priority"):
         path = f"kubernetes/admin/{template}.yaml.j2"
-        text = render(engine, path, {"namespace": namespace, "subject": _subject(user)})
-        found += [_document(part, "", ()) for part in objects(text, source(engine, path))]
+        found += [_document(part, "", ()) for part in objects(render(engine, path, values), source(engine, path))]
     return found
 
 
@@ -85,7 +90,14 @@ def _subject(user: str) -> dict[str, str]:
     account = user.removeprefix("system:serviceaccount:").split(":")
     if user.startswith("system:serviceaccount:") and len(account) == 2:
         return {"kind": "ServiceAccount", "namespace": account[0], "name": account[1]}
-    return {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}
+    return {"kind": "User", "apiGroup": _RBAC, "name": user}
+
+
+def _binding(subject: Mapping[str, str]) -> str:
+    """A name that no other subject has, and that tells people whose it is."""
+    whole = json.dumps(subject, sort_keys=True)
+    readable = re.sub(r"[^a-z0-9]+", "-", subject["name"].lower()).strip("-")[:40]
+    return "-".join(filter(None, ("rlctl", readable, hashlib.sha256(whole.encode()).hexdigest()[:8])))
 
 
 def _document(part: Made, role: str, patched_by: tuple[str, ...]) -> Document:

@@ -40,6 +40,9 @@ def unsound(spec: Spec) -> Iterator[Fault]:
         path = fields.as_written(spec, ("policies", name, "algorithm"))
         for fault in _algorithm(spec, policy.algorithm, path) if policy.like is None else ():
             yield fault._replace(rests_on=(*fault.rests_on, (*path, "name")))
+        if spec.sync and policy.like is None and policy.model.precision == "bf16":
+            where = (*fields.as_written(spec, ("policies", name, "model")), "precision")
+            yield Fault(where, "with sync everything is computed in fp32: must be auto or fp32, got bf16", (("sync",),))
     yield from _replay(spec, plain)
     if spec.target == "kubernetes":
         yield from _cluster(spec)
@@ -192,6 +195,10 @@ def _cluster(spec: Spec) -> Iterator[Fault]:
         yield Fault(("kubernetes", "queue"), message, (*_TARGET, ("kubernetes", "gang")))
 
 
+_LEAST_PREFIX: Final = 8
+"""Nobody owns more of the Internet than that; two halves of it are everybody as well."""
+
+
 def _exposed(spec: Spec) -> Iterator[Fault]:
     """The pages know no users: outside the cluster they stand behind a proxy that does, for known callers."""
     section = spec.kubernetes
@@ -205,6 +212,6 @@ def _exposed(spec: Spec) -> Iterator[Fault]:
         message = "loadbalancer needs the ranges that may call, as in `source_ranges: [203.0.113.0/24]`"
         yield Fault(("kubernetes", "source_ranges"), message, rests_on)
     for index, callers in enumerate(section.source_ranges):
-        if callers.endswith("/0"):
+        if int(callers.rpartition("/")[2]) < _LEAST_PREFIX:
             message = f"{callers} is everybody; name the ranges that may call"
             yield Fault(("kubernetes", "source_ranges", index), message, rests_on)

@@ -49,6 +49,10 @@ class Network(Model):
     """Features out of a convolutional torso, and units of the lstm."""
     params: Annotated[dict[str, Any], new_run("learner", "actor", "evaluator")] = {}
     """Keyword arguments of a network of your own."""
+    precision: Annotated[Literal["auto", "fp32", "bf16"], restart("learner", "actor", "evaluator")] = "auto"
+    """Numbers that the torso is computed in; weights, memory, heads, losses and V-trace are fp32 always.
+
+    auto: bf16 for our convolutional nets on a processor with AMX or AVX512-BF16, else fp32. With sync fp32."""
 
 
 class Policy(Model):

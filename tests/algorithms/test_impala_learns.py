@@ -135,18 +135,18 @@ def trained(world: type[World], updates: int, lag: int, network: dict[str, Any],
 
 @pytest.mark.parametrize("lag", [0, 4])
 def test_learns_to_press_the_button_of_the_light(lag: int) -> None:
-    assert trained(Lights, 120, lag, {}, segment_steps=5, discount=0.0) > 0.9
+    assert trained(Lights, 60, lag, {}, segment_steps=5, discount=0.0) > 0.9
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 def test_learns_to_pay_now_for_more_later(optimizer: str) -> None:
-    assert trained(Chain, 200, 2, {}, segment_steps=10, discount=1.0, lam=0.95, optimizer=optimizer) > 0.5
+    assert trained(Chain, 100, 2, {}, segment_steps=10, discount=1.0, lam=0.95, optimizer=optimizer) > 0.5
 
 
 def test_learns_to_remember_with_an_lstm_and_cannot_without() -> None:
     settings = {"segment_steps": 14, "discount": 0.95}
-    assert trained(Recall, 250, 1, {"core": "lstm", "width": 16}, **settings) > 0.9
-    assert trained(Recall, 250, 1, {}, **settings) < 0.3
+    assert trained(Recall, 120, 1, {"core": "lstm", "width": 16}, **settings) > 0.9
+    assert trained(Recall, 120, 1, {}, **settings) < 0.3
 
 
 def test_learns_numbers_and_bits_together() -> None:
@@ -155,7 +155,7 @@ def test_learns_numbers_and_bits_together() -> None:
 
 def test_entries_with_ranges_of_very_different_width_are_learned_like_equal_ones() -> None:
     uneven, even = (
-        trained(world, 300, 1, {}, segment_steps=8, discount=0.0, entropy_coef=0.0) for world in (Dials, EvenDials)
+        trained(world, 200, 1, {}, segment_steps=8, discount=0.0, entropy_coef=0.0) for world in (Dials, EvenDials)
     )
     assert even > 0.8
     assert uneven == pytest.approx(even, abs=0.02)

@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.clusters import CLUSTER_SPEC
 
+pytestmark = pytest.mark.processes
+
 HEAVY = ("torch", "zmq", "numpy", "kubernetes", "msgspec", "gymnasium", "rlctl_agents")
 NOT_TO_PARSE = (*HEAVY, "jinja2", "rich", "yaml", "supervisor", "psutil")
 NOT_FOR_HELP = (*NOT_TO_PARSE, "pydantic")  # typer reads the options of a command with it
@@ -45,9 +47,10 @@ SPEC = "run: light\nenv: {id: CartPole-v1}\nstop: {rows: 10}\n"
         (["history"], 2),
         (["open", "status"], 2),
         (["doctor"], None),
+        (["profile", "learner"], 2),
         (["render", "cluster.yaml"], 0),
         (["up", "cluster.yaml", "--dry-run", "client"], 0),
-        (["render", "--admin", "-n", "team"], 0),
+        (["render", "--admin", "-n", "team", "--user", "ann"], 0),
     ],
 )
 def test_no_verb_imports_what_only_the_agents_need(

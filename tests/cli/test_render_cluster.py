@@ -48,11 +48,14 @@ def test_what_an_administrator_creates_needs_a_namespace_and_no_spec(rlctl: Rlct
     assert {"Namespace", "PriorityClass"} <= {each["kind"] for each in objects}
     assert "ada" in result.out
     assert clusters.made == {}
-    assert rlctl("render", "--admin").code == 2
-    assert rlctl("render", "--admin", "-n", "team", clusters.spec).code == 2
+    assert rlctl("render", "--admin", "--user", "ada").code == 2
+    assert rlctl("render", "--admin", "-n", "team", "--user", "ada", clusters.spec).code == 2
     assert rlctl("render", clusters.spec, "--user", "ada").code == 2
-    told = rlctl("render", "--admin", "-n", "team", "-o", "json").json
-    assert told["user"] == "system:serviceaccount:team:default"
+    assert rlctl("render", "--admin", "-n", "team").code == 2, "nobody is let in whom nobody has named"
+    assert rlctl("render", "--admin", "-n", "team", "--user", "ada", "--group", "rl").code == 2
+    told = rlctl("render", "--admin", "-n", "team", "--group", "rl", "-o", "json").json
+    (binding,) = [yaml.safe_load(each["text"]) for each in told["documents"] if "rolebinding" in each["name"]]
+    assert binding["subjects"] == [{"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "rl"}]
 
 
 def test_diff_right_after_up_is_0_and_of_a_change_1(rlctl: Rlctl, clusters: Clusters) -> None:

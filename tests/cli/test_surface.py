@@ -103,6 +103,11 @@ def test_the_json_of_every_verb_has_the_frozen_shape(rlctl: Rlctl) -> None:
     note("open", "open", "status")
     note("scale", "scale", "actor=3")
     note("restart", "restart", "learner")
+    found = {"state": "done", "process": "learner/0", "seconds": 9.9, "samples": 99, "threads": {"MainThread": 7.5}}
+    found |= {"why": "", "files": ["results/profiles/p.svg"], "svg": "", "collapsed": ""}
+    rlctl.backend.answer("pole", "/profile", {"id": "p", "process": "learner/0", "within_s": 40.0})
+    rlctl.backend.answer("pole", "/profiles?id=p", found)
+    note("profile", "profile", "learner")
     note("wait", "wait", "--for", "steps=1000")
     rlctl.log("actor/0", "said", a=1)
     note("logs", "logs")
@@ -111,7 +116,7 @@ def test_the_json_of_every_verb_has_the_frozen_shape(rlctl: Rlctl) -> None:
     note("down", "down")
     note("down --volumes", "down", "--volumes", "--yes")
     clusters = Clusters(rlctl)
-    note("render --admin", "render", "--admin", "-n", "team")
+    note("render --admin", "render", "--admin", "-n", "team", "--user", "ann")
     note("up --dry-run client, on a cluster", "up", clusters.spec, "--dry-run", "client")
     note("error", "status", code=2)
     check_golden("json_shapes.json", json.dumps(shapes, indent=1) + "\n", folder=rlctl.folder)

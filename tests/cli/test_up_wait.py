@@ -1,12 +1,14 @@
 """`up --wait`: ready, hopeless, too late; `--atomic` puts back what was there before."""
 
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import pytest
 
-from rlctl.backends.base import Check
+from rlctl.backends.base import Check, Document
 from rlctl.errors import PartlyApplied
-from tests.cli.clusters import Clusters
+from rlctl.plan import Plan
+from tests.cli.clusters import Clusters, Namespace
 from tests.cli.conftest import Rlctl
 from tests.cli.test_surface import FAILURE
 
@@ -214,3 +216,29 @@ def test_dry_run_on_this_machine_compares_files(rlctl: Rlctl) -> None:
     assert result.json["exists"] is False
     assert {each["what"] for each in result.json["objects"]} == {"add"}
     assert rlctl.backend.writes == 0
+
+
+def test_the_preflight_is_lent_a_way_to_ask_registries_for_sizes(rlctl: Rlctl, clusters: Clusters) -> None:
+    found: list[object] = []
+
+    class Measured(Namespace):
+        """Its preflight wants to know how large images are."""
+
+        def __init__(self) -> None:
+            super().__init__(clusters, "prod", "team")
+            self.forget()
+
+        def forget(self) -> None:
+            """As a command does that has ended."""
+            self.image_sizes: Callable[[Collection[str]], Mapping[str, int]] = lambda images: {"nobody": 0}
+
+        def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
+            found.append(self.image_sizes(["no name of an image!"]))
+            self.forget()
+            return []
+
+    clusters.made["prod", "team"] = Measured()
+    assert rlctl("up", clusters.spec, "--dry-run", "server").code == 0
+    assert rlctl("up", clusters.spec, "-d").code == 0
+    assert rlctl("up", clusters.spec, "-d").code == 0
+    assert found == [{}, {}, {"nobody": 0}], "not for an `up` that changes nothing"

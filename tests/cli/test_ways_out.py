@@ -168,6 +168,7 @@ def start(rlctl: Rlctl, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
 def test_a_signal_ends_an_attached_up_and_says_that_the_run_goes_on(
     rlctl: Rlctl, number: signal.Signals, code: int
@@ -177,13 +178,14 @@ def test_a_signal_ends_an_attached_up_and_says_that_the_run_goes_on(
     while "pole starting" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert "left pole; it goes on" in err
     assert "Traceback" not in err
     assert ("error" in json.loads(out)) == (code != 0)
 
 
+@pytest.mark.processes
 def test_the_program_ends_quietly_when_its_reader_goes(rlctl: Rlctl) -> None:
     process = start(rlctl, "lint", "--schema")
     assert process.stdout is not None
@@ -191,5 +193,5 @@ def test_the_program_ends_quietly_when_its_reader_goes(rlctl: Rlctl) -> None:
     assert process.stderr is not None
     err = process.stderr.read()
     process.stderr.close()
-    assert process.wait(20) == 141
+    assert process.wait(60) == 141
     assert err == ""

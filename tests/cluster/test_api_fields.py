@@ -101,21 +101,6 @@ def test_a_restart_survives_the_next_up_and_is_no_difference(ana: Person, witnes
     assert _templates(witness, ana) == after
 
 
-def test_a_command_beside_another_waits_for_nobody_and_says_who_is_at_work(
-    counted: Person, gateway: Gateway, ana: Person
-) -> None:
-    """The first one's answer is held back in its middle, so that it lives and holds the lock."""
-    spec = parked(counted)
-    with gateway.held_at_write(12) as held, counted.started("up", spec, "-d") as first:
-        held.wait(60)
-        second = counted("up", spec, "-d", code=5)
-        assert "ana@" in second.stderr
-        assert "rlctl up" in second.stderr
-        held.release()
-        assert first.done().code == 0
-    counted("diff", spec)
-
-
 def _set(witness: Witness, who: Person, field: str, value: object) -> None:
     """A field of the pods of the actors, by another manager, who insists."""
     found = witness.get("Deployment", "parked-actor-0", who.namespace)

@@ -23,7 +23,8 @@ def test_what_render_admin_prints_is_all_that_an_administrator_has_to_do(
     ana("render", "--admin", "-n", ana.namespace, "--user", user, "--out-dir", str(tmp_path / "admin"))
     printed = [yaml.safe_load(path.read_text()) for path in sorted((tmp_path / "admin").rglob("*.yaml"))]
     assert {document["kind"] for document in printed} == {"Namespace", "Role", "RoleBinding", "PriorityClass"}
-    witness.delete("RoleBinding", f"rlctl-{ACCOUNT}", ana.namespace)
+    (binding,) = [document["metadata"]["name"] for document in printed if document["kind"] == "RoleBinding"]
+    witness.delete("RoleBinding", binding, ana.namespace)
     witness.apply(*printed)
 
     doctor = ana("doctor", "-t", "kubernetes", "-o", "json").json()
@@ -31,6 +32,12 @@ def test_what_render_admin_prints_is_all_that_an_administrator_has_to_do(
     assert not problems
     ana("up", parked(ana), "-d")
     ana("down", "parked", "--volumes", "--yes")
+
+
+def test_one_researcher_more_takes_nothing_from_the_first(ana: Person, person: Admit) -> None:
+    ben = person("ben")
+    ana("up", parked(ana), "-d")
+    ben("doctor", "-t", "kubernetes")
 
 
 def test_a_researcher_may_nothing_outside_the_namespace(ana: Person) -> None:

@@ -7,7 +7,7 @@ from rlctl.spec.names import COMPONENT, selector
 from tests.cluster.gateway import Gateway
 from tests.cluster.people import Person
 from tests.cluster.specs import parked
-from tests.cluster.witness import KINDS, Witness
+from tests.cluster.witness import Witness
 
 pytestmark = pytest.mark.api
 
@@ -62,7 +62,7 @@ def test_dry_runs_show_every_object_and_write_none(counted: Person, gateway: Gat
 
 
 def test_render_prints_exactly_what_up_sends(ana: Person, witness: Witness) -> None:
-    spec = parked(ana)
+    spec, before = parked(ana), witness.names(ana.namespace)
     ana("up", spec, "-d")
     rendered = [yaml.safe_load(document["text"]) for document in ana("render", spec, "-o", "json").json()["documents"]]
     sent = {f"{document['kind']}/{document['metadata']['name']}" for document in rendered}
@@ -72,7 +72,7 @@ def test_render_prints_exactly_what_up_sends(ana: Person, witness: Witness) -> N
         "Secret/parked-keys-core",
         "Secret/parked-keys-actor",
     }
-    assert witness.names(ana.namespace) - {"ServiceAccount/researcher", *_rights()} == sent | own
+    assert witness.names(ana.namespace) - before == sent | own
 
 
 def test_down_leaves_what_it_names_and_volumes_leaves_nothing(ana: Person, witness: Witness) -> None:
@@ -176,11 +176,6 @@ def _learner(witness: Witness, who: Person) -> object:
     found = witness.get("StatefulSet", "parked-learner", who.namespace)
     assert found
     return found["spec"]["template"]
-
-
-def _rights() -> set[str]:
-    """What the administrator has made for the people of the namespace."""
-    return {f"{kind}/rlctl" for kind in KINDS if kind in ("Role",)} | {"RoleBinding/rlctl-researcher"}
 
 
 def _version() -> str:

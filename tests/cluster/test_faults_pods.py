@@ -42,7 +42,9 @@ def test_an_evicted_core_role_comes_back_and_training_goes_on(
 def test_every_pod_killed_at_once_goes_on_from_the_newest_generation(
     ana: Person, witness: Witness, images: dict[str, str]
 ) -> None:
-    run = start(ana, witness, images, rows=15000)
+    run = start(ana, witness, images)
+    while not (run.status()["checkpoint"] or {"rows": 0})["rows"]:  # until there is something to go on from
+        run.goes_on(1000)
     before = run.uids("manager", "modelpool", "learner", "actor", "evaluator")
     for name in before:
         witness.delete("Pod", name, ana.namespace, grace_s=0)

@@ -96,6 +96,7 @@ print(json.dumps(sorted({owner for name in sys.modules if "." not in name for ow
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("image", "roles"),
     [("core", ["manager", "modelpool"]), ("learner", ["learner"]), ("actor", ["actor", "evaluator"])],

@@ -48,10 +48,6 @@ _FIXED = {
 }
 
 
-class Killed(BaseException):
-    """The command that asks is dead: whatever it still tries does not happen."""
-
-
 @dataclass(frozen=True)
 class Change:
     """One entry of the history that watches read."""
@@ -65,11 +61,12 @@ class FakeApi:
     """One namespace. Satisfies Api.
 
     Attributes:
-        kill_at: the write, counted from 1, whose answer is never heard: the command that asked is dead.
+        on_write: called after every write, before its answer is heard.
         refuse: asked before every request with method and object; what it returns is raised.
         stuck: names of workloads whose pods never become ready.
         step: pods of one workload that become ready in one second.
         manager: answers what is asked of a run's manager.
+        templates, old: of the controllers: the template that they know, and how many ready pods are of one before it.
     """
 
     def __init__(self, namespace: str = "rl", context: str = "fake", server: str = "https://fake:6443") -> None:
@@ -77,24 +74,26 @@ class FakeApi:
         self.requests = Requests()
         self.objects: dict[Key, Object] = {}
         self.writes: list[str] = []  # "PATCH Deployment a", dry runs left out
-        self.kill_at: int | None = None
+        self.on_write: Callable[[], None] = lambda: None
         self.refuse: Callable[[str, Key], ApiError | None] = lambda method, key: None
         self.stuck: set[str] = set()
         self.step = 10_000
         self.manager: Handler | None = None
+        self.templates: dict[Key, Object] = {}
+        self.old: dict[Key, int] = {}
         self.on_tick: Callable[[], None] = lambda: None
         self.seconds = 0.0
         self._history: list[Change] = []
         self._forgotten = 0  # watches from before this version have expired
         self._version = 0
         self._uids = 0
-        self._dead = False
 
     def fork(self) -> FakeApi:
         """Another namespace that holds the same; plans and watchers stay behind."""
         other = FakeApi(self.namespace, self.context, self.server)
         other.objects = {key: clone(thing) for key, thing in self.objects.items()}
         other.step, other.stuck, other.manager, other.seconds = self.step, set(self.stuck), self.manager, self.seconds
+        other.templates, other.old = dict(self.templates), dict(self.old)
         other._version, other._forgotten, other._uids = self._version, self._version, self._uids
         return other
 
@@ -120,10 +119,8 @@ class FakeApi:
 
     # what happens to it
 
-    def revive(self) -> None:
-        """A new command begins."""
-        self._dead = False
-        self.kill_at = None
+    def new_command(self) -> None:
+        """What is counted is counted from here."""
         self.writes.clear()
         self.requests = Requests()
 
@@ -260,7 +257,6 @@ class FakeApi:
         while True:
             if after < self._forgotten:
                 raise Expired("too old resource version")
-            self._alive()
             for change in [each for each in self._history if each.version > after]:
                 after = change.version
                 thing = change.object
@@ -273,7 +269,7 @@ class FakeApi:
 
     def pod_log(
         self, pod: str, *, container: str = "", previous: bool = False, tail: int | None = None,
-        since_s: int | None = None, follow: bool = False,
+        since_s: int | None = None, follow: bool = False, within_s: float | None = None,
     ) -> Iterator[str]:  # fmt: skip
         self._ask("GET", Key("Pod", pod))
         yield from ()
@@ -301,24 +297,15 @@ class FakeApi:
     # inside
 
     def _ask(self, method: str, key: Key) -> None:
-        self._alive()
         self.requests.count(method)
         refused = self.refuse(method, key)
         if refused is not None:
             raise refused
 
-    def _alive(self) -> None:
-        if self._dead:
-            raise Killed
-
     def _write(self, method: str, key: Key, write: Callable[[], Any]) -> Any:
-        """Do it, and perhaps die of it."""
-        dies = self.kill_at is not None and len(self.writes) + 1 >= self.kill_at
         self.writes.append(f"{method} {key}")
-        self._dead = self._dead or dies
         found = write()
-        if dies:
-            raise Killed
+        self.on_write()
         return clone(found)
 
     def _finished(self, key: Key, thing: Object) -> Object:

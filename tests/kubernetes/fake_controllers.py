@@ -29,13 +29,24 @@ def run(api: FakeApi) -> None:
 
 def _workload(api: FakeApi, key: Key, live: Object) -> None:
     wanted = int(live["spec"].get("replicas", 1))
-    status = live.get("status") or {}
-    up = min(wanted, int(status.get("readyReplicas", 0)) + (0 if key.name in api.stuck else api.step))
-    new: dict[str, Any] = {"observedGeneration": live["metadata"]["generation"], "replicas": wanted}
-    new |= {"updatedReplicas": wanted, "readyReplicas": up, "availableReplicas": up}
+    ready = int((live.get("status") or {}).get("readyReplicas", 0))
+    old = _old(api, key, live, ready)
+    up = min(wanted, ready - old + (0 if key.name in api.stuck else api.step))
+    old = api.old[key] = min(old, wanted - up)  # each stays until a new one can take its place
+    updated = max(wanted - old, min(wanted, 1))
+    new: dict[str, Any] = {"observedGeneration": live["metadata"]["generation"], "replicas": updated + old}
+    up += old
+    new |= {"updatedReplicas": updated, "readyReplicas": up, "availableReplicas": up}
     api.report(key, {name: value for name, value in new.items() if value})
     if key.kind == "StatefulSet":
         _pods(api, key, live, wanted, up)
+
+
+def _old(api: FakeApi, key: Key, live: Object, ready: int) -> int:
+    """How many ready pods of a Deployment were made from an earlier template."""
+    template = live["spec"]["template"]
+    before, api.templates[key] = api.templates.get(key, template), template
+    return ready if key.kind == "Deployment" and before != template else api.old.get(key, 0)
 
 
 def _pods(api: FakeApi, key: Key, live: Object, wanted: int, up: int) -> None:

@@ -23,7 +23,7 @@ def serve(handler: Handler) -> Iterator[socket.socket]:
         yield near
     finally:
         near.close()
-        thread.join(timeout=5.0)
+        thread.join(timeout=60.0)
 
 
 def _one(far: socket.socket, handler: Handler) -> None:

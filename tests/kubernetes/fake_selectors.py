@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from functools import cache
 from typing import Any
 
 from rlctl.backends.kubernetes.api import KINDS, ApiError, Key, Object
@@ -19,14 +20,23 @@ def forbidden(key: Key, verb: str = "patch", user: str = "system:serviceaccount:
     return ApiError(message, status=403, said="Forbidden", key=key)
 
 
+@cache
+def _parts(labels: str) -> list[tuple[str, tuple[str, list[str]] | None]]:
+    """Parts of a selector; of `a in (b,c)` also the name and the values."""
+    found: list[tuple[str, tuple[str, list[str]] | None]] = []
+    for part in filter(None, re.split(r",(?![^(]*\))", labels)):
+        among = re.fullmatch(r"(\S+) in \(([^)]*)\)", part.strip())
+        values = (among[1], [value.strip() for value in among[2].split(",")]) if among else None
+        found.append((part.strip(), values))
+    return found
+
+
 def matches(thing: Object, labels: str, fields: str) -> bool:
     """Whether selectors find the object: `a=b`, `a!=b`, `a`, `!a`, `a in (b,c)`; fields by their place."""
     there = thing["metadata"].get("labels") or {}
-    for part in filter(None, re.split(r",(?![^(]*\))", labels)):
-        part = part.strip()
-        among = re.fullmatch(r"(\S+) in \(([^)]*)\)", part)
+    for part, among in _parts(labels):
         if among:
-            if there.get(among[1]) not in [value.strip() for value in among[2].split(",")]:
+            if there.get(among[0]) not in among[1]:
                 return False
         elif "!=" in part:
             name, _, value = part.partition("!=")

@@ -47,6 +47,7 @@ def serving(api: FakeApi) -> Iterator[Server]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two writes: the second would wait 40 ms for the client
     server: Server
 
     def log_message(self, format: str, *args: Any) -> None:

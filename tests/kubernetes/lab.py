@@ -18,7 +18,7 @@ from rlctl.backends.kubernetes.record import Record
 from rlctl.plan import Document, Plan, make
 from rlctl.render.kubernetes import documents
 from rlctl.spec.schema import Spec
-from tests.kubernetes.fake_api import FakeApi, Killed
+from tests.kubernetes.fake_api import FakeApi
 
 DIGEST = "sha256:" + "ab" * 32
 IMAGES = {name: f"registry.example/{name}@{DIGEST}" for name in ("core", "actor", "learner")}
@@ -171,20 +171,13 @@ def _still(thing: Object) -> Any:
 
 
 def killed_at_every_write(prepare: Callable[[], Lab], act: Callable[[Lab], object]) -> Iterator[tuple[int, Lab]]:
-    """A fresh laboratory for each write of `act`, in which it was killed right after it.
+    """For each write of `act`, a laboratory with what a command leaves behind that was killed right after it.
 
     That is also what there is when it was killed right before the next, or did not hear the answer.
     """
-    prepared = prepare()
-    at = 0
-    while True:
-        at += 1
-        lab = Lab(prepared.api.fork())
-        lab.api.kill_at = at
-        try:
-            act(lab)
-        except Killed:
-            lab.api.revive()
-            yield at, lab
-            continue
-        return
+    lab = Lab(prepare().api.fork())
+    left: list[FakeApi] = []
+    lab.api.on_write = lambda: left.append(lab.api.fork())
+    act(lab)
+    for at, api in enumerate(left, 1):
+        yield at, Lab(api)

@@ -67,7 +67,7 @@ class Reads:
 
     def pod_log(
         self, pod: str, *, container: str = "", previous: bool = False, tail: int | None = None,
-        since_s: int | None = None, follow: bool = False,
+        since_s: int | None = None, follow: bool = False, within_s: float | None = None,
     ) -> Iterator[str]:  # fmt: skip
         self.requests.count("GET")
         lines = self.logs.get(f"{pod} previous" if previous else pod, [])
@@ -87,7 +87,7 @@ class Reads:
         finally:
             with suppress(OSError):
                 far.shutdown(socket.SHUT_RDWR)
-            thread.join(timeout=5)
+            thread.join(timeout=60)
 
     def _answer(self, far: socket.socket, pod: str, port: int) -> None:
         assert self.serve is not None

@@ -30,7 +30,7 @@ def test_up_creates_every_document_and_the_keys(lab: Lab) -> None:
 def test_a_second_up_sends_nothing_but_reads(lab: Lab) -> None:
     lab.up()
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
     applied = lab.up()
     assert lab.api.requests.writes == 0
     assert whats(applied) == {"unchanged"}
@@ -49,7 +49,7 @@ def test_a_second_up_sends_nothing_for_any_shape_of_a_run(home: Path) -> None:
         lab = Lab()
         lab.up(**more)
         lab.settle()
-        lab.api.revive()
+        lab.api.new_command()
         assert whats(lab.up(**more)) == {"unchanged"}, more
         assert lab.api.requests.writes == 0, (more, lab.api.writes)
 
@@ -96,7 +96,7 @@ def test_no_lock_is_left_and_none_is_taken_when_nothing_differs(lab: Lab) -> Non
     lab.up()
     assert Key("Lease", "pong-lock") not in lab.api.objects
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
     lab.up()
     assert not lab.api.writes
 
@@ -138,7 +138,7 @@ def test_old_run_files_stay_for_pods_that_were_not_replaced_yet(lab: Lab) -> Non
     lab.up(algorithm={"name": "impala", "lr": 0.001})
     assert first < {name for name in lab.there() if name.startswith("ConfigMap pong-learner-")}
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
     lab.up(algorithm={"name": "impala", "lr": 0.001})
     assert lab.api.requests.writes == 0
 
@@ -198,7 +198,7 @@ def test_another_user_is_told_who_owns_the_run(lab: Lab, home: Path, monkeypatch
     lab.up()
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "bob"))
     bob = Lab(lab.api, BOB)
-    lab.api.revive()
+    lab.api.new_command()
     with pytest.raises(Conflict, match="run pong in namespace rl is owned by alice@desk"):
         bob.up(roles={"actor": {"replicas": 9}})
     assert lab.api.requests.writes == 0
@@ -244,7 +244,7 @@ def test_a_run_does_without_the_role_that_it_may_not_make(lab: Lab) -> None:
     lab.up()
     assert any("may not create Role pong-manager" in note for note in lab.notes)
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
     lab.up()
     assert lab.api.requests.writes == 0
     lab.api.refuse = lambda method, key: None
@@ -344,6 +344,6 @@ def test_who_may_only_read_by_name_can_still_apply(lab: Lab) -> None:
     lab.api.refuse = lambda method, key: forbidden(key, "list") if method == "GET" and not key.name else None
     lab.up()
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
     lab.up()
     assert lab.api.requests.writes == 0

@@ -279,6 +279,16 @@ def test_logs_come_line_by_line() -> None:
     assert list(api.pod_log("p")) == ["one", "two\ufffd", "three"]
 
 
+@pytest.mark.parametrize("step", [status(500, "InternalError", "dial tcp: i/o timeout"), NoAnswer("timed out")])
+def test_a_log_that_has_to_come_soon_is_asked_for_once(step: Step) -> None:
+    api, script, _ = calls_of((200, THING), step, (200, THING))
+    assert api.get(Key("ConfigMap", "a"))
+    with pytest.raises(ApiError):
+        list(api.pod_log("p", within_s=1.5))
+    assert len(script.sent) == 2
+    assert api.get(Key("ConfigMap", "a")), "the server itself is well"
+
+
 def test_a_port_that_cannot_be_reached_is_told() -> None:
     api, _, _ = calls_of((200, {}))
     with pytest.raises(ApiError, match="port 7190 of Pod p cannot be reached: no such port"), api.forward("p", 7190):

@@ -27,7 +27,7 @@ def test_all_conflicts_of_all_objects_are_one_table_and_nothing_is_written(lab: 
     lab.up()
     lab.settle()
     interfere(lab)
-    lab.api.revive()
+    lab.api.new_command()
     with pytest.raises(Conflict) as error:
         lab.up(stop={"eval_return": 400})
     assert not lab.api.writes
@@ -48,7 +48,7 @@ def test_forced_they_are_taken_over_and_stay_ours(lab: Lab) -> None:
     lab.up(force=True)
     assert lab.of(*ACTORS)["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 25
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
     lab.up()
     assert lab.api.requests.writes == 0
 
@@ -73,7 +73,7 @@ def test_a_field_that_others_agree_on_is_no_conflict(lab: Lab) -> None:
     lab.api.apply(
         {**_name(ACTORS), "spec": {"template": {"spec": {"terminationGracePeriodSeconds": 25}}}}, manager="policy"
     )
-    lab.api.revive()
+    lab.api.new_command()
     lab.up()
     assert lab.api.requests.writes == 0
 
@@ -81,7 +81,7 @@ def test_a_field_that_others_agree_on_is_no_conflict(lab: Lab) -> None:
 def test_a_change_that_the_object_cannot_take_is_told_before_anything_is_written(lab: Lab) -> None:
     lab.up()
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
 
     def other_service(thing: Object) -> None:
         if thing["kind"] == "StatefulSet" and thing["metadata"]["name"] == "pong-learner":

@@ -133,7 +133,7 @@ def test_the_pod_that_is_ready_is_asked_and_not_the_one_that_ends() -> None:
 
 def get(url: str) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as response:
+        with urllib.request.urlopen(url, timeout=60) as response:
             return response.status, response.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -218,7 +218,7 @@ def test_a_large_page_passes_whole_and_both_ways() -> None:
         far.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
 
     with control.forward(cluster(echo), run_state(), "status") as url:
-        connection = http.client.HTTPConnection("127.0.0.1", int(url.rsplit(":", 1)[1].strip("/")), timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", int(url.rsplit(":", 1)[1].strip("/")), timeout=60)
         connection.request("POST", "/", large)
         assert connection.getresponse().read() == large
         connection.close()
@@ -229,12 +229,12 @@ def test_connections_still_open_end_with_the_block() -> None:
 
     def hold(far: socket.socket, pod: str, port: int) -> None:
         begun.set()
-        done.wait(5)
+        done.wait(60)
 
     with control.forward(cluster(hold), run_state(), "status") as url:
-        client = socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1].strip("/"))), timeout=5)
+        client = socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1].strip("/"))), timeout=60)
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        assert begun.wait(5)
+        assert begun.wait(60)
     client.settimeout(5)
     assert client.recv(1) == b""
     client.close()

@@ -31,7 +31,7 @@ def test_what_was_learned_stays_and_everything_else_goes(lab: Lab) -> None:
 def test_down_again_writes_nothing(lab: Lab) -> None:
     lab.up()
     lab.down()
-    lab.api.revive()
+    lab.api.new_command()
     assert lab.down() == []
     assert lab.api.requests.writes == 0
 

@@ -116,7 +116,7 @@ def test_an_up_killed_anywhere_can_be_followed_by_another_spec() -> None:
         assert lab.there() - lab.known() == set(), f"killed after write {at}"
         workloads = {name for name in lab.there() if name.startswith(("Deployment", "StatefulSet"))}
         assert workloads == {name for name in undisturbed.there() if name.startswith(("Deployment", "StatefulSet"))}
-        lab.api.revive()
+        lab.api.new_command()
         lab.up(**LARGE)
         assert lab.api.requests.writes == 0, f"killed after write {at}: {lab.api.writes}"
 

@@ -108,7 +108,7 @@ def test_a_server_that_is_out_of_reach_is_not_asked_to_take_it_back() -> None:
 
     def hold() -> None:
         with lock_of(api).held():
-            api.revive()
+            api.new_command()
             raise ApiError("does not answer", status=0)
 
     with pytest.raises(ApiError):

@@ -31,7 +31,7 @@ class WebSocket:
         self.sent.put(data)
 
     def recv_data_frame(self, control: bool) -> tuple[int, Frame]:
-        found = self.coming.get(timeout=10)
+        found = self.coming.get(timeout=60)
         if isinstance(found, Exception):
             raise found
         return found[0], Frame(found[1])
@@ -55,7 +55,7 @@ def test_bytes_go_both_ways_and_the_port_is_not_among_them(far: WebSocket) -> No
     pipe = Pipe(far)
     pipe.near.settimeout(10)
     pipe.near.sendall(b"question")
-    assert far.sent.get(timeout=10) == b"\x00question"
+    assert far.sent.get(timeout=60) == b"\x00question"
     far.coming.put((PING, b""))
     far.coming.put((BINARY, b"\x00ans"))
     far.coming.put((BINARY, b"\x00wer"))

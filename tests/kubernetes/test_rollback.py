@@ -44,7 +44,7 @@ def test_rollback_applies_the_documents_of_a_revision_as_a_new_one(lab: Lab) -> 
 def test_rollback_to_what_runs_changes_nothing(lab: Lab) -> None:
     lab.up()
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
     assert {each.what for each in lab.backend().rollback("pong", 1)} == {"unchanged"}
     assert lab.api.requests.writes == 0
 
@@ -89,7 +89,7 @@ def test_before_the_first_up_everything_is_added_and_nothing_written(lab: Lab) -
 def test_right_after_up_nothing_differs(lab: Lab) -> None:
     lab.up()
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
     assert {what for what, _ in differences(lab).values()} == {"same"}
     assert lab.api.requests.writes == 0
 
@@ -97,7 +97,7 @@ def test_right_after_up_nothing_differs(lab: Lab) -> None:
 def test_only_what_differs_is_shown_without_what_the_server_filled_in(lab: Lab) -> None:
     lab.up()
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
 
     def patched(thing: Object) -> None:
         if thing["kind"] == "Deployment" and "actor" in thing["metadata"]["name"]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlctl.backends.base import Process, RunState
-from rlctl.backends.kubernetes import pace
+from rlctl.backends.base import Applied, Process, RunState
+from rlctl.backends.kubernetes import pace, rollout
 from rlctl.backends.kubernetes.api import Key, Object
 from rlctl.backends.kubernetes.session import Session
 from rlctl.errors import Conflict, RlctlError, TimedOut, WorkloadFailed
@@ -43,7 +43,7 @@ def test_up_keeps_what_scale_has_set_while_the_spec_says_what_it_said(lab: Lab) 
     lab.up()
     lab.scale(actor=9)
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
     lab.up()
     assert lab.api.requests.writes == 0
     assert lab.replicas("pong-actor-0") == 9
@@ -57,7 +57,7 @@ def test_up_keeps_what_an_autoscaler_has_set(lab: Lab) -> None:
     lab.up()
     lab.settle()
     set_replicas(lab, 77, "kube-controller-manager")
-    lab.api.revive()
+    lab.api.new_command()
     applied = lab.up()
     assert lab.api.requests.writes == 0
     assert any("keeping 77 replicas, set by kube-controller-manager" in each.why for each in applied)
@@ -70,7 +70,7 @@ def test_a_number_that_an_autoscaler_owns_is_not_taken_from_it(lab: Lab) -> None
     lab.up()
     lab.settle()
     set_replicas(lab, 77, "kube-controller-manager")
-    lab.api.revive()
+    lab.api.new_command()
     for act in (lambda: lab.up(roles={"actor": {"replicas": 6}}), lambda: lab.scale(actor=6)):
         with pytest.raises(Conflict) as error:
             act()
@@ -87,6 +87,43 @@ def test_a_run_that_was_released_at_its_end_comes_back_with_up(lab: Lab) -> None
     set_replicas(lab, 0, "rlctl-scale")
     lab.up(stop={"eval_return": 400})
     assert lab.replicas("pong-actor-0") == 4
+
+
+def test_what_is_released_while_up_writes_comes_back_when_the_manager_goes_on(lab: Lab) -> None:
+    lab.up()
+    lab.settle()
+    workloads = {
+        key: thing["spec"]["replicas"] for key, thing in lab.api.objects.items()
+        if key.kind in ("Deployment", "StatefulSet") and key.name != "pong-manager"
+    }  # fmt: skip
+
+    def manager(method: str, path: str, body: object) -> tuple[int, object]:
+        """It was about to give the pods back, and has just done so."""
+        for key in workloads:
+            lab.api.edit(key, "rlctl-scale", lambda thing: thing["spec"].update(replicas=0), "scale")
+        return 200, {"changes": [], "resumed": True}
+
+    lab.api.manager = manager
+    applied = lab.up(stop={"eval_return": 400})
+    assert {key: lab.replicas(key.name, key.kind) for key in workloads} == workloads
+    assert Applied("StatefulSet pong-learner", "changed", "replicas: 0 -> 1") in applied
+    why = "live fields changed, and the finished run goes on"
+    assert Applied("StatefulSet pong-manager", "reloaded", why) in applied
+    lab.api.revive()
+    lab.up(stop={"eval_return": 400})
+    assert lab.api.requests.writes == 0
+
+
+def test_a_released_run_that_goes_on_has_all_its_actors_again(lab: Lab) -> None:
+    lab.up(roles={"actor": {"replicas": 1500}})
+    lab.settle()
+    shards = ["pong-actor-0", "pong-actor-1"]
+    for shard in shards:
+        lab.api.edit(Key("Deployment", shard), "rlctl-scale", lambda thing: thing["spec"].update(replicas=0), "scale")
+    lab.settle()
+    lab.api.manager = lambda method, path, body: (200, {"changes": [], "resumed": True})
+    lab.up(stop={"eval_return": 400}, roles={"actor": {"replicas": 1500}})
+    assert [lab.replicas(shard) for shard in shards] == [1000, 500]
 
 
 def test_replicas_are_never_reset_to_one(lab: Lab) -> None:
@@ -123,7 +160,7 @@ def test_scale_again_writes_nothing(lab: Lab) -> None:
     lab.up()
     lab.scale(actor=9)
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
     assert {each.what for each in lab.scale(actor=9)} == {"unchanged"}
     assert lab.api.requests.writes == 0
 
@@ -193,6 +230,64 @@ def test_never_more_than_two_thousand_wait_and_the_first_ten_go_ahead(lab: Lab) 
     assert sum(lab.replicas(f"pong-actor-{shard}") for shard in range(10)) == 10_000
 
 
+NEW_IMAGE = {"actor": "registry.example/actor@sha256:" + "cd" * 32}
+
+
+def forty(lab: Lab) -> None:
+    lab.up(roles={"actor": {"replicas": 40, "max_replicas": 1000}})
+    lab.settle()
+
+
+def test_actors_of_the_old_image_do_not_vouch_for_the_new_one(lab: Lab) -> None:
+    forty(lab)
+    lab.api.stuck.add("pong-actor-0")  # none of the new image ever becomes ready; the old ones stay
+    with pytest.raises(TimedOut, match="0 of 400 actors of run pong are ready, 40 are asked for"):
+        lab.up(roles={"actor": {"replicas": 400, "max_replicas": 1000}}, images=NEW_IMAGE)
+    assert lab.replicas("pong-actor-0") == 40
+    lab.api.stuck.clear()
+    lab.up(roles={"actor": {"replicas": 400, "max_replicas": 1000}}, images=NEW_IMAGE)
+    assert lab.replicas("pong-actor-0") == 400
+
+
+def test_more_are_asked_for_as_soon_as_ten_of_the_new_image_are_ready(lab: Lab) -> None:
+    forty(lab)
+    seen: list[tuple[int, int]] = []  # asked for, ready of the new template
+
+    def look() -> None:
+        seen.append((lab.replicas("pong-actor-0"), rollout.new_ready(lab.of(*ACTORS))))
+
+    lab.api.step = 4
+    lab.api.on_tick = look
+    lab.up(roles={"actor": {"replicas": 400, "max_replicas": 1000}}, images=NEW_IMAGE)
+    assert {ready for asked, ready in seen if asked == 40} == {0, 4, 8}
+    assert lab.replicas("pong-actor-0") == 400
+
+
+def test_ready_actors_vouch_for_more_of_their_kind_at_once(lab: Lab) -> None:
+    forty(lab)
+    lab.api.stuck.add("pong-actor-0")
+    lab.up(roles={"actor": {"replicas": 400, "max_replicas": 1000}})
+    assert lab.replicas("pong-actor-0") == 400
+
+
+@pytest.mark.parametrize(
+    ("generation", "status", "ready"),
+    [
+        (1, {}, 0),
+        (2, {"observedGeneration": 1, "replicas": 40, "updatedReplicas": 40, "readyReplicas": 40}, 0),  # not seen yet
+        (2, {"observedGeneration": 2, "replicas": 44, "readyReplicas": 40}, 0),  # none made yet
+        (2, {"observedGeneration": 2, "replicas": 44, "updatedReplicas": 14, "readyReplicas": 30}, 0),
+        (2, {"observedGeneration": 2, "replicas": 44, "updatedReplicas": 24, "readyReplicas": 30}, 10),
+        (2, {"observedGeneration": 2, "replicas": 40, "updatedReplicas": 40, "readyReplicas": 39}, 39),  # rolled out
+        (3, {"observedGeneration": 3, "replicas": 400, "updatedReplicas": 400, "readyReplicas": 40}, 40),  # scaled
+    ],
+)
+def test_only_replicas_of_the_present_template_count_as_ready(
+    generation: int, status: dict[str, int], ready: int
+) -> None:
+    assert rollout.new_ready({"metadata": {"generation": generation}, "status": status}) == ready
+
+
 def test_the_lock_is_not_held_while_we_wait(lab: Lab) -> None:
     held = []
     lab.api.step = 40
@@ -257,7 +352,7 @@ def test_restart_replaces_the_pods_of_a_role_and_survives_the_next_up(lab: Lab) 
     notes = lab.of("StatefulSet", "pong-learner")["spec"]["template"]["metadata"]["annotations"]
     assert notes["rlctl.dev/restarted-at"].startswith("2026-01-02T")
     lab.settle()
-    lab.api.revive()
+    lab.api.new_command()
     lab.up()
     assert lab.api.requests.writes == 0
     lab.up(algorithm={"name": "impala", "lr": 0.001})

@@ -56,7 +56,7 @@ class Machine:
 
     def processes(self, run: str) -> dict[str, Process]:
         """A busy supervisor, or one that ends, is waited for longer than a user is."""
-        deadline = time.monotonic() + 15.0
+        deadline = time.monotonic() + 60.0
         while True:
             try:
                 return {f"{process.role}/{process.index}": process for process in self.backend.processes(run)}
@@ -97,7 +97,7 @@ class Machine:
             os.kill(pid, signal.SIGKILL)
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 40.0) -> None:
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 90.0) -> None:
     """Wait, with a bound and a reason; somebody who does not listen yet is waited for, too."""
     deadline = time.monotonic() + timeout_s
 

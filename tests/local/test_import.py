@@ -1,7 +1,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.processes
 def test_the_backend_is_imported_without_what_a_light_command_must_not_load() -> None:
     code = "import rlctl.backends.local, sys; print(*sys.modules)"
     loaded = set(

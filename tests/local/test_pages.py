@@ -59,7 +59,7 @@ def manager(place: Place) -> Iterator[None]:
 
 
 def read(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return bytes(answer.read())
 
 

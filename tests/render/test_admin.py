@@ -56,6 +56,20 @@ def test_a_users_rights_cover_everything_that_a_run_is_made_of(run: Run) -> None
             assert set(product(rule["apiGroups"], rule["resources"], rule["verbs"])) <= allowed
 
 
-def test_actors_wait_for_everybody_else() -> None:
-    value = {it["metadata"]["name"]: it["value"] for it in objects() if it["kind"] == "PriorityClass"}
-    assert value["rlctl-core"] > value["rlctl-learner"] > 0 > value["rlctl-actor"]
+def test_actors_displace_nobody_and_are_displaced_by_everybody() -> None:
+    (found,) = [it for it in objects() if it["kind"] == "PriorityClass"]
+    assert found["metadata"]["name"] == "rlctl-actor"
+    assert found["value"] < 0
+    assert found["preemptionPolicy"] == "Never"
+
+
+def test_each_subject_has_a_binding_of_its_own() -> None:
+    told = [
+        admin("team", "ann"),
+        admin("team", "bob"),
+        admin("team", group="ann"),
+        admin("team", "a/b"),
+        admin("team", "a-b"),
+    ]
+    names = {next(document.name for document in each if "rolebinding" in document.name) for each in told}
+    assert len(names) == len(told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import kubernetes_validate
@@ -21,6 +22,7 @@ def validate(found: dict[str, Any], version: str) -> None:
     kubernetes_validate.validate(found, version, strict=True)  # a kind that the release does not know is an error
 
 
+@cache
 def different_objects() -> list[dict[str, Any]]:
     """Of all variations, one object of each kind and shape."""
     found: dict[str, dict[str, Any]] = {}

@@ -27,7 +27,7 @@ class ApiServer:
         self.port = 0
 
     def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
     def answer(self, method: str, target: str, headers: Any, body: bytes) -> tuple[int, dict[str, Any]]:
         where = urlsplit(target)

@@ -31,6 +31,8 @@ from rlctl_agents.types.control import (
     PutModel,
     Report,
     Said,
+    Sampled,
+    Sampling,
 )
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.notice import NoticePublisher
@@ -62,7 +64,7 @@ class Served:
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join(5.0)
+        self._thread.join(60.0)
         self.wire.close()
 
 
@@ -86,6 +88,8 @@ class Manager:
         self.reports: list[Report] = []
         self.commits: list[Commit] = []
         self.results: list[EvalResult] = []
+        self.profile: Sampling | None = None
+        self.profiles: list[Sampled] = []
         self._served: Served | None = None
 
     @property
@@ -99,7 +103,10 @@ class Manager:
         }
 
     def __enter__(self) -> Manager:
-        handlers: Handlers = {Hello: self._hello, Report: self._report, Commit: self._commit, EvalResult: self._result}
+        handlers: Handlers = {
+            Hello: self._hello, Report: self._report, Commit: self._commit, EvalResult: self._result,
+            Sampled: self._sampled,
+        }  # fmt: skip
         self._served = Served(self.address, self.boot, handlers)
         self._served.start()
         return self
@@ -141,12 +148,17 @@ class Manager:
             checkpoint=self.checkpoint,
             stop=self.stop,
             stop_rows=self.stop_rows,
+            profile=self.profile,
         )
         return orders, ()
 
     def _commit(self, commit: Commit, _: Buffers) -> tuple[Said, Buffers]:
         self.commits.append(commit)
         self.generations = (commit.generation, *self.generations)
+        return Said(ok=True), ()
+
+    def _sampled(self, sampled: Sampled, _: Buffers) -> tuple[Said, Buffers]:
+        self.profiles.append(sampled)
         return Said(ok=True), ()
 
     def _result(self, result: EvalResult, _: Buffers) -> tuple[Said, Buffers]:
@@ -228,11 +240,11 @@ def running(main: Callable[[Process], None], process: Process) -> Iterator[list[
         yield raised
     finally:
         process.stop.set()
-        thread.join(20.0)
+        thread.join(60.0)
         assert not thread.is_alive(), f"{process.role} does not end"
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"

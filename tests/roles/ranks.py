@@ -43,9 +43,9 @@ class Double(Impala):
         return super().loss(Batch(fields, batch.version))
 
 
-def fresh(seed: int = 1) -> Learning:
+def fresh(seed: int = 1, piece_rows: int | None = None) -> Learning:
     algorithm = Double(CONFIG, NETWORK, SPACES, seed=seed)
-    return Learning(algorithm, policy="main", lineage=3, device=CPU)
+    return Learning(algorithm, policy="main", lineage=3, device=CPU, piece_rows=piece_rows)
 
 
 def recorded(step: int, learning: Learning, first: int = 0, count: int = STREAMS) -> Columns:
@@ -80,11 +80,11 @@ def parts(world: int) -> list[tuple[int, int]]:
     return [(sum(counts[:rank]), count) for rank, count in enumerate(counts)]
 
 
-def run_rank(rank: int, world: int, meeting: Meeting, folder: Path) -> None:
+def run_rank(rank: int, world: int, meeting: Meeting, folder: Path, piece_rows: int | None) -> None:
     """One rank: seeded by the last one; after ten steps one more, for which rank 0 has no batch."""
     ref = ModelRef("main", 3, 0)
     collective = Collective(Place(1, rank, world, world - 1, ref, meeting.address), meeting, CPU)
-    learning = fresh(seed=1 if rank == world - 1 else 100 + rank)
+    learning = fresh(seed=1 if rank == world - 1 else 100 + rank, piece_rows=piece_rows)
     data = collective.share(learning.capture().pack() if rank == world - 1 else None, world - 1)
     if rank != world - 1:
         learning.take_over(data, ref)
@@ -103,7 +103,7 @@ def run_rank(rank: int, world: int, meeting: Meeting, folder: Path) -> None:
     collective.close()
 
 
-def main(world: int, folder: Path) -> int:
+def main(world: int, folder: Path, piece_rows: int | None = None) -> int:
     """All ranks, as processes that share what was imported; the exit code is how many failed."""
     torch.set_num_threads(1)
     meeting = Meeting()
@@ -113,7 +113,7 @@ def main(world: int, folder: Path) -> int:
         if child == 0:
             code = 1
             try:
-                run_rank(rank, world, meeting, folder)
+                run_rank(rank, world, meeting, folder, piece_rows)
                 code = 0
             except Exception:
                 traceback.print_exc()
@@ -125,4 +125,4 @@ def main(world: int, folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:])))

@@ -28,7 +28,7 @@ from rlctl_agents.types.experience import ModelRef
 from tests.roles.chain import private_folder
 from tests.roles.fakes import RUN, Manager, Pool, process_of, running, wait_until
 from tests.roles.test_main import environment
-from tests.roles.test_workers import SPEC, consumed
+from tests.roles.workers.small import SPEC, consumed
 
 
 @pytest.fixture

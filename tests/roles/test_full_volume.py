@@ -228,7 +228,7 @@ def test_a_run_whose_last_model_is_not_saved_fails_and_says_so(
 
 def test_a_manager_that_leaves_writes_no_end(ended: Run, desk_of: Callable[[Run, Waiting], Desk]) -> None:
     commit(ended, 1, rows=5000)
-    ended.manager.leave()
+    ended.manager.closing.leave()
     desk_of(ended, Waiting(ended.time)).end()
     assert not (ended.layout.run / "finished.json").exists()
     assert json.loads((ended.layout.results / "status.json").read_text())["stop"]["met"] is None

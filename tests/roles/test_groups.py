@@ -13,8 +13,8 @@ class Table:
     """Learners with leases, who ask as they would."""
 
     def __init__(self, expected: int) -> None:
-        self.time = Time()
-        self.groups = Groups(self.time)
+        self.time, self.told = Time(), list[dict[str, int]]()
+        self.groups = Groups(self.time, lambda *_, **facts: self.told.append(facts))
         self.expected = expected
         self.live: list[int] = []
 
@@ -57,6 +57,7 @@ def test_a_group_is_formed_when_all_learners_of_the_spec_ask_and_ranks_follow_in
     last = table.ask(1)
     assert (last.number, last.rank, last.world, last.address) == (1, 1, 3, "tcp://127.0.0.1:7000")
     assert [table.ask(number).rank for number in (0, 2)] == [0, 2]
+    assert table.told == [{"number": 1, "world": 3}], "once"
     assert table.ask(2) == table.ask(2), "an answer that was lost is given again"
 
 

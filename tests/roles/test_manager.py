@@ -227,7 +227,7 @@ def test_a_manager_that_was_frozen_and_overtaken_commits_nothing(run: Run) -> No
 def test_a_manager_asked_to_leave_waits_for_a_generation_of_a_learner_that_lives(run: Run) -> None:
     everybody(run)
     run.learn(LEARNER, rows=5000, version=50)
-    run.manager.leave()
+    run.manager.closing.leave()
     run.manager.turn()
     assert not over(run)
     assert run.learn(LEARNER, rows=5100, version=51).checkpoint == 1
@@ -242,7 +242,7 @@ def test_a_manager_asked_to_leave_when_nobody_learns_goes_at_once(run: Run) -> N
     everybody(run)
     run.learn(LEARNER, rows=5000, version=50)
     run.time.now += 5
-    run.manager.leave()
+    run.manager.closing.leave()
     run.manager.turn()
     assert over(run)
 

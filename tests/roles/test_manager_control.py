@@ -251,7 +251,7 @@ class Manager:
         return f"ipc://{self.sockets}/manager-0.rpc"
 
     def ask(self, method: str, path: str, at: str = "control") -> Any:
-        connection = http.client.HTTPConnection("localhost", timeout=5)
+        connection = http.client.HTTPConnection("localhost", timeout=60)
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.settimeout(5)
         connection.sock.connect(str(self.sockets / at))
@@ -263,7 +263,7 @@ class Manager:
         return body if at != "control" else json.loads(body)
 
     def end(self) -> tuple[int, list[dict[str, Any]]]:
-        out, _ = self.process.communicate(timeout=15)
+        out, _ = self.process.communicate(timeout=60)
         return self.process.returncode, [json.loads(line) for line in out.splitlines()]
 
     def kill(self) -> None:
@@ -274,6 +274,7 @@ class Manager:
         self.process.wait()
 
 
+@pytest.mark.processes
 def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path, short: Path) -> None:
     short.chmod(0o700)
     manager = Manager(tmp_path / "run1", short, {"stop": {"eval_return": 5}, "evaluation": {"episodes": 2}})
@@ -282,7 +283,7 @@ def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path
         client = RpcClient(wire, manager.address, boot(1))
 
         def call(request: Any, reply: Any) -> Any:
-            return client.call(request, reply, deadline_s=15)[0]
+            return client.call(request, reply, deadline_s=60)[0]
 
         with pytest.raises(RemoteError, match="not of cdcdcdcd"):
             call(Hello("actor", boot(1), 0, "cd" * 16), Lease)
@@ -309,7 +310,7 @@ def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path
         stopped: set[int] = set()
         gauges = {"stopping": 1.0}
         roles = {1: "modelpool", 2: "actor", 3: "learner", 4: "evaluator"}
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while len(stopped) < 4:
             assert time.monotonic() < deadline
             for number, role in roles.items():
@@ -330,11 +331,12 @@ def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path
     assert [kinds.count(kind) for kind in ("start", "lease", "evaluation", "checkpoint", "stop")] == [1, 4, 1, 1, 1]
 
 
+@pytest.mark.processes
 def test_a_manager_asked_to_leave_does_so_and_the_run_is_not_finished(tmp_path: Path, short: Path) -> None:
     short.chmod(0o700)
     manager = Manager(tmp_path / "run1", short, {})
     try:
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while not (short / "control").exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)

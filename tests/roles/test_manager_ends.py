@@ -70,7 +70,7 @@ def test_time_that_is_over_is_success_once_something_was_learned_from(tmp_path: 
 def test_who_comes_too_late_to_a_run_that_ends_is_no_problem(tmp_path: Path) -> None:
     run = Run(tmp_path)
     everybody(run)
-    run.manager.finish("stopped on request")
+    run.manager.closing.finish("stopped on request")
     run.manager.turn()
     with pytest.raises(ValueError, match="the run is finished"):
         run.join("actor", 33)

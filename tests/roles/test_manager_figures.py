@@ -160,6 +160,24 @@ def test_short_waits_are_balance() -> None:
     assert "12 %" in found.text
 
 
+def test_a_slow_simulator_is_named_when_the_learner_starves_because_of_it() -> None:
+    found = verdict(learner_data=0.9, simulator=0.95)
+    assert found.kind == "simulator-bound"
+    assert "the simulator takes 95 % of the actors' time" in found.text
+    assert found.suggest == "rlctl scale actor=8 --run r", "more simulators side by side"
+    assert (found.actor_simulates, found.learner_waits_model) == (0.95, 0.0)
+    assert verdict(learner_data=0.9, simulator=0.3).kind == "actor-bound", "most of their time goes elsewhere"
+    assert verdict(actor_credit=0.3, simulator=0.6).kind == "learner-bound", "it is slow, and nobody waits for it"
+    assert verdict(simulator=0.99).kind == "balanced"
+
+
+def test_a_slow_modelpool_is_named_although_others_wait_longer_because_of_it() -> None:
+    assert verdict(learner_model=0.7, actor_credit=0.9).kind == "modelpool-bound", "no credit from a learner that waits"
+    assert verdict(learner_data=0.9, actor_model=0.6, simulator=0.2).kind == "modelpool-bound", "that is why it starves"
+    assert verdict(learner_data=0.9, actor_model=0.3, simulator=0.6).kind == "simulator-bound"
+    assert verdict(learner_model=0.3, learner_data=0.6).kind == "actor-bound"
+
+
 def test_more_actors_are_not_suggested_for_a_machine_that_is_full() -> None:
     found = judge(Waits(0.6, 0.0, 0.0), started=True, actors=2, cores_busy=1.9, cores=2, one_machine=True, run="r")
     assert found.kind == "actor-bound"
@@ -194,7 +212,11 @@ FINE = Facts(now_s=500, live={"learner": 1, "actor": 4, "modelpool": 1}, started
             "rlctl logs learner",
         ),
         ({"idle_s": 61, "env_step_s": 2.5}, "4 actors run: the simulator takes 2.5 s for a step", "rlctl logs actor"),
-        ({"live": {"actor": 4, "modelpool": 1}}, "no learner has reported for 60 s", "rlctl logs learner"),
+        (
+            {"live": {"actor": 4, "modelpool": 1}, "absent": {"learner": 60.0}},
+            "no learner has reported for 60 s",
+            "rlctl logs learner",
+        ),
         ({"nonfinite": 3}, "3 updates were left out because", "rlctl logs learner --level WARNING"),
         ({"nonfinite": 1}, "1 update was left out because", "rlctl logs learner --level WARNING"),
         ({"stale_share": 0.18}, "18 % of the rows are too old", "rlctl status -o json"),
@@ -221,7 +243,8 @@ def test_nothing_is_wrong_with_a_run_that_learns() -> None:
     assert find(FINE, "r") == []
     almost = {"silent": {"actor/3": SILENT_S - 0.1}, "idle_s": NO_UPDATE_S - 0.1, "stale_share": 0.09}
     assert find(replace(FINE, **almost), "r") == []  # type: ignore[arg-type]
-    assert find(Facts(now_s=10), "r") == [], "everybody is still starting"
+    starting = Facts(now_s=500, absent={"learner": 59.0, "actor": 59.0, "modelpool": 59.0})
+    assert find(starting, "r") == [], "everybody is still starting"
 
 
 def test_many_silent_processes_do_not_fill_the_screen() -> None:

@@ -185,7 +185,7 @@ def test_a_run_whose_learner_is_killed_and_never_comes_back_says_which_model_was
     assert text in [problem["text"] for problem in status(run)["problems"]]
     run.after(2 + TELL_S, *NO_LEARNER)
     assert run.manager.over
-    assert run.manager.unsaved == text
+    assert run.manager.closing.unsaved == text
 
 
 def test_a_learner_that_was_killed_after_its_last_model_was_saved_holds_nobody_up(run: Run) -> None:
@@ -195,7 +195,7 @@ def test_a_learner_that_was_killed_after_its_last_model_was_saved_holds_nobody_u
     kill_learner(run)
     measure(run)
     assert step(run) == "telling"
-    assert run.manager.unsaved == ""
+    assert run.manager.closing.unsaved == ""
 
 
 def test_what_was_learned_between_the_last_order_and_rest_is_saved_too(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_who_asks_for_the_end_does_not_wait_for_a_learner_that_goes_on_learning(
     run = Run(tmp_path)
     everybody(run)
     run.learn(LEARNER, rows=1000, version=10)
-    run.manager.finish("stopped on request")
+    run.manager.closing.finish("stopped on request")
     assert commit(run, 1, rows=1100).ok
     run.learn(LEARNER, rows=1200, version=12)
     run.manager.turn()
@@ -260,8 +260,8 @@ def test_a_run_that_is_taken_down_during_its_last_evaluation_is_measured_by_the_
     run.report("modelpool", POOL, gauges={"stopping": 1.0})
     run.after(LEAVING_S + 1)
     assert run.manager.measuring.awaits
-    run.manager.leave()
-    run.manager.leave()
+    run.manager.closing.leave()
+    run.manager.closing.leave()
     assert run.manager.over
     assert run.manager.ending.how == "leave"
     assert status(run)["stop"] == {"conditions": {"rows": 5000}, "met": None, "not_evaluated": None}

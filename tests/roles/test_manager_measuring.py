@@ -255,7 +255,7 @@ def test_an_evaluator_that_takes_too_long_is_not_waited_for_and_the_remedy_is_sa
 def test_who_asks_to_stop_meanwhile_does_not_wait_for_the_measurement(run: Run) -> None:
     everybody(run)
     reach(run, published=40)
-    run.manager.finish("stopped on request")
+    run.manager.closing.finish("stopped on request")
     assert not run.manager.measuring.awaits
     assert why_not(run) == ["the last model was not evaluated: stopped on request"]
     assert run.manager.progress.met == "5000 rows >= 5000"
@@ -264,7 +264,7 @@ def test_who_asks_to_stop_meanwhile_does_not_wait_for_the_measurement(run: Run) 
 def test_a_manager_asked_to_leave_meanwhile_goes_at_once(run: Run) -> None:
     everybody(run)
     reach(run, published=50)
-    run.manager.leave()
+    run.manager.closing.leave()
     assert run.manager.over
     assert run.manager.ending.how == "leave"
     assert why_not(run) == [], "another manager measures it"
@@ -325,13 +325,13 @@ def end_once_measured(run: Run) -> None:
 
 def stop_on_request(run: Run) -> None:
     everybody(run)
-    run.manager.finish("stopped on request")
+    run.manager.closing.finish("stopped on request")
 
 
 def stop_what_is_measured_on_request(run: Run) -> None:
     everybody(run)
     reach(run, published=50)
-    run.manager.finish("stopped on request")
+    run.manager.closing.finish("stopped on request")
 
 
 @pytest.mark.parametrize("end", [end_once_measured, stop_on_request, stop_what_is_measured_on_request])

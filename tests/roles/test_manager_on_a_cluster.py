@@ -91,7 +91,7 @@ class Pod:
 
     def stop(self) -> list[dict[str, Any]]:
         self.process.send_signal(signal.SIGTERM)
-        out, _ = self.process.communicate(timeout=20)
+        out, _ = self.process.communicate(timeout=60)
         assert self.process.returncode == 0, out
         return [json.loads(text) for text in out.splitlines()]
 
@@ -110,7 +110,7 @@ class Peers:
     def call(self, keys: str, request: Any, reply: Any) -> Any:
         client = RpcClient(self.wires[keys], self._address, boot(1))
         try:
-            return client.call(request, reply, deadline_s=15)[0]
+            return client.call(request, reply, deadline_s=60)[0]
         finally:
             client.close()
 

@@ -64,6 +64,27 @@ def test_the_status_of_a_learning_run_holds_its_figures(run: Run) -> None:
     assert msgspec.json.decode(encode(found))["run"] == "r"
 
 
+def test_a_role_is_missed_a_minute_after_it_was_heard_last_and_no_sooner(run: Run) -> None:
+    everybody(run)
+    builder = StatusBuilder(run.manager, cores=2)
+    others = (("modelpool", POOL), ("actor", ACTOR), ("evaluator", JUDGE))
+
+    def missed(seconds: int) -> list[str]:
+        found: list[str] = []
+        for _ in range(seconds):
+            run.after(1, *others)
+            found += [each["text"] for each in builder.build()["problems"] if each["text"].startswith("no learner")]
+        return found
+
+    for _ in range(100):  # the manager itself has been there for long
+        run.after(1, *others, ("learner", LEARNER))
+        builder.build()
+    assert missed(59) == [], "it is being restarted"
+    assert missed(2) == ["no learner has reported for 60 s", "no learner has reported for 61 s"]
+    run.join("learner", 22)
+    assert missed(10) == []
+
+
 def test_numbers_that_json_lacks_become_null(run: Run) -> None:
     everybody(run)
     run.report("actor", ACTOR, gauges={"train_return": float("inf")})
@@ -118,7 +139,7 @@ def test_a_learner_that_stands_still_because_of_a_slow_simulator_is_told_with_th
 def test_at_the_very_end_the_verdict_is_that_of_the_training_again(run: Run) -> None:
     everybody(run)
     builder = StatusBuilder(run.manager, cores=8)
-    run.manager.finish("stopped on request")
+    run.manager.closing.finish("stopped on request")
     assert builder.build()["verdict"]["text"] == "ending: saving the last generation"
     run.manager.turn()
     assert builder.build()["verdict"]["text"] == "ending: the processes stop"

@@ -10,7 +10,7 @@ import pytest
 from rlctl.spec.schema import Env, Spec
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.process import Process
-from rlctl_agents.types.control import Experience, Match
+from rlctl_agents.types.control import Experience, Match, Sampling
 from rlctl_agents.types.experience import Ledger, ModelRef, Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from rlctl_agents.wire.sockets import Wire
@@ -84,6 +84,7 @@ def test_orders_are_followed_as_they_change(folder: Path, wire: Wire, process: P
         assert not process.stop.is_set()
         manager.stop = True
         wait_until(process.stop.is_set, "the order to stop")
+        assert process.dismissed
         member.close()
 
 
@@ -149,3 +150,19 @@ def test_a_learner_waits_until_somebody_says_what_the_environment_looks_like(fol
 def test_joining_ends_when_the_process_is_asked_to_stop(folder: Path, wire: Wire, process: Process) -> None:
     process.stop.set()
     assert Member(process, wire).join() is None
+
+
+def test_a_process_that_is_asked_looks_at_itself_once_and_tells_the_manager(
+    folder: Path, wire: Wire, process: Process
+) -> None:
+    with Manager(folder) as manager:
+        member = joined(process, wire)
+        manager.profile = Sampling("p1", 0.1)
+        wait_until(lambda: bool(manager.profiles), "a profile")
+        reports = len(manager.reports)
+        wait_until(lambda: len(manager.reports) >= reports + 3, "more reports")
+        (told,) = manager.profiles
+        assert (told.id, told.role, told.boot) == ("p1", "actor", process.boot)
+        assert told.samples > 0
+        assert "MainThread" in told.frames
+        member.close()

@@ -263,11 +263,11 @@ def test_models_travel_over_the_wire(tmp_path: Path) -> None:
             client = RpcClient(wire, server.address, "learner")
             data = bytes(range(256)) * 20_000  # 5 MB
             put = PutModel(ref(7), 1, hashlib.sha256(data).hexdigest())
-            assert client.call(put, Said, [data], deadline_s=10)[0].ok
-            got, (buffer,) = client.call(GetModel("main"), GotModel, deadline_s=10)
+            assert client.call(put, Said, [data], deadline_s=60)[0].ok
+            got, (buffer,) = client.call(GetModel("main"), GotModel, deadline_s=60)
             assert got.ref == ref(7)
             assert hashlib.sha256(buffer).hexdigest() == got.sha256
-            again, buffers = client.call(GetModel("main", have=ref(7)), GotModel, deadline_s=10)
+            again, buffers = client.call(GetModel("main", have=ref(7)), GotModel, deadline_s=60)
             assert (again.state, buffers) == ("not_modified", [])
             newest = None
             for _ in range(400):

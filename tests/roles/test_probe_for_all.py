@@ -28,7 +28,7 @@ def at(listener: HttpListener | ProbeListener) -> tuple[str, int]:
 def ask(
     listener: HttpListener | ProbeListener, path: str, method: str = "GET", **headers: str
 ) -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection(*at(listener), timeout=5)
+    connection = http.client.HTTPConnection(*at(listener), timeout=60)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -77,6 +77,27 @@ def test_probes_answer_over_ipv6_too() -> None:
         listener.close()
 
 
+def own_address() -> str:
+    """One of this machine by which others reach it; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address but the loopback one")
+        address: str = asked.getsockname()[0]
+        return address
+
+
+def test_nothing_listens_when_the_loopback_address_beside_is_taken() -> None:
+    address = own_address()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            ProbeListener(f"tcp:{address}:{port}", Pulse(), lambda: "")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((address, port), timeout=5)
+
+
 def test_a_probe_listener_shows_its_pages_and_no_others(probe: ProbeListener) -> None:
     shown = ask(probe, "/")
     assert (shown.status, shown.headers["X-Is"], shown.headers["Content-Type"]) == (200, "here", "text/html")
@@ -104,7 +125,7 @@ def test_those_who_hold_connections_open_do_not_keep_the_kubelet_out() -> None:
         return Response.of({})
 
     listener = HttpListener("tcp:127.0.0.1:0", answer, name="probe", for_all=True, lifetime_s=0.3)
-    held = [socket.create_connection(at(listener), timeout=10) for _ in range(CONNECTIONS)]
+    held = [socket.create_connection(at(listener), timeout=60) for _ in range(CONNECTIONS)]
     try:
         for one in held:
             one.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")  # and no more

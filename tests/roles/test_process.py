@@ -142,10 +142,36 @@ def test_of_an_error_in_the_users_code_only_the_users_frames_are_shown(
 def test_sigterm_sets_stop_although_the_main_thread_waits_for_it(tmp_path: Path, short: Path) -> None:
     def main(process: Process) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert process.stop.wait(5)
+        assert process.stop.wait(60)
         assert process.metrics.values().gauges["stopping"] == 1
 
     assert run_role(command(write_run_file(tmp_path), short / "p"), main) == 0
+
+
+def test_a_pod_that_was_sent_away_waits_to_be_ended(tmp_path: Path, short: Path) -> None:
+    """Were it to end by itself, it would be started again, only to hear that the run is finished."""
+    on_a_cluster = [word.replace("ipc:///m", "tcp://r-manager-0:7100") for word in command(
+        write_run_file(tmp_path), short / "p"
+    )]  # fmt: skip
+    late = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+    def sent_away(process: Process) -> None:
+        process.dismissed = True
+        late.start()
+
+    assert run_role(on_a_cluster, sent_away, linger_s=60) == 0
+    assert late.finished.is_set()
+    assert run_role(on_a_cluster, lambda process: None, linger_s=60) == 0, "it was done, and nobody sent it away"
+
+
+def test_nobody_waits_on_one_machine_or_for_ever(tmp_path: Path, short: Path) -> None:
+    def sent_away(process: Process) -> None:
+        process.dismissed = True
+
+    words = command(write_run_file(tmp_path), short / "p")
+    assert run_role(words, sent_away, linger_s=60) == 0
+    on_a_cluster = [word.replace("ipc:///m", "tcp://r-manager-0:7100") for word in words]
+    assert run_role(on_a_cluster, sent_away, linger_s=0.01) == 0
 
 
 def test_who_does_not_stop_in_time_is_ended() -> None:
@@ -158,7 +184,7 @@ def test_who_does_not_stop_in_time_is_ended() -> None:
 
     with Signals(stop, grace_s=0.01, end=end):
         os.kill(os.getpid(), signal.SIGINT)
-        assert ended.wait(5)
+        assert ended.wait(60)
     assert codes == [1]
     assert stop.is_set()
 
@@ -170,6 +196,7 @@ def test_signals_are_as_before_when_the_role_has_ended() -> None:
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
+@pytest.mark.processes
 def test_manager_and_modelpool_import_neither_torch_nor_a_simulator() -> None:
     modules = "process", "manager", "modelpool", "overseer", "status", "tensorboard", "member"
     code = (

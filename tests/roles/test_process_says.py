@@ -33,7 +33,7 @@ class Clock:
 
 
 def get(path: Path, target: str, method: str = "GET", body: bytes | None = None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("localhost", timeout=5)
+    connection = http.client.HTTPConnection("localhost", timeout=60)
     connection.sock = socket.socket(socket.AF_UNIX)
     connection.sock.settimeout(5)
     connection.sock.connect(str(path))

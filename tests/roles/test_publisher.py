@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.roles import publisher as module
 from rlctl_agents.roles.publisher import Publisher
 from rlctl_agents.types.experience import ModelRef
 from tests.roles.chain import opened_wire, private_folder
@@ -73,7 +72,7 @@ def test_a_pool_that_was_started_anew_gets_the_weights_again(folder: Path) -> No
             publisher.put(ref(1), b"1")
             wait_until(lambda: bool(pool.puts), "the put")
         with Pool(folder, boot="pool2") as pool:
-            wait_until(lambda: bool(pool.puts), "another put", timeout_s=3 * module.LOOK_S + module.PUT_S)
+            wait_until(lambda: bool(pool.puts), "another put")
             assert pool.models[ref(1)][1] == b"1"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.spec.layout import Layout
-from rlctl_agents.roles import actor, evaluator, learner, modelpool
+from rlctl_agents.roles import actor, evaluator, learner, modelpool, pull
 from rlctl_agents.roles.actor import FLUSH_OFF_HOST_S
 from rlctl_agents.roles.member import LAST_REPORT_S
 from rlctl_agents.roles.probe_listener import Pulse
@@ -20,7 +20,7 @@ from tests.roles.chain import private_folder
 from tests.roles.fakes import Manager, Pool, process_of, running, wait_until
 from tests.roles.test_modelpool import World
 from tests.roles.test_process_says import Clock
-from tests.roles.test_workers import SPEC
+from tests.roles.workers.small import SPEC
 from tests.roles.world import Run, boot, ref
 
 
@@ -78,8 +78,9 @@ def test_a_modelpool_is_alive_and_not_ready_while_there_is_no_learner(folder: Pa
 
 @pytest.mark.parametrize("role", [actor, evaluator])
 def test_who_plays_is_ready_once_it_has_weights_in_hand_and_alive_while_it_waits_for_them(
-    role: object, folder: Path, manager: Manager
+    role: object, folder: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pull, "PULL_S", 0.1)  # a turn of the loop
     name = "actor" if role is actor else "evaluator"
     process = process_of(name, manager, SPEC)
     pulse = beating(process)

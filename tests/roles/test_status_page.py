@@ -88,7 +88,7 @@ def test_the_page_says_what_the_status_says(run: Run) -> None:
     assert "▶ r: running" in said
     assert "actor-bound: the learner waits for experience 70 % of the time" in said
     assert "rlctl scale actor=" in said
-    assert "goal: eval_return100.0" in said
+    assert "goal: eval_return100" in said
     assert "env steps2002,000" in said.replace(".0", "")
     assert "Mean return 200" in said
     assert "Nothing has been saved yet" in said

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,10 @@ class Rest:
     """What is left of the manager, without its sockets."""
 
     def __init__(
-        self, layout: Layout, folder: Path, met: str = MET, release: Release | None = None, end: End | None = None
-    ) -> None:
+        self, layout: Layout, folder: Path, met: str = MET, release: Release | None = None, end: End | None = None,
+        others: Sequence[Release] = (),
+    ) -> None:  # fmt: skip
+        self.now = 1000.0
         self.layout, self.settings = layout, spec(stop={"rows": 5000})
         finish(layout, end or End("2026-11-21T19:00:00+00:00", met, 3))
         self.release = release or Release([], None)
@@ -65,9 +68,10 @@ class Rest:
         process = Process(arguments, "r", UID, self.settings, boot(1), identity, logs.RecentLines())
         known = finished(layout)
         assert known is not None
+        releases = iter([self.release, *others])
         self.manager = Finished(
             process, layout, known, self.lines, settings=lambda: self.settings, reload=self.given,
-            release=self.release,
+            release=lambda: next(releases), clock=lambda: self.now,
         )  # fmt: skip
         self.control = ControlApi(f"unix:{folder}/c", lambda query: Response.of({}))
 
@@ -87,6 +91,10 @@ class Rest:
             self.manager.turn(self.control)
             client.join(0.01)
         return answers[0]
+
+    def joins(self) -> None:
+        with pytest.raises(ValueError, match=staying.OVER):
+            self.manager.hello(Hello("actor", boot(9), 0, UID))
 
     def turned(self) -> list[str]:
         self.manager.turn(self.control)
@@ -192,6 +200,63 @@ def test_its_pods_are_given_back_once_and_it_is_remembered(layout: Layout, folde
         again.manager.begin()
         assert again.release.idle, "somebody may have scaled it up since"
         assert len(server.asked) == asked
+
+
+def test_pods_that_somebody_has_scaled_up_are_given_back_again_when_they_stay(
+    layout: Layout, folder: Path, tmp_path: Path
+) -> None:
+    with serving("deployments/r-actor-0") as server:
+        releases = [
+            Release(workloads("deployments/r-actor-0"), cluster(tmp_path / "account"), server.connect) for _ in range(2)
+        ]
+        rest = Rest(layout, folder, release=releases[0], others=releases[1:])
+        try:
+            rest.manager.begin()
+            wait_until(lambda: rest.turned() == ["release"], "the release")
+            rest.joins()  # one that takes its time to end
+            rest.now += staying.PATIENCE_S + 1
+            assert rest.turned() == ["release"]
+            assert releases[1].idle, "nobody is there any more"
+
+            server.replicas["deployments/r-actor-0"] = 5
+            for _ in range(5):
+                rest.joins()
+                rest.turned()
+                rest.now += staying.PATIENCE_S / 4
+            wait_until(lambda: rest.turned() == ["release", "release"], "the second release")
+        finally:
+            rest.control.close()
+        assert server.replicas == {"deployments/r-actor-0": 0}
+
+
+def test_a_run_that_is_said_to_go_on_is_released_no_more_and_stays_unfinished(
+    layout: Layout, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlctl_agents.roles.release.CANCEL_S", 60.0)
+    with serving("deployments/r-actor-0", "deployments/r-evaluator") as server:
+        under_way, go_on = threading.Event(), threading.Event()
+
+        def slowly() -> http.client.HTTPConnection:
+            under_way.set()
+            assert go_on.wait(60)
+            return server.connect()
+
+        wanted = workloads("deployments/r-actor-0,deployments/r-evaluator")
+        release = Release(wanted, cluster(tmp_path / "account"), slowly)
+        rest = Rest(layout, folder, ON_REQUEST, release=release)
+        rest.settings = spec()
+        try:
+            rest.manager.begin()
+            assert under_way.wait(60)
+            late = threading.Timer(0.2, go_on.set)
+            late.start()
+            assert rest.order("/reload") == (200, {"changes": [], "resumed": True})
+            assert server.replicas == {"deployments/r-actor-0": 0, "deployments/r-evaluator": 5}
+            release.said = "it has just been done"
+            assert rest.turned() == ["resume"]
+            assert finished(layout) is None
+        finally:
+            rest.control.close()
 
 
 def test_the_names_of_workloads_come_from_the_mounted_file_where_there_is_one(tmp_path: Path) -> None:

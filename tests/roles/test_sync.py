@@ -109,7 +109,7 @@ def run(name: str, network: Network, late: int) -> tuple[list[str], list[np.ndar
             digests: list[str] = []
             versions: list[np.ndarray] = []
             while len(digests) < UPDATES:
-                batch = intake.take(10.0)
+                batch = intake.take(60.0)
                 assert batch is not None, f"stands still after {len(digests)} updates"
                 time.sleep(chance.random() * 0.01)
                 versions.append(batch.version.copy())
@@ -121,7 +121,7 @@ def run(name: str, network: Network, late: int) -> tuple[list[str], list[np.ndar
         finally:
             stop.set()
             for actor in actors:
-                actor.join(5.0)
+                actor.join(60.0)
             intake.close()
     return digests, versions
 
@@ -177,7 +177,7 @@ def run_processes(stops: int) -> list[str]:
             finally:
                 for process in processes:
                     process.terminate()
-                codes = [process.wait(20) for process in processes]
+                codes = [process.wait(60) for process in processes]
             assert codes == [0, 0, 0]
             return [put.sha256 for put in pool.puts[:VERSIONS]]
 

@@ -47,7 +47,7 @@ def test_tensorboard_shows_the_curves_and_writes_nothing_beside_them(tmp_path: P
         wait_until(lambda: ask(port, "/")[0] == 200, "the page", timeout_s=90)
         wait_until(lambda: b"return/train" in ask(port, "/data/plugin/scalars/tags")[1], "the curve", timeout_s=60)
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()

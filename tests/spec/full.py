@@ -46,6 +46,7 @@ _CANDIDATES: tuple[Any, ...] = (
         0.75,
         90.0,
         "other",
+        "fp32",
         "yours:Theirs",
         "7Gi",
         "nature_cnn",

@@ -59,6 +59,10 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
             "4:13: algorithm.batch_rows: must be at least a segment for each learner, segment_steps x"
             " roles.learner.replicas = 20 x 3 = 60 rows, got 40",
         ),
+        (
+            "sync: true\nalgorithm: {batch_rows: 320}\nmodel: {precision: bf16}",
+            "6:9: model.precision: with sync everything is computed in fp32: must be auto or fp32, got bf16",
+        ),
         ("code: {path: nowhere}", "4:8: code.path: no such folder: nowhere"),
         ("code: {path: spec.yaml}", "4:8: code.path: is a file; name its folder"),
         ('code: {path: "a\\0b"}', "4:8: code.path: no such folder: a\\x00b"),

@@ -51,8 +51,8 @@ def test_a_spec_for_a_cluster_is_accepted(lint: Lint, lines: str) -> None:
             "6:1: kubernetes.queue: kueue needs the name of a LocalQueue, as in `queue: gpus`",
         ),
         (
-            "kubernetes: {expose: loadbalancer, source_ranges: [0.0.0.0/0], proxy: {image: '" + image("p") + "'}}",
-            "6:52: kubernetes.source_ranges.0: 0.0.0.0/0 is everybody; name the ranges that may call",
+            "kubernetes: {expose: loadbalancer, source_ranges: [0.0.0.0/1], proxy: {image: '" + image("p") + "'}}",
+            "6:52: kubernetes.source_ranges.0: 0.0.0.0/1 is everybody; name the ranges that may call",
         ),
     ],
 )

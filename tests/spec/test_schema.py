@@ -149,6 +149,7 @@ def test_memory_has_one_spelling(written: str, stored: str) -> None:
     assert mebibytes(stored) == mebibytes(written)
 
 
+@pytest.mark.processes
 def test_reading_a_spec_imports_nothing_heavy() -> None:
     code = "import sys, rlctl.spec, rlctl.plan; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
@@ -156,6 +157,7 @@ def test_reading_a_spec_imports_nothing_heavy() -> None:
     assert not heavy & set(loaded.split())
 
 
+@pytest.mark.processes
 def test_asking_for_a_folder_does_not_wait_for_pydantic() -> None:
     code = "import sys, rlctl.spec.layout, rlctl.errors; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout

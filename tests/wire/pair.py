@@ -32,6 +32,10 @@ SCHEMA = Schema(
 MODEL = ModelRef("main", 2, 7)
 
 
+LIMIT_S = 60.0
+"""So long a busy machine may take for what takes milliseconds; a wait that succeeds ends at once."""
+
+
 class Clock:
     """Seconds that pass only when told."""
 
@@ -82,7 +86,7 @@ def make_receiver(wire: Wire, address: str, boot: str = "receiver", **changes: A
     return ExperienceReceiver(wire, address, **settings)
 
 
-def until(done: Callable[[], object], *steps: Callable[[], object], limit_s: float = 5.0) -> None:
+def until(done: Callable[[], object], *steps: Callable[[], object], limit_s: float = LIMIT_S) -> None:
     """Run the steps again and again until `done`."""
     end = time.monotonic() + limit_s
     while not done():
@@ -95,7 +99,7 @@ def carry(sender: ExperienceSender, receiver: ExperienceReceiver, blocks: int, *
     """Offer so many blocks and take them at the other end."""
     segments: list[Segment] = []
     offered = 0
-    end = time.monotonic() + 5.0
+    end = time.monotonic() + LIMIT_S
     while len(segments) < blocks:
         assert time.monotonic() < end, f"{len(segments)} of {blocks} came; {sender.refused}"
         if offered < blocks and offer(sender, row0=offered * STEPS):
@@ -145,7 +149,7 @@ class RawSender:
         head = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
         self.socket.send_multipart([head, *frames])
 
-    def hear(self, receiver: ExperienceReceiver, limit_s: float = 2.0) -> Grant | Refusal:
+    def hear(self, receiver: ExperienceReceiver, limit_s: float = LIMIT_S) -> Grant | Refusal:
         """The next answer."""
         end = time.monotonic() + limit_s
         while not self.socket.poll(1):

@@ -1,6 +1,7 @@
 """One end of an experience channel as a process: `python -m tests.wire.peer send|receive ADDRESS BOOT`.
 
-Runs until its standard input closes, then prints what it saw as one line of JSON.
+Runs until its standard input closes, then prints what it saw as one line of JSON. A receiver says before
+that whom it has heard.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def send(address: str, boot: str) -> None:
         sender.poll(0.0)
         worst_s = max(worst_s, time.monotonic() - began)
         time.sleep(0.002)
-    flushed = sender.flush(5.0)
+    flushed = sender.flush(30.0)
     ledgers = msgspec.to_builtins(sender.ledgers)
     print(json.dumps({"worst_s": worst_s, "mib": resident_mib(), "flushed": flushed, "ledgers": ledgers}), flush=True)
 
@@ -47,11 +48,15 @@ def receive(address: str, boot: str) -> None:
     receiver = make_receiver(Wire(), address, boot=boot, budget_rows=BUDGET_ROWS)
     print("ready", flush=True)
     seen: set[tuple[str, int]] = set()
+    known: set[str] = set()
     twice = most = 0
     while not asked_to_stop():
         for segment in receiver.poll(0.02):
             key = segment.header.boot, segment.header.sequence
             twice += key in seen
+            if key[0] not in known:
+                known.add(key[0])
+                print(f"heard {key[0]}", flush=True)
             seen.add(key)
             most = max(most, receiver.outstanding)
             receiver.settle(segment, "consumed")

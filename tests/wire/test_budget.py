@@ -131,6 +131,6 @@ def test_two_hundred_senders_share_a_budget_of_ten_blocks(wire: Wire, address: s
             assert receiver.outstanding <= 10 * ROWS
             receiver.settle(segment, "consumed")
 
-    until(lambda: not any(sender.pending for sender in senders), step, limit_s=20.0)
+    until(lambda: not any(sender.pending for sender in senders), step)
     until(lambda: sum(account.consumed for account in receiver.accounts.values()) == 400 * ROWS, step)
     assert not receiver.rejected

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from rlctl_agents.types.experience import Segment
 from rlctl_agents.wire.experience import ExperienceSender, Outcome
 from rlctl_agents.wire.sockets import Wire
-from tests.wire.pair import STEPS, Clock, make_receiver, make_sender, offer
+from tests.wire.pair import LIMIT_S, STEPS, Clock, make_receiver, make_sender, offer
 
 BUDGET_ROWS = 10 * STEPS
 LARGEST_BLOCK = 3
@@ -137,7 +137,7 @@ class ChannelMachine(RuleBasedStateMachine):
         try:
             for sender in self.senders:
                 sender.term = self.term
-            end = time.monotonic() + 10.0
+            end = time.monotonic() + LIMIT_S
             while not self.at_rest():
                 assert time.monotonic() < end, [
                     (sender.ledgers, sender.pending, sender.refused) for sender in self.senders

@@ -96,8 +96,8 @@ def test_an_actor_that_publishes_weights_is_refused_and_counted_and_may_still_pu
     ):
         for _ in range(3):
             with pytest.raises(RemoteError, match="PutModel may not be asked with the key of class actor"):
-                actor.call(PutModel(REF, 1, "0" * 64), Said, [b"weights"], deadline_s=5.0)
-        assert actor.call(GetModel("main"), GotModel, deadline_s=5.0)[0].state == "missing"
+                actor.call(PutModel(REF, 1, "0" * 64), Said, [b"weights"], deadline_s=60.0)
+        assert actor.call(GetModel("main"), GotModel, deadline_s=60.0)[0].state == "missing"
     assert server.rejected == {"forbidden": 3}
     assert [type(one) for one in pool.asked] == [GetModel]
     logged = [line for line in caplog.messages if "forbidden" in line]
@@ -113,8 +113,8 @@ def test_whoever_holds_the_core_key_may_do_everything(ring: Keyring, role: str) 
         serving(ring, {PutModel: pool.put, Hello: pool.say}, {**MODELPOOL, **MANAGER}) as server,
         client(ring, role, server) as core,
     ):
-        core.call(PutModel(REF, 1, "0" * 64), Said, [b"weights"], deadline_s=5.0)
-        core.call(Hello("learner", "a7"), Said, deadline_s=5.0)
+        core.call(PutModel(REF, 1, "0" * 64), Said, [b"weights"], deadline_s=60.0)
+        core.call(Hello("learner", "a7"), Said, deadline_s=60.0)
     assert server.rejected == {}
     assert len(pool.asked) == 2
 
@@ -126,9 +126,9 @@ def test_an_actors_key_speaks_for_actors_only(ring: Keyring) -> None:
             with pytest.raises(
                 RemoteError, match=f"{type(request).__name__} as '(learner|evaluator)' may not be asked"
             ):
-                actor.call(request, Said, deadline_s=5.0)
-        actor.call(Hello("actor", "a7"), Said, deadline_s=5.0)
-        actor.call(Report("actor", 0, "a7", 1), Said, deadline_s=5.0)
+                actor.call(request, Said, deadline_s=60.0)
+        actor.call(Hello("actor", "a7"), Said, deadline_s=60.0)
+        actor.call(Report("actor", 0, "a7", 1), Said, deadline_s=60.0)
     assert server.rejected == {"forbidden": 3}
     assert pool.asked == [Hello("actor", "a7"), Report("actor", 0, "a7", 1)]
 
@@ -143,9 +143,9 @@ def test_a_server_that_names_no_classes_answers_core_processes_only(ring: Keyrin
     pool = Pool()
     with serving(ring, {GetModel: pool.get}, None) as server:
         with client(ring, "actor", server) as actor, pytest.raises(RemoteError, match="may not be asked"):
-            actor.call(GetModel("main"), GotModel, deadline_s=5.0)
+            actor.call(GetModel("main"), GotModel, deadline_s=60.0)
         with client(ring, "core", server) as core:
-            core.call(GetModel("main"), GotModel, deadline_s=5.0)
+            core.call(GetModel("main"), GotModel, deadline_s=60.0)
     assert server.rejected == {"forbidden": 1}
 
 
@@ -161,7 +161,7 @@ def test_without_keys_nobody_is_asked_for_a_class(wire: Wire, address: str) -> N
     other = RpcClient(wire, address, "client")
     thread = threading.Thread(target=lambda: server.serve(5.0))
     thread.start()
-    assert other.call(PutModel(REF, 1, "0" * 64), Said, deadline_s=5.0)[0] == Said(True)
+    assert other.call(PutModel(REF, 1, "0" * 64), Said, deadline_s=60.0)[0] == Said(True)
     thread.join()
 
 

@@ -22,6 +22,17 @@ def last(publisher: NoticePublisher, subscriber: NoticeSubscriber, newest: Model
     return subscriber.latest() or newest
 
 
+def deliver(publisher: NoticePublisher, subscriber: NoticeSubscriber, frame: bytes) -> None:
+    """Send a frame that is no notice, again when it was held back, until it is counted."""
+    before = subscriber.rejected
+    publisher._socket.send(frame)
+    until(
+        lambda: subscriber.rejected > before,
+        lambda: subscriber._socket.poll(500) or publisher._socket.send(frame),
+        subscriber.latest,
+    )
+
+
 def test_a_subscriber_that_looks_late_finds_the_newest_notice_only(wire: Wire, address: str) -> None:
     publisher = NoticePublisher(wire, address)
     subscriber = NoticeSubscriber(wire, address, "main")
@@ -55,6 +66,6 @@ def test_garbage_is_counted_and_no_notice(wire: Wire, address: str) -> None:
     subscriber = NoticeSubscriber(wire, address, "main")
     listen(publisher, subscriber, ModelRef("main", 0, 0))
     for count, frame in enumerate([b"main\0", b"main\0\xff\xff", b"main\0" + b"\x91" * 3000], start=1):
-        publisher._socket.send(frame)
-        until(lambda count=count: subscriber.rejected == count, subscriber.latest)  # type: ignore[misc]
+        deliver(publisher, subscriber, frame)
+        assert subscriber.rejected >= count
     assert subscriber.latest() is None

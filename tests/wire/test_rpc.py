@@ -11,7 +11,7 @@ import zmq
 
 from rlctl_agents.wire.rpc import Answer, Call, RemoteError, RpcClient, RpcServer
 from rlctl_agents.wire.sockets import Wire
-from tests.wire.pair import until
+from tests.wire.pair import LIMIT_S, until
 
 
 class Add(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ def serving(address: str, handler: Handle = add, boot: str = "server") -> Iterat
 def test_a_call_is_answered_with_its_buffers(wire: Wire, address: str) -> None:
     client = RpcClient(wire, address, "client")
     with serving(address):
-        reply, buffers = client.call(Add(2, 3), Sum, [b"small", bytes(300_000)], deadline_s=5.0)
+        reply, buffers = client.call(Add(2, 3), Sum, [b"small", bytes(300_000)], deadline_s=LIMIT_S)
         assert reply == Sum(5)
         assert [bytes(buffer) for buffer in buffers] == [b"small", bytes(300_000)]
         assert all(buffer.readonly for buffer in buffers)
@@ -70,9 +70,9 @@ def test_a_refusal_arrives_in_the_servers_words(wire: Wire, address: str) -> Non
     client = RpcClient(wire, address, "client")
     with serving(address, refuse):
         with pytest.raises(RemoteError, match="7 is too much"):
-            client.call(Add(7), Sum, deadline_s=5.0)
+            client.call(Add(7), Sum, deadline_s=LIMIT_S)
         with pytest.raises(RemoteError, match="Other is no request"):
-            client.call(Other(), Sum, deadline_s=5.0)
+            client.call(Other(), Sum, deadline_s=LIMIT_S)
 
 
 def test_a_fault_of_the_server_reaches_the_client_and_the_server(wire: Wire, address: str) -> None:
@@ -85,13 +85,13 @@ def test_a_fault_of_the_server_reaches_the_client_and_the_server(wire: Wire, add
 
     def serve() -> None:
         with pytest.raises(KeyError) as caught:
-            server.serve(5.0)
+            server.serve(LIMIT_S)
         raised.append(caught.value)
 
     thread = threading.Thread(target=serve)
     thread.start()
     with pytest.raises(RemoteError, match="internal error: KeyError"):
-        client.call(Add(1), Sum, deadline_s=5.0)
+        client.call(Add(1), Sum, deadline_s=LIMIT_S)
     thread.join()
     assert raised
 
@@ -101,7 +101,7 @@ def test_without_a_server_a_call_ends_at_its_deadline(wire: Wire, address: str) 
     began = time.monotonic()
     with pytest.raises(TimeoutError, match="no answer to Add"):
         client.call(Add(1), Sum, deadline_s=0.1, attempt_s=0.03)
-    assert 0.1 <= time.monotonic() - began < 0.5
+    assert 0.1 <= time.monotonic() - began < LIMIT_S
 
 
 def test_a_call_is_given_up_when_the_caller_does_not_want_to_wait_any_more(wire: Wire, address: str) -> None:
@@ -114,16 +114,16 @@ def test_a_call_is_given_up_when_the_caller_does_not_want_to_wait_any_more(wire:
 def test_a_call_survives_a_restart_of_the_server(wire: Wire, address: str) -> None:
     client = RpcClient(wire, address, "client")
     with serving(address, boot="first"):
-        assert client.call(Add(1), Sum, deadline_s=5.0)[0] == Sum(1)
+        assert client.call(Add(1), Sum, deadline_s=LIMIT_S)[0] == Sum(1)
     answers: list[Sum] = []
     thread = threading.Thread(
-        target=lambda: answers.append(client.call(Add(2), Sum, deadline_s=10.0, attempt_s=0.05)[0])
+        target=lambda: answers.append(client.call(Add(2), Sum, deadline_s=LIMIT_S, attempt_s=0.05)[0])
     )
     thread.start()
     thread.join(0.1)
     assert not answers
     with serving(address, boot="second"):
-        thread.join(10.0)
+        thread.join()
     assert answers == [Sum(2)]
 
 
@@ -133,7 +133,7 @@ def test_calls_go_on_while_the_server_is_restarted_again_and_again(wire: Wire, a
 
     def call() -> None:
         for number in range(200):
-            answers.append(client.call(Add(number), Sum, deadline_s=20.0, attempt_s=0.05)[0].value)
+            answers.append(client.call(Add(number), Sum, deadline_s=LIMIT_S, attempt_s=0.05)[0].value)
 
     thread = threading.Thread(target=call)
     thread.start()
@@ -154,9 +154,9 @@ def test_an_impatient_clients_request_is_carried_out_once(wire: Wire, address: s
 
     client = RpcClient(wire, address, "client")
     with serving(address, slowly):
-        assert client.call(Add(5), Sum, deadline_s=5.0, attempt_s=0.03)[0] == Sum(5)
+        assert client.call(Add(5), Sum, deadline_s=LIMIT_S, attempt_s=0.03)[0] == Sum(5)
         gate.set()
-        assert client.call(Add(6), Sum, deadline_s=5.0)[0] == Sum(6)
+        assert client.call(Add(6), Sum, deadline_s=LIMIT_S)[0] == Sum(6)
     assert done == [5, 6]
 
 
@@ -183,9 +183,9 @@ def test_an_answer_to_an_earlier_call_is_not_taken_for_this_one(wire: Wire, addr
     router, _ = wire.bind(zmq.ROUTER, address)
     client = RpcClient(wire, address, "client")
     result: list[Sum] = []
-    thread = threading.Thread(target=lambda: result.append(client.call(Add(1), Sum, deadline_s=5.0)[0]))
+    thread = threading.Thread(target=lambda: result.append(client.call(Add(1), Sum, deadline_s=LIMIT_S)[0]))
     thread.start()
-    assert router.poll(5000)
+    assert router.poll(60_000)
     route, head = router.recv_multipart()
     call = msgspec.msgpack.decode(head, type=Call)
     for number, value in [(call.id - 1, 13), (call.id + 1, 14), (call.id, 15)]:
@@ -210,7 +210,7 @@ def test_garbage_is_counted_and_the_server_goes_on(wire: Wire, address: str) -> 
             attacker.send_multipart(body)
         until(lambda: sum(server.rejected.values()) == len(bodies))
         client = RpcClient(wire, address, "client")
-        assert client.call(Add(1), Sum, deadline_s=5.0)[0] == Sum(1)
+        assert client.call(Add(1), Sum, deadline_s=LIMIT_S)[0] == Sum(1)
     assert set(server.rejected) == {"decode", "protocol", "frames"}
 
 
@@ -221,19 +221,19 @@ def test_a_malformed_body_is_refused_in_words(wire: Wire, address: str) -> None:
     Bad.__name__ = "Add"
     client = RpcClient(wire, address, "client")
     with serving(address), pytest.raises(RemoteError, match=r"malformed Add: Expected `int`, got `str`"):
-        client.call(Bad("x"), Sum, deadline_s=5.0)
+        client.call(Bad("x"), Sum, deadline_s=LIMIT_S)
 
 
 def test_a_server_does_not_wait_for_a_client_that_is_gone(wire: Wire, address: str) -> None:
     server = RpcServer(wire, address, "server", {Add: add})
     gone = wire.connect(zmq.DEALER, address)
     gone.send(msgspec.msgpack.encode(Call(1, "gone", 1, "Add", msgspec.Raw(msgspec.msgpack.encode(Add(1))))))
-    assert server._socket.poll(2000)
+    assert server._socket.poll(60_000)
     gone.close(0)
     began = time.monotonic()
-    assert server.serve(1.0) == 1
+    assert server.serve(2 * LIMIT_S) == 1
     assert server.serve(0.0) == 0
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < LIMIT_S
 
 
 def test_threads_take_turns_with_one_client(wire: Wire, address: str) -> None:
@@ -242,7 +242,7 @@ def test_threads_take_turns_with_one_client(wire: Wire, address: str) -> None:
 
     def call(start: int) -> None:
         for number in range(start, start + 25):
-            answers.append(client.call(Add(number), Sum, deadline_s=20.0)[0].value)
+            answers.append(client.call(Add(number), Sum, deadline_s=LIMIT_S)[0].value)
 
     with serving(address):
         threads = [threading.Thread(target=call, args=(1000 * index,)) for index in range(4)]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
 from rlctl_agents.types.experience import Field, Schema
-from rlctl_agents.types.spaces import Discrete, Spaces, leaf_array, leaves
+from rlctl_agents.types.spaces import Box, Discrete, Spaces, leaf_array, leaves
 
 Tensors = dict[str, Tensor]  # dotted name -> tensor
 Config = TypeVar("Config", bound=specs.Algorithm)
@@ -71,6 +71,9 @@ class Algorithm(ABC):
     max_grad_norm: float
     """The learner clips the norm of the gradient of the mean loss to this; math.inf switches it off."""
 
+    additive: bool = False
+    """The loss of a batch is the sum of those of its segments, so that a large batch may be learned from in pieces."""
+
     @classmethod
     @abstractmethod
     def schema(cls, config: specs.Algorithm, network: Network, spaces: Spaces) -> Schema:
@@ -116,7 +119,10 @@ def standard_fields(spaces: Spaces) -> tuple[Field, ...]:
     Raises:
         AlgorithmError: the spaces have masks of legal actions, but their action is not one Discrete.
     """
-    obs = [Field(name, *leaf_array(leaf), "row+1") for name, leaf in leaves(spaces.obs, "obs")]
+    obs = [
+        Field(name, *leaf_array(leaf), "row+1", frames=leaf.stack if isinstance(leaf, Box) else 0)
+        for name, leaf in leaves(spaces.obs, "obs")
+    ]
     action = [Field(name, *leaf_array(leaf), "row") for name, leaf in leaves(spaces.action, "action")]
     legal: list[Field] = []
     if spaces.legal:

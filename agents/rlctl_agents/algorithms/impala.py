@@ -57,6 +57,7 @@ class Impala(Algorithm):
             raise AlgorithmError(str(error)) from error
         self.noise_width = self.net.distribution.noise_width
         self.max_grad_norm = self.config.max_grad_norm
+        self.additive = not self.config.advantage_norm  # which looks at all rows of the batch
 
     def initial_state(self, slots: int) -> Tensors:
         return self.net.initial_state(slots)

@@ -94,7 +94,9 @@ class Atari:
         self._slot = np.arange(len(self._seeds))
         self._ended = np.zeros(len(self._seeds), np.bool_)
         shape = tuple(int(options[name]) for name in ("stack_num", "img_height", "img_width"))
-        self.spaces = Spaces(Box(shape, "uint8", 0.0, 255.0), Discrete(self._actions))
+        self.spaces = Spaces(
+            Box(shape, "uint8", 0.0, 255.0, stack=shape[0] if shape[0] > 1 else 0), Discrete(self._actions)
+        )
         self.envs = len(self._seeds)
         self.frame_skip = int(options["frameskip"])
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from rlctl.spec.schema import Network
 from rlctl_agents.models.core import Lstm
 from rlctl_agents.models.distributions import ActionDistribution, ActionSpaceError
+from rlctl_agents.models.precision import Bf16
 from rlctl_agents.models.torso import ModelError, Torso, hold_still, make_torso, orthogonal
 from rlctl_agents.types.spaces import Spaces
 
@@ -21,6 +22,7 @@ class ActorCritic(nn.Module):
     It is in eval mode and stays there, acting or learning: see `hold_still`.
 
     Args:
+        network: precision `auto` is fp32 here: who makes the network decides (`precision.choose`).
         seed: of the initial weights; the random state of the process stays as it is.
 
     Raises:
@@ -44,6 +46,7 @@ class ActorCritic(nn.Module):
             self.policy = orthogonal(nn.Linear(features, self.distribution.outputs), POLICY_GAIN)
             self.value = orthogonal(nn.Linear(features, 1), 1.0)
         self.log_std = nn.Parameter(torch.zeros(self.distribution.free)) if self.distribution.free else None
+        self._bf16 = Bf16() if network.precision == "bf16" else None
         hold_still(self)
 
     def initial_state(self, streams: int) -> dict[str, Tensor]:
@@ -52,7 +55,7 @@ class ActorCritic(nn.Module):
 
     def step(self, obs: dict[str, Tensor], first: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """One row of K slots, policy only: parameters [K, P] of the action distribution, state after the row."""
-        features = self.torso(obs)
+        features = self._through(self.torso, obs)
         if self.core is not None:
             rows, state = self.core(features.unsqueeze(0), first.unsqueeze(0), state)
             features = rows[0]
@@ -62,11 +65,15 @@ class ActorCritic(nn.Module):
         """All rows of B streams: [T, B, ...] each, `state` before row 0 -> parameters [T, B, P] and values [T, B]."""
         rows = first.shape
         flat = {name: leaf.flatten(0, 1) for name, leaf in obs.items()}
-        features = self.torso(flat)
+        features = self._through(self.torso, flat)
         if self.core is not None:
             features = self.core(features.view(*rows, -1), first, state)[0].flatten(0, 1)
-        valued = self.value_torso(flat) if self.value_torso is not None else features
+        valued = self._through(self.value_torso, flat) if self.value_torso is not None else features
         return self._params(features).view(*rows, -1), self.value(valued).view(rows)
+
+    def _through(self, torso: nn.Module, obs: dict[str, Tensor]) -> Tensor:
+        features: Tensor = torso(obs) if self._bf16 is None else self._bf16(torso, obs)
+        return features
 
     def _params(self, features: Tensor) -> Tensor:
         outputs: Tensor = self.policy(features)

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl_agents.roles.stacks import rebuild
 from rlctl_agents.types.experience import ModelRef, Schema, Segment
 
 Outcome = Literal["consumed", "stale", "fenced", "invalid"]
@@ -33,12 +34,15 @@ class Columns:
     used: int = 0  # columns filled
     parts: list[tuple[Segment, int]] = field(default_factory=list)  # whose columns, and how many of each
     there: object | None = None  # the same batch on a device, where there is one; see `staging`
+    stacked: frozenset[str] = frozenset()  # fields whose frames a segment holds once
 
     def copy_in(self, segment: Segment, first: int, count: int, axes: dict[str, int]) -> None:
         """Append columns first..first+count of a segment."""
         to, source = slice(self.used, self.used + count), slice(first, first + count)
         for name, values in self.fields.items():
-            if axes[name]:
+            if name in self.stacked:
+                rebuild(values[:, to], segment.fields[name][:, source], segment.fields["first"][:, source])
+            elif axes[name]:
                 values[:, to] = segment.fields[name][:, source]
             else:
                 values[to] = segment.fields[name][source]
@@ -181,7 +185,8 @@ def allocate_columns(schema: Schema, streams: int, allocate: Allocate | None = N
     """
     make: Allocate = allocate or (lambda shape, dtype: np.zeros(shape, np.dtype(dtype)))
     fields = {f.name: make(schema.array_shape(f, streams), f.dtype) for f in schema.fields}
-    return Columns(fields, np.zeros((schema.segment_steps, streams), np.int64))
+    stacked = frozenset(f.name for f in schema.fields if f.frames)
+    return Columns(fields, np.zeros((schema.segment_steps, streams), np.int64), stacked=stacked)
 
 
 def column_axes(schema: Schema) -> dict[str, int]:

@@ -4,8 +4,10 @@
     GET  /events?since=N        {"events": [...], "next": N}
     GET  /logs?...              {"lines": [...], "next": N, ...}: what all processes have said; see `log_queries`
     GET  /checkpoints           {"generations": [...], "wanted": {policy: number}}
+    GET  /profiles?id=...       what `POST /profile` has led to, with the flame graph once it is there
     POST /reload                read live.json again, or take {"live": {...}} instead; {"changes": [...]}
     POST /checkpoint            order a generation; {"number": N}
+    POST /profile               {"role", "index" or null, "seconds"}: look what a process does; {"id", "process", ...}
     POST /stop                  finish the run in good order
 
 Reads are answered from what is there; orders wait for the manager's main loop, which alone changes anything.
@@ -21,12 +23,13 @@ from typing import Any
 
 from rlctl_agents.roles.events import Events
 from rlctl_agents.roles.http_listener import HttpListener, Request, Response
+from rlctl_agents.roles.profiles import Profiles
 
 ORDER_S = 5.0
 """Longest wait for the main loop."""
 
-READS = ("/status", "/events", "/logs", "/checkpoints")
-ORDERS = ("/reload", "/checkpoint", "/stop")
+READS = ("/status", "/events", "/logs", "/checkpoints", "/profiles")
+ORDERS = ("/reload", "/checkpoint", "/profile", "/stop")
 
 
 class Order:
@@ -73,6 +76,8 @@ class ControlApi:
         """The same."""
         self.events: Events | None = None
         """Read from any thread; the same."""
+        self.profiles: Profiles | None = None
+        """The same."""
         self._logs = logs
         self._orders: queue.Queue[Order] = queue.Queue(maxsize=16)
         self._listener = HttpListener(address, self.answer, name="control")
@@ -121,6 +126,10 @@ class ControlApi:
             return Response.of(self.checkpoints)
         if request.path == "/logs":
             return self._logs(request.query)
+        if request.path == "/profiles":
+            if self.profiles is None:
+                return Response.refusal(503, "the manager has only just started")
+            return self.profiles.answer(request.query)
         since = request.query.get("since", "0")
         if not (since.isascii() and since.isdigit() and len(since) < 16):
             return Response.refusal(400, f"since must be a number, got {since[:40]!r}")

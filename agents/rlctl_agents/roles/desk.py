@@ -15,16 +15,18 @@ from rlctl_agents.roles import metrics_page, status, staying
 from rlctl_agents.roles.control_api import ControlApi
 from rlctl_agents.roles.events import Lines
 from rlctl_agents.roles.files import replace_file
+from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.log_store import LogStore
 from rlctl_agents.roles.overseer import Overseer
 from rlctl_agents.roles.pace import Every
 from rlctl_agents.roles.process import Process, RunFile, UserFault, parse_spec
+from rlctl_agents.roles.profiler import Profiler
 from rlctl_agents.roles.status_page import Shown
 from rlctl_agents.roles.tensorboard import CurveWriter
 from rlctl_agents.roles.terms import standing_term
 from rlctl_agents.roles.volume import patiently
 from rlctl_agents.roles.wiring import Refusals
-from rlctl_agents.types.control import to_plain
+from rlctl_agents.types.control import Sampling, to_plain
 
 TURN_S = 0.25
 BUILD_S = 1.0
@@ -134,6 +136,7 @@ class Desk:
     def __init__(self, shared: Shared, overseer: Overseer, control: ControlApi, curves: CurveWriter) -> None:
         self._shared, self._overseer, self._control, self._curves = shared, overseer, control, curves
         self._process, self._layout = shared.process, overseer.layout
+        self._profiler = Profiler("manager", overseer.boot, shared.process.stop)
         self._builder = status.StatusBuilder(overseer)
         self._status: dict[str, Any] = {}
         self._page = ""
@@ -151,7 +154,7 @@ class Desk:
         self._shared.turn()
         self._control.carry_out(self._carry_out)
         if process.stop.is_set():
-            overseer.leave()
+            overseer.closing.leave()
         self._do(self._turn, overseer.turn)
         if self._term.due() and (newest := standing_term(self._layout.run, overseer.term)) != overseer.term:
             raise Fenced(f"a manager of term {newest} has taken over from term {overseer.term}")
@@ -168,7 +171,7 @@ class Desk:
         """
         overseer = self._overseer
         done = overseer.progress.met is not None and overseer.ending.how == "finish"
-        unsaved = overseer.unsaved if done else ""
+        unsaved = overseer.closing.unsaved if done else ""
         if unsaved:
             overseer.events.add("not_saved", unsaved)
         finished = done and not unsaved
@@ -215,8 +218,25 @@ class Desk:
             return {"changes": overseer.reload(self._shared.reload(body.get("live")))}
         if what == "/checkpoint":
             return {"number": overseer.order_checkpoint()}
-        overseer.finish(staying.ON_REQUEST)
+        if what == "/profile":
+            return self._order_profile(body)
+        overseer.closing.finish(staying.ON_REQUEST)
         return {"stopping": True}
+
+    def _order_profile(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Another process hears of it with the answer to its next report; this one looks at itself at once."""
+        overseer = self._overseer
+
+        def live(role: str) -> list[Holder]:
+            now = overseer.clock.monotonic()
+            own = [Holder("manager", 0, overseer.boot, since=overseer.began, heard=now)]
+            return own if role == "manager" else overseer.members.leases.live(role)
+
+        made = overseer.profiles.order(body, live, overseer.report_every_s)
+        if made.boot == overseer.boot:
+            self._profiler.obey(Sampling(made.id, made.seconds), overseer.profiles.take)
+        within_s = made.until - overseer.clock.monotonic()
+        return {"id": made.id, "process": made.process, "seconds": made.seconds, "within_s": round(within_s, 1)}
 
     def _publish(self, *, finished: bool = False) -> None:
         overseer, store = self._overseer, self._shared.store

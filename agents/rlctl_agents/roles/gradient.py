@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rlctl_agents.algorithms.base import Algorithm, Batch, Loss
 from rlctl_agents.roles.collective import Collective
+from rlctl_agents.roles.pieces import backward
 
 METRICS = 32
 """Most metrics of a loss that are averaged over several learners; those of further names are left out."""
@@ -22,22 +23,20 @@ class Mean(NamedTuple):
     rows: int  # valid rows of all learners, by their own count
 
 
-Gradient = Callable[[Batch | None, int], Mean]
+Gradient = Callable[[Sequence[Batch], int], Mean]
 """Leaves the gradient in the parameters, whose gradients are None.
 
-Takes the batch of this learner and the valid rows in it; None and 0: it adds nothing.
+Takes the batch of this learner in pieces, and the valid rows in all of them; () and 0: it adds nothing.
 """
 
 
 def alone(algorithm: Algorithm) -> Gradient:
     """Of one learner."""
 
-    def gradient(batch: Batch | None, rows: int) -> Mean:
-        assert batch is not None, "one learner has a batch for every update"
-        loss = algorithm.loss(batch)
-        mean = loss.total / loss.rows.clamp(min=1)
-        mean.backward()  # type: ignore[no-untyped-call]
-        return Mean({**loss.metrics, "total": mean}, rows)
+    def gradient(parts: Sequence[Batch], rows: int) -> Mean:
+        assert parts, "one learner has a batch for every update"
+        loss = backward(algorithm, parts)
+        return Mean({**loss.metrics, "total": loss.total}, rows)
 
     return gradient
 
@@ -46,7 +45,8 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
     """Of many learners with equal weights, by DistributedDataParallel: equal on all of them, bit for bit.
 
     Gradients of sums are averaged while they are made; only then it is known by how many rows of all learners they
-    have to be divided, which is the same as dividing the losses before.
+    have to be divided, which is the same as dividing the losses before. Gradients of pieces add up where they are made;
+    the others take part in the last piece only, so learners need not have equally many.
 
     Raises:
         Broken: a member is gone; from here, or from the function that is returned. No weight has changed then.
@@ -58,11 +58,17 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
     parameters = [one for one in algorithm.net.parameters() if one.requires_grad]
     names: list[str] = []  # of the metrics, once there was a batch
 
-    def gradient(batch: Batch | None, rows: int) -> Mean:
-        collective.backward(wrapped(batch))
-        if objective.loss is not None:
-            names[:] = sorted(objective.loss.metrics)[:METRICS]
-        valid, counted, summed, *metrics = collective.sums([float(rows), *_numbers(objective.loss, names)])
+    def gradient(parts: Sequence[Batch], rows: int) -> Mean:
+        losses: list[Loss] = []
+        for part in parts[:-1]:
+            with wrapped.no_sync():
+                wrapped(part).backward()
+            losses.append(objective.taken())
+        collective.backward(wrapped(parts[-1] if parts else None))
+        if parts:
+            losses.append(objective.taken())
+            names[:] = sorted(losses[0].metrics)[:METRICS]
+        valid, counted, summed, *metrics = collective.sums([float(rows), *_numbers(losses, names)])
         divisor = max(counted, 1.0)
         torch._foreach_mul_([one.grad for one in parameters if one.grad is not None], collective.world / divisor)
         values = dict(zip(names, metrics, strict=False)) | {"total": summed}
@@ -78,27 +84,29 @@ class _Objective(nn.Module):
     def __init__(self, algorithm: Algorithm) -> None:
         super().__init__()
         self.net = algorithm.net
-        self.loss: Loss | None = None
-        """Of the last batch; None: there was none."""
         self._algorithm = algorithm
+        self._loss: Loss | None = None
 
     def forward(self, batch: Batch | None) -> Tensor:
         if batch is None:
-            self.loss = None
             # every parameter takes part, with a gradient of 0
             return torch.stack([one.sum() * 0.0 for one in self.net.parameters() if one.requires_grad]).sum()
-        self.loss = self._algorithm.loss(batch)
-        return self.loss.total
+        self._loss = self._algorithm.loss(batch)
+        return self._loss.total
+
+    def taken(self) -> Loss:
+        """The loss of the last batch, without gradient; it is not kept any longer."""
+        loss, self._loss = self._loss, None
+        assert loss is not None, "there was a batch"
+        return loss._replace(total=loss.total.detach())
 
 
-def _numbers(loss: Loss | None, names: list[str]) -> list[float]:
-    """Rows, total and the metrics times rows, with one wait for the device; always as many."""
-    if loss is None:
+def _numbers(losses: Sequence[Loss], names: Sequence[str]) -> list[float]:
+    """Rows, total and the metrics times rows, summed, with one wait for the device; always as many."""
+    if not losses:
         return [0.0] * (2 + METRICS)
-    parts = [
-        one.detach().double().reshape(())
-        for one in (loss.rows, loss.total, *map(loss.metrics.get, names))
-        if one is not None
-    ]
-    rows, total, *metrics = torch.stack(parts).tolist()
-    return [rows, total, *(value * rows for value in metrics), *[0.0] * (METRICS - len(metrics))]
+    # [pieces, 2 + names]
+    seen = [[loss.rows, loss.total, *(loss.metrics[name] for name in names)] for loss in losses]
+    table = torch.stack([one.detach().double().reshape(()) for row in seen for one in row]).view(len(losses), -1)
+    rows, total, *metrics = torch.cat([table[:, :2], table[:, 2:] * table[:, :1]], 1).sum(0).tolist()
+    return [rows, total, *metrics, *[0.0] * (METRICS - len(metrics))]

@@ -40,10 +40,11 @@ class Groups:
 
     Args:
         clock: monotonic seconds.
+        tell: hears of each group that is formed: kind of event, text, facts.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], tell: Callable[..., None]) -> None:
+        self._clock, self._tell = clock, tell
         self._asked: dict[str, _Asker] = {}
         self._placed: dict[str, Place] = {}  # of the newest group that this manager has formed
         self._running: dict[str, int] = {}  # boot -> group in which it says that it is
@@ -109,3 +110,5 @@ class Groups:
         }
         self._asked = {}
         self._running = {}
+        number, world, version = self._number, len(members), members[seed].ask.ref.version
+        self._tell("group", f"group {number} of {world} learners, from version {version}", number=number, world=world)

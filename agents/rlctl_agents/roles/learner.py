@@ -116,7 +116,7 @@ class Learner:
         self._policy = policy_names(spec)[0]
         config = spec.policy(self._policy).algorithm
         seed_torch(spec.seed, "learner", lease.index)  # what is resumed from replaces it
-        algorithm = make_algorithm(spec, self._policy, lease.experience.spaces)
+        algorithm = make_algorithm(spec, self._policy, lease.experience.spaces, gpu=device.type == "cuda")
         self._config = config
         self._schema = schema = lease.experience.schema
         self._streams = streams = streams_of(config.batch_rows, schema.segment_steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlctl_agents.algorithms.base import Algorithm
+from rlctl_agents.algorithms.base import Algorithm, Batch
 from rlctl_agents.models.weights import pack
 from rlctl_agents.roles import gradient
-from rlctl_agents.roles.assembler import Columns
+from rlctl_agents.roles.assembler import Columns, column_axes
 from rlctl_agents.roles.collective import Collective
 from rlctl_agents.roles.learner_state import LearnerState, capture, restore
+from rlctl_agents.roles.pieces import PIECE_ROWS, pieces
 from rlctl_agents.roles.staging import Staging
 from rlctl_agents.types.experience import ModelRef, Schema
 
@@ -44,6 +46,7 @@ class Learning:
         policy, lineage: of the versions made here.
         device: where the network lives. The CPU learns from the batch's own memory, a GPU from a copy.
         staging: of batches; None: as the device needs it.
+        piece_rows: most rows that are learned from at once; None: as the device likes it. The update is the same.
         lock_step: a version follows each batch, even one without a finite gradient: everybody waits for it.
     """
 
@@ -56,6 +59,7 @@ class Learning:
         device: torch.device,
         lock_step: bool = False,
         staging: Staging | None = None,
+        piece_rows: int | None = None,
     ) -> None:
         self._algorithm = algorithm
         self._device = device
@@ -67,6 +71,8 @@ class Learning:
         self._nonfinite_in_a_row = 0
         self._gradient = gradient.alone(algorithm)
         self._staging = staging or Staging(device)
+        self._piece_rows = piece_rows or (PIECE_ROWS if device.type == "cpu" else sys.maxsize)
+        self._axes: dict[str, int] = {}  # field -> its axis of streams
         self.version = 0
         self.consumed_rows = 0  # agent steps over all boots: the rows after an episode's end are none
         self.nonfinite = 0  # since this boot
@@ -78,6 +84,7 @@ class Learning:
 
     def allocate(self, schema: Schema, streams: int) -> Columns:
         """Memory for a batch that `update` can use."""
+        self._axes = column_axes(schema)
         return self._staging.allocate(schema, streams)
 
     def stage(self, columns: Columns) -> None:
@@ -105,11 +112,11 @@ class Learning:
             Diverged: the tenth such batch in a row.
             Broken: another learner is gone; nothing has changed.
         """
-        batch = None if columns is None else self._staging.batch(columns)
+        parts = [] if columns is None else self._parts(columns)
         versions = np.zeros(0, np.int64) if columns is None else columns.version[columns.fields["valid"]]
         self._algorithm.set_progress(self.consumed_rows, self._optimizer)
         self._optimizer.zero_grad(set_to_none=True)
-        mean = self._gradient(batch, versions.size)
+        mean = self._gradient(parts, versions.size)
         grad_norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._algorithm.max_grad_norm)
         seen = dict(zip([*mean.values, "grad_norm"], _numbers([*mean.values.values(), grad_norm]), strict=True))
         finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
@@ -164,6 +171,9 @@ class Learning:
         self.version = int(counters["version"])
         self.consumed_rows = int(counters["consumed_rows"])
         return problem
+
+    def _parts(self, columns: Columns) -> list[Batch]:
+        return pieces(self._algorithm, self._staging.batch(columns), self._axes, self._piece_rows)
 
 
 def _numbers(values: list[Tensor]) -> list[float]:

@@ -27,7 +27,7 @@ from rlctl_agents.roles.release import Cluster, Release, workloads
 from rlctl_agents.roles.tensorboard import CurveWriter
 from rlctl_agents.roles.volume import patiently
 from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
-from rlctl_agents.types.control import Commit, Enlist, EvalResult, Hello, Lease, Orders, Place, Report, Said
+from rlctl_agents.types.control import Commit, Enlist, EvalResult, Hello, Lease, Orders, Place, Report, Said, Sampled
 from rlctl_agents.wire.classes import MANAGER
 from rlctl_agents.wire.rpc import RpcServer
 
@@ -48,6 +48,8 @@ class Answering(Protocol):
     def commit(self, commit: Commit) -> Said: ...
 
     def enlist(self, ask: Enlist) -> Place: ...
+
+    def sampled(self, sampled: Sampled) -> Said: ...
 
 
 def main(process: Process) -> None:
@@ -123,7 +125,7 @@ def manage(
         except (Damaged, ValueError) as fault:
             raise UserFault(str(fault)) from fault
         overseer.members.lines = shared.lines
-        control.events = overseer.events
+        control.events, control.profiles = overseer.events, overseer.profiles
         draw = partial(CurveWriter, layout.results / "tensorboard", overseer.term)
         curves = patiently(draw, stop=process.stop, beat=process.pulse.beat)
         stack.callback(curves.close)
@@ -148,11 +150,13 @@ def rest(
 ) -> bool:
     """Answer for a finished run; True: it goes on, False: asked to leave."""
     process = shared.process
-    try:
-        wanted = workloads(staying.workloads_of(process.arguments))
-    except ValueError as fault:
-        raise UserFault(f"--workloads: {fault}") from fault
-    release = Release(wanted, Cluster.found())
+
+    def release() -> Release:
+        try:
+            return Release(workloads(staying.workloads_of(process.arguments)), Cluster.found())
+        except ValueError as fault:
+            raise UserFault(f"--workloads: {fault}") from fault
+
     finished = staying.Finished(
         process, layout, end, shared.lines, settings=shared.settings, reload=shared.reload, release=release
     )
@@ -169,7 +173,7 @@ def rest(
             finished.turn(control)
         return finished.goes_on
     finally:
-        release.cancel()
+        finished.close()
 
 
 def handlers(
@@ -182,6 +186,7 @@ def handlers(
         EvalResult: lambda result: answering().result(result),
         Commit: lambda commit: answering().commit(commit),
         Enlist: lambda ask: answering().enlist(ask),
+        Sampled: lambda sampled: answering().sampled(sampled),
     }
     return {kind: lambda request, _buffers, answer=answer: (answer(request), []) for kind, answer in answers.items()}
 

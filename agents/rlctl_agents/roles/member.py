@@ -12,7 +12,20 @@ from typing import NamedTuple, TypeVar
 from msgspec import Struct
 
 from rlctl_agents.roles.process import Process
-from rlctl_agents.types.control import Account, Channels, Experience, Hello, Lease, Match, Orders, Peers, Report
+from rlctl_agents.roles.profiler import Profiler
+from rlctl_agents.types.control import (
+    Account,
+    Channels,
+    Experience,
+    Hello,
+    Lease,
+    Match,
+    Orders,
+    Peers,
+    Report,
+    Said,
+    Sampled,
+)
 from rlctl_agents.types.experience import Ledger, ModelRef
 from rlctl_agents.wire.rpc import RemoteError, RpcClient
 from rlctl_agents.wire.sockets import Wire
@@ -24,6 +37,8 @@ ASK_AGAIN_S = 0.5
 ASK_AGAIN_MOST_S = 5.0
 """The same once it has been asked for a while: ten thousand who ask twice a second would leave it no time to answer."""
 LAST_REPORT_S = 1.0
+PROFILE_S = 10.0
+"""Deadline of telling what a profile saw."""
 LOG_LINES = 400
 """Most log lines that wait for a manager that does not answer; the oldest go first."""
 
@@ -75,6 +90,7 @@ class Member:
         self._streams = streams
         self._clock = clock
         self._experience: Experience | None = None
+        self._profiler = Profiler(process.role, process.boot, process.stop)
         self.snapshot: Callable[[], Snapshot] = Snapshot
         """What reports say besides the metrics; called by the reporting thread."""
         self._closing = threading.Event()
@@ -203,10 +219,18 @@ class Member:
         self.stop_rows = orders.stop_rows
         self.group = orders.group
         self._report_every_s = orders.report_every_s or self._report_every_s
+        if orders.profile is not None:
+            self._profiler.obey(orders.profile, self._tell)
         if orders.stop:
             log.info("ordered to stop by the manager")
+            self._process.dismissed = True
             self._process.stop.set()
         self.heard.set()
+
+    def _tell(self, sampled: Sampled) -> None:
+        said = self.call(sampled, Said, deadline_s=PROFILE_S)
+        if not said.ok:
+            log.warning("the manager does not take the profile: %s", said.why)
 
     def _hello(self) -> Lease | None:
         process = self._process

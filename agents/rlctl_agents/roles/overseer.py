@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Policy, Spec
 from rlctl_agents.roles import pace, stopping
 from rlctl_agents.roles.addresses import CHANNELS, Addresses
 from rlctl_agents.roles.agreement import Agreement, require_ours
 from rlctl_agents.roles.checkpoints import Checkpoints
-from rlctl_agents.roles.ending import Ending
+from rlctl_agents.roles.closing import Closing
+from rlctl_agents.roles.duties import Duties
 from rlctl_agents.roles.events import Events
-from rlctl_agents.roles.goal import Goal
 from rlctl_agents.roles.groups import Groups
 from rlctl_agents.roles.learners import Learners
 from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.manifests import Manifests
-from rlctl_agents.roles.matches import training
 from rlctl_agents.roles.measuring import Measuring
 from rlctl_agents.roles.members import Members
 from rlctl_agents.roles.pace import Clock
 from rlctl_agents.roles.process import FAILED_GENERATION, STOPPING, UserFault, group_of
+from rlctl_agents.roles.profiles import Profiles
 from rlctl_agents.roles.progress import Shelf, load_books
 from rlctl_agents.roles.rates import WINDOW_S
 from rlctl_agents.roles.terms import next_term, standing_term
@@ -32,11 +30,11 @@ from rlctl_agents.types.control import (
     Generation,
     Hello,
     Lease,
-    Match,
     Orders,
     Place,
     Report,
     Said,
+    Sampled,
 )
 
 SPEAKS_REPORTS = 2.5
@@ -82,16 +80,24 @@ class Overseer:
             self.progress, manifests, clock.monotonic,
         )  # fmt: skip
         self.members = Members(load_books(layout.results), clock.monotonic)
-        self.groups = Groups(clock.monotonic)
+        self.groups = Groups(clock.monotonic, self.events.add)
         self.agreement = Agreement(self.members.leases.alive)
         self.measuring = Measuring(settings.seed, self.progress, self.learners, self.events, layout.results, clock)
-        self.ending = Ending()
+        self.profiles = Profiles(layout.root, run, clock)
         self.refusal = ("", -1e9)  # newest refused hello, and when
         self.curve: list[tuple[int, float | None]] = []  # not yet drawn: rows, mean of an evaluation or None: went back
         self._told: set[str] = set()
-        self._goal = Goal(self.policies, self.progress, self.learners)
+        self.closing = Closing(
+            self.policies, progress=self.progress, learners=self.learners, checkpoints=self.checkpoints,
+            measuring=self.measuring, events=self.events, learning=self._learning, store=self._store_progress,
+            clock=clock.monotonic,
+        )  # fmt: skip
+        self.ending = self.closing.ending
+        self._duties = Duties(
+            self.policies, learners=self.learners, checkpoints=self.checkpoints, measuring=self.measuring,
+            members=self.members, agreement=self.agreement, ending=self.ending,
+        )  # fmt: skip
         self._joined: set[str] = set()  # roles
-        self._grouped = 0  # newest group that was told of
         self.events.add("start", f"manager started, term {self.term}", term=self.term)
         if self.lost:
             self.events.add("lost", self.lost)
@@ -160,22 +166,18 @@ class Overseer:
             term=self.term,
             known=True,
             peers=self.addresses.peers(holder.role),
-            match=self._match(holder, report),
-            checkpoint=self._wanted(holder),
+            match=self._duties.match(holder, report, self.settings),
+            checkpoint=self._duties.generation(holder),
             stop=self.ending.tells,
-            stop_rows=self._stop_rows(holder),
+            stop_rows=self._duties.stop_rows(holder, self.settings),
             report_every_s=pace.report_every_s(len(leases), holder.role),
             group=self.groups.wanted if holder.role == "learner" else 0,
+            profile=self.profiles.wanted(boot),
         )
 
     def enlist(self, ask: Enlist) -> Place:
         """A learner asks for a place among those that step together."""
-        place = self.groups.enlist(ask, self.members.leases.live("learner"), self._expected)
-        if place.number > self._grouped:
-            self._grouped = place.number
-            text = f"group {place.number} of {place.world} learners, from version {place.ref and place.ref.version}"
-            self.events.add("group", text, number=place.number, world=place.world)
-        return place
+        return self.groups.enlist(ask, self.members.leases.live("learner"), self._expected)
 
     def result(self, result: EvalResult) -> Said:
         """An evaluator has played its quota."""
@@ -184,6 +186,14 @@ class Overseer:
         except ValueError as fault:
             return Said(False, str(fault))
         self.curve.append((done.rows, done.mean))
+        return Said(True)
+
+    def sampled(self, sampled: Sampled) -> Said:
+        """A process that was asked says what it does."""
+        try:
+            self.profiles.take(sampled)
+        except ValueError as fault:
+            return Said(False, str(fault))
         return Said(True)
 
     def commit(self, commit: Commit) -> Said:
@@ -216,15 +226,12 @@ class Overseer:
             ValueError: it is too late for that.
         """
         changes = stopping.changes(self.settings, settings)
-        other = settings.stop != self.settings.stop
-        goes_on = other and self.ending.how == "finish" and self._goal.met(settings.stop, self.wall_s) is None
-        if goes_on and not (self._goal.judged and self.ending.step == "saving"):
-            raise ValueError("the run is ending; run the same command again when it has ended")
+        goes_on = self.closing.goes_on(self.settings.stop, settings.stop, self.wall_s)
         self.settings = settings
         if changes:
             self.events.add("reload", f"settings changed: {', '.join(changes)}", changes=changes)
         if goes_on:
-            self._go_on(f"{self.progress.met} is not enough any more")
+            self.closing.go_on(f"{self.progress.met} is not enough any more")
         return changes
 
     def order_checkpoint(self) -> int:
@@ -232,31 +239,6 @@ class Overseer:
         number = max(self.checkpoints.order(policy) for policy in self.policies)
         self._store_progress()
         return number
-
-    def finish(self, why: str, *, measure: bool = False) -> None:
-        """The run has done what was asked: end every role in good order.
-
-        Args:
-            measure: evaluate the last model before. Told to finish once more, the run does not wait for that.
-        """
-        self._goal.forget()
-        if self.progress.met is None:
-            self.progress.met = why
-            self.events.add("stop", f"the run is finished: {why}")
-            if measure:
-                self.measuring.finish()
-        else:
-            self.measuring.give_up(why)
-        self._end("finish")
-
-    def leave(self) -> None:
-        """End this manager only; the run is not finished by it, unless everybody was told already that it is."""
-        if self.ending.how == "finish" and self.ending.step == "saving":
-            self.progress.met = None
-            self._goal.forget()
-            self.measuring.cancel()  # another manager makes up for it
-            self.events.add("left", "the run is not finished: the manager was asked to leave before that")
-        self._end("leave")
 
     # as time passes
 
@@ -278,8 +260,8 @@ class Overseer:
                     self.checkpoints.order(policy)
                     self._store_progress()
             self._judge()
-        elif self.ending.step == "saving" and self.ending.how == "finish":
-            self._require_weights()
+        else:
+            self.closing.require_weights(self.settings.stop)
         if self.measuring.awaits:
             self.measuring.turn(
                 self.members.published,
@@ -288,14 +270,10 @@ class Overseer:
                 expected=self.settings.roles.evaluator.replicas,
                 modelpools=len(leases.live("modelpool")),
             )
-        if self.measuring.awaits:
-            self.ending.hold(now)
-            return  # the last generation is saved meanwhile
         within_s = SPEAKS_REPORTS * self.report_every_s
         speaking = [one for one in live if now - one.heard < within_s]
-        self.ending.turn(
-            now,
-            saved=not any(map(self._wanted, speaking)) and (self.ending.how == "leave" or not self.unsaved),
+        self.closing.turn(
+            saving=any(map(self._duties.generation, speaking)),
             everybody_gone=all(
                 one.boot in self._told and one.leaving and now - one.heard >= pace.REPORT_EVERY_S for one in speaking
             ),
@@ -326,13 +304,6 @@ class Overseer:
         self._shelf.require_stored(path)
 
     @property
-    def unsaved(self) -> str:
-        """Which last models no generation holds, in words; "" when all are saved."""
-        return self._goal.in_words(self._goal.unsaved(rests=self.measuring.rests))
-
-    # for whoever watches
-
-    @property
     def disk(self) -> str:
         """Why something could not be stored, or removed; "" when all was."""
         return self._shelf.failure or self.events.failure or self.measuring.failure or self.checkpoints.failure
@@ -341,37 +312,13 @@ class Overseer:
 
     def _judge(self) -> None:
         stop, started, wall_s = self.settings.stop, self.progress.started, self.wall_s
-        met = self._goal.met(stop, wall_s)
-        if met is not None:
-            self.finish(met.why, measure=met.condition != "eval_return")
-            self._goal.reached(met)
-        elif (fault := stopping.in_vain(stop, wall_s=wall_s, learned=started, joined=self._joined)) is not None:
+        if self.closing.judge(stop, wall_s):
+            return
+        if (fault := stopping.in_vain(stop, wall_s=wall_s, learned=started, joined=self._joined)) is not None:
             self._wall_before_s -= wall_s  # the next up has all its time again
             self.events.add("failed", fault)
             self.store()
             raise UserFault(fault)
-
-    def _require_weights(self) -> None:
-        """A run that ends has the weights that it ends for: a learner that was killed meanwhile, and came back with an
-        older generation, learns what was lost again. What is not saved is ordered.
-        """
-        if self._goal.lost(self.settings.stop):
-            self._go_on(f"{self.progress.met}, but those weights are lost; {self._goal.rows} rows are left")
-            return
-        for policy in self._goal.unsaved(rests=self.measuring.rests):
-            learns = any(self.learners.policy_of(one.index) == policy for one in self.members.leases.live("learner"))
-            if learns and not self.checkpoints.wanted(policy):
-                self.checkpoints.order(policy)
-                self._store_progress()
-
-    def _go_on(self, why: str) -> None:
-        """The run does not end after all."""
-        self.progress.met = None
-        self._goal.forget()
-        self.measuring.cancel()
-        self.ending.cancel()
-        self._store_progress()
-        self.events.add("goes_on", f"the run goes on: {why}")
 
     def _lease(self, hello: Hello) -> Lease:
         leases = self.members.leases
@@ -415,10 +362,10 @@ class Overseer:
             bind=self.addresses.bind(role, index),
             peers=self.addresses.peers(role),
             experience=self.agreement.experience,
-            match=self._match(grant.holder, None),
+            match=self._duties.match(grant.holder, None, self.settings),
             generations=generations,
             next_lineage=lineage,
-            stop_rows=self._stop_rows(grant.holder),
+            stop_rows=self._duties.stop_rows(grant.holder, self.settings),
             learners=max(self._expected, len(leases.live("learner"))),
         )
 
@@ -427,27 +374,9 @@ class Overseer:
         """Learners that step together, as the spec has it now."""
         return self.settings.roles.learner.replicas
 
-    def _wanted(self, holder: Holder) -> int:
-        """The generation that this process should save; 0: none."""
-        return self.checkpoints.wanted(self.learners.policy_of(holder.index)) if holder.role == "learner" else 0
-
-    def _stop_rows(self, holder: Holder) -> int:
-        """Rows after which this process makes no update: those of the first policy count; 0: no limit."""
-        if holder.role != "learner":
-            return 0
-        if self.measuring.rests:
-            return 1  # it has learned from more than that
-        first = self.learners.policy_of(holder.index) == self.policies[0]
-        return (self.settings.stop.rows or 0) if first else 0
-
-    def _match(self, holder: Holder, report: Report | None) -> Match | None:
-        seats = self.agreement.seats
-        if holder.role == "actor":
-            return training(self.policies[0], seats, self.settings.seed) if seats else None
-        plays = self.ending.step == "not" or self.measuring.awaits
-        if holder.role != "evaluator" or report is None or not seats or not plays:
-            return None
-        return self.measuring.match(report, self.members.published, seats, self.settings.evaluation)
+    def _learning(self) -> set[str]:
+        """Policies that a live learner trains."""
+        return {self.learners.policy_of(one.index) for one in self.members.leases.live("learner")}
 
     def _expire(self) -> None:
         for holder in self.members.leases.expire():
@@ -461,16 +390,7 @@ class Overseer:
         self.events.add("gone", text, role=holder.role, index=holder.index, boot=holder.boot)
         self.members.forget(holder.boot)
         self.measuring.drop(holder.boot)
-
-    def _end(self, how: Literal["finish", "leave"]) -> None:
-        if self.ending.step == "not":
-            self._goal.claim()
-            learners = {self.learners.policy_of(one.index) for one in self.members.leases.live("learner")}
-            for policy in learners:
-                if self.checkpoints.worth_saving(policy, self.learners.rows(policy)):
-                    self.checkpoints.order(policy)
-            self._store_progress()
-        self.ending.begin(how, self.clock.monotonic())
+        self.profiles.drop(holder.boot)
 
     def _store_progress(self) -> bool:
         self.progress.wall_s = self.wall_s

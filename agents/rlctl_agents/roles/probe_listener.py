@@ -51,6 +51,9 @@ class ProbeListener:
         pulse: of this process.
         metrics: makes the text of /metrics; called in a thread of the listener.
         pages: path -> what makes its answer, likewise; may be filled later.
+
+    Raises:
+        ValueError, OSError: as HttpListener does, for either address; then it listens on neither.
     """
 
     def __init__(
@@ -66,7 +69,11 @@ class ProbeListener:
         self._listener = HttpListener(address, self.answer, name="probe", for_all=True)
         self.address = self._listener.address
         beside = _loopback_beside(self.address)
-        self._beside = HttpListener(beside, self.answer, name="probe-loopback", for_all=True) if beside else None
+        try:
+            self._beside = HttpListener(beside, self.answer, name="probe-loopback", for_all=True) if beside else None
+        except BaseException:
+            self._listener.close()  # nobody else holds it
+            raise
 
     def answer(self, request: Request) -> Response:
         """One request; pure but for what it reads."""

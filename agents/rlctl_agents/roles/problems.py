@@ -25,6 +25,7 @@ class Facts:
     now_s: float  # since the manager's start
     silent: Mapping[str, float] = field(default_factory=dict)  # "actor/3" -> seconds since its last report
     live: Mapping[str, int] = field(default_factory=dict)  # role -> how many hold a lease
+    absent: Mapping[str, float] = field(default_factory=dict)  # role that nobody has -> seconds since one was heard
     idle_s: float = 0.0  # since the last update
     env_step_s: float = 0.0  # that one step of one environment takes, in the slowest actor; 0: not known
     started: bool = False  # something was learned
@@ -85,10 +86,9 @@ def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
         yield f"{name} has said nothing for {silent_s:.0f} s", f"rlctl logs {name}"
     if len(silent) > 5:
         yield f"{len(silent) - 5} more processes have said nothing for {SILENT_S:.0f} s", "rlctl status -o wide"
-    if facts.now_s >= NOBODY_S:
-        for role in ("modelpool", "learner", "actor"):
-            if facts.live.get(role, 0) == 0:
-                yield f"no {role} has reported for {NOBODY_S:.0f} s", f"rlctl logs {role}"
+    for role in ("modelpool", "learner", "actor"):
+        if (absent_s := facts.absent.get(role, 0.0)) >= NOBODY_S:
+            yield f"no {role} has reported for {absent_s:.0f} s", f"rlctl logs {role}"
 
 
 def _learning(facts: Facts) -> Iterable[tuple[str, str]]:

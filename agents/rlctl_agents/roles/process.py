@@ -33,6 +33,9 @@ from rlctl_agents.types.control import Report
 
 STOP_S = 10.0
 """Between the first signal and the end, however it has to be brought about."""
+LINGER_S = 20.0
+"""Who was sent away by the manager waits so long to be ended: a pod whose process ends by itself is started again, and
+the pods of a finished run are given back a few seconds after everybody was told."""
 DONE, FAILED, USERS_FAULT = 0, 1, 3
 """Exit codes; 3: the user's own fault, which a restart cannot mend."""
 FORMAT = 1
@@ -136,6 +139,7 @@ class Process:
     page: Callable[[], str] | None = None  # makes /metrics; None: this process's own metrics
     pages: dict[str, Callable[[], Response]] = field(default_factory=dict)  # what else its probe listener shows
     reported: Report | None = None  # the last report to the manager
+    dismissed: bool = False  # the manager has ordered it to stop
 
     def __post_init__(self) -> None:
         self.metrics.sample(STOPPING, lambda: float(self.stop.is_set()))
@@ -179,12 +183,13 @@ def start(arguments: Arguments, boot: str) -> Process:
     return Process(arguments, run_file.run, run_file.uid, spec, boot, identity, recent)
 
 
-def run_role(arguments: Sequence[str], main: Callable[[Process], None]) -> int:
+def run_role(arguments: Sequence[str], main: Callable[[Process], None], linger_s: float = LINGER_S) -> int:
     """Be a role process from its first to its last moment.
 
     Args:
         arguments: command line without the program's name.
         main: the role; returns when it is done or `process.stop` is set.
+        linger_s: how long it then waits to be ended, on a cluster, when it was the manager who ordered it.
 
     Returns:
         The exit code: 0 done in good order, 3 the user's own fault, 1 anything else.
@@ -199,10 +204,12 @@ def run_role(arguments: Sequence[str], main: Callable[[Process], None]) -> int:
         return USERS_FAULT
     try:
         allow_many_files()
-        with Signals(process.stop), _Probe(process):
+        with Signals(process.stop) as signals, _Probe(process):
             log.info("started", extra={"kv": {"pid": os.getpid(), "name": parsed.name}})
             main(process)
             log.info("ended in good order")
+            if process.dismissed and parsed.off_host:
+                signals.asked.wait(linger_s)
         return DONE
     except (UserFault, SpecError) as fault:
         log.error("%s", fault)
@@ -267,6 +274,9 @@ class Signals:
         stop: set at the first signal.
         grace_s: from the first signal to the end.
         end: ends the process at once.
+
+    Attributes:
+        asked: set at the first signal, before `stop`.
     """
 
     def __init__(self, stop: threading.Event, grace_s: float = STOP_S, end: Callable[[int], None] = os._exit) -> None:
@@ -274,6 +284,7 @@ class Signals:
         self._grace_s = grace_s
         self._end = end
         self._done = threading.Event()
+        self.asked = threading.Event()
 
     def __enter__(self) -> Self:
         self._read, self._write = os.pipe()
@@ -303,6 +314,7 @@ class Signals:
             if received[0] in (signal.SIGTERM, signal.SIGINT):
                 break
         log.info("asked to stop by %s", signal.Signals(received[0]).name)
+        self.asked.set()
         self._stop.set()
         if not self._done.wait(self._grace_s):
             log.error("did not stop within %g s: ended", self._grace_s)

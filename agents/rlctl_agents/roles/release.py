@@ -24,6 +24,8 @@ FIELD_MANAGER = "rlctl-scale"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 10.0
 AGAIN_S = 15.0
+CANCEL_S = 3.0
+"""Longest wait for a request that is under way when nothing shall be scaled any more."""
 _WORKLOAD = re.compile(r"(deployments|statefulsets)/([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)")
 
 log = logging.getLogger(__name__)
@@ -167,8 +169,10 @@ class Release:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Scale nothing any more."""
+        """Scale nothing any more; a request that is under way has come to its end, if that does not take too long."""
         self._cancelled.set()
+        if self._thread.is_alive():
+            self._thread.join(CANCEL_S)
 
     def run(self) -> None:
         """Try until it is known how it went."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl_agents.roles.stacks import write_frames
 from rlctl_agents.types.experience import Arrays, Decisions, Field, Schema
 
 DECIDED = ("first", "legal")
@@ -60,11 +61,14 @@ class SegmentWriter:
         self._slot = self._all  # [K] observed last
         self._cursor = np.zeros(slots, np.int64)  # row of the slot's segment that its next decision fills
         self._row0 = np.zeros(slots, np.int64)
-        self._obs = [f.name for f in schema.fields if f.name == "obs" or f.name.startswith("obs.")]
+        obs = [f for f in schema.fields if f.name == "obs" or f.name.startswith("obs.")]
+        self._obs = [f.name for f in obs if not f.frames]
+        self._stacked = [f.name for f in obs if f.frames]
+        self._seen: Arrays = {}  # observations of the decisions observed last, which live until the next step
         self._decided = [f.name for f in schema.fields if f.name in DECIDED]
         self._core = [f.name for f in schema.fields if f.per == "segment"]
         self._per_bootstrap = [*self._obs, *self._decided]
-        known = {*self._per_bootstrap, *self._core, *OUTCOME, "valid"}
+        known = {*self._per_bootstrap, *self._stacked, *self._core, *OUTCOME, "valid"}
         self._chosen = [f.name for f in schema.fields if f.name not in known]
         self._allocate()
 
@@ -85,17 +89,21 @@ class SegmentWriter:
         self._complete_rows(decisions, cursor)
         at = self._index(cursor, slot)
         self._write_decision(at, decisions)
+        self._seen = decisions.obs
+        self._write_stacked(slot)
         block = None
         if self._together:
             if cursor[0] == self._steps:
                 block = self._hand_over()
                 at = 0
                 self._write_decision(at, decisions)
+                self._write_stacked(slot)
         else:
             full = slot[cursor == self._steps]
             if full.size:
                 block = self._copy_out(full)
                 at = self._index(self._cursor[slot], slot)
+                self._write_stacked(slot)
         self._fields["valid"][at] = ~(decisions.terminated | decisions.truncated)
         self._slot = slot
         self._begin_segments(state)
@@ -130,6 +138,7 @@ class SegmentWriter:
         self._fields["valid"][0, slot] = self._fields["valid"][cursor, slot]
         self._row0 += self._cursor
         self._cursor[:] = 0
+        self._write_stacked(slot)
         self._begin_segments(state)
 
     @property
@@ -147,7 +156,7 @@ class SegmentWriter:
         self._version = np.empty((self._steps, self._slots), np.int64)
 
     def _empty(self, field: Field) -> NDArray[Any]:
-        return np.empty(self._schema.array_shape(field, self._slots), np.dtype(field.dtype))
+        return np.empty(self._schema.block_shape(field, self._slots), np.dtype(field.dtype))
 
     def _index(self, cursor: NDArray[np.int64], slot: NDArray[np.int64]) -> Any:
         return int(cursor[0]) if self._together else (cursor, slot)
@@ -157,6 +166,11 @@ class SegmentWriter:
             self._fields[name][at] = decisions.obs[name]
         for name in self._decided:
             self._fields[name][at] = getattr(decisions, name)
+
+    def _write_stacked(self, slot: NDArray[np.int64]) -> None:
+        """Frames of the decisions observed last, at the cursors as they are."""
+        for name in self._stacked:
+            write_frames(self._fields[name], self._cursor[slot], slot, self._seen[name])
 
     def _complete_rows(self, decisions: Decisions, cursor: NDArray[np.int64]) -> None:
         """Reward and end of the rows before; an invalid row has neither."""

@@ -44,6 +44,7 @@ class StatusBuilder:
         self._cores = cores or len(os.sched_getaffinity(0))
         self._updates = overseer.members.totals.sum("learner", "updates")
         self._updated = overseer.clock.monotonic()
+        self._heard: dict[str, float] = {}  # role -> when one of it was heard last
         self._trained: dict[str, Any] = {}  # figures of the last seconds, as they were shown last
 
     def build(self, *, finished: bool = False) -> dict[str, Any]:
@@ -118,6 +119,7 @@ class StatusBuilder:
             actor_credit=_share(rates.mean(actors, "wait_credit_seconds")),
             actor_model=_share(rates.mean(actors, "wait_model_seconds")),
             learner_model=_share(rates.mean(learners, "wait_model_seconds")),
+            simulator=_share(rates.mean(actors, "env_seconds")),
         )
         return judge(
             waits,
@@ -191,6 +193,14 @@ class StatusBuilder:
             found |= {one.boot: since - one.heard for one in members if since - one.heard >= SILENT_S}
         return found
 
+    def _absent(self, live: dict[str, list[Holder]]) -> dict[str, float]:
+        """Roles without anybody, and since when: since one was heard last, or this manager began to listen."""
+        overseer = self._overseer
+        for role, members in live.items():
+            self._heard[role] = max((one.heard for one in members), default=self._heard.get(role, overseer.began))
+        now = overseer.clock.monotonic()
+        return {role: now - self._heard[role] for role, members in live.items() if not members}
+
     def _checkpoint(self) -> dict[str, Any] | None:
         overseer = self._overseer
         newest = next(iter(overseer.learners.usable(overseer.policies[0])), None)
@@ -242,10 +252,12 @@ class StatusBuilder:
         wanted = overseer.settings.roles.learner.replicas
         broken, lately = overseer.progress.broken, now - overseer.refusal[1] < REFUSED_S
         ends = overseer.ending.how == "finish" and overseer.ending.step != "not"
+        may_save = bool(live["learner"]) and overseer.ending.step == "saving"
         return Facts(
             now_s=now - overseer.began,
             silent={f"{one.role}/{one.index}": silent[one.boot] for one in members if one.boot in silent},
             live={role: len(of_role) for role, of_role in live.items()},
+            absent=self._absent(live),
             idle_s=now - self._updated,
             env_step_s=max(
                 (_step_s(seen.counters) for seen in known.reports("actor") if seen is not None), default=0.0
@@ -264,7 +276,7 @@ class StatusBuilder:
             unusable=overseer.learners.unusable(),
             lost=overseer.lost,
             disk=overseer.disk,
-            unsaved=overseer.unsaved if ends and not (live["learner"] and overseer.ending.step == "saving") else "",
+            unsaved=overseer.closing.unsaved if ends and not may_save else "",
             refused=overseer.refusal[0] if lately and overseer.ending.step == "not" else "",
             broken=None if broken is None else (broken.text, broken.process),
             starved=[name for name, gauges in learners.items() if gauges.get(STARVED, 0.0) > 0],

@@ -195,8 +195,12 @@ def _learning(status: Mapping[str, Any]) -> Iterable[str]:
     if len(points) > 1:
         first, last = points[0], points[-1]
         yield svg(points, f"Mean return of {len(points)} evaluations, from {first[1]:.4g} to {last[1]:.4g}")
-        yield f'<p class="dim">Evaluations over rows learned from, {_whole(first[0])} to {_whole(last[0])}.</p>'
-    rows = [(f"goal: {_text(name)}", _text(goal)) for name, goal in status["stop"]["conditions"].items()]
+        means = [mean for _, mean in points]
+        yield (
+            f'<p class="dim">Mean returns of evaluations, {_number(min(means))} to {_number(max(means))}, over rows '
+            f"learned from, {_whole(first[0])} to {_whole(last[0])}.</p>"
+        )
+    rows = [(f"goal: {_text(name)}", _goal(name, goal)) for name, goal in status["stop"]["conditions"].items()]
     if training := status["train_return"]:
         rows.append(("training", f"{_number(training['mean'])} over {_whole(training['episodes'])} episodes"))
     lag = status["lag"]
@@ -299,6 +303,12 @@ def _number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _goal(name: str, goal: object) -> str:
+    if not isinstance(goal, int | float):
+        return _text(goal)
+    return _duration(goal) if name == "wall_time" else _number(goal)
 
 
 def _whole(value: float) -> str:

@@ -26,10 +26,12 @@ from rlctl_agents.roles.progress import Damaged, load_progress
 from rlctl_agents.roles.release import Release
 from rlctl_agents.roles.status_page import Shown
 from rlctl_agents.roles.terms import TornTerm, read_term
-from rlctl_agents.types.control import Commit, Enlist, EvalResult, Hello, Lease, Orders, Place, Report, Said
+from rlctl_agents.types.control import Commit, Enlist, EvalResult, Hello, Lease, Orders, Place, Report, Said, Sampled
 
 ON_REQUEST = "stopped on request"
 OVER = "the run is finished"
+PATIENCE_S = 120.0
+"""Pods that are there for so long after all were given back are given back again: longer than the grace of any role."""
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +102,8 @@ class Finished:
         end: how it ended.
         settings: of the run as they are; raises ValueError.
         reload: likewise, given what `/reload` brings.
-        release: gives its pods back.
+        release: one that gives its pods back, each time it is asked for.
+        clock: seconds, monotonic.
     """
 
     def __init__(
@@ -112,9 +115,12 @@ class Finished:
         *,
         settings: Callable[[], Spec],
         reload: Callable[[Mapping[str, Any] | None], Spec],
-        release: Release,
+        release: Callable[[], Release],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._layout, self._end, self._release = layout, end, release
+        self._layout, self._end, self._clock = layout, end, clock
+        self._another, self._release = release, release()
+        self._back: tuple[float, float] | None = None  # heard of pods after all had been given back: first, last
         self._settings, self._reload = settings, reload
         self._told = False
         self.lines = lines
@@ -141,12 +147,17 @@ class Finished:
         """Whatever is due."""
         control.carry_out(self._carry_out)
         self.events.settle()
-        if self._release.said and not self._told:
+        if self._release.said and not self._told and not self.goes_on:
             self._told = True
             self.events.add("release", self._release.said)
             if self._release.done:
                 self._end.released = True
                 finish(self._layout, self._end)
+        self._give_back_again()
+
+    def close(self) -> None:
+        """Give nothing back any more."""
+        self._release.cancel()
 
     def hello(self, hello: Hello) -> Lease:
         """Nobody joins any more.
@@ -154,10 +165,12 @@ class Finished:
         Raises:
             ValueError: always.
         """
+        self._heard()
         raise ValueError(OVER)
 
     def report(self, report: Report) -> Orders:
         """Whoever still runs shall stop; what it has to say is kept."""
+        self._heard()
         self.lines.add(report.log, report.role)
         return Orders(self.term, known=True, peers={}, stop=True)
 
@@ -177,13 +190,33 @@ class Finished:
         """
         raise ValueError(OVER)
 
+    def sampled(self, sampled: Sampled) -> Said:
+        """Too late."""
+        return Said(False, OVER)
+
     def _carry_out(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
         if what == "/reload":
             self._judge(self._reload(body.get("live")))
             return {"changes": [], "resumed": self.goes_on}
-        if what == "/checkpoint":
+        if what in ("/checkpoint", "/profile"):
             raise ValueError(OVER)
         return {"stopping": True}
+
+    def _heard(self) -> None:
+        if self._end.released and not self.goes_on:
+            now = self._clock()
+            self._back = (now if self._back is None else self._back[0], now)
+
+    def _give_back_again(self) -> None:
+        """Somebody has scaled workloads up, and not by settings by which the run would go on."""
+        now = self._clock()
+        if self._back is None or self.goes_on or now - self._back[0] < PATIENCE_S:
+            return
+        still_there = now - self._back[1] < PATIENCE_S / 4
+        self._back = None
+        if still_there:
+            self._release, self._told, self._end.released = self._another(), False, False
+            self._release.start()
 
     def _judge(self, settings: Spec) -> None:
         try:
@@ -195,6 +228,7 @@ class Finished:
             raise ValueError(str(error)) from error
         if met is None:
             self.goes_on = True
+            self._release.cancel()  # before whoever asked hears of it, and scales everything up again
             self.events.add("resume", "by the settings of now the run is not finished: it goes on")
 
 

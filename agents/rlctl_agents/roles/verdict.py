@@ -13,7 +13,7 @@ CORES_FULL = 0.9
 MOST_AT_ONCE = 4
 """Suggest at most so many times the present number."""
 
-Kind = Literal["starting", "actor-bound", "learner-bound", "modelpool-bound", "balanced", "ending"]
+Kind = Literal["starting", "actor-bound", "simulator-bound", "learner-bound", "modelpool-bound", "balanced", "ending"]
 
 
 class Waits(msgspec.Struct, frozen=True):
@@ -23,6 +23,7 @@ class Waits(msgspec.Struct, frozen=True):
     actor_credit: float  # actors wait to be allowed to send
     actor_model: float  # actors wait for weights
     learner_model: float = 0.0  # the learner waits for the modelpool
+    simulator: float = 0.0  # actors are inside the environment's step
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -34,12 +35,17 @@ class Verdict(msgspec.Struct, frozen=True):
     actor_waits_credit: float
     actor_waits_model: float
     suggest: str
+    learner_waits_model: float = 0.0
+    actor_simulates: float = 0.0
 
 
 def judge(
     waits: Waits, *, started: bool, actors: int, cores_busy: float, cores: int, one_machine: bool, run: str
 ) -> Verdict:
-    """Name the slow side.
+    """Name the slow side: the cause, not whoever waits because of it.
+
+    A modelpool that is slow stops the learner, so that actors wait for credit too; a simulator that is slow starves the
+    learner. So shares are followed to where time is really spent.
 
     Args:
         started: the learner has learned for some seconds.
@@ -55,7 +61,7 @@ def judge(
     """
     kind, text, wanted = _find(waits, actors, started)
     full = one_machine and cores_busy >= CORES_FULL * cores
-    if full and kind in ("actor-bound", "learner-bound"):
+    if full and kind in ("actor-bound", "simulator-bound", "learner-bound"):
         text += f"; all {cores} cores of this machine are busy, so more processes will not help"
         wanted = None
     elif one_machine and wanted is not None and wanted > max(actors, cores):
@@ -64,7 +70,14 @@ def judge(
             text += f"; the {cores} cores of this machine are all in use"
     suggest = "" if wanted is None else f"rlctl scale actor={wanted} --run {run}"
     return Verdict(
-        kind, text, round(waits.learner_data, 4), round(waits.actor_credit, 4), round(waits.actor_model, 4), suggest
+        kind,
+        text,
+        learner_waits_data=round(waits.learner_data, 4),
+        actor_waits_credit=round(waits.actor_credit, 4),
+        actor_waits_model=round(waits.actor_model, 4),
+        suggest=suggest,
+        learner_waits_model=round(waits.learner_model, 4),
+        actor_simulates=round(waits.simulator, 4),
     )
 
 
@@ -73,21 +86,37 @@ def _find(waits: Waits, actors: int, started: bool) -> tuple[Kind, str, int | No
     if not started:
         who = "no actor has reported yet" if actors == 0 else "the learner makes its first updates"
         return "starting", f"starting: {who}", None
-    model = max(waits.actor_model, waits.learner_model)
-    largest = max(waits.learner_data, waits.actor_credit, model)
+    if waits.learner_model >= max(WORTH_SAYING, waits.learner_data):  # it takes nothing: credit runs out by that
+        text = f"modelpool-bound: the learner waits to publish {_percent(waits.learner_model)} of the time"
+        return "modelpool-bound", text, None
+    largest = max(waits.learner_data, waits.actor_credit, waits.actor_model)
     if largest < WORTH_SAYING:
         return "balanced", f"balanced: nobody waits more than {_percent(largest)} of the time", None
-    if largest == model:
-        who = "actors wait for weights" if waits.actor_model >= waits.learner_model else "the learner waits to publish"
-        return "modelpool-bound", f"modelpool-bound: {who} {_percent(model)} of the time", None
+    if largest == waits.actor_model:
+        return "modelpool-bound", _for_weights(waits), None
     if largest == waits.learner_data:
-        busy = max(1.0 - waits.learner_data, 1.0 / MOST_AT_ONCE)
-        wanted = max(math.ceil(actors / busy), actors + 1)
-        text = f"actor-bound: the learner waits for experience {_percent(waits.learner_data)} of the time"
-        return "actor-bound", text, wanted
+        return _upstream(waits, actors)
     text = f"learner-bound: actors wait to be allowed to send {_percent(waits.actor_credit)} of the time"
     fewer = max(math.ceil(actors * (1.0 - waits.actor_credit)), 1)
     return "learner-bound", text, fewer if fewer < actors else None
+
+
+def _upstream(waits: Waits, actors: int) -> tuple[Kind, str, int | None]:
+    """The learner starves: what actors do most of the time is why."""
+    rest = 1.0 - waits.actor_credit - waits.actor_model - waits.simulator
+    if waits.actor_model >= WORTH_SAYING and waits.actor_model > max(rest, waits.simulator):
+        return "modelpool-bound", _for_weights(waits), None
+    busy = max(1.0 - waits.learner_data, 1.0 / MOST_AT_ONCE)
+    wanted = max(math.ceil(actors / busy), actors + 1)
+    starves = f"the learner waits for experience {_percent(waits.learner_data)} of the time"
+    if waits.simulator > max(rest, WORTH_SAYING):
+        text = f"simulator-bound: {starves}, and the simulator takes {_percent(waits.simulator)} of the actors' time"
+        return "simulator-bound", text, wanted
+    return "actor-bound", f"actor-bound: {starves}", wanted
+
+
+def _for_weights(waits: Waits) -> str:
+    return f"modelpool-bound: actors wait for weights {_percent(waits.actor_model)} of the time"
 
 
 def _percent(share: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -10,17 +11,20 @@ from typing import Protocol
 
 import torch
 
-from rlctl.spec.schema import Spec
+from rlctl.spec.schema import Network, Spec
 from rlctl_agents import algorithms, envs
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused
-from rlctl_agents.models.torso import hold_still
+from rlctl_agents.models.precision import bf16_flag, choose
+from rlctl_agents.models.torso import ModelError, hold_still
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.probe import experience_of
 from rlctl_agents.roles.process import Process, UserFault
 from rlctl_agents.roles.wiring import open_wire
 from rlctl_agents.types.spaces import Spaces
 from rlctl_agents.wire.sockets import Wire
+
+log = logging.getLogger(__name__)
 
 
 class Worker(Protocol):
@@ -97,21 +101,39 @@ def make_env(spec: Spec, count: int) -> Env:
         raise UserFault(str(fault)) from fault
 
 
-def make_algorithm(spec: Spec, policy: str, spaces: Spaces) -> Algorithm:
-    """The policy of that name with its first weights, its network in eval mode.
+def make_algorithm(spec: Spec, policy: str, spaces: Spaces, *, gpu: bool = False) -> Algorithm:
+    """The policy of that name with its first weights, its network in eval mode. Logs in which precision it computes.
+
+    Args:
+        gpu: its network will be moved to one.
 
     Raises:
         UserFault: algorithm, network and spaces do not fit.
     """
     try:
         chosen = spec.policy(policy)
-        made = algorithms.find(chosen.algorithm.name)(chosen.algorithm, chosen.model, spaces, seed=spec.seed)
+        kind = algorithms.find(chosen.algorithm.name)
+        made = kind(chosen.algorithm, decided(chosen.model, spec, spaces, gpu=gpu), spaces, seed=spec.seed)
     except KeyError as fault:
         raise UserFault(f"the match names policy {policy}, which the spec has not") from fault
     except AlgorithmError as fault:
         raise UserFault(str(fault)) from fault
     hold_still(made.net)
     return made
+
+
+def decided(network: Network, spec: Spec, spaces: Spaces, *, gpu: bool) -> Network:
+    """The network with the precision that it is computed in on this machine; the log says which, and why.
+
+    Raises:
+        AlgorithmError: network and spaces do not fit.
+    """
+    try:
+        chosen = choose(network, spaces.obs, sync=spec.sync, gpu=gpu, flag=bf16_flag())
+    except ModelError as fault:
+        raise AlgorithmError(str(fault)) from fault
+    log.info("the network computes in %s: %s", chosen.name, chosen.why)
+    return network.model_copy(update={"precision": chosen.name})
 
 
 def seed_torch(seed: int, role: str, index: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -119,6 +119,28 @@ class Report(msgspec.Struct):
     log: list[str] = []  # log lines (JSON) since the last report, bounded: what a process without a volume has to say
 
 
+class Sampling(msgspec.Struct, frozen=True):
+    """A process shall look for a while at what its threads are doing."""
+
+    id: str
+    seconds: float
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """What they did. Bounded: an actor's key may send one."""
+
+    id: str
+    role: str
+    boot: str
+    seconds: float  # wall time that was looked at
+    samples: int
+    threads: dict[str, float]  # name -> CPU seconds meanwhile; {}: the system does not say
+    frames: Annotated[list[Annotated[str, msgspec.Meta(max_length=300)]], msgspec.Meta(max_length=20_000)]
+    stacks: Annotated[list[tuple[list[int], int]], msgspec.Meta(max_length=5_000)]
+    """Numbers of frames, the thread first and the innermost function last, and microseconds."""
+    fault: str = ""  # why there is nothing
+
+
 class Orders(msgspec.Struct, frozen=True):
     """The manager's answer to a report."""
 
@@ -131,6 +153,7 @@ class Orders(msgspec.Struct, frozen=True):
     stop_rows: int = 0  # as in the lease, as it is now
     report_every_s: float = 0.0  # from now on: others may have come; 0: as before
     group: int = 0  # learner: a group of this number is being formed: leave an older one and `Enlist`; 0: none is
+    profile: Sampling | None = None  # look at yourself, unless you have for this id
 
 
 class EvalResult(msgspec.Struct, frozen=True):

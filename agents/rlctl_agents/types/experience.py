@@ -20,14 +20,17 @@ Arrays = dict[str, Array]  # dotted name -> array
 PER = Literal["row", "row+1", "segment"]
 
 
-class Field(msgspec.Struct, frozen=True):
-    """One array of a segment. In a block of B streams its shape is [T, B, *shape] for `row`, [T+1, B, *shape] for
-    `row+1` and [B, *shape] for `segment`."""
+class Field(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One array of a segment. In a batch of B streams its shape is [T, B, *shape] for `row`, [T+1, B, *shape] for
+    `row+1` and [B, *shape] for `segment`. In a block it is the same, unless the field has `frames`."""
 
     name: str
     dtype: str  # numpy name
     shape: tuple[int, ...]
     per: PER
+    frames: int = 0
+    """Above 0, for `row+1`: the first axis of `shape` is the last so many frames, zeros before an episode's first. A
+    block carries each frame once: [T + frames, B, *shape[1:]], row t sees frames t to t + frames - 1."""
 
 
 class Schema(msgspec.Struct, frozen=True):
@@ -37,14 +40,20 @@ class Schema(msgspec.Struct, frozen=True):
     fields: tuple[Field, ...]
 
     def array_shape(self, field: Field, streams: int) -> tuple[int, ...]:
-        """Full shape of a field in a block of `streams` streams."""
+        """Full shape of a field in a batch of `streams` streams."""
         rows = {"row": (self.segment_steps,), "row+1": (self.segment_steps + 1,), "segment": ()}[field.per]
         return (*rows, streams, *field.shape)
+
+    def block_shape(self, field: Field, streams: int) -> tuple[int, ...]:
+        """Full shape of a field in a block of `streams` streams."""
+        if not field.frames:
+            return self.array_shape(field, streams)
+        return (self.segment_steps + field.frames, streams, *field.shape[1:])
 
     def row_bytes(self) -> int:
         """Bytes of one row of one stream, rounded up; the overhead of `row+1` and `segment` fields shared out."""
         total = sum(
-            int(np.prod(self.array_shape(field, 1), dtype=np.int64)) * np.dtype(field.dtype).itemsize
+            int(np.prod(self.block_shape(field, 1), dtype=np.int64)) * np.dtype(field.dtype).itemsize
             for field in self.fields
         )
         return -(-total // self.segment_steps)

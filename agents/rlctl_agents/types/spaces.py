@@ -29,8 +29,12 @@ class Box(msgspec.Struct, frozen=True, tag="box"):
     dtype: str  # numpy name: "float32", "uint8"
     low: Bound = None
     high: Bound = None
+    stack: int = 0
+    """Above 0: the first axis is the last so many frames, oldest first, and zeros before an episode's first."""
 
     def __post_init__(self) -> None:
+        if self.stack and (not self.shape or self.stack != self.shape[0]):
+            raise ValueError(f"stack of a Box must be the length of its first axis, got {self.stack} for {self.shape}")
         for name, bound in (("low", self.low), ("high", self.high)):
             if isinstance(bound, tuple) and len(bound) != math.prod(self.shape):
                 raise ValueError(

@@ -72,12 +72,16 @@ class BlockCodec:
         self._arrays: list[tuple[str, str, np.dtype[np.generic], tuple[int, ...], tuple[int, ...], int]] = []
         steps = schema.segment_steps
         rows = {"row": (steps,), "row+1": (steps + 1,), "segment": ()}
+        frames = {field.name: field.frames for field in schema.fields}
         for name, dtype, shape, per in [
             ("version", "int64", (), "row"),
             *((field.name, field.dtype, field.shape, field.per) for field in schema.fields),
         ]:
-            unit = int(np.prod([*rows[per], *shape], dtype=object)) * np.dtype(dtype).itemsize
-            self._arrays.append((name, dtype, np.dtype(dtype), rows[per], tuple(shape), unit))
+            before, after = rows[per], tuple(shape)
+            if frames.get(name):
+                before, after = (steps + frames[name],), after[1:]
+            unit = int(np.prod([*before, *after], dtype=object)) * np.dtype(dtype).itemsize
+            self._arrays.append((name, dtype, np.dtype(dtype), before, after, unit))
         self.max_rows = steps * (MAX_ARRAY_BYTES // max(unit for *_, unit in self._arrays))
         self._hopeless: set[str] = set()
         self._compressor = zstandard.ZstdCompressor(level=1)
@@ -207,6 +211,8 @@ def check_schema(schema: Schema) -> None:
         if field.name in seen:
             raise ValueError(f"{field.name}: a name that is taken")
         seen.add(field.name)
+        if field.frames and (field.per != "row+1" or not field.shape or field.shape[0] != field.frames):
+            raise ValueError(f"{field.name}: frames must be the first axis of a field per row+1, got {field.frames}")
         if field.dtype not in DTYPES:
             raise ValueError(f"{field.name}: dtype {field.dtype} is not one of {', '.join(sorted(DTYPES))}")
         if len(field.shape) + 2 > MAX_DIMS or any(side < 0 for side in field.shape):

@@ -180,9 +180,13 @@ class Api(Protocol):
 
     def pod_log(
         self, pod: str, *, container: str = "", previous: bool = False, tail: int | None = None,
-        since_s: int | None = None, follow: bool = False,
+        since_s: int | None = None, follow: bool = False, within_s: float | None = None,
     ) -> Iterator[str]:  # fmt: skip
-        """Lines without their ends. A container that has none, or is gone: no line."""
+        """Lines without their ends. A container that has none, or is gone: no line.
+
+        Args:
+            within_s: ask once, and not for longer: the server asks the node, which may be gone.
+        """
 
     def forward(self, pod: str, port: int) -> AbstractContextManager[socket.socket]:
         """A connection to a port of a pod, through the API server; one connection for one `with`."""

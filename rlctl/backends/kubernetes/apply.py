@@ -2,7 +2,8 @@
 
 Read everything, and when nothing differs, write nothing. Otherwise take the lock, read again, and write in this order:
 the record with every object that there may be from now on; keys; documents in waves, what others need first; then
-away with what is not wanted any more; the revision; the record as it is now. A kill after any of these writes leaves
+away with what is not wanted any more; the revision; to the manager what it has to know, and what it has meanwhile
+released of a run that now goes on; the record as it is now. A kill after any of these writes leaves
 a state from which the same call goes on. The last actors come without the lock, because waiting for the first ones
 can take minutes.
 """
@@ -78,7 +79,9 @@ class _Up:
         for key in unwanted:
             yield from self._remove(key)
         self._keep_revision(number)
-        told = self._tell()
+        told, goes_on = self._tell()
+        if goes_on:
+            yield from self._bring_back()
         self._end(number, record, kept, unwanted)
         if told is not None:
             yield told
@@ -178,22 +181,34 @@ class _Up:
             at = self._session.now().replace(microsecond=0)
             self._writer.create(revision_document(self._wanted, number, at, self._session.me.by))
 
-    def _tell(self) -> Applied | None:
-        """Tell a manager that goes on running of changed live fields.
+    def _tell(self) -> tuple[Applied | None, bool]:
+        """Tell a manager that goes on running of changed live fields; whether its run had finished and goes on by them.
 
         Raises:
             PartlyApplied: it does not answer, or refuses; the same command tells it again.
         """
         if not self._seen.tells:
-            return None
+            return None, False
         manager = f"StatefulSet {self._wanted.run}-manager"
         try:
-            self._session.ask(self._seen.state, "/reload", {"live": dict(self._wanted.live)})
+            answer = self._session.ask(self._seen.state, "/reload", {"live": dict(self._wanted.live)})
         except RlctlError as error:
             raise PartlyApplied(
                 f"the changed live fields did not reach the manager: {error.message}", hint=GO_ON, objects=(manager,)
             ) from error
-        return Applied(manager, "reloaded", "live fields changed")
+        goes_on = isinstance(answer, dict) and answer.get("resumed") is True
+        why = "live fields changed, and the finished run goes on" if goes_on else "live fields changed"
+        return Applied(manager, "reloaded", why), goes_on
+
+    def _bring_back(self) -> Iterator[Applied]:
+        """What the manager of a finished run has scaled to 0 after we had looked: it does so no more."""
+        for item in self._seen.items:
+            live = self._api.get(item.key) if item.key.kind in inventory.WORKLOADS and item.replicas else None
+            if live is None or (found := replicas.count(live)).value or found.whose == "foreign":
+                continue
+            number = replicas.count(self._scale(item, live)).value
+            if number:
+                yield Applied(str(item.key), "changed", f"replicas: 0 -> {number}")
 
     def _end(self, number: int, record: Record, kept: set[Key], unwanted: list[Key]) -> None:
         """Record what is, once it is so."""

@@ -39,6 +39,7 @@ from rlctl.backends.kubernetes import (
 )  # fmt: skip
 from rlctl.backends.kubernetes import record as records
 from rlctl.backends.kubernetes.api import Api
+from rlctl.backends.kubernetes.fleet import Sizes, no_sizes
 from rlctl.backends.kubernetes.lock import Me
 from rlctl.backends.kubernetes.names import VOLUME
 from rlctl.backends.kubernetes.session import Session
@@ -71,6 +72,7 @@ class KubernetesBackend:
         force_conflicts: take fields over that somebody else owns, and a run that somebody else has started.
         note: told in a sentence what is worth a line, and is no error.
         waiting: told a line for every ten seconds that a verb waits for something.
+        image_sizes: asks registries what a node pulls for images; the preflight reckons with it.
     """
 
     name = "kubernetes"
@@ -87,6 +89,7 @@ class KubernetesBackend:
         self.force_conflicts = False
         self.note: Say = lambda text: None
         self.waiting: Say = lambda text: None
+        self.image_sizes: Sizes = no_sizes
 
     @property
     def context(self) -> str:
@@ -201,7 +204,7 @@ class KubernetesBackend:
 
     def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
         """What can be known to go wrong before anything is sent, in numbers."""
-        return preflight.checks(self._api, plan, list(documents))
+        return preflight.checks(self._api, plan, list(documents), self.image_sizes)
 
     def revisions(self, run: str) -> list[Revision]:
         """Those that can be gone back to, newest first; the first is what runs.

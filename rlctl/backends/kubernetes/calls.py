@@ -173,7 +173,7 @@ class Calls:
 
     def pod_log(
         self, pod: str, *, container: str = "", previous: bool = False, tail: int | None = None,
-        since_s: int | None = None, follow: bool = False,
+        since_s: int | None = None, follow: bool = False, within_s: float | None = None,
     ) -> Iterator[str]:  # fmt: skip
         query = {
             "container": container,
@@ -183,10 +183,9 @@ class Calls:
             "follow": "true" if follow else "",
         }
         query = {name: value for name, value in query.items() if value}
+        path, timeout_s = self._path("Pod", pod, "log"), IDLE_S if follow else LIST_TIMEOUT_S
         try:
-            answer = self._open(
-                "GET", self._path("Pod", pod, "log"), query, read_timeout_s=IDLE_S if follow else LIST_TIMEOUT_S
-            )  # fmt: skip
+            answer = self._open("GET", path, query, read_timeout_s=within_s or timeout_s, again=within_s is None)
         except ApiError as error:
             if error.status in (400, 404):  # no such container, or nothing written yet
                 return
@@ -264,9 +263,9 @@ class Calls:
     def _open(
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None,
         content_type: str = _JSON, *, key: Key | None = None, read_timeout_s: float,
-        lost: _Lost | None = None,
+        lost: _Lost | None = None, again: bool = True,
     ) -> Answer:  # fmt: skip
-        """Send until it is answered with a yes or a no, or patience ends.
+        """Send until it is answered with a yes or a no, or patience ends; or once.
 
         Raises:
             ApiError: a no; status 0 for no answer at all.
@@ -290,10 +289,12 @@ class Calls:
                 if 200 <= answer.status < 300:
                     return answer
                 failure = refusal(answer.status, answer.body(), key, self._where)
-                if not (answer.status == 429 or answer.status >= 500):
+                if not again or not (answer.status == 429 or answer.status >= 500):
                     raise failure
                 after_s = seconds(answer.headers.get("retry-after"))
             except NoAnswer as error:
+                if not again:
+                    raise ApiError(f"no answer: {error}", status=0, key=key) from error
                 lost.append(error)
                 failure = error
             self._pause(failure, lost, key, after_s, deadline, tries)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,15 @@ MODEL_MB: Final = 10.0
 """Weights that traffic is reckoned with: nobody knows their size before a learner has made them."""
 
 
+Sizes = Callable[[Collection[str]], Mapping[str, int]]
+"""Images -> those whose size a registry has told, with the bytes that a node pulls."""
+
+
+def no_sizes(images: Collection[str]) -> Mapping[str, int]:
+    """Nobody asks a registry."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """All objects of a run, and its pods by workload."""
@@ -23,6 +32,7 @@ class Fleet:
     wanted: wanted.Wanted
     pods: Mapping[Key, int]  # workload -> replicas
     live: Mapping[Key, int]  # workload -> pods that exist already
+    sizes: Sizes = no_sizes
 
     @property
     def objects(self) -> Mapping[Key, Object]:
@@ -42,8 +52,11 @@ class Fleet:
         return sum(count for key, count in self.pods.items() if role_of(self.objects[key]) == role)
 
 
-def of(api: Api, plan: Plan, documents: Iterable[Document]) -> Fleet:
+def of(api: Api, plan: Plan, documents: Iterable[Document], sizes: Sizes = no_sizes) -> Fleet:
     """
+    Args:
+        sizes: asks registries.
+
     Raises:
         RlctlError: a document is no object of this run.
         ApiError: workloads may not be read.
@@ -59,7 +72,7 @@ def of(api: Api, plan: Plan, documents: Iterable[Document]) -> Fleet:
     for kind in WORKLOADS:
         for found in api.list(kind, labels=names.selector(plan.run)).items:
             live[Key(kind, found["metadata"]["name"])] = int((found.get("status") or {}).get("replicas") or 0)
-    return Fleet(known, pods, live)
+    return Fleet(known, pods, live, sizes)
 
 
 def role_of(thing: Object) -> str:

@@ -5,6 +5,7 @@ A run of 10,000 actors that are well costs a handful of requests, whatever happe
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -28,6 +29,8 @@ _PAGE: Final = 500
 """Objects that one request brings."""
 _CAUSES_LOOKED_INTO: Final = 3
 _LOGS_READ: Final = 3
+_LOGS_S: Final = 1.5
+"""For all of them: on a node that is gone they would take a minute."""
 _CLAIMS_READ: Final = 2
 _EVENTS_READ: Final = 50
 _ANSWER_S: Final = 3.0
@@ -206,8 +209,9 @@ class _Look:
                 if name not in claims and len(claims) < _CLAIMS_READ and (claim := self._claim(name)) is not None:
                     claims[name] = claim
                     events += self._events(name) if (claim.get("status") or {}).get("phase") != "Bound" else []
+        end = time.monotonic() + _LOGS_S
         for group in [group for group in ordered if explain.wants_log(group.cause)][:_LOGS_READ]:
-            logs[name_of(group.pods[0])] = self._log(group.pods[0])
+            logs[name_of(group.pods[0])] = self._log(group.pods[0], end - time.monotonic())
         if not (events or claims or logs):
             return found
         self._around = Around(self._now, indexed(events), claims, logs)
@@ -246,12 +250,12 @@ class _Look:
         except ApiError:
             return None
 
-    def _log(self, pod: Object) -> list[str]:
+    def _log(self, pod: Object, within_s: float) -> list[str]:
         self._budget -= 1
-        if self._budget < 0:
+        if self._budget < 0 or within_s <= 0:
             return []
         try:
-            return list(self._api.pod_log(name_of(pod), previous=True, tail=4 * LAST_LINES))
+            return list(self._api.pod_log(name_of(pod), previous=True, tail=4 * LAST_LINES, within_s=within_s))
         except RlctlError:
             return []
 

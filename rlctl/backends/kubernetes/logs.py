@@ -26,6 +26,8 @@ MOST_STREAMS: Final = 50
 """Pods that are read at once; what lies beyond is said."""
 STREAM_LINES: Final = 5000
 """Of one pod; the manager keeps more."""
+POD_S: Final = 5.0
+"""For the answer of one pod: its node may be gone."""
 SEARCH_S: Final = 40.0
 """The manager gives a search 25 s."""
 POLL_S: Final = 1.0
@@ -199,7 +201,7 @@ class _Reader:
         filtered = any((self._query.grep, self._query.level, self._query.since, self._query.index is not None))
         tail = STREAM_LINES if filtered or self._query.tail is None else min(STREAM_LINES, self._query.tail)
         try:
-            lines = list(self._api.pod_log(name, previous=previous, tail=tail))
+            lines = list(self._api.pod_log(name, previous=previous, tail=tail, within_s=POD_S))
         except RlctlError as error:
             self._tell(f"pod {name}: {error.message}")
             return []

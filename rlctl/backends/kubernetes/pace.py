@@ -1,8 +1,9 @@
 """Raising the number of actors without drowning the cluster: ten first, then as many as it keeps up with.
 
 Ten thousand pods of a wrong image are ten thousand pulls and events; so ten have to be ready before the rest is asked
-for. From then on at most 2,000 that are not ready are outstanding. Who waits watches Deployments, which say how many
-are ready, and holds no lock.
+for. From then on at most 2,000 that are not ready are outstanding. A ready actor from before a change of its template
+says nothing of the new one, and does not count. Who waits watches Deployments, which say how many are ready, and holds
+no lock.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 from rlctl.backends.base import Applied, Process, RunState
 from rlctl.backends.kubernetes import record as records
-from rlctl.backends.kubernetes import replicas
+from rlctl.backends.kubernetes import replicas, rollout
 from rlctl.backends.kubernetes.api import ApiError, Key, Object
 from rlctl.backends.kubernetes.follow import follow
 from rlctl.backends.kubernetes.names import selector
@@ -42,7 +43,7 @@ def next_step(now: Mapping[Key, int], ready: Mapping[Key, int], wanted: Mapping[
     """What each Deployment may be asked for now; empty: nothing more yet.
 
     Args:
-        now, ready, wanted: replicas asked for, ready, and wanted in the end; the same keys.
+        now, ready, wanted: replicas asked for, ready as they are to be, and wanted in the end; the same keys.
     """
     lower = {key: wanted[key] for key in now if now[key] > wanted[key]}
     if lower:
@@ -94,7 +95,7 @@ def _numbers(there: Mapping[Key, Object], wanted: Mapping[Key, int]) -> tuple[di
     ordered = [key for key in wanted if key in there]
     return (
         {key: replicas.count(there[key]).value for key in ordered},
-        {key: replicas.ready(there[key]) for key in ordered},
+        {key: rollout.new_ready(there[key]) for key in ordered},
     )
 
 

@@ -15,7 +15,7 @@ from rlctl.backends.base import Check
 from rlctl.backends.kubernetes import capacity, fleet, restricted, shared_volume, wanted
 from rlctl.backends.kubernetes.api import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.causes.base import span
-from rlctl.backends.kubernetes.fleet import Fleet
+from rlctl.backends.kubernetes.fleet import Fleet, Sizes
 from rlctl.plan import Document, Plan
 
 STRING_BYTES: Final = 131_072
@@ -41,20 +41,23 @@ _LINK_BYTES: Final = 7 * 60
 _SLOW_S: Final = 60.0
 
 
-def checks(api: Api, plan: Plan, documents: Iterable[Document]) -> list[Check]:
+def checks(api: Api, plan: Plan, documents: Iterable[Document], sizes: Sizes = fleet.no_sizes) -> list[Check]:
     """Everything; a part that may not be read is "not checked".
+
+    Args:
+        sizes: asks registries for images that no node is known to have.
 
     Raises:
         RlctlError: a document is no object of this run.
         ApiError: not even workloads may be read.
     """
-    run = fleet.of(api, plan, documents)
+    run = fleet.of(api, plan, documents, sizes)
     found: list[Check] = []
     for name, part in _PARTS.items():
         try:
             found += part(api, run)
         except ApiError as error:
-            found.append(Check(name, "not checked", "forbidden" if error.status in (401, 403) else error.message))
+            found.append(capacity.not_read(name, error))
     return found
 
 

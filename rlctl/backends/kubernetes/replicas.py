@@ -38,10 +38,6 @@ def count(live: Object) -> Count:
     return Count(value, "ours")
 
 
-def ready(live: Object) -> int:
-    return int((live.get("status") or {}).get("readyReplicas") or 0)
-
-
 def without_replicas(document: Object) -> Object:
     """The document as it is made: nothing runs before its number is somebody else's."""
     return {**document, "spec": {**document["spec"], "replicas": 0}}

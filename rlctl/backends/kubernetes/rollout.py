@@ -37,6 +37,11 @@ def old_ready(deployment: Object) -> int:
     return min(ready, max(0, existing - int(status.get("updatedReplicas") or 0)))
 
 
+def new_ready(deployment: Object) -> int:
+    """How many ready replicas of a Deployment surely are of its present description; at the end of a rollout: all."""
+    return int((deployment.get("status") or {}).get("readyReplicas") or 0) - old_ready(deployment)
+
+
 def is_old(pod: Object, workloads: Sequence[Object]) -> bool:
     """Whether the pod waits to be replaced; False where nothing tells.
 

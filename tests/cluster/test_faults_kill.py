@@ -15,7 +15,7 @@ from tests.cluster.specs import parked
 from tests.cluster.telling import TALLY
 from tests.cluster.witness import KINDS, Witness
 
-pytestmark = [pytest.mark.api, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 MOST_WRITES = 200
 
 
@@ -90,6 +90,21 @@ def test_down_converges_after_a_kill_at_every_write(counted: Person, gateway: Ga
             break
     TALLY.figures.append(f"kill at every write of `down --volumes`: {number - 1} points, all converged")
     assert number > 30
+
+
+def test_a_command_beside_another_waits_for_nobody_and_says_who_is_at_work(
+    counted: Person, gateway: Gateway, ana: Person
+) -> None:
+    """The first one's answer is held back in its middle, so that it lives and holds the lock."""
+    spec = parked(counted)
+    with gateway.held_at_write(12) as held, counted.started("up", spec, "-d") as first:
+        held.wait(60)
+        second = counted("up", spec, "-d", code=5)
+        assert "ana@" in second.stderr
+        assert "rlctl up" in second.stderr
+        held.release()
+        assert first.done().code == 0
+    counted("diff", spec)
 
 
 def _objects(witness: Witness, who: Person, run: str) -> set[str]:

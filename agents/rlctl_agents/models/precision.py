@@ -1,0 +1,121 @@
+"""In which numbers a torso is computed: float32, or bfloat16 where the processor multiplies that faster.
+
+Only the torso: weights, memory, heads, losses and V-trace are float32 always, so what leaves a torso is, too.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rlctl.spec.schema import Network
+from rlctl_agents.models.torso import image_names
+from rlctl_agents.types.spaces import Space
+
+CPUINFO = Path("/proc/cpuinfo")
+WITH_BF16 = ("amx_bf16", "avx512_bf16")
+"""Flags of processors that multiply bfloat16 by themselves; others emulate it, which is slower than float32."""
+WORTH_KEEPING = 1 << 15
+"""Weights of so many numbers are kept in bfloat16 while one acts; converting smaller ones costs next to nothing."""
+
+
+class Precision(NamedTuple):
+    """A decision, and why, for the log."""
+
+    name: Literal["fp32", "bf16"]
+    why: str
+
+
+@cache
+def bf16_flag() -> str:
+    """The flag by which this processor is known to multiply bfloat16; "" when it is not known to."""
+    try:
+        lines = CPUINFO.read_text().splitlines()
+    except OSError:
+        return ""
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    return next((flag for flag in WITH_BF16 if flag in flags), "")
+
+
+def choose(network: Network, space: Space, *, sync: bool, gpu: bool, flag: str) -> Precision:
+    """What `model.precision` means here.
+
+    Args:
+        network: as in the spec.
+        space: of the observations.
+        sync: lock-step, which is fp32 and nothing else.
+        gpu: the network is computed by a GPU; `auto` is fp32 there.
+        flag: `bf16_flag()` of this processor.
+    """
+    if sync:
+        return Precision("fp32", "sync is true")
+    if network.precision != "auto":
+        lacking = network.precision == "bf16" and not gpu and not flag
+        return Precision(network.precision, "model.precision says so" + ", though the processor has no bf16" * lacking)
+    if gpu:
+        return Precision("fp32", "there is a GPU")
+    if ":" in network.torso or not image_names(space, network.torso):
+        return Precision("fp32", "the torso is no convolutional net of ours")
+    return Precision("bf16", f"the processor has {flag}") if flag else Precision("fp32", "the processor has no bf16")
+
+
+class Bf16:
+    """Computes torsos in bfloat16. What it keeps are copies: the torsos and their weights stay as they are."""
+
+    def __init__(self) -> None:
+        self._kept: dict[nn.Module, _Kept] = {}
+
+    def __call__(self, torso: nn.Module, obs: dict[str, Tensor]) -> Tensor:
+        """[N, ...] each -> [N, features] float32."""
+        if not torch.is_grad_enabled():
+            torso = self._converted(torso)
+        with autocast(next(iter(obs.values())).device):
+            features: Tensor = torso(obs)
+        return features.float()
+
+    def _converted(self, torso: nn.Module) -> nn.Module:
+        """The torso with its large weights in bfloat16, for as long as nobody has written to them."""
+        kept = self._kept.get(torso)
+        if kept is None:
+            kept = self._kept[torso] = _Kept(torso)
+        kept.refresh()
+        return kept.module
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Bf16:
+        return Bf16()
+
+
+class _Kept:
+    """A copy of a torso that shares its small weights and has the large ones of its dense layers in bfloat16."""
+
+    def __init__(self, torso: nn.Module) -> None:
+        layers = (module for module in torso.modules() if isinstance(module, (nn.Linear, nn.Conv2d)))
+        self._large = [layer.weight for layer in layers if layer.weight.numel() >= WORTH_KEEPING]
+        converted = [nn.Parameter(weight.detach().bfloat16(), requires_grad=False) for weight in self._large]
+        shared = {id(tensor): tensor for tensor in (*torso.parameters(), *torso.buffers())}
+        own = {id(weight): mine for weight, mine in zip(self._large, converted, strict=True)}
+        self.module: nn.Module = copy.deepcopy(torso, {**shared, **own})
+        self._converted = converted
+        self._versions = [weight._version for weight in self._large]
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Follow the weights; torch counts what is written to a tensor."""
+        versions = [weight._version for weight in self._large]
+        if versions != self._versions:
+            for mine, weight in zip(self._converted, self._large, strict=True):
+                mine.copy_(weight)
+            self._versions = versions
+
+
+def autocast(device: torch.device, *, enabled: bool = True) -> AbstractContextManager[object]:
+    """Convolutions and matrix products of this thread in bfloat16."""
+    if not enabled:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)

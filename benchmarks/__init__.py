@@ -1,0 +1,1 @@
+"""Measurements, each one command: `python -m benchmarks NAME`. docs/performance.md has what they found."""

@@ -1,0 +1,110 @@
+"""Every part of the work alone, and what the whole reaches of them.
+
+The whole cannot do more per CPU second than 1 / (1 / simulator + 1 / inference + 1 / learner): the sum of the parts.
+Transport is an overhead, so it is beside that sum and not in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.parts import PARTS
+from benchmarks.peers import bench as peers
+from benchmarks.peers.contenders import OURS, TASKS
+from benchmarks.shared import plots, product, store, tables
+from benchmarks.shared.host import REPOSITORY
+from benchmarks.shared.session import Session
+from benchmarks.shared.stats import spread
+from benchmarks.shared.store import Row
+
+TITLE = "Close to the limit"
+WHOLE = "whole"
+IN_THE_SUM = ("simulator", "inference", "learner")
+
+
+def measure(session: Session) -> None:
+    tasks = peers.wanted("RLCTL_BENCH_TASKS", session.choose(["cartpole"], ["pong", "cartpole"], list(OURS)))
+    cells = [(task, part) for task in tasks for part in (*PARTS, WHOLE)]
+    seconds = session.choose(1.0, 2.0, 10.0)
+    for number, (task, part) in session.rounds(cells, session.choose(1, 1, 5)):
+        keys = {"task": task, "part": part, "round": number}
+        work = partial(peers.ours, session, task) if part == WHOLE else partial(alone, part, task, seconds)
+        session.cell(keys, work)
+
+
+def alone(part: str, task: str, seconds: float) -> dict[str, Any]:
+    """A part in a process of its own.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    path = os.pathsep.join(word for word in (str(REPOSITORY), os.environ.get("PYTHONPATH", "")) if word)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.parts", part, task, str(seconds)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}, cwd=REPOSITORY, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip()[-300:])
+    told = json.loads(done.stdout.splitlines()[-1])
+    first, last = product.Mark(0.0, 0.0, 0.0), product.Mark(told["wall_s"], told["steps"], told["cpu_s"])
+    return product.rates(first, last)
+
+
+def bound(rates: dict[str, float]) -> float:
+    """Agent steps per CPU second if nothing cost anything but the parts.
+
+    Example:
+        `bound({"simulator": 300, "inference": 300, "learner": 300})` is 100.
+    """
+    return 1 / sum(1 / rates[part] for part in IN_THE_SUM)
+
+
+def medians(rows: list[Row], task: str) -> dict[str, float]:
+    """Part -> steps per CPU second; parts without a figure are not there."""
+    found = {}
+    for part in (*PARTS, WHOLE):
+        values = store.kept(store.where(rows, task=task, part=part), "steps_per_cpu_s")
+        if values:
+            found[part] = spread(values).median
+    return found
+
+
+def table(rows: list[Row]) -> list[str]:
+    lines: list[str] = []
+    for task in store.distinct(rows, "task"):
+        body = [
+            [part, *(tables.measured(found, column) for column in ("steps_per_s", "steps_per_cpu_s", "cores_used"))]
+            for part in (*PARTS, WHOLE)
+            if (found := store.where(rows, task=task, part=part))
+        ]
+        lines += [f"**{TASKS[task]}.** {share(medians(rows, task))}", ""]
+        lines += [*tables.table(["", "agent steps/s", "per CPU s", "cores used"], body), ""]
+    return lines
+
+
+def share(rates: dict[str, float]) -> str:
+    """What the whole reaches, in words."""
+    if not all(part in rates for part in (*IN_THE_SUM, WHOLE)):
+        return "Not every part has a figure that counts."
+    limit = bound(rates)
+    told = f"The whole reaches {100 * rates[WHOLE] / limit:.0f} % of the parts' sum ({tables.number(limit)} per CPU s)"
+    return told + f" and {100 * rates[WHOLE] / rates['simulator']:.0f} % of the simulator alone."
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    tasks = store.distinct(rows, "task")
+    made, axes = plots.figure(max(1, len(tasks)))
+    for one, task in zip(axes, tasks, strict=False):
+        values = {
+            part: store.kept(store.where(rows, task=task, part=part), "steps_per_cpu_s") for part in (*PARTS, WHOLE)
+        }
+        shown = {("rlctl, whole" if part == WHOLE else part): spread(some) for part, some in values.items() if some}
+        plots.bars(one, shown, title=TASKS[task], unit="agent steps per CPU second", log=True)
+    plots.save(made, path)

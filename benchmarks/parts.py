@@ -1,0 +1,149 @@
+"""One part of the work alone, in a process of its own: `python -m benchmarks.parts PART TASK SECONDS`.
+
+Prints one JSON line: agent steps, seconds, CPU seconds. Parts: simulator, inference, learner, transport. Every one is
+the product's own code with the settings of the whole (benchmarks/peers/contenders.py), one compute thread.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from benchmarks import wire
+from benchmarks.peers.contenders import OURS
+from rlctl.spec.schema import Spec
+from rlctl_agents.roles.learning import Learning
+from rlctl_agents.roles.player import Player
+from rlctl_agents.roles.segment_writer import Block, SegmentWriter
+from rlctl_agents.roles.worker import make_algorithm, make_env
+
+PARTS = ("simulator", "inference", "learner", "transport")
+WARM = 0.2
+"""Of the seconds, before counting begins."""
+
+
+class Part(NamedTuple):
+    """What was done."""
+
+    steps: float
+    wall_s: float
+    cpu_s: float
+
+
+def spec_of(task: str) -> Spec:
+    return Spec.model_validate({"run": "part", **OURS[task]})
+
+
+def repeat(step: Callable[[], int], seconds: float) -> Part:
+    """Call it for that long after a warm-up; it says how many agent steps one call was."""
+    until = time.perf_counter() + WARM * seconds
+    while time.perf_counter() < until:
+        step()
+    began, cpu, steps = time.perf_counter(), time.process_time(), 0
+    while time.perf_counter() < began + seconds:
+        steps += step()
+    return Part(steps, time.perf_counter() - began, time.process_time() - cpu)
+
+
+def simulator(task: str, seconds: float) -> Part:
+    """The environment with random actions."""
+    spec = spec_of(task)
+    count = spec.roles.actor.envs
+    env = make_env(spec, count)
+    rng = np.random.default_rng(0)
+    decisions = env.reset(list(range(count)))
+    actions = rng.integers(0, env.spaces.action.n, (64, count))  # type: ignore[union-attr]
+    at = 0
+
+    def step() -> int:
+        nonlocal decisions, at
+        at += 1
+        decisions = env.step(decisions.slot, {"action": actions[at % 64]})
+        return int(decisions.slot.size)
+
+    return repeat(step, seconds)
+
+
+def inference(task: str, seconds: float) -> Part:
+    """The policy on the same observations again and again, action sampling included."""
+    spec = spec_of(task)
+    count = spec.roles.actor.envs
+    env = make_env(spec, count)
+    decisions = env.reset(list(range(count)))
+    algorithm = make_algorithm(spec, "main", env.spaces)
+    player = Player(algorithm, np.arange(count), seed=0, rows=spec.policy().algorithm.segment_steps)
+
+    def step() -> int:
+        player.act(decisions)
+        return count
+
+    return repeat(step, seconds)
+
+
+def recorded(spec: Spec) -> tuple[Block, Learning]:
+    """One block of real experience, and what learns from it."""
+    count = spec.roles.actor.envs
+    env = make_env(spec, count)
+    decisions = env.reset(list(range(count)))
+    algorithm = make_algorithm(spec, "main", env.spaces)
+    config = spec.policy().algorithm
+    schema = type(algorithm).schema(config, spec.policy().model, env.spaces)
+    player = Player(algorithm, np.arange(count), seed=0, rows=config.segment_steps)
+    writer = SegmentWriter(schema, count)
+    while True:
+        block = writer.observe(decisions, player.state(decisions.slot))
+        if block is not None:
+            env.close()
+            break
+        chosen = player.act(decisions)
+        writer.record(chosen.action | chosen.record, 0)
+        decisions = env.step(decisions.slot, dict(chosen.action))
+    learning = Learning(algorithm, policy="main", lineage=0, device=torch.device("cpu"))
+    return block, learning
+
+
+def learner(task: str, seconds: float) -> Part:
+    """One batch in memory, learned from again and again."""
+    spec = spec_of(task)
+    block, learning = recorded(spec)
+    config = spec.policy().algorithm
+    algorithm = make_algorithm(spec, "main", make_env(spec, 1).spaces)
+    schema = type(algorithm).schema(config, spec.policy().model, make_env(spec, 1).spaces)
+    streams = config.batch_rows // config.segment_steps
+    columns = learning.allocate(schema, streams)
+    columns_of = np.arange(streams) % block.version.shape[1]
+    for name, values in columns.fields.items():
+        axis = 0 if next(field for field in schema.fields if field.name == name).per == "segment" else 1
+        values[...] = np.take(block.fields[name], columns_of, axis)
+
+    def step() -> int:
+        return int(learning.update(columns).lag_versions.size)
+
+    return repeat(step, seconds)
+
+
+def transport(task: str, seconds: float) -> Part:
+    """The same block from one process to another over the wire, both ends counted."""
+    spec = spec_of(task)
+    block, _ = recorded(spec)
+    algorithm = make_algorithm(spec, "main", make_env(spec, 1).spaces)
+    schema = type(algorithm).schema(spec.policy().algorithm, spec.policy().model, make_env(spec, 1).spaces)
+    found = wire.transfer_of(schema, block.fields, wire.Variant("ipc"), seconds)
+    rows = found.messages * block.version.size
+    return Part(rows, found.wall_s, found.sender_cpu_s + found.receiver_cpu_s)
+
+
+def main(part: str, task: str, seconds: float) -> None:
+    torch.set_num_threads(1)
+    work = {"simulator": simulator, "inference": inference, "learner": learner, "transport": transport}[part]
+    print(json.dumps(work(task, seconds)._asdict()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]))

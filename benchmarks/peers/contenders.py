@@ -1,0 +1,72 @@
+"""Who is measured, on which task, with which settings."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Peer(NamedTuple):
+    """Another trainer."""
+
+    name: str  # of its requirements file
+    label: str
+    script: str
+    tasks: tuple[str, ...]
+    quick: bool  # installs in a minute or two: part of the short form
+    settings: str
+
+
+PEERS = (
+    Peer("pufferlib", "PufferLib 3.0.0", "puffer", ("pong", "cartpole", "native", "solve"), True,
+         "one process; 8, 64, 4,096 or 16 environments, 32 steps, minibatch 256, 1,024, 32,768 or 256, one epoch"),
+    Peer("sample_factory", "Sample Factory 2.1.1", "appo", ("pong", "cartpole", "solve"), True,
+         "APPO, asynchronous, 2 workers x 8 or 20, 32 steps, batch 512, one epoch"),
+    Peer("sb3", "SB3 2.9.2 PPO", "sb3", ("pong", "cartpole", "solve"), True,
+         "one process; 8 or 32 environments, 128 or 64 steps, minibatch 256 or 512, one epoch; solve as RL Zoo"),
+    Peer("monobeast", "MonoBeast 0af07b0", "monobeast", ("pong",), False,
+         "IMPALA, 2 actors, 20 steps, batch 16, one learner thread"),
+    Peer("torchrl", "torchrl 0.14.1", "torchrl_impala", ("pong", "cartpole"), False,
+         "V-trace and A2C loss, 2 asynchronous collectors x 4 or 16, 32 steps"),
+    Peer("rllib", "RLlib 2.60.0 IMPALA", "rllib", ("pong", "cartpole"), False,
+         "new API stack, 1 runner x 8 or 16, 32 steps, batch 512, local learner"),
+)  # fmt: skip
+
+LEARNER_ONLY = {"evaluator": {"replicas": 0}}
+"""Throughput is measured without evaluation, which no peer does either."""
+
+OURS: dict[str, dict[str, Any]] = {
+    "pong": {
+        "env": {"id": "ALE/Pong-v5", "preset": "atari"},
+        "algorithm": {"name": "impala", "segment_steps": 20, "batch_rows": 640, "reward_clip": 1,
+                      "publish_every_updates": 2},
+        "model": {"torso": "nature_cnn", "width": 512},
+        "roles": {"actor": {"replicas": 1, "envs": 32}, **LEARNER_ONLY},
+    },
+    "cartpole": {
+        "env": {"id": "CartPole-v1"},
+        "algorithm": {"name": "impala", "segment_steps": 32, "batch_rows": 8192},
+        "model": {"hidden": [64, 64], "activation": "tanh"},
+        "roles": {"actor": {"replicas": 1, "envs": 256}, **LEARNER_ONLY},
+    },
+    "native": {
+        "env": {"id": "benchmarks.envs.cartpole:Carts"},
+        "algorithm": {"name": "impala", "segment_steps": 32, "batch_rows": 131072},
+        "model": {"hidden": [64, 64], "activation": "tanh"},
+        "roles": {"actor": {"replicas": 1, "envs": 4096}, **LEARNER_ONLY},
+    },
+}  # fmt: skip
+"""Every row is learned from once. The evaluator is off, all other roles count."""
+
+TASKS = {
+    "pong": "Pong, 84x84x4, Nature CNN, skip 4",
+    "cartpole": "CartPole-v1 of gymnasium, MLP 2x64",
+    "native": "native vector CartPole, 4,096 slots, MLP 2x64",
+    "solve": "CartPole-v1 until a mean of 475 over 100 episodes",
+}
+GOALS = {
+    "pong": "at least 1.6x the best peer",
+    "cartpole": "at least 1.1x PufferLib and 7x Sample Factory",
+    "native": "at least 0.5x PufferLib, stretch 1x",
+    "solve": "at most 15 s of training",
+}
+SCORE = 475.0

@@ -1,0 +1,1 @@
+"""How throughput grows with actors, beside what one process can do."""

@@ -1,0 +1,53 @@
+"""One SVG per benchmark; equal figures give an equal file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.shared.stats import Spread
+
+
+def figure(panels: int) -> tuple[Figure, list[Axes]]:
+    """Panels side by side."""
+    made = Figure(figsize=(5.5 * panels, 4), layout="constrained")
+    axes = made.subplots(1, panels, squeeze=False)
+    return made, list(axes[0])
+
+
+def save(made: Figure, path: Path) -> None:
+    mpl.rcParams["svg.hashsalt"] = "rlctl"
+    mpl.rcParams["svg.fonttype"] = "none"
+    made.savefig(path, metadata={"Date": None})
+
+
+def bars(axes: Axes, values: Mapping[str, Spread], *, title: str, unit: str, log: bool = False) -> None:
+    """Horizontal bars of medians with their range, the first on top."""
+    names = list(values)[::-1]
+    medians = [values[name].median for name in names]
+    low = [values[name].median - values[name].low for name in names]
+    high = [values[name].high - values[name].median for name in names]
+    colours = ["C1" if name.startswith("rlctl") else "C0" for name in names]
+    axes.barh(names, medians, xerr=[low, high], color=colours, capsize=2)
+    axes.set(title=title, xlabel=unit)
+    if log and medians:
+        axes.set_xscale("log")
+
+
+def lines(
+    axes: Axes, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str, x: str, y: str,
+    log: bool = False,
+) -> None:  # fmt: skip
+    """Curves by name."""
+    for name, (across, up) in curves.items():
+        axes.plot(across, up, marker="o", markersize=3, label=name)
+    axes.set(title=title, xlabel=x, ylabel=y)
+    if log:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+    if curves:
+        axes.legend(fontsize="small")

@@ -1,0 +1,227 @@
+"""Runs of rlctl itself, each in a state folder of its own, through the command line that a user types."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from benchmarks.shared import processes
+from benchmarks.shared.host import REPOSITORY
+
+Spec = dict[str, Any]
+
+
+class Run:
+    """One run of the product on this machine. Made by `running`."""
+
+    def __init__(self, folder: Path, spec: Spec, path: str) -> None:
+        self.folder = folder
+        self.name = str(spec["run"])
+        self.env = {key: value for key, value in os.environ.items() if not key.startswith(("RLCTL_", "XDG_"))}
+        runtime = folder / "r"
+        runtime.mkdir(mode=0o700)
+        self.env |= {"XDG_STATE_HOME": str(folder / "s"), "XDG_RUNTIME_DIR": str(runtime), "NO_COLOR": "1"}
+        self.env["PYTHONPATH"] = path
+        (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
+
+    def rlctl(self, *arguments: str, timeout_s: float = 120.0) -> str:
+        """What the command says.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        done = subprocess.run(
+            [sys.executable, "-m", "rlctl", *arguments], cwd=self.folder, env=self.env, timeout=timeout_s,
+            text=True, capture_output=True, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"rlctl {' '.join(arguments)}: exit {done.returncode}: {done.stderr or done.stdout}")
+        return done.stdout
+
+    def up(self, *arguments: str, timeout_s: float = 300.0) -> str:
+        """`rlctl up spec.yaml`."""
+        return self.rlctl("up", "spec.yaml", *arguments, timeout_s=timeout_s)
+
+    def down(self) -> None:
+        """End it; a run that has ended stays as it is."""
+        with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
+            self.rlctl("down", self.name)
+
+    def status(self) -> dict[str, Any]:
+        """As `rlctl status -o json` says."""
+        found: dict[str, Any] = json.loads(self.rlctl("status", self.name, "-o", "json"))
+        return found
+
+    @property
+    def root(self) -> Path:
+        """The folder of the run.
+
+        Raises:
+            RuntimeError: it has never been up.
+        """
+        for found in (self.folder / "s" / "rlctl" / "runs").glob(f"{self.name}-*"):
+            return found
+        raise RuntimeError(f"run {self.name} has no folder")
+
+    def stored(self) -> dict[str, Any]:
+        """The status that the manager wrote last: about once a second, without starting a process."""
+        with contextlib.suppress(OSError, json.JSONDecodeError):
+            found: dict[str, Any] = json.loads((self.root / "results" / "status.json").read_text())
+            return found
+        return {}
+
+    def supervisor(self) -> list[int]:
+        """The process above all roles."""
+        roles = [pid for pid in processes.mentioning(str(self.root)) if "rlctl_agents" in processes.command_line(pid)]
+        parents = {found.parent for pid in roles if (found := processes.stat(pid)) is not None}
+        return [pid for pid in parents if pid > 1]
+
+    def pids(self, role: str) -> list[int]:
+        """Live processes of a role."""
+        return [
+            pid for pid in processes.mentioning(str(self.root))
+            if f"rlctl_agents {role} " in processes.command_line(pid)
+        ]  # fmt: skip
+
+    def cpu_s(self) -> float:
+        """CPU seconds of all roles and the supervisor so far."""
+        return processes.cpu_s(self.supervisor())
+
+    def counter(self, role: str, name: str, index: int = 0) -> float:
+        """A counter of one process, as of now.
+
+        Raises:
+            RuntimeError: it does not answer, or has no such counter.
+        """
+        paths = sorted((self.folder / "r").rglob(f"{role}-{index}.probe"))
+        if not paths:
+            raise RuntimeError(f"{role} {index} has no probe listener")
+        found = re.search(rf"^rlctl_{role}_{name}_total\S* (\S+)$", _get(paths[0], "/metrics"), re.MULTILINE)
+        if found is None:
+            raise RuntimeError(f"{role} {index} does not count {name}")
+        return float(found[1])
+
+
+@contextlib.contextmanager
+def running(spec: Spec, *arguments: str, path: str = "") -> Iterator[Run]:
+    """A run that is up, and down and gone afterwards.
+
+    Args:
+        spec: of the run, without storage.
+        arguments: of `rlctl up`; by default it returns at once.
+        path: in front of PYTHONPATH.
+
+    Raises:
+        RuntimeError: it does not come up.
+    """
+    with made(spec, path=path) as run:
+        try:
+            run.up(*(arguments or ("--detach",)))
+            yield run
+        finally:
+            run.down()
+
+
+@contextlib.contextmanager
+def made(spec: Spec, *, path: str = "") -> Iterator[Run]:
+    """A run that nobody has started yet."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    joined = os.pathsep.join(word for word in (path, str(REPOSITORY), inherited) if word)
+    with tempfile.TemporaryDirectory(prefix="rlb-", dir="/tmp") as folder:  # short: sockets have short names
+        yield Run(Path(folder), spec, joined)
+
+
+class Mark(NamedTuple):
+    """How far a training is."""
+
+    at_s: float
+    steps: float
+    cpu_s: float
+
+
+def mark(run: Run) -> Mark:
+    """Rows that the learner has consumed, and the CPU of everything, as of now."""
+    return Mark(time.monotonic(), run.counter("learner", "consumed_rows"), run.cpu_s())
+
+
+def edge(marked: Callable[[], Mark], timeout_s: float = 30.0) -> Mark:
+    """The moment at which the learner has just made an update: a window between two of them holds whole batches.
+
+    Raises:
+        TimeoutError: it makes none.
+    """
+    before = marked()
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        now = marked()
+        if now.steps > before.steps:
+            return now
+        time.sleep(0.005)
+    raise TimeoutError(f"no update for {timeout_s:g} s")
+
+
+def wait_for_steps(run: Run, steps: float, timeout_s: float) -> Mark:
+    """Until the learner has consumed so many rows.
+
+    Raises:
+        TimeoutError: it has not in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(RuntimeError, OSError):
+            reached = mark(run)
+            if reached.steps >= steps:
+                return reached
+        time.sleep(0.2)
+    raise TimeoutError(f"run {run.name} has not consumed {steps:g} rows within {timeout_s:g} s: {_why(run)}")
+
+
+def rates(first: Mark, last: Mark) -> dict[str, float]:
+    """Per second, per CPU second, and cores used, between two marks."""
+    wall_s, cpu_s, steps = last.at_s - first.at_s, last.cpu_s - first.cpu_s, last.steps - first.steps
+    return {
+        "steps_per_s": steps / wall_s,
+        "steps_per_cpu_s": steps / cpu_s if cpu_s else 0.0,
+        "cores_used": cpu_s / wall_s,
+        "window_s": wall_s,
+    }
+
+
+def _why(run: Run) -> str:
+    problems = run.stored().get("problems", [])
+    return "; ".join(problem["text"] for problem in problems) or "no problem is known"
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=5.0)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(5.0)
+        self.sock.connect(self._path)
+
+
+def _get(path: Path, target: str) -> str:
+    connection = _UnixConnection(path)
+    try:
+        connection.request("GET", target)
+        return connection.getresponse().read().decode()
+    except (OSError, http.client.HTTPException) as error:
+        raise RuntimeError(f"{path.name}: {error}") from error
+    finally:
+        connection.close()

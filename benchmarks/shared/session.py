@@ -1,0 +1,94 @@
+"""One benchmark while it measures: rounds, cells, spins around them, and the CSV that grows with every cell."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from benchmarks.shared import host, spin, store
+
+Form = Literal["tiny", "short", "full"]
+"""tiny: does it work; short: `make bench`, minutes; full: the protocol."""
+Value = TypeVar("Value")
+SPIN_S: dict[Form, float] = {"tiny": 0.1, "short": 1.0, "full": 5.0}
+
+
+@dataclass
+class Session:
+    """Where the figures of one benchmark go.
+
+    Args:
+        folder: of its results.
+        form: how much is measured.
+        say: told what goes on.
+    """
+
+    folder: Path
+    form: Form
+    say: Callable[[str], object] = lambda line: print(line, file=sys.stderr, flush=True)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    _last: tuple[float, spin.Spin] | None = None
+
+    def begin(self) -> None:
+        """The host card, before anything of ours loads the machine."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        card = host.host_card() | {"form": self.form, "command": host.command_line()}
+        store.write_host(self.folder, card)
+
+    def choose(self, tiny: Value, short: Value, full: Value) -> Value:
+        """By the form."""
+        return {"tiny": tiny, "short": short, "full": full}[self.form]
+
+    def rounds(self, cells: Sequence[Value], count: int) -> Iterable[tuple[int, Value]]:
+        """Every cell once per round, in another order each time: what drifts on the machine hits all alike."""
+        for number in range(count):
+            for at in np.random.default_rng(number).permutation(len(cells)):
+                yield number, cells[at]
+
+    def cell(self, keys: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """Measure one cell between two spins; the spin after one cell is the one before the next.
+
+        A measurement that raises RuntimeError or TimeoutError is stored with what it said, and does not count.
+        """
+        before = self._spin(fresh_s=SPIN_S[self.form])
+        began = time.time()
+        try:
+            values: Mapping[str, Any] = measure()
+        except (RuntimeError, TimeoutError, OSError) as error:
+            values = {"failed": " ".join(str(error).split())[:300] or type(error).__name__}
+        after = self._spin(fresh_s=0.0)
+        whole, steady = spin.keeps(before, after)
+        row = {
+            **keys,
+            **values,
+            "kept": whole and "failed" not in values,
+            "kept_cpu": steady and "failed" not in values,
+            "spin_per_s": after.per_s,
+            "moved": spin.moved(before.per_s, after.per_s),
+            "moved_cpu": spin.moved(before.per_cpu_s, after.per_cpu_s),
+            "load": round(os.getloadavg()[0], 2),
+            "unix_time": round(began, 1),
+        }
+        self.add(row)
+        shown = "  ".join(f"{name} {store.as_text(value)}" for name, value in {**keys, **values}.items())
+        self.say(f"{shown}  {'' if whole else 'DISCARDED' if not steady else 'kept per CPU second only'}")
+        return row
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Store one more row."""
+        self.rows.append(dict(row))
+        store.write(self.folder / store.CELLS, self.rows)
+
+    def _spin(self, *, fresh_s: float) -> spin.Spin:
+        if self._last is not None and time.monotonic() - self._last[0] < fresh_s:
+            return self._last[1]
+        turned = spin.spin(SPIN_S[self.form])
+        self._last = (time.monotonic(), turned)
+        return turned

@@ -1,0 +1,156 @@
+"""Environments, policies and settings of the benchmarks."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.envs.latency import Latency
+from benchmarks.envs.uncorrected import Uncorrected
+from benchmarks.peers import venvs
+from benchmarks.peers.contenders import GOALS, OURS, PEERS, TASKS
+from benchmarks.peers.window import CannotDo, child, solve, window
+from benchmarks.scaling.light import Mlp
+from benchmarks.scaling.settings import run_spec
+from benchmarks.shared import processes
+from rlctl.spec.algorithms import External
+from rlctl.spec.algorithms import Impala as ImpalaSpec
+from rlctl.spec.schema import Network, Spec
+from rlctl_agents import envs
+from rlctl_agents.algorithms.base import Batch
+from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.envs.check import check_env
+from rlctl_agents.models.policy import ActorCritic
+from rlctl_agents.models.weights import pack
+from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.types.spaces import Box, Discrete, Spaces
+
+SPACES = Spaces(Box((16,), "float32"), Discrete(2))
+
+
+def test_the_latency_environment_keeps_every_rule_of_environments() -> None:
+    check_env(Latency(3, latency_ms=0.0, cpu_ms=0.0, episode_steps=5))
+    check_env(Latency(2, latency_ms=0.0, cpu_ms=0.0, pixels=True, episode_steps=3))
+
+
+def test_the_light_policy_has_the_probabilities_of_the_products_network() -> None:
+    net = ActorCritic(SPACES, Network(), seed=3)
+    torch.nn.init.normal_(net.policy.weight)  # type: ignore[arg-type]
+    light = Mlp(0)
+    light.take(ModelRef("main", 0, 1), pack(net.state_dict()))
+    obs = np.random.default_rng(0).normal(size=(7, 16)).astype(np.float32)
+    chosen = light.act(obs)
+    with torch.no_grad():
+        params, _ = net.step({"obs": torch.from_numpy(obs)}, torch.ones(7, dtype=torch.bool), {})
+        expected = torch.log_softmax(params, -1).gather(1, torch.from_numpy(chosen["action"])[:, None])[:, 0]
+    np.testing.assert_allclose(chosen["log_prob"], expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_without_correction_old_experience_weighs_as_if_it_were_new() -> None:
+    plain = Impala(ImpalaSpec(segment_steps=4, batch_rows=8), Network(), SPACES, seed=0)
+    other = Uncorrected(External(name="x:Y", segment_steps=4, batch_rows=8), Network(), SPACES, seed=0)
+    flags = {name: torch.zeros(4, 2, dtype=torch.bool) for name in ("terminated", "truncated")}
+    fields = {
+        "obs": torch.randn(5, 2, 16), "first": torch.zeros(5, 2, dtype=torch.bool), "reward": torch.randn(4, 2),
+        "action": torch.randint(0, 2, (4, 2)), "valid": torch.ones(4, 2, dtype=torch.bool), **flags,
+        "log_prob": torch.full((4, 2), -3.0),
+    }  # fmt: skip
+    batch = Batch(fields, torch.zeros(4, 2, dtype=torch.int64))
+    assert other.loss(batch).metrics["rho"].item() == pytest.approx(1.0)
+    assert plain.loss(batch).metrics["rho"].item() > 2
+
+
+def test_our_side_of_every_task_is_a_valid_spec_with_the_network_of_the_peers() -> None:
+    for task, settings in OURS.items():
+        spec = Spec.model_validate({"run": task, **settings})
+        model = spec.policy().model
+        assert (model.torso, model.width) == ("nature_cnn", 512) if task == "pong" else model.hidden == [64, 64]
+    Spec.model_validate(run_spec(4, 10.0, 0.1))
+
+
+def test_every_peer_has_pinned_requirements_a_program_and_tasks_that_exist() -> None:
+    assert TASKS.keys() == GOALS.keys()
+    for peer in PEERS:
+        assert set(peer.tasks) <= TASKS.keys()
+        assert (Path(venvs.__file__).parent / "scripts" / f"{peer.script}.py").exists()
+        text = (venvs.REQUIREMENTS / f"{peer.name}.txt").read_text()
+        assert "==" in text
+        assert venvs.stamp(text) != venvs.stamp(text + "numpy==1.0\n")
+
+
+def test_a_build_does_not_see_a_compiler_that_it_must_not_use(tmp_path: Path) -> None:
+    (tmp_path / "nvcc").touch()
+    path = os.pathsep.join(["/usr/bin", str(tmp_path), "/bin"])
+    assert str(tmp_path) not in venvs.without("nvcc", path).split(os.pathsep)
+    assert "/bin" in venvs.without("nvcc", path).split(os.pathsep)
+
+
+def test_why_an_installation_failed_is_the_last_error_of_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "install.log"
+    log.write_text("Collecting x\nERROR: No matching distribution found for x\n\n")
+    error = venvs.subprocess.CalledProcessError(1, ["pip"])
+    assert venvs.why(log, error).startswith("ERROR: No matching distribution found for x (exit 1")
+
+
+def test_cpu_of_this_process_is_in_its_tree() -> None:
+    before = processes.cpu_s([os.getpid()])
+    until = time.process_time() + 0.05
+    while time.process_time() < until:
+        pass
+    assert processes.cpu_s([os.getpid()]) > before
+    assert os.getpid() in processes.tree([os.getppid()])
+    assert processes.memory([os.getpid()]).pss_mib > 1
+
+
+TRAINER = """
+import json, sys, time
+if sys.argv[1] == "solve": sys.exit(2)
+for step in range(100):
+    print(json.dumps({"at_s": time.monotonic(), "steps": step * 10, "score": step * 10.0}), flush=True)
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.processes
+def test_a_window_lies_between_two_lines_of_the_trainer() -> None:
+    with child([sys.executable, "-c", TRAINER, "pong"], {}) as running:
+        first, last = window(running, warm_s=0.05, window_s=0.2)
+    assert last.at_s - first.at_s >= 0.2
+    assert (last.steps - first.steps) % 10 == 0
+    with child([sys.executable, "-c", TRAINER, "pong"], {}) as running:
+        assert solve(running, score=300, limit_s=60)["solve_steps"] >= 300
+
+
+@pytest.mark.processes
+def test_a_trainer_that_has_no_such_task_says_so_and_one_that_fails_gives_its_last_words() -> None:
+    with child([sys.executable, "-c", TRAINER, "solve"], {}) as running, pytest.raises(CannotDo):
+        running.next(60)
+    with child([sys.executable, "-c", "1/0"], {}) as running, pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        running.next(60)
+
+
+@pytest.mark.processes
+def test_carts_in_c_move_as_gymnasiums_and_keep_the_rules() -> None:
+    import gymnasium
+
+    from benchmarks.envs.cartpole import Carts
+
+    carts, one = Carts(1), gymnasium.make("CartPole-v1").unwrapped
+    obs, _ = carts.reset(seed=5)
+    one.reset(seed=0)
+    one.state = tuple(float(value) for value in obs[0])  # type: ignore[attr-defined]
+    for step in range(30):
+        obs, reward, terminated, _, _ = carts.step(np.array([step % 2]))
+        expected, _, over, _, _ = one.step(step % 2)
+        np.testing.assert_allclose(obs[0], expected, rtol=1e-4, atol=1e-5)
+        assert reward[0] == 1
+        assert terminated[0] == over
+        if over:
+            break
+    check_env(envs.make("benchmarks.envs.cartpole:Carts", envs=3, seeds=[1, 2, 3]))

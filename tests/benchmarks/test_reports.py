@@ -1,0 +1,166 @@
+"""What the benchmarks say of figures, on figures made up for the test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import asynchronous, cli, fanout, limit, regression, wire
+from benchmarks.__main__ import BENCHMARKS, find, write
+from benchmarks.peers import bench as peers
+from benchmarks.scaling import bench as scaling
+from benchmarks.scaling import report
+from benchmarks.scaling.soak import fairness
+from benchmarks.shared import store
+from benchmarks.shared.store import Row
+
+
+def row(**values: object) -> Row:
+    return {name: store.as_text(value) for name, value in {"kept": True, "kept_cpu": True, **values}.items()}
+
+
+PEERS = [
+    row(task="cartpole", who=who, round=n, steps_per_s=rate + n, steps_per_cpu_s=rate / 2)
+    for who, rate in (("rlctl", 220.0), ("PufferLib 3.0.0", 200.0), ("SB3 2.9.2 PPO", 40.0))
+    for n in range(3)
+] + [row(task="", who="MonoBeast 0af07b0", missing="HTTPError: 404")]
+
+
+def test_peers_are_ranked_below_us_with_ratios_of_the_same_round_and_the_missing_are_named() -> None:
+    text = "\n".join(peers.table(PEERS))
+    assert "rlctl is at 1.1x PufferLib 3.0.0 (1.1-1.1), 5.5x SB3 2.9.2 PPO" in text
+    assert text.index("| rlctl") < text.index("| PufferLib") < text.index("| SB3")
+    assert "Missing: MonoBeast 0af07b0: HTTPError: 404." in text
+
+
+def test_a_ratio_needs_both_figures_of_one_round() -> None:
+    rows = [
+        row(task="pong", who="rlctl", round=0, steps_per_cpu_s=2.0),
+        row(task="pong", who="SB3", round=1, steps_per_cpu_s=1.0),
+    ]
+    assert peers.ratio(rows, "pong") == ""
+
+
+def scaled(latency: float, rates: dict[int, float], naive: float, single: float) -> list[Row]:
+    keys = {"latency_ms": latency, "cpu_ms": 0.1, "round": 0}
+    found = [
+        row(who="light", actors=n, steps_per_s=rate, steps_per_cpu_s=9.0, pss_mib=30.0 * n, **keys)
+        for n, rate in rates.items()
+    ]
+    return [
+        *found,
+        row(who="naive", actors=1, steps_per_s=naive, steps_per_cpu_s=9.0, **keys),
+        row(who="single", actors=32, steps_per_s=single, steps_per_cpu_s=9.0, **keys),
+    ]
+
+
+def test_scaling_says_what_holds_against_each_baseline_and_nothing_more() -> None:
+    rows = scaled(10.0, {1: 90.0, 16: 1440.0, 128: 9000.0}, naive=80.0, single=3000.0)
+    (said,) = report.sentences(rows)
+    assert "128 actors reach 9,000 steps/s" in said
+    assert "112.5x the naive loop (20x holds)" in said
+    assert "3.0x the best single process (20x does not hold)" in said
+    assert "linear to 16 actors" in said
+
+
+def test_scaling_without_growth_is_not_linear() -> None:
+    (said,) = report.sentences(scaled(0.0, {1: 2000.0, 16: 2100.0}, naive=1500.0, single=2500.0))
+    assert "not linear" in said
+    assert "0.8x the best single process" in said
+
+
+def test_a_discarded_cell_is_shown_and_not_fitted() -> None:
+    rows = scaled(10.0, {1: 90.0, 4: 360.0, 16: 1440.0}, naive=80.0, single=3000.0)
+    rows[1] |= {"kept": "0"}
+    text = "\n".join(report.table(rows))
+    assert "(all 1 discarded)" in text
+    assert "Too few cells count for a fit" in text
+
+
+def test_a_hundred_actors_are_claimed_only_for_ten_minutes_of_fair_balanced_work() -> None:
+    good = row(
+        who="soak", actors=120, seconds=600.0, kill_every_s=10.0, ids_alive=120, fewest_alive=119, steps_per_s=2000.0,
+        jain_least=0.99, share_least=0.8, kills=59, not_recovered=0, recovery_p50_s=1.0, recovery_p95_s=2.0,
+        balanced=True, produced=10, consumed=8, stale=1, lost=1, lost_segments_per_kill=0.9, pss_mib=3000.0,
+        threads=800, sockets=900,
+    )  # fmt: skip
+    assert '"100+" holds' in report.soaked([good])[0]
+    for worse in (
+        {"seconds": "60"},
+        {"balanced": "0"},
+        {"jain_least": "0.94"},
+        {"share_least": "0.4"},
+        {"actors": "99"},
+    ):
+        assert "is not shown" in report.soaked([good | worse])[0]
+
+
+def test_fairness_of_a_minute_is_jain_and_the_least_share_of_the_median() -> None:
+    assert fairness(np.array([10, 10, 10])) == (1.0, 1.0)
+    least = fairness(np.array([5, 10, 10, 10]))[1]
+    assert least == 0.5
+
+
+def test_the_limit_is_the_sum_of_the_parts_costs() -> None:
+    assert limit.bound({"simulator": 300.0, "inference": 300.0, "learner": 300.0}) == pytest.approx(100.0)
+    rates = {"simulator": 300.0, "inference": 300.0, "learner": 300.0, "whole": 75.0}
+    assert "75 % of the parts' sum" in limit.share(rates)
+    assert "Not every part" in limit.share({"simulator": 1.0})
+
+
+def test_far_fan_out_is_bytes_over_the_slower_of_network_and_cpu() -> None:
+    assert fanout.far(5e6, 0.0, 1.25e9) == pytest.approx(40.0)
+    assert fanout.far(5e6, 4.0, 1.25e9) == pytest.approx(200.0), "0.25 GB/s is all that a core gives"
+    assert fanout.far(5e6, 0.0, 1.25e9, 100) == pytest.approx(2 * 100 * 0.004)
+
+
+def test_async_is_equivalent_only_when_tests_and_worst_seed_say_so() -> None:
+    lock_step = [500.0, 499.0, 500.0, 498.0]
+    told = asynchronous.Condition("x")
+    assert "equivalent within 5 %, no seed" in asynchronous.verdict([500.0, 497.0, 500.0, 499.0], lock_step, told)[1]
+    assert "not shown" in asynchronous.verdict([500.0, 200.0, 500.0, 499.0], lock_step, told)[1]
+    assert asynchronous.verdict([500.0], lock_step, told) == ("", "")
+
+
+def test_every_benchmark_has_its_module_and_an_empty_table_is_no_fault(tmp_path: Path) -> None:
+    for name in BENCHMARKS:
+        module = find(name)
+        assert module.TITLE
+        module.table([])
+        module.plot([], tmp_path / f"{name}.svg")
+
+
+def test_tables_are_written_from_the_stored_csv_alone(tmp_path: Path) -> None:
+    (tmp_path / "peers").mkdir()
+    store.write(tmp_path / "peers" / "cells.csv", PEERS)
+    document = tmp_path / "performance.md"
+    write("peers", tmp_path, document)
+    write("wire", tmp_path, document)
+    text = document.read_text()
+    assert "## Beside other trainers" in text
+    assert (tmp_path / "peers" / "plot.svg").exists()
+    assert wire.TITLE not in text, "nothing was measured"
+    write("peers", tmp_path, document)
+    assert document.read_text() == text
+
+
+def test_the_regression_cell_compares_with_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [row(part="learner", round=0, loops_cpu_per_step=2.0)]
+    store.write(tmp_path / "cells.csv", [row(part="learner", round=0, loops_cpu_per_step=1.0)])
+    monkeypatch.setattr(regression, "STORED", tmp_path)
+    assert "| learner | 2 | 2.00x |" in regression.table(rows)
+
+
+def test_log_lines_for_the_search_are_records_of_ours_and_one_in_many_is_looked_for() -> None:
+    assert cli.NEEDLE in cli.line("small", 3, 7)
+    assert cli.NEEDLE not in cli.line("small", 3, 8)
+
+
+def test_cells_of_the_full_form_are_the_grid_of_the_protocol(tmp_path: Path) -> None:
+    cells = scaling.cells(scaling.Session(tmp_path, "full"))
+    light = [cell for cell in cells if cell.who == "light"]
+    assert {cell.actors for cell in light} == {1, 4, 16, 64, 128}
+    assert {(cell.latency_ms, cell.cpu_ms) for cell in cells} == {(0, 0.1), (0, 0.5), (10, 0.1), (10, 0.5)}
+    assert all(cell.actors < 64 for cell in cells if cell.who == "torch")

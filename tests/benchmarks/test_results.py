@@ -1,0 +1,89 @@
+"""Calibration, cells, CSV and tables of the benchmarks."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.shared import session as sessions
+from benchmarks.shared import store, tables
+from benchmarks.shared.session import Session
+from benchmarks.shared.spin import Spin, keeps, moved
+
+
+def test_a_cell_is_discarded_when_the_machine_moved_by_more_than_5_percent() -> None:
+    assert keeps(Spin(100, 50), Spin(95.5, 50)) == (True, True)
+    assert keeps(Spin(100, 50), Spin(94, 50)) == (False, True), "others used it: figures per CPU second count"
+    assert keeps(Spin(100, 50), Spin(94, 47)) == (False, False), "the clock moved: nothing counts"
+    assert moved(94, 100) == moved(100, 94) == pytest.approx(0.06)
+
+
+def session(folder: Path, monkeypatch: pytest.MonkeyPatch, spins: list[Spin]) -> Session:
+    turned = iter(spins)
+    monkeypatch.setattr(sessions.spin, "spin", lambda seconds: next(turned))
+    folder.mkdir(exist_ok=True)
+    return Session(folder, "tiny", say=lambda line: None)
+
+
+def test_cells_are_stored_with_what_the_spins_around_them_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = session(tmp_path, monkeypatch, [Spin(100, 50), Spin(99, 50), Spin(80, 50), Spin(80, 50)])
+    monkeypatch.setitem(sessions.SPIN_S, "tiny", 60.0)  # the spin before is still fresh
+    for value in (1.0, 2.0, 3.0):
+        one.cell({"who": "a"}, lambda value=value: {"per_s": value, "per_cpu_s": value})  # type: ignore[misc]
+    rows = store.read(tmp_path / "cells.csv")
+    assert store.kept(rows, "per_s") == [1.0, 3.0], "the machine moved from 99 to 80 during the second"
+    assert store.kept(rows, "per_cpu_s") == [1.0, 2.0, 3.0]
+    assert store.discarded(rows, "per_s") == 1
+    assert "1 discarded" in tables.measured(rows, "per_s")
+
+
+def test_a_failed_cell_is_stored_with_its_reason_and_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> dict[str, Any]:
+        raise RuntimeError("no\nsuch peer")
+
+    session(tmp_path, monkeypatch, [Spin(1, 1)] * 2).cell({"who": "a"}, broken)
+    (row,) = store.read(tmp_path / "cells.csv")
+    assert row["failed"] == "no such peer"
+    assert row["kept"] == "0"
+
+
+def test_rounds_measure_every_cell_once_each_in_another_order(tmp_path: Path) -> None:
+    cells = list("abcdefgh")
+    order = list(Session(tmp_path, "tiny").rounds(cells, 3))
+    assert [number for number, _ in order] == [0] * 8 + [1] * 8 + [2] * 8
+    parts = [[cell for number, cell in order if number == n] for n in range(3)]
+    assert all(sorted(part) == cells for part in parts)
+    assert parts[0] != parts[1]
+
+
+def test_csv_keeps_columns_in_the_order_of_their_appearance(tmp_path: Path) -> None:
+    store.write(tmp_path / "x.csv", [{"a": 1, "b": True}, {"c": 1234567.891, "a": None}])
+    assert (tmp_path / "x.csv").read_text() == "a,b,c\n1,1,\n,,1.23457e+06\n"
+    assert store.where(store.read(tmp_path / "x.csv"), b=True) == [{"a": "1", "b": "1", "c": ""}]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1234.5, "1,230"), (0.012345, "0.0123"), (12.34, "12.3"), (0, "0"), (99.96, "100")]
+)
+def test_numbers_have_three_digits(value: float, text: str) -> None:
+    assert tables.number(value) == text
+
+
+def test_a_table_is_markdown_and_refuses_a_ragged_row() -> None:
+    assert tables.table(["who", "n"], [["a|b", "1"]]) == ["| who | n |", "| --- | ---: |", "| a\\|b | 1 |"]
+    with pytest.raises(ValueError, match="3"):
+        tables.table(["a", "b"], [["1", "2", "3"]])
+
+
+def test_a_section_is_replaced_in_place_and_the_rest_of_the_document_stays(tmp_path: Path) -> None:
+    document = tmp_path / "docs" / "performance.md"
+    tables.replace_section(document, "wire", ["old"])
+    tables.replace_section(document, "cli", ["mine"])
+    document.write_text(document.read_text() + "\nBy hand.\n")
+    tables.replace_section(document, "wire", ["new"])
+    text = document.read_text()
+    assert "old" not in text
+    assert text.index("new") < text.index("mine") < text.index("By hand.")
+    assert text.startswith("# Performance")
