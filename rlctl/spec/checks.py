@@ -16,6 +16,7 @@ from rlctl.spec.words import both, closest, either, number, printable, show
 
 Keys = tuple[str, ...]
 _ACTORS, _ENVS = ("roles", "actor", "replicas"), ("roles", "actor", "envs")
+_LEARNERS = ("roles", "learner", "replicas")
 DEFAULT_EVALUATION_ENVS = 10
 
 
@@ -52,6 +53,10 @@ def _roles(spec: Spec) -> Iterator[Fault]:
     if actor.max_replicas is not None and actor.max_replicas < actor.replicas:
         message = f"must be at least roles.actor.replicas, got {actor.max_replicas} < {actor.replicas}"
         yield Fault(("roles", "actor", "max_replicas"), message, (_ACTORS,))
+    learners = spec.roles.learner.replicas
+    if 0 < actor.replicas < learners:
+        message = f"each learner needs an actor, at most roles.actor.replicas, got {learners} > {actor.replicas}"
+        yield Fault(_LEARNERS, message, (_ACTORS,))
     if spec.stop.eval_return is not None and evaluator.replicas == 0:
         message = "needs an evaluator: set roles.evaluator.replicas to at least 1, got 0"
         yield Fault(("stop", "eval_return"), message, (("roles", "evaluator", "replicas"),))
@@ -126,6 +131,12 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
             f" choose {either(_multiples(batch, steps))}"
         )
         yield Fault((*path, "batch_rows"), message, ((*path, "segment_steps"),))
+    elif batch // steps < spec.roles.learner.replicas:
+        message = (
+            f"must be at least a segment for each learner, segment_steps x roles.learner.replicas = {steps} x"
+            f" {spec.roles.learner.replicas} = {steps * spec.roles.learner.replicas} rows, got {batch}"
+        )
+        yield Fault((*path, "batch_rows"), message, ((*path, "segment_steps"), _LEARNERS))
     elif spec.sync:
         yield from _lock_step(spec, algorithm, path)
 

@@ -57,7 +57,6 @@ LATER = (
     Later("league", _given, "remove it"),
     Later("pbt", _given, "remove it"),
     Later("roles.modelpool.replicas", _more_than(1), "use 1"),
-    Later("roles.learner.replicas", _more_than(1), "use 1"),
     Later("roles.replay", _given, "remove it"),
     Later("roles.inference", _given, "remove it"),
     Later("roles.learner.on_push", _other_than("checkpoint-restart"), "remove it"),

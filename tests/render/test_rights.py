@@ -118,7 +118,7 @@ TALKS_EXPOSED = {
     ("proxy-status", "manager"): {7180},
     ("proxy-tensorboard", "tensorboard"): {6006},
 }
-TRIED = (53, 443, 6006, 6443, 7100, 7101, 7102, 7180, 7190, 8080)
+TRIED = (53, 443, 6006, 6443, 7100, 7101, 7102, 7180, 7190, 8080, 40_000)
 
 
 def _matches(policy: dict[str, Any], labels: dict[str, str]) -> bool:
@@ -136,7 +136,9 @@ def _passes(policies: list[dict[str, Any]], way: str, own: Labels, peer: Labels 
         peers = rule.get("to" if way == "egress" else "from")
         selectors = [] if peers is None else [it["podSelector"]["matchLabels"] for it in peers]
         known = peers is None or (peer is not None and any(selects(selector, peer) for selector in selectors))
-        if known and any(it["protocol"] == "TCP" and it["port"] == port for it in rule["ports"]):
+        if known and any(
+            it["protocol"] == "TCP" and it["port"] <= port <= it.get("endPort", it["port"]) for it in rule["ports"]
+        ):
             return True
     return False
 
@@ -156,6 +158,14 @@ def test_network_policies_let_through_exactly_what_the_roles_have_to_say(
             if one != other and "proxy" not in other and hears and _passes(policies, "egress", own, peer, port):
                 found.setdefault((one, other), set()).add(port)
     assert found == wanted
+
+
+def test_learners_and_nobody_else_meet_at_ports_that_gloo_and_nccl_choose(plain: Run) -> None:
+    policies = plain.of("NetworkPolicy")
+    pods = {role_of(it): it["spec"]["template"]["metadata"]["labels"] for it in plain.workloads}
+    learner, port = pods["learner"], 40_000
+    assert _passes(policies, "egress", learner, learner, port)
+    assert {role for role, labels in pods.items() if _passes(policies, "ingress", learner, labels, port)} == {"learner"}
 
 
 def test_nobody_outside_the_run_is_heard_but_by_the_proxies() -> None:

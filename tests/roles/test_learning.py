@@ -11,7 +11,8 @@ import torch
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.roles.assembler import Columns
-from rlctl_agents.roles.learner import difference_of, streams_of
+from rlctl_agents.roles.fitting import difference_of
+from rlctl_agents.roles.learner import streams_of
 from rlctl_agents.roles.learning import NONFINITE_IN_A_ROW, Diverged, Learning
 from rlctl_agents.roles.process import UserFault
 from rlctl_agents.types.experience import Field, ModelRef, Schema

@@ -8,7 +8,7 @@ import torch
 
 from rlctl.spec.algorithms import Impala as Settings
 from rlctl.spec.schema import Network
-from rlctl_agents.algorithms.base import Batch
+from rlctl_agents.algorithms.base import Batch, Loss
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.roles.assembler import column_axes
 from rlctl_agents.roles.pieces import backward, pieces
@@ -17,6 +17,10 @@ from rlctl_agents.types.spaces import Box, Discrete, Spaces
 
 SPACES = Spaces(Box((3,), "float32"), Discrete(2))
 STEPS, STREAMS = 4, 5
+
+
+def learned(algorithm: Impala, schema: Schema, batch: Batch, most_rows: int) -> Loss:
+    return backward(algorithm, pieces(algorithm, batch, column_axes(schema), most_rows))
 
 
 def made(core: str, *, advantage_norm: bool = False) -> tuple[Impala, Schema, Batch]:
@@ -42,8 +46,8 @@ def made(core: str, *, advantage_norm: bool = False) -> tuple[Impala, Schema, Ba
 def test_pieces_give_the_gradient_of_the_whole(core: str) -> None:
     whole, schema, batch = made(core)
     parted, _, _ = made(core)
-    one = backward(whole, batch, column_axes(schema), most_rows=STEPS * STREAMS)
-    several = backward(parted, batch, column_axes(schema), most_rows=2 * STEPS)
+    one = learned(whole, schema, batch, STEPS * STREAMS)
+    several = learned(parted, schema, batch, 2 * STEPS)
     torch.testing.assert_close(several.total, one.total)
     assert several.rows == one.rows
     for name in ("policy_loss", "value_loss", "entropy", "rho", "kl"):
@@ -53,29 +57,29 @@ def test_pieces_give_the_gradient_of_the_whole(core: str) -> None:
 
 
 def test_pieces_hold_every_segment_once() -> None:
-    _, schema, batch = made("lstm")
-    found = pieces(batch, column_axes(schema), 2 * STEPS)
+    algorithm, schema, batch = made("lstm")
+    found = pieces(algorithm, batch, column_axes(schema), 2 * STEPS)
     assert [part.version.shape[1] for part in found] == [2, 2, 1]
     for name, axis in column_axes(schema).items():
         assert torch.equal(torch.cat([part.fields[name] for part in found], axis), batch.fields[name])
 
 
 def test_a_piece_is_one_segment_at_least() -> None:
-    _, schema, batch = made("none")
-    assert len(pieces(batch, column_axes(schema), 1)) == STREAMS
+    algorithm, schema, batch = made("none")
+    assert len(pieces(algorithm, batch, column_axes(schema), 1)) == STREAMS
 
 
 def test_a_loss_that_looks_at_the_whole_batch_is_not_taken_to_pieces() -> None:
     whole, schema, batch = made("none", advantage_norm=True)
     parted, _, _ = made("none", advantage_norm=True)
-    one = backward(whole, batch, column_axes(schema), most_rows=STEPS * STREAMS)
-    several = backward(parted, batch, column_axes(schema), most_rows=STEPS)
+    one = learned(whole, schema, batch, STEPS * STREAMS)
+    several = learned(parted, schema, batch, STEPS)
     assert torch.equal(one.total, several.total)
 
 
 def test_a_batch_without_a_valid_row_has_no_gradient() -> None:
     algorithm, schema, batch = made("none")
     batch.fields["valid"].zero_()
-    loss = backward(algorithm, batch, column_axes(schema), most_rows=STEPS)
+    loss = learned(algorithm, schema, batch, STEPS)
     assert loss.rows == 0
     assert all(weight.grad is None or not weight.grad.any() for weight in algorithm.net.parameters())

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from rlctl.spec.algorithms import Impala as Settings
 from rlctl.spec.schema import Network
+from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.algorithms.impala import Impala
-from rlctl_agents.roles.assembler import Columns, allocate_columns, column_axes
+from rlctl_agents.roles.assembler import allocate_columns, column_axes
 from rlctl_agents.roles.segment_writer import Block, SegmentWriter
+from rlctl_agents.roles.staging import Staging
 from rlctl_agents.types.experience import Arrays, Decisions, Ledger, ModelRef, Schema, Segment, SegmentHeader
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from rlctl_agents.wire.codec import BlockCodec
@@ -80,20 +83,22 @@ def over_the_wire(block: Block) -> Arrays:
     return codec.unpack(block.slot.size, heads, [])[1]
 
 
-def learned_from(block: Block) -> Columns:
-    columns = allocate_columns(the_schema(), block.slot.size)
+def learned_from(block: Block, staging: Staging) -> Batch:
+    columns = staging.allocate(the_schema(), block.slot.size)
     header = SegmentHeader("r", 1, "a", 0, "l", ModelRef("main", 0, 0), [], [], Ledger())
     segment = Segment(header, block.version, over_the_wire(block))
     columns.copy_in(segment, 0, block.slot.size, column_axes(the_schema()))
-    return columns
+    staging.begin(columns)
+    return staging.batch(columns)
 
 
 @pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize("restart_at", [-1, 7])
-def test_rows_are_learned_from_with_what_their_actor_saw(turns: bool, restart_at: int) -> None:
-    compared = 0
+@pytest.mark.parametrize("copies", [False, True])  # True: as a GPU needs it
+def test_rows_are_learned_from_with_what_their_actor_saw(turns: bool, restart_at: int, copies: bool) -> None:
+    staging, compared = Staging(torch.device("cpu"), copies=copies), 0
     for block, saw in played(turns, restart_at):
-        obs = learned_from(block).fields["obs"]
+        obs = learned_from(block, staging).fields["obs"].numpy()
         for column, (slot, row0) in enumerate(zip(block.slot, block.row0, strict=True)):
             for row in range(STEPS + 1):
                 np.testing.assert_array_equal(obs[row, column], saw[int(slot), int(row0) + row])

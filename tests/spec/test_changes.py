@@ -262,7 +262,11 @@ def test_scaling_within_bounds_is_fine(role: str, replicas: int) -> None:
         ("actor", -1, "roles.actor.replicas: must be at least 0, got -1"),
         ("actor", 65, "roles.actor.replicas: 65 is more than roles.actor.max_replicas 64; raise it first"),
         ("manager", 2, "manager: a run has exactly one"),
-        ("learner", 2, "roles.learner.replicas: not built yet (2); use 1"),
+        (
+            "learner",
+            2,
+            "roles.learner.replicas: each learner needs an actor, at most roles.actor.replicas, got 2 > 1",
+        ),
         ("learner", 0, "roles.learner.replicas: must be at least 1, got 0"),
         ("modelpool", 2, "roles.modelpool.replicas: not built yet (2); use 1"),
         ("replay", 2, "replay: this run has no such role; it has manager, modelpool, learner, actor or evaluator"),

@@ -47,8 +47,17 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
             "5:30: algorithm.publish_every_updates: with sync the actors need every version: must be 1, got 2",
         ),
         (
-            "sync: true\nalgorithm: {batch_rows: 320}\nroles: {learner: {replicas: 2}}",
+            "sync: true\nalgorithm: {batch_rows: 640}\nroles: {learner: {replicas: 2}, actor: {replicas: 2}}",
             "6:19: roles.learner.replicas: with sync there is exactly one learner, got 2",
+        ),
+        (
+            "roles: {learner: {replicas: 2}}",
+            "4:19: roles.learner.replicas: each learner needs an actor, at most roles.actor.replicas, got 2 > 1",
+        ),
+        (
+            "algorithm: {batch_rows: 40}\nroles: {learner: {replicas: 3}, actor: {replicas: 3}}",
+            "4:13: algorithm.batch_rows: must be at least a segment for each learner, segment_steps x"
+            " roles.learner.replicas = 20 x 3 = 60 rows, got 40",
         ),
         (
             "sync: true\nalgorithm: {batch_rows: 320}\nmodel: {precision: bf16}",

@@ -18,7 +18,8 @@ TALKS_TO: Mapping[str, tuple[str, ...]] = {
 PORTS: Mapping[str, int] = {"rpc": 7100, "notice": 7101, "experience": 7102}
 """Of each channel where every replica has a name of its own, as on a cluster."""
 STAYS_S = 60.0
-"""A peer that fell silent is named for so long: it comes back under the same address, or somebody else does."""
+"""A peer that fell silent is named for so long: it comes back under the same address, or somebody else does. A learner
+is named no longer than its lease while another one lives."""
 
 
 class Addresses:
@@ -63,16 +64,23 @@ class Addresses:
 
     def alive(self, replicas: Iterable[tuple[str, int]]) -> None:
         """These live now."""
-        now = self._clock()
-        for replica in replicas:
-            if replica[0] in CHANNELS:
-                self._named[replica] = now
-        self._named = {one: seen for one, seen in self._named.items() if now - seen < STAYS_S}
+        now, living = self._clock(), {one for one in replicas if one[0] in CHANNELS}
+        self._named |= dict.fromkeys(living, now)
+        # actors go to the learners that are left
+        given_up = {"learner"} if any(role == "learner" for role, _ in living) else set()
+        self._named = {
+            one: seen
+            for one, seen in self._named.items()
+            if one in living or (now - seen < STAYS_S and one[0] not in given_up)
+        }
 
     def peers(self, role: str) -> Peers:
-        """Whom a role talks to. Replica 0 is always among them: it exists, and connecting early costs nothing."""
-        found = {(other, 0) for other in TALKS_TO.get(role, ())}
-        found |= {one for one in self._named if one[0] in TALKS_TO.get(role, ())}
+        """Whom a role talks to. Replica 0 is among them: it exists, and connecting early costs nothing. Only learner 0
+        is left out where others live without it.
+        """
+        found = {one for one in self._named if one[0] in TALKS_TO.get(role, ())}
+        learners = any(other == "learner" for other, _ in found)
+        found |= {(other, 0) for other in TALKS_TO.get(role, ()) if not (other == "learner" and learners)}
         return {f"{other}/{index}": self.bind(other, index) for other, index in sorted(found)}
 
 

@@ -33,6 +33,7 @@ class Columns:
     version: NDArray[np.int64]  # [T, B]
     used: int = 0  # columns filled
     parts: list[tuple[Segment, int]] = field(default_factory=list)  # whose columns, and how many of each
+    there: object | None = None  # the same batch on a device, where there is one; see `staging`
     stacked: frozenset[str] = frozenset()  # fields whose frames a segment holds once
 
     def copy_in(self, segment: Segment, first: int, count: int, axes: dict[str, int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rlctl_agents.roles.assembler import Assembler, Columns, Outcome, Settled
@@ -24,6 +24,9 @@ class Receiver(Protocol):
     def settle(self, segment: Segment, outcome: Outcome, rows: int | None = None) -> None:
         """Rows of a segment are done with: their sender may send as many."""
 
+    def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
+        """Other limits from now on."""
+
     def close(self) -> None:
         """Stop listening."""
 
@@ -36,16 +39,27 @@ class Intake:
         assembler: likewise.
         batches: memory for two batches, or more.
         present: the weights that the first batch will be learned with.
+        stage: is told of each full batch by this thread: its way to a device begins while another is learned from.
     """
 
-    def __init__(self, receiver: Receiver, assembler: Assembler, batches: Sequence[Columns], present: ModelRef) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        assembler: Assembler,
+        batches: Sequence[Columns],
+        present: ModelRef,
+        stage: Callable[[Columns], None] = lambda columns: None,
+    ) -> None:
         self._receiver = receiver
         self._assembler = assembler
         self._free = deque(batches)
         self._present = present
+        self._stage = stage
         self._ahead = 0  # batches that will be learned before the one being filled
         self._ready: queue.SimpleQueue[Columns | None] = queue.SimpleQueue()
         self._returned: queue.SimpleQueue[tuple[Columns, ModelRef]] = queue.SimpleQueue()
+        self._moved: queue.SimpleQueue[tuple[ModelRef, Sequence[Columns], tuple[int, int, int]]] = queue.SimpleQueue()
+        self._instead: deque[Columns] = deque()  # takes the place of batches that come back
         self._stop = threading.Event()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
@@ -75,6 +89,17 @@ class Intake:
         """The batch has been learned from, and these are the weights now."""
         self._returned.put((columns, present))
 
+    def move(self, present: ModelRef, batches: Sequence[Columns], budget_rows: int, queue_rows: int) -> None:
+        """The learner's part of a batch, or its weights, are others from now on. What is filled already stays filled.
+
+        Args:
+            present: the weights now.
+            batches: memory that replaces what there was, as soon as nothing lies in that.
+            budget_rows, queue_rows: as the receiver has them.
+        """
+        rows = batches[0].version.size
+        self._moved.put((present, batches, (budget_rows, rows, queue_rows)))
+
     def close(self) -> None:
         """Stop receiving; rows not learned from stay in flight."""
         self._stop.set()
@@ -100,8 +125,18 @@ class Intake:
             columns, self._present = self._returned.get()
             self._ahead -= 1
             self._settle(columns.clear())
-            self._free.append(columns)
+            self._free.append(self._instead.popleft() if self._instead else columns)
+        while not self._moved.empty():
+            self._move(*self._moved.get())
         self._fill()
+
+    def _move(self, present: ModelRef, batches: Sequence[Columns], rows: tuple[int, int, int]) -> None:
+        self._present = present
+        self._instead = deque(batches)
+        for place, columns in enumerate(self._free):
+            if columns.used == 0:
+                self._free[place] = self._instead.popleft()
+        self._receiver.resize(*rows)
 
     def _fill(self) -> None:
         while self._free:
@@ -113,6 +148,7 @@ class Intake:
                 return
             self._free.popleft()
             self._ahead += 1
+            self._stage(columns)
             self._ready.put(columns)
 
     def _settle(self, settled: Sequence[Settled]) -> None:

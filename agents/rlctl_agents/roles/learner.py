@@ -12,27 +12,28 @@ import numpy as np
 import torch
 
 from rlctl.spec.layout import Layout
-from rlctl.spec.schema import Spec
-from rlctl_agents import algorithms
-from rlctl_agents.algorithms.base import AlgorithmError
-from rlctl_agents.roles.assembler import Arrival, Assembler, LockStep, LockStepError
+from rlctl_agents.roles.assembler import Arrival, Assembler, Columns, LockStep, LockStepError
+from rlctl_agents.roles.collective import Broken
+from rlctl_agents.roles.device import choose_device, require_device
+from rlctl_agents.roles.fitting import difference_of, own_schema
 from rlctl_agents.roles.generations import Generations, Job, NothingReadable, resume
 from rlctl_agents.roles.intake import Intake
 from rlctl_agents.roles.learning import Diverged, Learning, Updated
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.metrics import VERSIONS
-from rlctl_agents.roles.process import FAILED_GENERATION, RESTS, RESUMED, RESUMING, ROWS, Process, UserFault
+from rlctl_agents.roles.process import FAILED_GENERATION, RANK, RESTS, RESUMED, RESUMING, ROWS, Process, UserFault
 from rlctl_agents.roles.publisher import Publisher
+from rlctl_agents.roles.ranks import Ranks
 from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
 from rlctl_agents.roles.worker import make_algorithm, policy_names, seed_torch
 from rlctl_agents.types.control import Commit, Lease, Said
-from rlctl_agents.types.experience import Schema
-from rlctl_agents.types.spaces import Spaces
 from rlctl_agents.wire.experience import ExperienceReceiver
 from rlctl_agents.wire.sockets import Wire
 
 TAKE_S = 0.1
 """Longest wait for a batch between two looks at orders and the stop flag."""
+TAKE_TOGETHER_S = 0.02
+"""The same between two looks at how it stands with the others."""
 LAST_GENERATION_S = 6.0
 """Of the ten seconds that an orderly stop may take."""
 COMMIT_S = 3.0
@@ -60,7 +61,7 @@ def main(process: Process) -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if process.arguments.volume is None:
         raise UserFault("command line: a learner needs --volume, for its generations")
-    device = choose_device(process.spec)
+    require_device(process.spec)
     with ExitStack() as stack:
         wire = open_wire(process.arguments)
         stack.callback(wire.close)
@@ -69,7 +70,10 @@ def main(process: Process) -> None:
         if lease is None:
             return
         stack.callback(member.close)
+        device = choose_device(process.spec, lease.index)
         process.metrics.set(RESUMING, 1.0)
+        if lease.learners > 1:
+            process.metrics.set(RANK, -1.0)  # what it reads may be older than what the others have
         member.start(Snapshot)  # reading a large generation takes longer than a lease outlives silence
         learner = Learner(process, wire, member, lease, Layout(process.arguments.volume).checkpoints, device)
         stack.callback(learner.close)
@@ -113,8 +117,9 @@ class Learner:
         config = spec.policy(self._policy).algorithm
         seed_torch(spec.seed, "learner", lease.index)  # what is resumed from replaces it
         algorithm = make_algorithm(spec, self._policy, lease.experience.spaces, gpu=device.type == "cuda")
-        schema = lease.experience.schema
-        streams = streams_of(config.batch_rows, schema.segment_steps)
+        self._config = config
+        self._schema = schema = lease.experience.schema
+        self._streams = streams = streams_of(config.batch_rows, schema.segment_steps)
         self._learning = Learning(
             algorithm, policy=self._policy, lineage=lease.next_lineage, device=device, lock_step=spec.sync
         )
@@ -148,7 +153,7 @@ class Learner:
             queue_rows=0 if spec.sync else QUEUED_BATCHES * config.batch_rows,
         )
         batches = [self._learning.allocate(schema, streams) for _ in range(BATCHES)]
-        self._intake = Intake(self._receiver, assembler, batches, self._learning.ref)
+        self._intake = Intake(self._receiver, assembler, batches, self._learning.ref, self._learning.stage)
         self._publisher = Publisher(
             wire,
             process.boot,
@@ -169,6 +174,11 @@ class Learner:
         self._refusals = Refusals(
             process.metrics, lambda: dict(self._receiver.rejected), lambda: refused_connections(wire)
         )
+        self._ranks = Ranks(process, member, self._learning, device, host=process.arguments.bind)
+        self._columns: Columns | None = None  # the batch in hand
+        self._tried = False  # to learn from it, when the group broke up
+        self._fresh = True  # an update was just made, or none: look at the others before waiting for a batch
+        self._placed = False  # as often as there is a new place
         self._running = False
         self._rests = False  # it has learned from as many rows as it may
 
@@ -178,62 +188,122 @@ class Learner:
         self._refusals.count()
         self._process.metrics.set(FAILED_GENERATION, self._generations.failed)
         model, rows = self._reached
-        return Snapshot(accounts=self._receiver.accounts, model=model, gauges={ROWS: float(rows)})
+        accounts, place = self._receiver.accounts, self._ranks.gauges
+        if not self._ranks.placed:
+            return Snapshot(accounts=accounts, gauges=place)
+        return Snapshot(accounts=accounts, model=model, gauges={ROWS: float(rows), **place})
 
     def run(self) -> None:
         """Learn until the process is asked to stop."""
-        self._intake.start()
         self._publisher.start()
         self._generations.start()
-        self._running = True
-        self._publish()
-        log.info("learning", extra={"kv": {"model": str(self._learning.ref), "rows": self._learning.consumed_rows}})
-        self._process.pulse.ready = True
         while not self._process.stop.is_set():
             self.run_once()
 
     def run_once(self) -> None:
         """Whatever is due, then at most one update."""
-        process = self._process
-        process.pulse.beat()
+        self._process.pulse.beat()
         self._receiver.term = self._member.term
+        if not self._ranks.placed and not self._ranks.find_place():
+            self._placed = False
+            return
+        if not self._placed:
+            self._take_place()
+        try:
+            self._step()
+        except Broken as error:
+            self._placed = False
+            self._ranks.broken(error, updating=self._tried)
+
+    def _take_place(self) -> None:
+        """It has another place: its weights are those of the group now, and its part of a batch may be another."""
+        streams, first = self._ranks.share(self._streams), not self._running
+        rows, config = streams * self._schema.segment_steps, self._config
+        if self._tried and self._columns is not None and self._learning.version == self._reached[0].version + 1:
+            self._done_with(self._columns)  # the others finished that update
+        self._tried, self._fresh, self._placed = False, True, True
+        self._reached = (self._learning.ref, self._learning.consumed_rows)
+        self._first_version = self._learning.version
+        self._published = self._first_version - self._publish_every  # due at once
+        if not first or streams != self._streams:
+            batches = [self._learning.allocate(self._schema, streams) for _ in range(BATCHES)]
+            budget_rows = config.budget_rows // config.batch_rows * rows
+            self._intake.move(self._learning.ref, batches, budget_rows, 0 if self._lock_step else QUEUED_BATCHES * rows)
+        if first:
+            self._intake.start()
+            self._running = True
+        log.info("learning", extra={"kv": {"model": str(self._learning.ref), "rows": self._learning.consumed_rows}})
+        self._process.pulse.ready = True
+
+    def _step(self) -> None:
+        """What is due, and an update when everybody who steps together can make one.
+
+        Raises:
+            Broken: they are not together any more.
+        """
+        process = self._process
+        enough, far = self._has_enough(), self._ranks.leads and self._far_ahead()
+        if self._columns is None and not enough and not far:
+            self._take(0.0 if self._fresh else TAKE_S if self._ranks.world == 1 else TAKE_TOGETHER_S)
+        with process.metrics.timed("wait_group_seconds"):
+            agreed = self._ranks.agree(ready=self._columns is not None, held=enough or far)
+        self._fresh = False
+        # from here on it is sure that everybody has made the update before: what is published will not be forgotten
+        if self._ranks.leads:
+            self._lead()
+        if agreed.update:
+            self._learn()
+        elif enough:
+            process.stop.wait(TAKE_S)  # the manager ends the run, or raises stop.rows
+        elif far:
+            # nobody can follow: what actors make meanwhile would be too old, and out of credit they wait
+            with process.metrics.timed("wait_model_seconds"):
+                process.stop.wait(LISTEN_S)
+
+    def _lead(self) -> None:
+        """Publish and save what is due."""
         due = 1 if self._rests else self._publish_every  # the last weights are published, whatever their version
         if self._learning.version - self._published >= due and self._publisher.wants():
             self._publish()
         if self._member.checkpoint > max(self._ordered, self._saved):
             self._ordered = self._member.checkpoint
             self._save(self._ordered)
-        if self._has_enough():
-            process.stop.wait(TAKE_S)  # the manager ends the run, or raises stop.rows
-        elif self._far_ahead():
-            # nobody can follow: what actors make meanwhile would be too old, and out of credit they wait
-            with process.metrics.timed("wait_model_seconds"):
-                process.stop.wait(LISTEN_S)
-        else:
-            self._learn()
+
+    def _take(self, timeout_s: float) -> None:
+        """The next batch, if there is one in time."""
+        with self._process.metrics.timed("wait_data_seconds"):
+            try:
+                self._columns = self._intake.take(timeout_s)
+            except LockStepError as fault:
+                raise UserFault(str(fault)) from fault
+        if self._columns is None:
+            self._say_whom_it_waits_for()
 
     def _learn(self) -> None:
-        started = time.perf_counter()
-        try:
-            columns = self._intake.take(TAKE_S)
-        except LockStepError as fault:
-            raise UserFault(str(fault)) from fault
-        taken = time.perf_counter()
-        self._process.metrics.add("wait_data_seconds", taken - started)
-        if columns is None:
-            self._say_whom_it_waits_for()
-            return
-        updated = self._learning.update(columns)
+        started, self._tried = time.perf_counter(), True
+        updated = self._learning.update(self._columns)
+        self._tried, self._fresh = False, True
+        self._ranks.made_update()
         self._reached = (self._learning.ref, self._learning.consumed_rows)
-        self._intake.give_back(columns, self._learning.ref)
-        self._process.metrics.add("update_seconds", time.perf_counter() - taken)
+        if self._columns is not None:
+            self._done_with(self._columns)
+            self._starved_since = time.monotonic()
+        self._process.metrics.add("update_seconds", time.perf_counter() - started)
         self._count(updated)
-        self._starved_since = time.monotonic()
+
+    def _done_with(self, columns: Columns) -> None:
+        """It was learned from."""
+        valid = int(columns.fields["valid"].sum())
+        self._process.metrics.add("consumed_rows", valid)
+        self._process.metrics.add("unique_rows", valid)  # on-policy: nothing is learned from twice
+        self._columns = None
+        self._intake.give_back(columns, self._learning.ref)
 
     def close(self) -> None:
         """Save a last generation, tell the pools about the last weights, and stop."""
+        self._ranks.close()
         unsaved = self._learning.consumed_rows > self._saved_rows or 0 < self._saved == self._generations.failed
-        if self._running and unsaved:
+        if self._running and unsaved and self._ranks.rank == 0:
             log.info("saving the last generation", extra={"kv": {"version": self._learning.version}})
             self._save(max(self._ordered, self._saved, self._member.checkpoint) + 1)
         if self._running and not self._generations.settle(LAST_GENERATION_S):
@@ -274,13 +344,11 @@ class Learner:
         return self._member.call(commit, Said, deadline_s=COMMIT_S)
 
     def _count(self, updated: Updated) -> None:
-        metrics, rows = self._process.metrics, updated.lag_versions.size
-        metrics.add("updates")
-        metrics.add("consumed_rows", rows)
-        metrics.add("unique_rows", rows)  # on-policy: nothing is learned from twice
+        metrics, leads = self._process.metrics, float(self._ranks.leads)
+        metrics.add("updates", leads)  # that of all is one update
         metrics.set(ROWS, self._learning.consumed_rows)
         if not updated.finite:
-            metrics.add("nonfinite")
+            metrics.add("nonfinite", leads)
             log.warning("an update without a finite gradient was left out", extra={"kv": updated.values})
         for lag, count in zip(*np.unique(updated.lag_versions, return_counts=True), strict=True):
             metrics.observe("lag_versions", float(lag), int(count))
@@ -300,22 +368,6 @@ class Learner:
             log.warning("no batch for %d s: %d rows are here", waits, self._intake.waiting_rows)
 
 
-def choose_device(spec: Spec) -> torch.device:
-    """Where the learner computes.
-
-    Raises:
-        UserFault: the spec asks for a GPU, and torch sees none.
-    """
-    if spec.roles.learner.gpu == 0:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
-        raise UserFault(f"roles.learner.gpu is {spec.roles.learner.gpu}, but there is no GPU for torch here{built}")
-    if spec.sync:
-        torch.use_deterministic_algorithms(True)
-    return torch.device("cuda")
-
-
 def most_ahead(max_lag_versions: int, publish_every_updates: int) -> int:
     """Versions that the learner may be ahead of the modelpools: half of the lag, the rest passes on the way back."""
     return max(max_lag_versions // 2, publish_every_updates, 1)
@@ -333,29 +385,3 @@ def streams_of(batch_rows: int, segment_steps: int) -> int:
             f"algorithm.batch_rows {batch_rows} is not a multiple of algorithm.segment_steps {segment_steps}"
         )
     return streams
-
-
-def own_schema(spec: Spec, spaces: Spaces) -> Schema:
-    """What this learner means by a segment.
-
-    Raises:
-        UserFault: the algorithm cannot be found, or does not fit the spaces.
-    """
-    policy = spec.policy(policy_names(spec)[0])
-    try:
-        return algorithms.find(policy.algorithm.name).schema(policy.algorithm, policy.model, spaces)
-    except AlgorithmError as fault:
-        raise UserFault(str(fault)) from fault
-
-
-def difference_of(own: Schema, actors: Schema) -> str:
-    """What learner and actors understand differently by a segment; "" when nothing."""
-    if own.segment_steps != actors.segment_steps:
-        return f"segments have {own.segment_steps} steps at the learner and {actors.segment_steps} at the actors"
-    here, there = set(own.fields), set(actors.fields)
-    if own == actors:
-        return ""
-    return (
-        f"segments hold {sorted(field.name for field in here - there)} at the learner and "
-        f"{sorted(field.name for field in there - here)} at the actors: different releases of the algorithm?"
-    )

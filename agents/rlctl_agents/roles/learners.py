@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
 from rlctl_agents.roles.manifests import Manifests
-from rlctl_agents.roles.process import RESUMED, RESUMING, ROWS
+from rlctl_agents.roles.process import RANK, RESUMED, RESUMING, ROWS, SEEDED, WORLD
 from rlctl_agents.roles.progress import Progress, Resumed
 from rlctl_agents.types.control import Generation, Report
 from rlctl_agents.types.experience import ModelRef
@@ -81,7 +81,16 @@ class Learners:
             self._offered[boot] = generations
 
     def hear(self, index: int, report: Report) -> Resumed | None:
-        """A report; from where the learner went on, when this is the first that says so."""
+        """A report; from where the learner went on, when this is the first that says so. Rank 0 speaks for all who step
+        together.
+        """
+        if int(report.counters.get("consumed_rows", 0)) > 0:
+            self._progress.started = True
+            self._since.setdefault(report.boot, self._clock())
+        if report.gauges.get(RANK, 0.0) != 0:
+            return None
+        if report.gauges.get(SEEDED, 0.0) > 0:
+            self._said.add(report.boot)  # it did not go on from a generation
         policy, offered = self.policy_of(index), self._offered.get(report.boot, ())
         base = next(iter(offered), None)
         consumed = int(report.counters.get("consumed_rows", 0))
@@ -92,9 +101,6 @@ class Learners:
             if base is None and RESUMED not in report.gauges:
                 self.know(ModelRef(policy, report.model.lineage, 0), 0)
             self.know(report.model, self.rows(policy))
-        if consumed > 0:
-            self._progress.started = True
-            self._since.setdefault(report.boot, self._clock())
         if base is None or report.boot in self._said or report.gauges.get(RESUMING, 0.0) > 0:
             return None
         self._said.add(report.boot)
@@ -158,8 +164,9 @@ class Learners:
             return self.rows(ref.policy)
         # newer than what was heard of, or made before this manager began: as many rows an update as lately
         known, newest = versions[min(at, len(versions) - 1)], self._newest.get(ref.policy)
-        counters = newest.counters if newest is not None else {}
-        rows_each = counters.get("consumed_rows", 0.0) / max(counters.get("updates", 0.0), 1.0)
+        counters, gauges = (newest.counters, newest.gauges) if newest is not None else ({}, {})
+        share = counters.get("consumed_rows", 0.0) / max(counters.get("updates", 0.0), 1.0)  # of one of them
+        rows_each = share * max(gauges.get(WORLD, 1.0), 1.0)
         return max(pairs[known] + round((ref.version - known) * rows_each), 0)
 
     def bury(self, boot: str) -> None:

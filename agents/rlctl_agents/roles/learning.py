@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +13,12 @@ from torch import Tensor
 
 from rlctl_agents.algorithms.base import Algorithm, Batch
 from rlctl_agents.models.weights import pack
-from rlctl_agents.roles.assembler import Columns, allocate_columns, column_axes
+from rlctl_agents.roles import gradient
+from rlctl_agents.roles.assembler import Columns, column_axes
+from rlctl_agents.roles.collective import Collective
 from rlctl_agents.roles.learner_state import LearnerState, capture, restore
-from rlctl_agents.roles.pieces import PIECE_ROWS, backward
+from rlctl_agents.roles.pieces import PIECE_ROWS, pieces
+from rlctl_agents.roles.staging import Staging
 from rlctl_agents.types.experience import ModelRef, Schema
 
 NONFINITE_IN_A_ROW = 10
@@ -43,11 +45,21 @@ class Learning:
         algorithm: fresh; its network is moved to the device.
         policy, lineage: of the versions made here.
         device: where the network lives. The CPU learns from the batch's own memory, a GPU from a copy.
+        staging: of batches; None: as the device needs it.
+        piece_rows: most rows that are learned from at once; None: as the device likes it. The update is the same.
         lock_step: a version follows each batch, even one without a finite gradient: everybody waits for it.
     """
 
     def __init__(
-        self, algorithm: Algorithm, *, policy: str, lineage: int, device: torch.device, lock_step: bool = False
+        self,
+        algorithm: Algorithm,
+        *,
+        policy: str,
+        lineage: int,
+        device: torch.device,
+        lock_step: bool = False,
+        staging: Staging | None = None,
+        piece_rows: int | None = None,
     ) -> None:
         self._algorithm = algorithm
         self._device = device
@@ -57,9 +69,10 @@ class Learning:
         self._optimizer = algorithm.make_optimizer()
         self._policy, self._lineage = policy, lineage
         self._nonfinite_in_a_row = 0
-        self._most_rows = PIECE_ROWS if device.type == "cpu" else sys.maxsize
-        self._axes: dict[str, int] = {}
-        self._batches: dict[int, Batch] = {}  # id of columns that live as long as this -> tensors on their memory
+        self._gradient = gradient.alone(algorithm)
+        self._staging = staging or Staging(device)
+        self._piece_rows = piece_rows or (PIECE_ROWS if device.type == "cpu" else sys.maxsize)
+        self._axes: dict[str, int] = {}  # field -> its axis of streams
         self.version = 0
         self.consumed_rows = 0  # agent steps over all boots: the rows after an episode's end are none
         self.nonfinite = 0  # since this boot
@@ -71,35 +84,44 @@ class Learning:
 
     def allocate(self, schema: Schema, streams: int) -> Columns:
         """Memory for a batch that `update` can use."""
-
-        def pinned(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-            zeros = torch.zeros(shape, dtype=getattr(torch, dtype), pin_memory=self._device.type == "cuda")
-            return zeros.numpy()
-
-        columns = allocate_columns(schema, streams, pinned)
         self._axes = column_axes(schema)
-        tensors = {name: torch.from_numpy(values) for name, values in columns.fields.items()}
-        self._batches[id(columns)] = Batch(tensors, torch.from_numpy(columns.version))
-        return columns
+        return self._staging.allocate(schema, streams)
 
-    def update(self, columns: Columns) -> Updated:
-        """One optimizer step on the mean loss over the valid rows.
+    def stage(self, columns: Columns) -> None:
+        """A batch is full: it may begin its way to the device. From any thread."""
+        self._staging.begin(columns)
+
+    def join(self, collective: Collective | None) -> None:
+        """From now on step together with these others, or alone.
+
+        Raises:
+            Broken: one of them is gone already.
+        """
+        made = gradient.alone(self._algorithm)
+        self._gradient = made if collective is None else gradient.together(self._algorithm, collective)
+
+    def update(self, columns: Columns | None) -> Updated:
+        """One optimizer step on the mean loss over the valid rows of all learners that step together.
 
         A batch whose loss or gradient is not finite changes no weight.
 
+        Args:
+            columns: the batch of this one; None: it adds nothing, because nobody sends it segments.
+
         Raises:
             Diverged: the tenth such batch in a row.
+            Broken: another learner is gone; nothing has changed.
         """
-        batch = self._staged(columns)
+        parts = [] if columns is None else self._parts(columns)
+        versions = np.zeros(0, np.int64) if columns is None else columns.version[columns.fields["valid"]]
         self._algorithm.set_progress(self.consumed_rows, self._optimizer)
         self._optimizer.zero_grad(set_to_none=True)
-        loss = backward(self._algorithm, batch, self._axes, most_rows=self._most_rows)
+        mean = self._gradient(parts, versions.size)
         grad_norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._algorithm.max_grad_norm)
-        names, values = [*loss.metrics, "total", "grad_norm"], [*loss.metrics.values(), loss.total, grad_norm]
-        seen = dict(zip(names, _numbers(values), strict=True))
+        seen = dict(zip([*mean.values, "grad_norm"], _numbers([*mean.values.values(), grad_norm]), strict=True))
         finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
-        lag = self.version - columns.version[columns.fields["valid"]]
-        self.consumed_rows += lag.size
+        lag = self.version - versions
+        self.consumed_rows += mean.rows
         if finite:
             self._optimizer.step()
             self._nonfinite_in_a_row = 0
@@ -126,6 +148,16 @@ class Learning:
         counters = {"version": self.version, "consumed_rows": self.consumed_rows}
         return capture(self._algorithm.net, self._optimizer, counters)
 
+    def take_over(self, data: bytes, ref: ModelRef) -> None:
+        """Go on from the state of another learner, as if it were this one. Random numbers stay this one's own.
+
+        Raises:
+            StateError: not the state of this network.
+        """
+        with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
+            self.restore(data)
+        self._lineage = ref.lineage
+
     def restore(self, data: bytes) -> str:
         """Go on from a captured state; the lineage stays that of this boot.
 
@@ -140,12 +172,8 @@ class Learning:
         self.consumed_rows = int(counters["consumed_rows"])
         return problem
 
-    def _staged(self, columns: Columns) -> Batch:
-        batch = self._batches[id(columns)]
-        if self._device.type == "cpu":
-            return batch
-        fields = {name: values.to(self._device, non_blocking=True) for name, values in batch.fields.items()}
-        return Batch(fields, batch.version.to(self._device, non_blocking=True))
+    def _parts(self, columns: Columns) -> list[Batch]:
+        return pieces(self._algorithm, self._staging.batch(columns), self._axes, self._piece_rows)
 
 
 def _numbers(values: list[Tensor]) -> list[float]:

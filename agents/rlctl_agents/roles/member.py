@@ -78,6 +78,8 @@ class Member:
     """Number of the newest generation ordered."""
     stop_rows: int
     """A learner makes no update once its weights were learned from so many rows; 0: no limit."""
+    group: int
+    """Of learners that step together: the number of the one that is being formed; 0: none is."""
 
     def __init__(
         self, process: Process, wire: Wire, *, streams: int = 0, clock: Callable[[], float] = time.monotonic
@@ -105,6 +107,7 @@ class Member:
         self.match = None
         self.checkpoint = 0
         self.stop_rows = 0
+        self.group = 0
 
     def join(self, experience: Experience | None = None, *, needs_experience: bool = False) -> Lease | None:
         """Say hello until there is a lease.
@@ -214,6 +217,7 @@ class Member:
         self.match = orders.match
         self.checkpoint = max(self.checkpoint, orders.checkpoint)
         self.stop_rows = orders.stop_rows
+        self.group = orders.group
         self._report_every_s = orders.report_every_s or self._report_every_s
         if orders.profile is not None:
             self._profiler.obey(orders.profile, self._tell)

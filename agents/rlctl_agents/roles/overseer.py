@@ -9,27 +9,29 @@ from rlctl_agents.roles.addresses import CHANNELS, Addresses
 from rlctl_agents.roles.agreement import Agreement, require_ours
 from rlctl_agents.roles.checkpoints import Checkpoints
 from rlctl_agents.roles.closing import Closing
+from rlctl_agents.roles.duties import Duties
 from rlctl_agents.roles.events import Events
+from rlctl_agents.roles.groups import Groups
 from rlctl_agents.roles.learners import Learners
 from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.manifests import Manifests
-from rlctl_agents.roles.matches import training
 from rlctl_agents.roles.measuring import Measuring
 from rlctl_agents.roles.members import Members
 from rlctl_agents.roles.pace import Clock
-from rlctl_agents.roles.process import FAILED_GENERATION, STOPPING, UserFault
+from rlctl_agents.roles.process import FAILED_GENERATION, STOPPING, UserFault, group_of
 from rlctl_agents.roles.profiles import Profiles
 from rlctl_agents.roles.progress import Shelf, load_books
 from rlctl_agents.roles.rates import WINDOW_S
 from rlctl_agents.roles.terms import next_term, standing_term
 from rlctl_agents.types.control import (
     Commit,
+    Enlist,
     EvalResult,
     Generation,
     Hello,
     Lease,
-    Match,
     Orders,
+    Place,
     Report,
     Said,
     Sampled,
@@ -78,6 +80,7 @@ class Overseer:
             self.progress, manifests, clock.monotonic,
         )  # fmt: skip
         self.members = Members(load_books(layout.results), clock.monotonic)
+        self.groups = Groups(clock.monotonic, self.events.add)
         self.agreement = Agreement(self.members.leases.alive)
         self.measuring = Measuring(settings.seed, self.progress, self.learners, self.events, layout.results, clock)
         self.profiles = Profiles(layout.root, run, clock)
@@ -90,6 +93,10 @@ class Overseer:
             clock=clock.monotonic,
         )  # fmt: skip
         self.ending = self.closing.ending
+        self._duties = Duties(
+            self.policies, learners=self.learners, checkpoints=self.checkpoints, measuring=self.measuring,
+            members=self.members, agreement=self.agreement, ending=self.ending,
+        )  # fmt: skip
         self._joined: set[str] = set()  # roles
         self.events.add("start", f"manager started, term {self.term}", term=self.term)
         if self.lost:
@@ -146,6 +153,8 @@ class Overseer:
             return Orders(self.term, known=False, peers={})
         if self.ending.tells:
             self._told.add(boot)
+        if holder.role == "learner":
+            self.groups.hear(boot, group_of(report))
         if holder.role == "learner" and (resumed := self.learners.hear(holder.index, report)) is not None:
             self.curve.append((resumed.rows, None))
             self.events.add("resumed", resumed.text, number=resumed.number, rows=resumed.rows)
@@ -157,13 +166,18 @@ class Overseer:
             term=self.term,
             known=True,
             peers=self.addresses.peers(holder.role),
-            match=self._match(holder, report),
-            checkpoint=self._wanted(holder),
+            match=self._duties.match(holder, report, self.settings),
+            checkpoint=self._duties.generation(holder),
             stop=self.ending.tells,
-            stop_rows=self._stop_rows(holder),
+            stop_rows=self._duties.stop_rows(holder, self.settings),
             report_every_s=pace.report_every_s(len(leases), holder.role),
+            group=self.groups.wanted if holder.role == "learner" else 0,
             profile=self.profiles.wanted(boot),
         )
+
+    def enlist(self, ask: Enlist) -> Place:
+        """A learner asks for a place among those that step together."""
+        return self.groups.enlist(ask, self.members.leases.live("learner"), self._expected)
 
     def result(self, result: EvalResult) -> Said:
         """An evaluator has played its quota."""
@@ -259,7 +273,7 @@ class Overseer:
         within_s = SPEAKS_REPORTS * self.report_every_s
         speaking = [one for one in live if now - one.heard < within_s]
         self.closing.turn(
-            saving=any(map(self._wanted, speaking)),
+            saving=any(map(self._duties.generation, speaking)),
             everybody_gone=all(
                 one.boot in self._told and one.leaving and now - one.heard >= pace.REPORT_EVERY_S for one in speaking
             ),
@@ -348,37 +362,21 @@ class Overseer:
             bind=self.addresses.bind(role, index),
             peers=self.addresses.peers(role),
             experience=self.agreement.experience,
-            match=self._match(grant.holder, None),
+            match=self._duties.match(grant.holder, None, self.settings),
             generations=generations,
             next_lineage=lineage,
-            stop_rows=self._stop_rows(grant.holder),
+            stop_rows=self._duties.stop_rows(grant.holder, self.settings),
+            learners=max(self._expected, len(leases.live("learner"))),
         )
+
+    @property
+    def _expected(self) -> int:
+        """Learners that step together, as the spec has it now."""
+        return self.settings.roles.learner.replicas
 
     def _learning(self) -> set[str]:
         """Policies that a live learner trains."""
         return {self.learners.policy_of(one.index) for one in self.members.leases.live("learner")}
-
-    def _wanted(self, holder: Holder) -> int:
-        """The generation that this process should save; 0: none."""
-        return self.checkpoints.wanted(self.learners.policy_of(holder.index)) if holder.role == "learner" else 0
-
-    def _stop_rows(self, holder: Holder) -> int:
-        """Rows after which this process makes no update: those of the first policy count; 0: no limit."""
-        if holder.role != "learner":
-            return 0
-        if self.measuring.rests:
-            return 1  # it has learned from more than that
-        first = self.learners.policy_of(holder.index) == self.policies[0]
-        return (self.settings.stop.rows or 0) if first else 0
-
-    def _match(self, holder: Holder, report: Report | None) -> Match | None:
-        seats = self.agreement.seats
-        if holder.role == "actor":
-            return training(self.policies[0], seats, self.settings.seed) if seats else None
-        plays = self.ending.step == "not" or self.measuring.awaits
-        if holder.role != "evaluator" or report is None or not seats or not plays:
-            return None
-        return self.measuring.match(report, self.members.published, seats, self.settings.evaluation)
 
     def _expire(self) -> None:
         for holder in self.members.leases.expire():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -12,11 +12,17 @@ PIECE_ROWS = 8192
 """An mlp of 128 learns from a row in 2.3 us of CPU where a batch has 8,192 of them, in 3.7 us where it has 65,536."""
 
 
-def pieces(batch: Batch, axes: Mapping[str, int], most_rows: int) -> list[Batch]:
-    """The batch as views of whole segments, of at most so many rows each, or of one segment; all but the last alike."""
+def pieces(algorithm: Algorithm, batch: Batch, axes: Mapping[str, int], most_rows: int) -> list[Batch]:
+    """The batch as views of whole segments, of at most so many rows each, or of one segment; all but the last alike.
+
+    Args:
+        algorithm: whose loss is not `additive` gets the batch as it is.
+        axes: field -> its axis of streams.
+        most_rows: of one piece.
+    """
     steps, streams = batch.version.shape
     each = max(1, most_rows // steps)
-    if streams <= each:
+    if streams <= each or not algorithm.additive:
         return [batch]
     cuts = [(first, min(each, streams - first)) for first in range(0, streams, each)]
     return [
@@ -28,25 +34,22 @@ def pieces(batch: Batch, axes: Mapping[str, int], most_rows: int) -> list[Batch]
     ]
 
 
-def backward(algorithm: Algorithm, batch: Batch, axes: Mapping[str, int], *, most_rows: int) -> Loss:
-    """Add the gradient of the mean loss over the valid rows to the weights' gradients.
+def backward(algorithm: Algorithm, parts: Sequence[Batch]) -> Loss:
+    """Add the gradient of the mean loss over the valid rows of all pieces to the weights' gradients.
 
     Args:
-        algorithm: only where its loss is `additive` is a batch taken to pieces.
-        axes: field -> its axis of streams.
-        most_rows: of one piece.
+        parts: one batch, in pieces.
 
     Returns:
         The mean loss in place of the sum, without gradient; metrics are means over the pieces, weighted by their valid
         rows, so what is no mean over rows (`explained_variance`) is that of a piece.
     """
-    parts = pieces(batch, axes, most_rows) if algorithm.additive else [batch]
     if len(parts) == 1:
-        loss = algorithm.loss(batch)
+        loss = algorithm.loss(parts[0])
         mean = loss.total / loss.rows.clamp(min=1)
         mean.backward()  # type: ignore[no-untyped-call]
         return loss._replace(total=mean.detach())
-    rows = batch.fields["valid"].sum().to(torch.float32).clamp(min=1)
+    rows = torch.stack([part.fields["valid"].sum() for part in parts]).sum().to(torch.float32).clamp(min=1)
     done: list[Loss] = []
     for part in parts:
         loss = algorithm.loss(part)

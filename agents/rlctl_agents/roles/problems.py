@@ -41,6 +41,8 @@ class Facts:
     unsaved: str = ""  # the run ends, and no generation holds its last model
     refused: str = ""  # newest refused hello, if it was lately
     broken: tuple[str, str] | None = None  # lock-step: how, and the process
+    starved: Iterable[str] = ()  # learners that get no segments: the others go on without them
+    apart: tuple[int, int] | None = None  # learners that step together, of how many that the spec names
     endless_steps: float = 0.0  # of an evaluator, in each environment, without any episode's end
 
 
@@ -102,6 +104,11 @@ def _learning(facts: Facts) -> Iterable[tuple[str, str]]:
             yield f"{text}: the simulator takes {facts.env_step_s:.3g} s for a step", "rlctl logs actor"
         else:
             yield text, "rlctl logs learner"
+    for name in facts.starved:
+        yield f"{name} gets no segments: updates are made without its part of algorithm.batch_rows", "rlctl logs actor"
+    if facts.apart is not None and facts.now_s >= NOBODY_S:
+        there, wanted = facts.apart
+        yield f"{there} of {wanted} learners step together", "rlctl logs learner"
     if facts.broken is not None:
         yield facts.broken[0], f"rlctl logs {facts.broken[1]}"
     if facts.endless_steps > ENDLESS_STEPS:

@@ -56,7 +56,24 @@ RESUMING = "resuming"
 RESUMED = "resumed_generation"
 """Gauge of a learner that has resumed: the number of the generation."""
 
+GROUP = "group"
+"""Gauge of a learner that has a place: the number of its group, 0: it learns alone."""
+RANK = "rank"
+"""Gauge of a learner: its rank, -1: it waits for a place. Rank 0 publishes and saves, and speaks for the group."""
+WORLD = "world"
+"""Gauge of a learner that has a place: how many step together."""
+SEEDED = "seeded"
+"""Gauge of a learner: 1 when what it goes on from came from another learner, not from a generation."""
+STARVED = "starved"
+"""Gauge of a learner: 1 while the others go on without it, because nobody sends it segments."""
+
 log = logging.getLogger(__name__)
+
+
+def group_of(report: Report) -> int | None:
+    """The group in which a learner says that it steps; None: it has no place."""
+    number = report.gauges.get(GROUP)
+    return None if number is None else int(number)
 
 
 class RunFile(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from rlctl_agents.roles.ledger import Rows
 from rlctl_agents.roles.overseer import Overseer
 from rlctl_agents.roles.pace import report_every_s
 from rlctl_agents.roles.problems import SILENT_S, Facts, find
-from rlctl_agents.roles.process import ENDLESS, RESUMING
+from rlctl_agents.roles.process import ENDLESS, RANK, RESUMING, STARVED, WORLD
 from rlctl_agents.roles.roster import counts, listed
 from rlctl_agents.roles.verdict import Verdict, Waits, judge
 from rlctl_agents.types.control import to_plain
@@ -179,6 +179,8 @@ class StatusBuilder:
             shown["env_steps_per_s"] = round(overseer.members.rates.of(holder.boot, "env_steps"), 1)
         elif holder.role == "learner":
             shown["updates_per_s"] = round(overseer.members.rates.of(holder.boot, "updates"), 2)
+            if seen is not None and seen.gauges.get(WORLD, 1.0) != 1:
+                shown |= {"rank": int(seen.gauges.get(RANK, 0.0)), "world": int(seen.gauges[WORLD])}
         if holder.boot in silent:
             shown["silent"] = True
         return shown
@@ -241,6 +243,13 @@ class StatusBuilder:
             if overseer.checkpoints.wanted(policy)
         ]
         judges = known.reports("evaluator")
+        learners = {
+            f"learner/{one.index}": seen.gauges
+            for one in live["learner"]
+            if (seen := known.seen.get(one.boot)) is not None
+        }
+        together = max((int(gauges.get(WORLD, 1.0)) for gauges in learners.values()), default=0)
+        wanted = overseer.settings.roles.learner.replicas
         broken, lately = overseer.progress.broken, now - overseer.refusal[1] < REFUSED_S
         ends = overseer.ending.how == "finish" and overseer.ending.step != "not"
         may_save = bool(live["learner"]) and overseer.ending.step == "saving"
@@ -270,6 +279,8 @@ class StatusBuilder:
             unsaved=overseer.closing.unsaved if ends and not may_save else "",
             refused=overseer.refusal[0] if lately and overseer.ending.step == "not" else "",
             broken=None if broken is None else (broken.text, broken.process),
+            starved=[name for name, gauges in learners.items() if gauges.get(STARVED, 0.0) > 0],
+            apart=(together, wanted) if 0 < together < wanted and overseer.ending.step == "not" else None,
             endless_steps=max((seen.gauges.get(ENDLESS, 0.0) for seen in judges if seen is not None), default=0.0),
         )
 

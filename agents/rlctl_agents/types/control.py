@@ -60,6 +60,7 @@ class Lease(msgspec.Struct, frozen=True):
     generations: tuple[Generation, ...] = ()  # learner: newest first, committed ones of its policy
     next_lineage: int = 0  # learner: the lineage that this boot opens
     stop_rows: int = 0  # learner: no update once its weights were learned from so many rows; 0: no limit
+    learners: int = 1  # learner: how many step together; with more than one it has to `Enlist`
 
 
 class Quota(msgspec.Struct, frozen=True):
@@ -151,6 +152,7 @@ class Orders(msgspec.Struct, frozen=True):
     stop: bool = False  # finish in good order
     stop_rows: int = 0  # as in the lease, as it is now
     report_every_s: float = 0.0  # from now on: others may have come; 0: as before
+    group: int = 0  # learner: a group of this number is being formed: leave an older one and `Enlist`; 0: none is
     profile: Sampling | None = None  # look at yourself, unless you have for this id
 
 
@@ -170,6 +172,27 @@ class Commit(msgspec.Struct, frozen=True):
 
     generation: Generation
     boot: str
+
+
+class Enlist(msgspec.Struct, frozen=True):
+    """learner -> manager: it has no place in a group. Said again until it is given one."""
+
+    boot: str
+    left: int  # number of the newest group in which it had a place, 0: it learned alone, -1: in none
+    learned: bool  # its weights are those of a group, or learned alone; else of a generation, or the first
+    ref: ModelRef  # its weights
+    address: str  # tcp://HOST:PORT where the group would meet, if this one were rank 0
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The manager's answer: a place in a group of learners that step together."""
+
+    number: int  # of the group; 0: wait, and ask again
+    rank: int = 0
+    world: int = 1
+    seed: int = 0  # rank whose weights, optimizer and counters everybody takes over
+    ref: ModelRef | None = None  # these weights
+    address: str = ""  # of rank 0
 
 
 class Said(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import zmq
 from msgspec import Struct
 
-from rlctl_agents.types.control import Commit, EvalResult, GetModel, Hello, PutModel, Report, Sampled
+from rlctl_agents.types.control import Commit, Enlist, EvalResult, GetModel, Hello, PutModel, Report, Sampled
 from rlctl_agents.wire.keys import ACTOR, CORE
 
 Classes = Mapping[type[Struct], frozenset[str]]
@@ -15,7 +15,10 @@ Classes = Mapping[type[Struct], frozenset[str]]
 ALL = frozenset((ACTOR, CORE))
 ONLY_CORE = frozenset((CORE,))
 
-MANAGER: Classes = {Hello: ALL, Report: ALL, Sampled: ALL, Commit: ONLY_CORE, EvalResult: ONLY_CORE}
+MANAGER: Classes = {
+    **dict.fromkeys((Hello, Report, Sampled), ALL),
+    **dict.fromkeys((Commit, Enlist, EvalResult), ONLY_CORE),
+}
 MODELPOOL: Classes = {GetModel: ALL, PutModel: ONLY_CORE}
 """What is named in neither is for core processes alone."""
 

@@ -52,13 +52,7 @@ class Credits:
     """
 
     def __init__(self, budget_rows: int, batch_rows: int = 0, queue_rows: int = 0) -> None:
-        if budget_rows < max(batch_rows, 1):
-            raise ValueError(f"budget_rows must be at least {max(batch_rows, 1)}, got {budget_rows}")
-        self.budget_rows = budget_rows
-        if queue_rows and queue_rows < batch_rows:
-            raise ValueError(f"queue_rows must be at least {batch_rows}, got {queue_rows}")
-        self.batch_rows = batch_rows
-        self.queue_rows = queue_rows
+        self.resize(budget_rows, batch_rows, queue_rows)
         self.outstanding = 0
         self.queued = 0  # of these, received
         self._live: dict[str, Peer] = {}
@@ -66,6 +60,16 @@ class Credits:
         self._idle: dict[str, Peer] = {}  # could do with more
         self._spare: dict[str, Peer] = {}  # hold credit that they cannot or need not use
         self._recalled: dict[str, Peer] = {}  # have been asked to give credit back
+
+    def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
+        """Other limits from now on. A smaller budget is kept to as soon as what is out has come back."""
+        if budget_rows < max(batch_rows, 1):
+            raise ValueError(f"budget_rows must be at least {max(batch_rows, 1)}, got {budget_rows}")
+        if queue_rows and queue_rows < batch_rows:
+            raise ValueError(f"queue_rows must be at least {batch_rows}, got {queue_rows}")
+        self.budget_rows = budget_rows
+        self.batch_rows = batch_rows
+        self.queue_rows = queue_rows
 
     def hear(self, peer: Peer, *, sent: int, want: int, grant: int, block_rows: int = 0) -> None:
         """Newest word of a sender: its total, what waits, the number of the newest grant it has heeded."""

@@ -178,6 +178,15 @@ class ExperienceReceiver:
         self._credits.settle(sender.peer, rows)
         self._deal()
 
+    def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
+        """Other limits from now on; what is granted stays granted.
+
+        Raises:
+            ValueError: they do not fit each other.
+        """
+        self._credits.resize(budget_rows, batch_rows, queue_rows)
+        self._deal()
+
     def close(self) -> None:
         """Stop listening."""
         self._socket.close(0)

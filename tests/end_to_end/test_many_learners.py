@@ -1,0 +1,56 @@
+"""Two learners step together; one is killed without warning, and the run goes on by itself."""
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import Cli, wait_until
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(1800)]
+
+
+def groups(cli: Cli) -> list[dict[str, Any]]:
+    return [one for one in cli.status("many")["roles"]["learner"] if one["joined"]]
+
+
+def test_learners_that_step_together_survive_a_kill_without_a_human_and_account_for_every_row(cli: Cli) -> None:
+    spec = cli.spec(
+        "many",
+        env={"id": "CartPole-v1"},
+        algorithm={"name": "impala", "segment_steps": 10, "batch_rows": 160, "max_lag_versions": 8},
+        roles={
+            "learner": {"replicas": 2, "cpu": 0.4},
+            "actor": {"replicas": 2, "envs": 8, "cpu": 0.4},
+            "evaluator": {"replicas": 0},
+        },
+    )
+    cli("up", spec, "-d")
+    cli("wait", "many", "--for", "steps=2000", "--timeout", "300s")
+    wait_until(lambda: [one.get("world") for one in groups(cli)] == [2, 2], timeout_s=300, what="two ranks")
+
+    for index in (1, 0):  # a follower, then the one who publishes and saves
+        before = cli.status("many")
+        lineage = before["policies"]["main"]["ref"]["lineage"]
+        os.kill(cli.pids("many", "learner")[index], signal.SIGKILL)
+        wait_until(lambda: len(cli.pids("many", "learner")) == 2, timeout_s=120, what="it to be started again")
+        wait_until(lambda: [one.get("world") for one in groups(cli)] == [2, 2], timeout_s=300, what="two ranks again")
+        rows = int(cli.status("many")["policies"]["main"]["rows"])
+        assert rows >= before["policies"]["main"]["rows"], "the weights of the survivor, not of a generation"
+        wait_until(
+            lambda rows=rows: cli.status("many")["policies"]["main"]["rows"] > rows + 2000,  # type: ignore[misc]
+            timeout_s=300, what="learning to go on",
+        )  # fmt: skip
+        after = cli.status("many")
+        assert after["policies"]["main"]["ref"]["lineage"] == lineage, "nothing was forgotten, so nothing is fenced"
+        assert after["policies"]["main"]["ledger"]["balanced"]
+    cli("down", "many")
+
+    status = cli.status("many")
+    ledger = status["policies"]["main"]["ledger"]
+    assert ledger["balanced"]
+    assert ledger["fenced"] == 0
+    outcomes = ("consumed", "dropped", "stale", "fenced", "invalid", "lost", "in_flight")
+    assert ledger["produced"] == sum(ledger[outcome] for outcome in outcomes)
+    assert status["checkpoint"]["rows"] > 0
