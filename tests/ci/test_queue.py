@@ -242,6 +242,10 @@ def test_a_shared_disk_is_refused(tmp_path: Path) -> None:
         Database(tmp_path / "ci.db", mounts)
 
 
+def test_what_is_acknowledged_is_synced_to_the_disk(tmp_path: Path) -> None:
+    assert Database(tmp_path / "ci.db").connection().execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
+
+
 def test_every_active_state_holds_a_lease_and_no_other_does(service: Service) -> None:
     service.hook(1)
     build = service.claim()

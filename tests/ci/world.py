@@ -147,7 +147,7 @@ class Service:
     project: Project = field(default_factory=project)
 
     def __post_init__(self) -> None:
-        self.database = self.database_class(self.folder / "ci.db")
+        self.database = self.database_class(self.folder / "ci.db", synced=False)
         self.queue = Queue(self.database, self.clock)
         self.reading = Reading(self.database)
         self.people = People(self.database, self.clock)

@@ -23,13 +23,15 @@ class Database:
     Args:
         path: created when it is not there; on a local disk.
         mounts: where the kernel lists filesystems.
+        synced: what is committed survives a power cut, not only the death of this process; for tests False.
 
     Raises:
         CiError: the disk is shared, or the file is of a newer release.
     """
 
-    def __init__(self, path: Path, mounts: Path = Path("/proc/self/mounts")) -> None:
+    def __init__(self, path: Path, mounts: Path = Path("/proc/self/mounts"), *, synced: bool = True) -> None:
         self.path = path
+        self._synced = synced
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         kind = filesystem(path.parent, mounts)
         if kind.startswith(_SHARED):
@@ -48,7 +50,7 @@ class Database:
             found = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
             found.row_factory = sqlite3.Row
             found.execute("PRAGMA journal_mode=WAL")
-            found.execute("PRAGMA synchronous=FULL")  # what is acknowledged survives a power cut
+            found.execute(f"PRAGMA synchronous={'FULL' if self._synced else 'OFF'}")
             found.execute("PRAGMA foreign_keys=ON")
             self._local.connection = found
             with self._guard:
@@ -76,6 +78,14 @@ class Database:
             if isinstance(error, sqlite3.OperationalError):
                 raise Busy(f"the database cannot be written: {error}") from error
             raise
+
+    def check(self) -> None:
+        """
+        Raises:
+            Busy: it cannot be written.
+        """
+        with self.write() as db:
+            db.execute("PRAGMA user_version").fetchone()
 
     def close(self) -> None:
         """Every thread's connection; nobody may use them any more."""

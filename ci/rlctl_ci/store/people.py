@@ -101,11 +101,6 @@ class People:
             ).rowcount
             return found
 
-    def pin(self, project: str, ref: str, sha: str, why: str) -> None:
-        """After a rollback: neither this commit nor one before it is deployed from the branch again."""
-        with self.database.write() as db:
-            db.execute("INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?, ?)", (project, ref, sha, why, self.now()))
-
     def audit(self, who: str, action: str, thing: str) -> None:
         with self.database.write() as db:
             db.execute(

@@ -290,14 +290,18 @@ class Queue:
             row = self._mine(db, build, owner)
             self._deployed(db, build, deploy, revision, reason)
             if pin:
-                db.execute(
-                    "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?, ?)",
-                    (row["project"], row["ref"], row["sha"], pin, self.now()),
-                )
+                self._pin(db, row, pin)
             phase = row["state"] if to in ("failed", "rolled_back") else ""
             self._close(db, row, to)
             self._move(db, row, to, reason)
             db.execute("UPDATE builds SET phase = ?, code = ? WHERE id = ?", (phase, "run" if phase else "", build))
+
+    def undone(self, build: int, revision: int, why: str) -> None:
+        """A person has rolled back what had been verified: the branch is pinned."""
+        with self.database.write() as db:
+            row = self._row(db, build)
+            self._deployed(db, build, "rolled_back", revision, why)
+            self._pin(db, row, why)
 
     # inside a transaction
 
@@ -360,6 +364,12 @@ class Queue:
         db.execute(
             "UPDATE deploys SET state = ?, revision = coalesce(?, revision), note = ?, updated = ? WHERE build = ?",
             (state, revision, note, self.now(), build),
+        )
+
+    def _pin(self, db: sqlite3.Connection, row: sqlite3.Row, why: str) -> None:
+        db.execute(
+            "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?, ?)",
+            (row["project"], row["ref"], row["sha"], why, self.now()),
         )
 
     def _close(self, db: sqlite3.Connection, row: sqlite3.Row, outcome: str) -> None:

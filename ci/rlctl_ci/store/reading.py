@@ -91,5 +91,23 @@ class Reading:
         """State -> builds in it."""
         return {row[0]: row[1] for row in self._all("SELECT state, count(*) FROM builds GROUP BY state")}
 
+    def mark(self) -> tuple[int, int]:
+        """Another one whenever a page would look different."""
+        db = self.database.connection()
+        events = db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0]
+        others = "SELECT (SELECT count(*) FROM pauses) * 100000 + (SELECT count(*) FROM pins)"
+        return events, db.execute(others).fetchone()[0]
+
+    def durations(self, most: int = 1000) -> list[tuple[str, float]]:
+        """State and seconds in it, of the newest steps."""
+        rows = self._all("SELECT build, at, state FROM events ORDER BY id DESC LIMIT ?", most)
+        later: dict[int, float] = {}
+        found = []
+        for row in rows:
+            if row["build"] in later:
+                found.append((row["state"], max(0.0, later[row["build"]] - row["at"])))
+            later[row["build"]] = row["at"]
+        return found
+
     def _all(self, statement: str, *values: Any) -> list[Any]:
         return self.database.connection().execute(statement, values).fetchall()
