@@ -54,16 +54,10 @@ class Reading:
         rows = self._all("SELECT name, reference, base, bytes FROM artifacts WHERE build = ? ORDER BY name", build)
         return [Artifact(**dict(row)) for row in rows]
 
-    def references(self) -> list[tuple[str, str, Artifact]]:
-        """Project, branch and artifact of every build, newest first."""
-        rows = self._all(
-            "SELECT b.project, b.ref, a.name, a.reference, a.base, a.bytes FROM artifacts a"
-            " JOIN builds b ON b.id = a.build ORDER BY b.id DESC"
-        )
-        return [
-            (row["project"], row["ref"], Artifact(row["name"], row["reference"], row["base"], row["bytes"]))
-            for row in rows
-        ]
+    def all_made(self) -> list[Build]:
+        """Every build that has made something, newest first."""
+        rows = self._all("SELECT * FROM builds WHERE id IN (SELECT build FROM artifacts) ORDER BY id DESC")
+        return [Build.of(row) for row in rows]
 
     def deploy(self, build: int) -> Deploy | None:
         rows = self._all("SELECT * FROM deploys WHERE build = ?", build)
