@@ -285,6 +285,25 @@ def clean(
     return 0
 
 
+@app.command()
+def manifest(
+    ctx: typer.Context,
+    image: Annotated[str, typer.Option("--image", metavar="REF", help="rlctl[ci,kubernetes] and git, by digest.")],
+    host: Annotated[str, typer.Option("--host", metavar="NAME", help="By which it is reached; one of `hosts:`.")],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="Of the runs.")] = "default",
+    output: OutputOption = Output.table,
+    quiet: Quiet = False,
+) -> int:
+    """Print the objects that run the service on a cluster."""
+    world: World = ctx.obj.setup(output, quiet)
+    from rlctl_ci.manifest import manifest as rendered
+
+    text = rendered(namespace=namespace, image=image, host=host)
+    world.data(text.removesuffix("\n"))
+    world.document({"manifest": text})
+    return 0
+
+
 def _config(path: Path) -> Config:
     from rlctl_ci.config import load
 

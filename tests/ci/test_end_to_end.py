@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -17,7 +18,7 @@ import yaml
 
 from tests.end_to_end.conftest import Cli, cli, wait_until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(3000)]
 __all__ = ["cli"]
 
 ENVIRONMENT = '''
@@ -103,7 +104,7 @@ class Ci:
         (cli.folder / "secret").write_text("the secret of this forge\n")
         project = {
             "forge": "gitea", "repository": str(forge.origin), "secret_file": "secret", "run": "lights", "poll_s": 0,
-            "verify": {"watch_s": 5, "ready_within_s": 120, "min_throughput": 0.01},
+            "verify": {"watch_s": 5, "ready_within_s": 500, "min_throughput": 0.01},
         }  # fmt: skip
         content = {"listen": f"127.0.0.1:{self.port}", "projects": {"lights": project}}
         (cli.folder / "ci.yaml").write_text(yaml.safe_dump(content))
@@ -135,7 +136,7 @@ class Ci:
         return next(one for one in listed["builds"] if one["id"] == number)
 
     def ended(self, number: int) -> dict[str, Any]:
-        wait_until(lambda: self.build(number)["terminal"], timeout_s=240, what=f"build {number}")
+        wait_until(lambda: self.build(number)["terminal"], timeout_s=4000, what=f"build {number}")
         return self.build(number)
 
     @property
@@ -151,7 +152,8 @@ class Ci:
 
         with urllib.request.urlopen(f"{self.url[1]}/builds/{number}.json", timeout=10) as answer:
             events = json.loads(answer.read())["events"]
-        return {one["state"]: round(after["at"] - one["at"], 2) for one, after in zip(events, events[1:], strict=False)}
+        steps = itertools.pairwise(events)
+        return {one["state"]: round(after["at"] - one["at"], 2) for one, after in steps}
 
 
 @pytest.fixture
@@ -177,7 +179,7 @@ def test_a_push_redeploys_a_training_that_goes_on_learning_and_a_bad_one_is_roll
 ) -> None:
     forge.commit("first")
     cli("up", str(forge.copy / "spec.yaml"), "-d")
-    cli("wait", "lights", "--for", "rows=20000", "--timeout", "120s")
+    cli("wait", "lights", "--for", "rows=20000", "--timeout", "500s", timeout_s=520)
     uid, before = cli.status("lights")["uid"], learned(cli)
     ci.start()
 
@@ -188,7 +190,7 @@ def test_a_push_redeploys_a_training_that_goes_on_learning_and_a_bad_one_is_roll
     assert status["uid"] == uid
     assert status["revision"] == 2
     assert status["resumed"]["rows"] > 0, "the learner went on from its generation"
-    wait_until(lambda: learned(cli) > before, timeout_s=90, what="more to be learned")
+    wait_until(lambda: learned(cli) > before, timeout_s=400, what="more to be learned")
     state = json.loads((cli.root("lights") / "run" / "state.json").read_text())
     code = Path(state["spec"]["code"]["path"])
     assert 'NOTE = "second"' in (code / "lights" / "guess.py").read_text()
@@ -204,7 +206,7 @@ def test_a_push_redeploys_a_training_that_goes_on_learning_and_a_bad_one_is_roll
     state = json.loads((cli.root("lights") / "run" / "state.json").read_text())
     assert Path(state["spec"]["code"]["path"]) == code
     rows = learned(cli)
-    wait_until(lambda: learned(cli) > rows, timeout_s=90, what="the run of before to learn")
+    wait_until(lambda: learned(cli) > rows, timeout_s=400, what="the run of before to learn")
 
     again = ci.hook(forge.commit("fourth"))
     assert ci.ended(again)["state"] == "succeeded", ci.log(again)
@@ -213,10 +215,10 @@ def test_a_push_redeploys_a_training_that_goes_on_learning_and_a_bad_one_is_roll
 def test_a_service_that_is_killed_while_it_deploys_finishes_in_its_next_life(cli: Cli, forge: Forge, ci: Ci) -> None:
     forge.commit("first")
     cli("up", str(forge.copy / "spec.yaml"), "-d")
-    cli("wait", "lights", "--for", "rows=5000", "--timeout", "120s")
+    cli("wait", "lights", "--for", "rows=5000", "--timeout", "500s", timeout_s=520)
     ci.start()
     build = ci.hook(forge.commit("second"))
-    wait_until(lambda: ci.build(build)["state"] in ("deploying", "verifying"), timeout_s=90, what="a deployment")
+    wait_until(lambda: ci.build(build)["state"] in ("deploying", "verifying"), timeout_s=400, what="a deployment")
     ci.stop(kill=True)
     time.sleep(0.5)
     ci.start()
