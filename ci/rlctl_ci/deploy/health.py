@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlctl.backends.base import Backend, Process
+from rlctl.backends.base import Backend, Process, RunState
 from rlctl.errors import BackendUnreachable, RlctlError, TimedOut, WorkloadFailed
 
 POLL_S = 0.5
-_OVER = ("backoff", "exited", "failed", "stopped")
 
 
 class NotWell(WorkloadFailed):
@@ -30,6 +29,8 @@ class Look:
     rows: float  # consumed in all, since the beginning
     restarts: int
     finished: bool
+    trouble: str = ""  # how a process died last
+    lines: tuple[str, ...] = ()  # of its log
 
 
 def look(backend: Backend, run: str) -> Look:
@@ -54,16 +55,29 @@ def look(backend: Backend, run: str) -> Look:
     if lost is not None:
         raise NotWell(f"{lost.role}/{lost.index}: {lost.reason or lost.state}", lost.first_cause_lines)
     status = report(backend, run)
+    died = max((one for one in processes if one.trouble), key=lambda one: one.restarts, default=None)
+    rows = float(((status or {}).get("totals") or {}).get("consumed_rows") or 0)
+    return Look(
+        ready=not (missing := _missing(state, processes, status)),
+        missing=missing,
+        rows=rows,
+        restarts=sum(one.restarts for one in processes),
+        finished=False,
+        trouble="" if died is None else died.trouble,
+        lines=() if died is None else died.first_cause_lines,
+    )
+
+
+def _missing(state: RunState, processes: list[Process], status: Mapping[str, Any] | None) -> str:
+    """Who is not ready yet; empty when everybody is."""
     for role, wanted in state.replicas.items():
         well = sum(one.count for one in processes if one.role == role and one.state == "running")
         if well < wanted:
-            return Look(False, f"{role}: {well} of {wanted} run", 0.0, _restarts(processes), False)
+            return f"{role}: {well} of {wanted} run"
     if status is None or status.get("phase") != "running":
-        return Look(False, "the manager has not reported", 0.0, _restarts(processes), False)
-    if state.target == "local" and (absent := _not_joined(processes, status)):
-        return Look(False, f"{absent} has not joined", 0.0, _restarts(processes), False)
-    rows = float((status.get("totals") or {}).get("consumed_rows") or 0)
-    return Look(True, "", rows, _restarts(processes), False)
+        return "the manager has not reported"
+    absent = _not_joined(processes, status) if state.target == "local" else ""
+    return f"{absent} has not joined" if absent else ""
 
 
 def report(backend: Backend, run: str) -> Mapping[str, Any] | None:
@@ -78,10 +92,6 @@ def report(backend: Backend, run: str) -> Mapping[str, Any] | None:
 def throughput(status: Mapping[str, Any] | None) -> float:
     """Rows that the learner consumes a second."""
     return float(((status or {}).get("throughput") or {}).get("consumed_rows_per_s") or 0.0)
-
-
-def _restarts(processes: list[Process]) -> int:
-    return sum(one.restarts for one in processes)
 
 
 def _not_joined(processes: list[Process], status: Mapping[str, Any]) -> str:
@@ -145,10 +155,13 @@ def watch(
         if last.finished:
             return "the run has finished"
         if last.restarts > first.restarts:
-            raise NotWell(f"a process of {run} died {clock() - begun:.0f} s after it was ready")
-        per_s = (last.rows - first.rows) / max(1e-9, clock() - begun)
+            why = last.trouble or "a process died"
+            raise NotWell(f"{why} ({clock() - begun:.0f} s after {run} was ready)", last.lines)
+        per_s = (last.rows - first.rows) / max(1e-9, clock() - begun) if last.ready else per_s
     if last.finished or watch_s == 0:
         return "ready"
+    if not last.ready:
+        raise NotWell(f"run {run} is ready no more: {last.missing}")
     if before_per_s > 0 and per_s < least * before_per_s:
         raise NotWell(f"{per_s:.0f} rows/s, and it was {before_per_s:.0f} before: less than {least:.0%} of it")
     return f"ready, {per_s:.0f} rows/s (before: {before_per_s:.0f})"
