@@ -1,7 +1,7 @@
-"""Signed hooks at a steady rate against a real service whose builds run: `python benchmarks/ci_hooks.py --rate 50 --seconds 60`.
+"""Signed hooks at a steady rate against a real service: `python benchmarks/ci_hooks.py --rate 50 --seconds 60`.
 
-Every hook names another commit, so every one is stored; builds look at a real repository all the while. Prints answers by
-status, and percentiles of the time from the first byte sent to the whole answer.
+Every hook names another commit, so every one is stored; builds look at a real repository all the while. Prints answers
+by status, and percentiles of the time from the first byte sent to the whole answer.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import secrets as random
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -103,6 +103,15 @@ class Service:
         )
         self.wake()
         return accepted
+
+    def take_all(self, told: Sequence[tuple[str, Event]]) -> list[Accepted | str]:
+        """Deliveries that came at the same time, in one transaction: the disk is waited for once.
+
+        Raises:
+            Busy: none of them is stored.
+        """
+        with self.database.write():
+            return [self.take(name, event) for name, event in told]
 
     def trigger(self, name: str, push: Push) -> int:
         """A build that a person asks for.

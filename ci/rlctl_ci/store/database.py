@@ -41,6 +41,7 @@ class Database:
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._guard = threading.Lock()
+        self._writing = threading.Lock()
         self._migrate()
 
     def connection(self) -> sqlite3.Connection:
@@ -59,12 +60,19 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """All of the block, or nothing of it.
+        """All of the block, or nothing of it; inside another one, a part of that.
 
         Raises:
             Busy: somebody else writes for too long, or the disk is full.
         """
         connection = self.connection()
+        if connection.in_transaction:
+            yield connection
+            return
+        with self._writing:  # a queue: SQLite's own waiting is a sleep that grows, and fair to nobody
+            yield from self._transaction(connection)
+
+    def _transaction(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:

@@ -87,6 +87,8 @@ class Queue:
                 deployment has begun.
         """
         eager = set(cancel_running)
+        if not self._any("SELECT 1 FROM builds WHERE state = 'received'"):
+            return 0  # nobody who writes waits for this look
         with self.database.write() as db:
             rows = db.execute("SELECT * FROM builds WHERE state = 'received' ORDER BY id").fetchall()
             for row in rows:
@@ -110,6 +112,8 @@ class Queue:
     def claim(self, owner: str, *, most: int) -> Build | None:
         """The oldest build that may start, with its lease; None when there is none, or `most` are under way."""
         now = self.now()
+        if not self._any("SELECT 1 FROM builds WHERE state = 'queued' AND not_before <= ?", now):
+            return None
         with self.database.write() as db:
             if db.execute(f"SELECT count(*) FROM builds WHERE state IN ({_ACTIVE})").fetchone()[0] >= most:
                 return None
@@ -195,6 +199,10 @@ class Queue:
             everybody: at the start: no other process is alive, whatever a lease says and however the clock jumped.
         """
         now, found = self.now(), []
+        if not everybody and not self._any(
+            f"SELECT 1 FROM builds WHERE state IN ({_ACTIVE}, 'interrupted') AND lease_until < ?", now
+        ):
+            return []
         with self.database.write() as db:
             for row in db.execute(f"SELECT * FROM builds WHERE state IN ({_ACTIVE}, 'interrupted')").fetchall():
                 mine = row["lease_owner"] == owner
@@ -302,6 +310,9 @@ class Queue:
             row = self._row(db, build)
             self._deployed(db, build, "rolled_back", revision, why)
             self._pin(db, row, why)
+
+    def _any(self, statement: str, *values: object) -> bool:
+        return self.database.connection().execute(f"{statement} LIMIT 1", values).fetchone() is not None
 
     # inside a transaction
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -12,12 +13,14 @@ from starlette.responses import JSONResponse, Response
 from rlctl.errors import RlctlError
 from rlctl_ci.config import secrets
 from rlctl_ci.errors import Busy
-from rlctl_ci.forges.base import Malformed
+from rlctl_ci.forges.base import Event, Malformed
 from rlctl_ci.forges.find import FORGES
 from rlctl_ci.service import Service
+from rlctl_ci.store.records import Accepted
 from rlctl_ci.web.guard import Rate
 from rlctl_ci.web.metrics import Seen
 
+MOST_TOGETHER = 100
 _DECOY = (b"there is no such project, and this takes as long",)
 
 
@@ -30,12 +33,36 @@ class Hooks:
 
     def __init__(self, service: Service, rate: Rate, seen: Seen, clock: Callable[[], float] = time.time) -> None:
         self._service, self._rate, self._seen, self._clock = service, rate, seen, clock
+        self._waiting: list[tuple[str, Event, asyncio.Future[Accepted | str]]] = []
+        self._writer: asyncio.Task[None] | None = None
 
     async def __call__(self, request: Request) -> Response:
         begun = time.perf_counter()
         response = await self._answer(request)
         self._seen.hook(response.status_code, time.perf_counter() - begun)
         return response
+
+    async def _store(self, name: str, event: Event) -> Accepted | str:
+        """What comes while the disk is written is stored together, next."""
+        future: asyncio.Future[Accepted | str] = asyncio.get_running_loop().create_future()
+        self._waiting.append((name, event, future))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+        return await future
+
+    async def _write(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[:MOST_TOGETHER], self._waiting[MOST_TOGETHER:]
+            try:
+                found = await run_in_threadpool(self._service.take_all, [(name, event) for name, event, _ in batch])
+            except Exception as error:
+                for _, _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for (_, _, future), taken in zip(batch, found, strict=True):
+                if not future.done():  # the sender may have gone
+                    future.set_result(taken)
 
     async def _answer(self, request: Request) -> Response:
         name, forge_name = request.path_params["project"], request.path_params["forge"]
@@ -57,7 +84,7 @@ class Hooks:
         except Malformed as error:
             return Response(f"{error}\n", 400)
         try:
-            taken = await run_in_threadpool(self._service.take, name, event)
+            taken = await self._store(name, event)
         except Busy:
             return Response("not stored; send it again\n", 503, {"retry-after": "10"})
         if isinstance(taken, str):
