@@ -111,7 +111,9 @@ class Service:
             Busy: none of them is stored.
         """
         with self.database.write():
-            return [self.take(name, event) for name, event in told]
+            found = [self.take(name, event) for name, event in told]
+        self.wake()  # only now is there something to be seen
+        return found
 
     def trigger(self, name: str, push: Push) -> int:
         """A build that a person asks for.
