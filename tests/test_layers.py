@@ -15,6 +15,7 @@ LAYERS = [
     ["rlctl.spec"],
     ["rlctl.plan"],
     ["rlctl.render", "rlctl.backends", "rlctl.images"],
+    ["rlctl_ci"],
     ["rlctl.cli"],
     ["rlctl.__main__"],
     ["rlctl_agents.types"],
@@ -34,7 +35,15 @@ DOORS = {
     "yaml": ["rlctl.spec", "rlctl.cli", "rlctl.render", "rlctl.backends.kubernetes"],
     "supervisor": ["rlctl.backends.local"],
     "psutil": ["rlctl.backends.local"],
-    "subprocess": ["rlctl.backends.local", "rlctl.images.programs", "rlctl_agents.roles.log_queries"],
+    "subprocess": [
+        "rlctl.backends.local",
+        "rlctl.images.programs",
+        "rlctl_agents.roles.log_queries",
+        "rlctl_ci.programs",
+    ],
+    "sqlite3": ["rlctl_ci.store"],
+    "starlette": ["rlctl_ci.web"],
+    "uvicorn": ["rlctl_ci.web.serve"],
     "kubernetes": ["rlctl.backends.kubernetes.client"],
     "cryptography": ["rlctl.backends.kubernetes.keys"],
     "zmq": ["rlctl_agents.wire"],
@@ -44,7 +53,7 @@ DOORS = {
     "tensorboard": ["rlctl_agents.roles.tensorboard", "rlctl_agents.roles.tensorboard_server"],
     "torch": ["rlctl_agents.models", "rlctl_agents.ops", "rlctl_agents.algorithms", "rlctl_agents.roles"],
     "safetensors": ["rlctl_agents.models", "rlctl_agents.checkpoint"],
-    "signal": ["rlctl.cli", "rlctl.backends.local", "rlctl_agents.roles", "rlctl_agents.__main__"],
+    "signal": ["rlctl.cli", "rlctl.backends.local", "rlctl_ci.programs", "rlctl_agents.roles", "rlctl_agents.__main__"],
     "pickle": [],
     "dill": [],
     "cloudpickle": [],
@@ -52,12 +61,15 @@ DOORS = {
 
 
 def module_name(path: Path) -> str:
-    relative = path.relative_to(ROOT / "agents" if path.is_relative_to(ROOT / "agents") else ROOT)
+    base = next((folder for folder in (ROOT / "agents", ROOT / "ci") if path.is_relative_to(folder)), ROOT)
+    relative = path.relative_to(base)
     return ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
 
 
 SOURCES = {
-    module_name(path): path for folder in ("rlctl", "agents/rlctl_agents") for path in (ROOT / folder).rglob("*.py")
+    module_name(path): path
+    for folder in ("rlctl", "agents/rlctl_agents", "ci/rlctl_ci")
+    for path in (ROOT / folder).rglob("*.py")
 }
 
 
@@ -101,8 +113,10 @@ def fault(module: str, imported: str) -> str | None:
         return None
     if module.startswith("rlctl_agents.") and imported.startswith("rlctl."):
         return None if imported.startswith(AGENTS_FROM_RLCTL) else "agents know only rlctl.spec and rlctl.errors"
-    if module.startswith("rlctl.") and imported.startswith("rlctl_agents"):
-        return "the command line never imports the agents"
+    if module.startswith(("rlctl.", "rlctl_ci.")) and imported.startswith("rlctl_agents"):
+        return "neither the command line nor the webhook service imports the agents"
+    if module.startswith("rlctl_agents") and imported.startswith("rlctl_ci"):
+        return "the agents do not know the webhook service"
     if here[0] <= there[0]:
         return "an arrow upward or sideways"
     if module.startswith("rlctl_agents.algorithms") and imported.startswith(NOT_FOR_ALGORITHMS):
@@ -124,6 +138,9 @@ def test_the_layer_check_sees_an_upward_arrow_and_a_wrong_door() -> None:
     assert fault("rlctl.cli.main", "zmq")
     assert fault("rlctl.backends.kubernetes.logs", "rlctl.backends.local.logs")
     assert fault("rlctl_agents.roles.manager", "pickle")
+    assert fault("rlctl_ci.work", "rlctl.cli.up")
+    assert fault("rlctl.backends.base", "rlctl_ci.work")
+    assert fault("rlctl_ci.work", "subprocess")
     assert not fault("rlctl_agents.roles.learner", "rlctl_agents.algorithms.base")
 
 

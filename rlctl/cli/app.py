@@ -9,6 +9,7 @@ import typer
 import typer.core
 
 from rlctl.cli import (
+    ci,
     doctor,
     down,
     history,
@@ -80,6 +81,7 @@ def make_command() -> Any:
         app.command()(verb)
     app.command("open")(pages.open_page)
     app.add_typer(image.app, name="image")
+    app.add_typer(ci.app, name="ci")
     for alias, verb in (("ps", status.status), ("validate", lint.lint)):
         app.command(alias, hidden=True)(verb)
     return typer.main.get_command(app)

@@ -59,11 +59,6 @@ LATER = (
     Later("roles.modelpool.replicas", _more_than(1), "use 1"),
     Later("roles.replay", _given, "remove it"),
     Later("roles.inference", _given, "remove it"),
-    Later("roles.learner.on_push", _other_than("checkpoint-restart"), "remove it"),
-    *(
-        Later(f"roles.{role}.on_push", _other_than("rolling"), "remove it")
-        for role in ("manager", "modelpool", "actor", "evaluator")
-    ),
 )
 
 

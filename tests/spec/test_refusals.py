@@ -211,8 +211,6 @@ def test_what_must_be_there_is_asked_for_with_an_example(lint: Lint, text: str, 
         ("roles: {modelpool: {replicas: 2}}", "4:21: roles.modelpool.replicas: not built yet (2); use 1"),
         ("algorithm: {name: 'json:loads'}\nroles: {replay: {}}", "5:9: roles.replay: not built yet; remove it"),
         ("roles: {inference: {}}", "4:9: roles.inference: not built yet; remove it"),
-        ("roles: {actor: {on_push: manual}}", "4:17: roles.actor.on_push: not built yet ('manual'); remove it"),
-        ("roles: {learner: {on_push: rolling}}", "4:19: roles.learner.on_push: not built yet ('rolling'); remove it"),
     ],
 )
 def test_what_a_later_release_brings_is_refused_today(lint: Lint, lines: str, fault: str) -> None:

@@ -1,0 +1,80 @@
+"""The default on a cluster: the code of a commit as one layer over the published images, by the registry's own API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlctl.errors import UsageError
+from rlctl.images import append as appending
+from rlctl.images.append import Base
+from rlctl.images.base import Name
+from rlctl.images.code import Code
+from rlctl.images.make import CODE_IN
+from rlctl.images.reference import Reference
+from rlctl.images.upload import sha256
+from rlctl_ci.builders.provenance import statement
+from rlctl_ci.builders.registry import attach, uploader
+from rlctl_ci.builders.source import code_of, spec_at
+from rlctl_ci.errors import BuildStopped
+from rlctl_ci.store.records import Artifact
+from rlctl_ci.work import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Layers that wait for being pushed."""
+
+    code: Code
+    bases: dict[Name, Base]
+
+
+class Append:
+    """A `Maker`. No program is started, and no instruction of the repository is followed."""
+
+    def make(self, job: Job, source: Path) -> Made | None:
+        code = code_of(job, source)
+        if code is None:
+            return None
+        job.say(f"code: {code.files} files, {len(code.archive) / 1e6:.1f} MB")
+        published = spec_at(job.project, source, for_images=True)[0].images
+        bases = {}
+        for name in CODE_IN:
+            image = getattr(published, name)
+            if image is None:
+                raise BuildStopped(
+                    "base", f"the spec names no {name} image to lay the code over",
+                    hint=f"sets: [images.{name}=REGISTRY/NAME@sha256:...] in ci.yaml, or images in the spec",
+                )  # fmt: skip
+            reference = Reference.parse(image)
+            try:
+                bases[name] = appending.read_base(
+                    uploader(job.project, reference.registry), reference, job.project.platform
+                )
+            except UsageError as error:
+                raise BuildStopped("base", error.message, hint=error.hint) from error
+        return Made(code, bases)
+
+    def push(self, job: Job, made: Any) -> Sequence[Artifact]:
+        return [] if made is None else [self._one(job, made, name) for name in made.bases]
+
+    def _one(self, job: Job, made: Made, name: Name) -> Artifact:
+        base = made.bases[name]
+        image = Reference.parse(f"{job.project.registry}/rlctl-{name}:{made.code.tag(str(base.reference))}")
+        to = uploader(job.project, image.registry)
+        try:
+            done = appending.append(base, made.code, {})
+        except UsageError as error:
+            raise BuildStopped("requirements", error.message, hint=error.hint) from error
+        there = to.document(image)
+        digest = sha256(done.manifest)
+        if there is not None and sha256(there[0]) == digest:
+            job.say(f"{image} is there already")
+        else:
+            job.say(f"pushing {image}")
+            appending.push(done, to, image, uploader(job.project, base.reference.registry))
+            pushed = image.by_digest(digest)
+            attach(to, image, statement(job, [(str(pushed), digest)], {name: str(base.reference)}))
+        return Artifact(name, str(image.by_digest(digest)), str(base.reference), len(done.layer))

@@ -1,0 +1,12 @@
+"""docker: on a machine of its own; never with the socket of a cluster's node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlctl_ci.builders.program import Program
+
+
+def make(home: Path) -> Program:
+    """A `Maker`."""
+    return Program("docker", home)

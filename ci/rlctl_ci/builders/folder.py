@@ -1,0 +1,65 @@
+"""For one machine: the code of a commit in a folder named by its content, from which the roles import it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlctl.images.code import Code
+from rlctl_ci.builders.provenance import statement
+from rlctl_ci.builders.source import code_of
+from rlctl_ci.errors import BuildStopped
+from rlctl_ci.store.records import Artifact
+from rlctl_ci.work import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A `Maker`. Nothing is executed; equal content is the same folder, whichever commit it comes from.
+
+    Args:
+        store: holds the folders; they stay for as long as a run's history needs them.
+    """
+
+    store: Path
+
+    def make(self, job: Job, source: Path) -> Code | None:
+        found = code_of(job, source)
+        if found is not None:
+            job.say(f"code: {found.files} files, {len(found.archive) / 1e6:.1f} MB")
+            if found.requirements is not None:
+                job.say("note: requirements are not installed on this machine; rlctl only names what is missing")
+        return found
+
+    def push(self, job: Job, made: Any) -> Sequence[Artifact]:
+        if made is None:
+            return []
+        digest = hashlib.sha256(made.archive).hexdigest()
+        folder = self.store / digest
+        if not folder.is_dir():
+            part = self.store / f".{digest}.{job.build.id}.part"
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(mode=0o700, parents=True)
+            try:
+                with tarfile.open(fileobj=io.BytesIO(made.archive)) as tar:
+                    tar.extractall(part, filter="data")
+            except (tarfile.TarError, OSError) as error:
+                shutil.rmtree(part, ignore_errors=True)
+                raise BuildStopped("code", f"the code cannot be unpacked: {error}") from error
+            for path in (*part.rglob("*"), part):
+                if not path.is_symlink():
+                    path.chmod(0o500 if path.is_dir() or path.stat().st_mode & 0o100 else 0o400)
+            os.rename(part, folder)
+        artifact = Artifact("code", str(folder), bytes=len(made.archive))
+        proof = folder.with_name(f"{digest}.provenance.json")
+        text = json.dumps(statement(job, [(artifact.reference, f"sha256:{digest}")], {}), indent=2) + "\n"
+        proof.write_text(text)
+        return [artifact]

@@ -1,0 +1,84 @@
+"""buildah and docker, for code that needs packages: their steps run with limits, without our environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlctl.images.base import Run
+from rlctl.images.choose import choose
+from rlctl.images.code import Code
+from rlctl.images.make import CODE_IN, Maker, Wish
+from rlctl.images.reference import Reference
+from rlctl_ci.builders.provenance import statement
+from rlctl_ci.builders.registry import attach, reader, uploader
+from rlctl_ci.builders.source import code_of, spec_at
+from rlctl_ci.errors import BuildStopped
+from rlctl_ci.programs import Bounds, Programs, clean
+from rlctl_ci.store.records import Artifact
+from rlctl_ci.work import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A `Maker` by a program; `buildah.py` and `docker.py` say which.
+
+    Args:
+        name: of the program.
+        home: a folder of its own, in place of a person's.
+        environ: ours; most of it is not passed on.
+    """
+
+    name: str
+    home: Path
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def make(self, job: Job, source: Path) -> tuple[Code, dict[str, str | None]] | None:
+        code = code_of(job, source)
+        if code is None:
+            return None
+        published = spec_at(job.project, source, for_images=True)[0].images.model_dump(mode="json")
+        if job.project.registry is None:
+            raise BuildStopped("config", f"builder {self.name} needs a registry", hint="registry: in ci.yaml")
+        return code, published
+
+    def push(self, job: Job, made: Any) -> Sequence[Artifact]:
+        if made is None:
+            return []
+        code, published = made
+        project = job.project
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        scratch, workspace = job.folder / "scratch", job.folder / "images"
+        scratch.mkdir()
+        workspace.mkdir()
+        builder = choose(
+            self.name,
+            which=lambda name: shutil.which(name, path=self.environ.get("PATH", "")),
+            run=self.run(job),
+            scratch=scratch,
+        )
+        wish = Wish(project.registry, verify=not project.plain_http)
+        maker = Maker(builder, reader(project), wish, workspace, True, job.say)
+        found = []
+        for one in maker.with_code(code, published, CODE_IN):
+            job.stop()
+            base = published.get(one.name) or ""
+            if one.what != "there":
+                tagged = Reference(one.reference.registry, one.reference.repository, one.tag)
+                proof = statement(job, [(str(one.reference), one.reference.digest)], {one.name: base})
+                attach(uploader(project, one.reference.registry), tagged, proof)
+            size = one.manifest.size if one.manifest is not None else 0
+            found.append(Artifact(one.name, str(one.reference), base, size))
+        return found
+
+    def run(self, job: Job) -> Run:
+        """Starts its programs: no kubeconfig, no token, no home of ours; registry credentials by file alone."""
+        limits, auth = job.project.limits, job.project.registry_auth
+        more = {"REGISTRY_AUTH_FILE": str(auth)} if auth is not None else {}
+        return Programs(
+            clean(self.environ, self.home, **more), Bounds(limits.time_s, limits.memory_mib), job.stop, job.folder
+        )

@@ -1,0 +1,44 @@
+"""Where an image comes from, in the form of SLSA provenance 1.0: which commit, which base, who built it, how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rlctl import __version__
+from rlctl_ci.work import Job
+
+
+def statement(job: Job, subjects: Sequence[tuple[str, str]], bases: Mapping[str, str]) -> dict[str, Any]:
+    """An in-toto statement.
+
+    Args:
+        job: the attempt.
+        subjects: name and digest (`sha256:...`) of what was made.
+        bases: image -> what it was laid over, by digest.
+    """
+    build, project = job.build, job.project
+    return {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}} for name, digest in subjects],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": {
+                "buildType": f"https://rlctl.dev/ci/{project.builder}/v1",
+                "externalParameters": {"repository": project.repository, "ref": build.ref, "spec": project.spec},
+                "internalParameters": {"recipe": build.recipe, "bases": dict(bases)},
+                "resolvedDependencies": [
+                    {"uri": f"git+{project.repository}", "digest": {"gitCommit": build.sha}},
+                    *({"uri": base} for base in bases.values()),
+                ],
+            },
+            "runDetails": {
+                "builder": {"id": "https://rlctl.dev/ci", "version": {"rlctl": __version__}},
+                "metadata": {
+                    "invocationId": f"build-{build.id}-{build.attempts}",
+                    "startedOn": datetime.fromtimestamp(build.updated, UTC).isoformat(),
+                },
+            },
+        },
+    }

@@ -1,0 +1,54 @@
+"""The registry of a project: where it is, who we are to it, and the provenance that lies beside an image."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rlctl.images.reference import Reference
+from rlctl.images.registry import Registry, logins
+from rlctl.images.upload import Uploader
+from rlctl_ci.config import LOOPBACK, Project
+
+_KIND: Final = "application/vnd.oci.image.manifest.v1+json"
+_EMPTY: Final = b"{}"
+PROVENANCE: Final = "application/vnd.in-toto+json"
+
+
+def credentials(project: Project) -> Callable[[str], tuple[str, str] | None]:
+    """From the file of the project, else the logins of this user."""
+    if project.registry_auth is not None:
+        return logins({"HOME": "/nonexistent", "REGISTRY_AUTH_FILE": str(project.registry_auth)})
+    return logins(os.environ)
+
+
+def uploader(project: Project, registry: str) -> Uploader:
+    """HTTPS; plain HTTP only where the project says so, and on loopback."""
+    plain = project.plain_http and registry.rpartition(":")[0] in LOOPBACK
+    return Uploader(registry, "http" if plain else "https", credentials(project))
+
+
+def reader(project: Project) -> Registry:
+    return Registry(not project.plain_http, credentials(project))
+
+
+def attach(to: Uploader, image: Reference, proof: Mapping[str, Any]) -> Reference:
+    """Provenance beside an image: an artifact whose subject it is, under the tag of the image and `.provenance`."""
+    content = json.dumps(proof, sort_keys=True).encode()
+    subject = to.document(image)
+    assert subject is not None
+    where = Reference(image.registry, image.repository, f"{image.tag}.provenance")
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": _KIND,
+        "artifactType": PROVENANCE,
+        "config": {
+            "mediaType": "application/vnd.oci.empty.v1+json", "digest": to.send(where, _EMPTY), "size": len(_EMPTY)
+        },
+        "layers": [{"mediaType": PROVENANCE, "digest": to.send(where, content), "size": len(content)}],
+        "annotations": {"dev.rlctl.subject": str(image)},
+    }  # fmt: skip
+    to.put(where, json.dumps(manifest, sort_keys=True).encode(), _KIND)
+    return where

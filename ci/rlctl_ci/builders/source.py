@@ -1,0 +1,67 @@
+"""The user's code at a commit: the part of its spec that says where it lies, and the files themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlctl.errors import RlctlError, SpecError
+from rlctl.images.code import Code, collect
+from rlctl.spec import load
+from rlctl.spec.schema import Spec
+from rlctl_ci.config import Project
+from rlctl_ci.errors import BuildStopped
+from rlctl_ci.work import Job
+
+
+def spec_at(project: Project, source: Path, *, for_images: bool = False) -> tuple[Spec, Path]:
+    """The spec of a commit, and its folder.
+
+    Args:
+        for_images: images that a cluster needs may be missing: they are being made.
+
+    Raises:
+        BuildStopped: there is none, or it is invalid, or of another run.
+    """
+    path = inside(source, source, project.spec, "spec")
+    # what the owner of the service has said comes last: a commit cannot change it
+    sets = [*project.sets, f"target={'local' if for_images else project.target}"]
+    try:
+        loaded = load([path], sets)
+    except SpecError as error:
+        listed = "; ".join(str(problem).replace(f"{source}/", "") for problem in error.problems[:20])
+        raise BuildStopped("spec", f"{project.spec}: {listed}") from error
+    if loaded.spec.run != project.run:
+        raise BuildStopped(
+            "spec", f"{project.spec} is of run {loaded.spec.run}, and this project may change {project.run} alone"
+        )
+    return loaded.spec, loaded.base
+
+
+def code_of(job: Job, source: Path) -> Code | None:
+    """What the roles import; None when the spec has no `code`.
+
+    Raises:
+        BuildStopped: it lies outside the repository, or cannot be read.
+    """
+    spec, base = spec_at(job.project, source, for_images=True)
+    if spec.code is None:
+        return None
+    folder = inside(source, base, spec.code.path, "code.path")
+    listed = spec.code.requirements
+    requirements = None if listed is None else inside(source, base, listed, "code.requirements")
+    try:
+        return collect(folder, requirements, without=[inside(source, source, job.project.spec, "spec")])
+    except RlctlError as error:
+        raise BuildStopped("code", error.message, hint=error.hint) from error
+
+
+def inside(source: Path, base: Path, name: str, what: str) -> Path:
+    """A path that the commit names, links followed.
+
+    Raises:
+        BuildStopped: it leads out of the repository.
+    """
+    path = (base / name).resolve()
+    if not path.is_relative_to(source.resolve()):
+        raise BuildStopped("source", f"{what}: {name} leads out of the repository")
+    return path

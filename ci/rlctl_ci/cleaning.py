@@ -1,0 +1,102 @@
+"""Which images and code folders nobody needs any more; what a run's history names is never one of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rlctl.backends.base import Backend
+from rlctl.images.reference import Reference
+from rlctl_ci.builders.registry import uploader
+from rlctl_ci.config import Config
+from rlctl_ci.deploy.act import backend_of
+from rlctl_ci.store.reading import Reading
+
+KEEP_EACH: Final = 10
+"""Of each branch, the newest so many builds keep what they made."""
+KEEP_YOUNG_S: Final = 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waste:
+    """Something that may go."""
+
+    project: str
+    reference: str  # an image by digest, or a folder
+    bytes: int
+
+
+def needed(backends: Iterable[Backend]) -> set[str]:
+    """Images and code folders of every revision of every run that a target knows.
+
+    Raises:
+        RlctlError: one of them cannot be read; then nothing may be removed.
+    """
+    found: set[str] = set()
+    for backend in backends:
+        for state in backend.runs():
+            specs = [state.spec, *(one.spec for one in backend.revisions(state.run))]
+            for spec in specs:
+                found |= {image for image in (spec.get("images") or {}).values() if isinstance(image, str)}
+                path = (spec.get("code") or {}).get("path")
+                found |= {path} if isinstance(path, str) else set()
+    return found
+
+
+def waste(
+    config: Config, reading: Reading, now: float, *, keep: int = KEEP_EACH, young_s: float = KEEP_YOUNG_S,
+    targets: Callable[[Config], Iterable[Backend]] | None = None,
+) -> list[Waste]:  # fmt: skip
+    """What no run's history names, no branch's newest `keep` builds have made, and no build of the last days."""
+    kept = needed((targets or _targets)(config))
+    seen: dict[tuple[str, str], list[int]] = {}
+    candidates: dict[str, Waste] = {}
+    for build in reading.all_made():
+        branch = seen.setdefault((build.project, build.ref), [])
+        branch.append(build.id)
+        fresh = len(branch) <= keep or now - build.updated < young_s or not build.terminal
+        for one in reading.artifacts(build.id):
+            if fresh:
+                kept.add(one.reference)
+            else:
+                candidates.setdefault(one.reference, Waste(build.project, one.reference, one.bytes))
+    bare = {_bare(reference) for reference in kept}
+    return [one for name, one in candidates.items() if _bare(name) not in bare]
+
+
+def remove(config: Config, found: Iterable[Waste], code: Path) -> int:
+    """Remove what `waste` has found; a folder only from below `code`. Returns how many."""
+    count = 0
+    for one in found:
+        project = config.projects.get(one.project)
+        if one.reference.startswith("/"):
+            path = Path(one.reference)
+            if path.parent == code and path.is_dir() and not path.is_symlink():
+                for folder in (path, *(each for each in path.rglob("*") if each.is_dir() and not each.is_symlink())):
+                    folder.chmod(0o700)
+                shutil.rmtree(path)
+                path.with_name(f"{path.name}.provenance.json").unlink(missing_ok=True)
+                count += 1
+        elif project is not None:
+            image = Reference.parse(one.reference)
+            uploader(project, image.registry).remove(image)
+            count += 1
+    return count
+
+
+def _bare(reference: str) -> str:
+    """Equal for names of one image in one repository: two tags may name the same digest."""
+    name, _, digest = reference.partition("@")
+    return reference if reference.startswith("/") else f"{name.rpartition('/')[2]}@{digest}"
+
+
+def _targets(config: Config) -> Iterable[Backend]:
+    known = {}
+    for project in config.projects.values():
+        key = (project.target, project.context, project.namespace)
+        if key not in known:
+            known[key] = backend_of(project)
+    return known.values()

@@ -1,0 +1,118 @@
+"""Asks a service: what the verbs use. HTTP by the standard library."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError, UsageError
+from rlctl.spec.layout import state_home
+
+DEFAULT_URL: Final = "http://127.0.0.1:8710"
+TIMEOUT_S: Final = 600.0  # a rollback is waited for
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One service.
+
+    Args:
+        url: of it.
+        token: of this person; empty: nobody in particular.
+    """
+
+    url: str
+    token: str = ""
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str], url: str | None, token_file: Path | None) -> Client:
+        """As the command line, else the environment says; on this machine the token of its owner.
+
+        Raises:
+            UsageError: the token cannot be read.
+        """
+        where = (url or environ.get("RLCTL_CI_URL") or DEFAULT_URL).rstrip("/")
+        if urllib.parse.urlsplit(where).scheme not in ("http", "https"):
+            raise UsageError(f"{where} is no address of a service", hint="--url https://ci.example.org")
+        named = token_file or (Path(environ["RLCTL_CI_TOKEN_FILE"]) if environ.get("RLCTL_CI_TOKEN_FILE") else None)
+        if named is None and urllib.parse.urlsplit(where).hostname in ("127.0.0.1", "localhost", "::1"):
+            usual = state_home() / "ci" / "token"
+            named = usual if usual.is_file() else None
+        if named is None:
+            return cls(where)
+        try:
+            return cls(where, named.read_text().strip())
+        except OSError as error:
+            raise UsageError(f"{named} cannot be read: {(error.strerror or str(error)).lower()}") from error
+
+    def get(self, path: str, **query: object) -> Any:
+        """JSON.
+
+        Raises:
+            RlctlError: the answer is no.
+            BackendUnreachable: there is none.
+        """
+        asked = {key: value for key, value in query.items() if value is not None}
+        return json.loads(self._call("GET", f"{path}?{urllib.parse.urlencode(asked)}" if asked else path)[0])
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """As `get`."""
+        return json.loads(self._call("POST", path, json.dumps(body or {}).encode())[0] or b"null")
+
+    def log(self, build: int, offset: int) -> tuple[str, int, str]:
+        """Text from an offset on, the offset after it, and the state of the build."""
+        body, headers = self._call("GET", f"/api/v1/builds/{build}/log?offset={offset}")
+        return body.decode("utf-8", "replace"), int(headers["x-next-offset"]), str(headers["x-build-state"])
+
+    def hook(self, path: str, headers: Sequence[tuple[str, str]], body: bytes) -> tuple[int, str]:
+        """A delivery; status and text of the answer, whatever it is."""
+        request = urllib.request.Request(f"{self.url}{path}", data=body, headers=dict(headers), method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return int(answer.status), answer.read(4096).decode("utf-8", "replace").strip()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read(4096).decode("utf-8", "replace").strip()
+        except OSError as error:
+            raise self._silent(error) from error
+
+    def _call(self, method: str, path: str, data: bytes | None = None) -> tuple[bytes, Any]:
+        request = urllib.request.Request(f"{self.url}{path}", data=data, method=method)
+        request.add_header("Accept", "application/json, text/plain")
+        if self.token:
+            request.add_unredirected_header("Authorization", f"Bearer {self.token}")
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                return answer.read(), answer.headers
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _error(self.url, error.code, error.read(65_536)) from error
+        except OSError as error:
+            raise self._silent(error) from error
+
+    def _silent(self, error: OSError) -> BackendUnreachable:
+        reason = getattr(error, "reason", None) or error
+        return BackendUnreachable(
+            f"no service answers at {self.url}: {reason}", hint="rlctl ci serve, or --url", objects=(self.url,)
+        )
+
+
+def _error(url: str, status: int, body: bytes) -> RlctlError:
+    try:
+        told = json.loads(body)
+        message, hint = str(told["error"]), str(told.get("hint") or "")
+    except (ValueError, KeyError, TypeError):
+        message, hint = body.decode("utf-8", "replace").strip()[:200] or f"HTTP {status}", ""
+    if status in (401, 403):
+        return BackendUnreachable(f"{url} refuses: {message}", hint=hint or "--token-file, or RLCTL_CI_TOKEN_FILE")
+    if status == 409:
+        return Conflict(message, hint=hint)
+    if status in (400, 404):
+        return UsageError(message, hint=hint)
+    return BackendUnreachable(f"{url}: {message}", hint=hint)

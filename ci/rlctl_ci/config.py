@@ -1,0 +1,255 @@
+"""ci.yaml: which repositories are listened to, and what a push to each of them may do. Only its owner writes it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from rlctl.errors import Problem, SpecError
+from rlctl.spec import yaml
+from rlctl.spec.layout import state_home
+from rlctl.spec.schema import RUN_NAME
+
+PROJECT_NAME: Final = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
+LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+MIN_SECRET: Final = 16
+RECIPE: Final = 1
+"""Raised when the same commit and configuration would be built into something else."""
+
+Forge = Literal["github", "gitlab", "gitea", "standard"]
+
+
+class Model(BaseModel):
+    """Frozen and closed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Limits(Model):
+    """Of one build."""
+
+    time_s: Annotated[float, Field(gt=0, le=86_400)] = 1800.0
+    memory_mib: Annotated[int, Field(ge=64, le=1 << 20)] = 8192
+    """Address space of each of its processes."""
+    log_mib: Annotated[int, Field(ge=1, le=1024)] = 16
+    source_mib: Annotated[int, Field(ge=1, le=65_536)] = 512
+    """The commit, packed and unpacked."""
+
+
+class Verify(Model):
+    """When a deployment is believed."""
+
+    ready_within_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    """Every replica runs and has reported."""
+    watch_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    """From then on, the run is watched for so long."""
+    min_throughput: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Of what the learner consumed a second before; 0: not looked at."""
+
+
+class Project(Model):
+    """One repository, and the run that its pushes go to."""
+
+    forge: Forge
+    repository: Annotated[str, Field(min_length=1, max_length=500)]
+    """The only place that is fetched from: https://, ssh://, or an absolute folder on this machine."""
+    secret_file: Path
+    """Of the webhook; several lines are several secrets, all of them valid, so that one can be replaced."""
+    branches: Annotated[list[str], Field(min_length=1)] = ["main"]
+    """Names, no patterns: whoever can push to one of them can run code as the roles do."""
+    paths: list[str] = []
+    """A push builds only when it changes one of these, as in `agents/**`; empty: always. Where the forge does not list
+    what a push changed, it builds."""
+    spec: Annotated[str, Field(min_length=1)] = "spec.yaml"
+    """In the repository."""
+    sets: list[str] = []
+    """As --set of `rlctl up`; what is here, a push cannot change."""
+    run: Annotated[str, Field(pattern=RUN_NAME)]
+    """The only run that this project may change, whatever its spec says."""
+    target: Literal["local", "kubernetes"] = "local"
+    context: str | None = None
+    namespace: str | None = None
+    builder: Literal["append", "buildah", "docker", "none"] = "append"
+    """append: one layer of code over the published images, nothing is executed."""
+    registry: str | None = None
+    """host[:port][/path]; needed on a cluster."""
+    plain_http: bool = False
+    """The registry speaks HTTP; on loopback only."""
+    registry_auth: Path | None = None
+    """A file as `docker login` writes it, in place of the logins of this user."""
+    platform: Annotated[str, Field(pattern=r"^[a-z0-9]+/[a-z0-9]+$")] = "linux/amd64"
+    git_token_file: Path | None = None
+    """Sent to the repository's host alone, by HTTPS."""
+    git_user: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "x-access-token"
+    git_key_file: Path | None = None
+    """For ssh; the host must be in `git_known_hosts`."""
+    git_known_hosts: Path | None = None
+    cancel_running: bool = False
+    """A newer commit of the branch ends a build that is under way."""
+    poll_s: Annotated[float, Field(ge=0, le=86_400)] = 300.0
+    """Look at the branches every so often, because no forge repeats a delivery that was lost; 0: never."""
+    limits: Limits = Limits()
+    verify: Verify = Verify()
+
+    @field_validator("repository")
+    @classmethod
+    def _place(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme in ("https", "ssh") and parts.hostname and not parts.password:
+            return value
+        if value.startswith("/") and "\n" not in value:
+            return value
+        raise ValueError("must be https://HOST/..., ssh://USER@HOST/... without a password, or an absolute folder")
+
+    @field_validator("branches")
+    @classmethod
+    def _names(cls, value: list[str]) -> list[str]:
+        from rlctl_ci.refs import fault
+
+        for name in value:
+            if wrong := fault(f"refs/heads/{name}"):
+                raise ValueError(f"{name!r} is no branch: {wrong}")
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> Project:
+        if self.target == "kubernetes" and self.registry is None and self.builder != "none":
+            raise ValueError("registry: needed on a cluster")
+        if self.plain_http and (self.registry or "").partition("/")[0].rpartition(":")[0] not in LOOPBACK:
+            raise ValueError("plain_http: only for a registry on loopback, as in 127.0.0.1:5000")
+        return self
+
+    def recipe(self) -> str:
+        """Digest of all that decides what a commit becomes; another one is another build."""
+        what = self.model_dump(
+            mode="json", include={"spec", "sets", "run", "target", "builder", "registry", "platform"}
+        )
+        return hashlib.sha256(json.dumps([RECIPE, what], sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Config(Model):
+    """The whole service."""
+
+    listen: str = "127.0.0.1:8710"
+    state: Path | None = None
+    """A folder on a local disk; null: $XDG_STATE_HOME/rlctl/ci."""
+    hosts: list[str] = []
+    """Names by which it is reached, with the port where there is one; those of loopback are always allowed."""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    behind_tls: bool = False
+    """A proxy in front of it speaks HTTPS: cookies are marked Secure."""
+    builds: Annotated[int, Field(ge=1, le=64)] = 2
+    """At once."""
+    body_mib: Annotated[float, Field(gt=0, le=25)] = 1.0
+    hooks_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 6000
+    """From one address."""
+    public_status: bool = False
+    """The page without a token; on loopback it never needs one."""
+    projects: Annotated[dict[str, Project], Field(min_length=1)]
+
+    @field_validator("projects")
+    @classmethod
+    def _named(cls, value: dict[str, Project]) -> dict[str, Project]:
+        import re
+
+        for name in value:
+            if not re.fullmatch(PROJECT_NAME, name):
+                raise ValueError(f"{name!r}: small letters, digits and -, at most 40")
+        return value
+
+    @field_validator("listen")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+            raise ValueError("must be HOST:PORT")
+        return value
+
+    @property
+    def host(self) -> str:
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self.listen.rpartition(":")[2])
+
+    @property
+    def loopback(self) -> bool:
+        return self.host in LOOPBACK
+
+    @property
+    def folder(self) -> Path:
+        return self.state or state_home() / "ci"
+
+
+def load(path: Path) -> Config:
+    """Raises:
+    SpecError: it cannot be read, or used; with every problem.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError([Problem("", f"cannot be read: {error}", str(path))]) from error
+    tree = yaml.read(text, str(path))
+    if tree.problems:
+        raise SpecError(list(tree.problems))
+    base = path.resolve().parent
+    try:
+        return Config.model_validate(_absolute(tree.value, base))
+    except ValidationError as error:
+        raise SpecError(
+            [
+                Problem(".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, "), str(path))
+                for one in error.errors(include_url=False)
+            ]
+        ) from error
+
+
+_FILES: Final = ("secret_file", "registry_auth", "git_token_file", "git_key_file", "git_known_hosts")
+
+
+def _absolute(value: Any, base: Path) -> Any:
+    """Files relative to the one that names them."""
+    if not isinstance(value, dict):
+        return value
+    found = dict(value)
+    for key in ("state", "tls_cert", "tls_key"):
+        if isinstance(found.get(key), str):
+            found[key] = str(base / Path(found[key]).expanduser())
+    if isinstance(found.get("projects"), dict):
+        found["projects"] = {
+            name: {
+                key: str(base / Path(item).expanduser()) if key in _FILES and isinstance(item, str) else item
+                for key, item in project.items()
+            }
+            if isinstance(project, dict)
+            else project
+            for name, project in found["projects"].items()
+        }
+    return found
+
+
+def secrets(project: str, path: Path) -> tuple[bytes, ...]:
+    """The secrets of a webhook; the file is read again for every use, so that one can be replaced while we run.
+
+    Raises:
+        SpecError: there is none, or one is too short to be a secret.
+    """
+    try:
+        lines = [line.strip() for line in path.read_bytes().splitlines()]
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise SpecError([Problem(f"projects.{project}.secret_file", f"{path}: {why}")]) from error
+    found = tuple(line for line in lines if line)
+    if not found or any(len(line) < MIN_SECRET for line in found):
+        raise SpecError(
+            [Problem(f"projects.{project}.secret_file", f"{path}: needs secrets of at least {MIN_SECRET} characters")],
+            hint="python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
+        )
+    return found

@@ -1,0 +1,199 @@
+"""What a deployment does to a target, by the same library as `rlctl up`. Runs in the process of `__main__`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rlctl.backends.base import Applied, Backend, RunState
+from rlctl.errors import Conflict, PartlyApplied, RlctlError
+from rlctl.plan import Change, Document, Plan, changes, make
+from rlctl.spec.schema import Spec
+from rlctl_ci.builders.source import spec_at
+from rlctl_ci.config import Project
+from rlctl_ci.deploy import health
+from rlctl_ci.deploy.policy import reach
+from rlctl_ci.errors import BuildStopped
+
+BACKENDS: Final = {
+    "local": "rlctl.backends.local:LocalBackend",
+    "kubernetes": "rlctl.backends.kubernetes.backend:KubernetesBackend",
+}
+_LOCKED_FOR_S: Final = 60.0
+Say = Callable[[str], object]
+
+
+@dataclass
+class Act:
+    """Args:
+    project: whose run.
+    backend: of it.
+    say: told every line.
+    """
+
+    project: Project
+    backend: Backend
+    say: Say
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def look(self) -> dict[str, Any] | None:
+        """Revision and throughput of a live run; None when it does not run."""
+        state = self.backend.find(self.project.run)
+        if state is None or state.phase != "running":
+            return None
+        status = health.report(self.backend, state.run)
+        return {"revision": state.revision, "baseline": {"rows_per_s": health.throughput(status)}}
+
+    def apply(self, source: Path, artifacts: Mapping[str, str]) -> int:
+        """Make the run what the commit says.
+
+        Raises:
+            BuildStopped: it cannot become that; nothing was changed.
+            RlctlError: something else; perhaps half of it was changed.
+        """
+        state = self.backend.find(self.project.run)
+        if state is None or state.phase != "running":
+            raise Conflict(f"run {self.project.run} has ended meanwhile")
+        spec, base = self._spec(source, artifacts, state)
+        found = self._changes(state, spec)
+        for change in {change.path: change for change in found}.values():
+            self.say(f"{change.action}: {change.why}")
+        place = self.backend.place(state.run, spec.storage.path)
+        plan, documents = self._rendered(spec, base, place)
+        aim = reach(spec, plan, documents, self.backend.documents(state.run), state.hashes)
+        for role, policy in aim.held.items():
+            self.say(f"{role} keeps what it runs: on_push is {policy}")
+        for check in self.backend.preflight(aim.plan, aim.documents):
+            if check.verdict == "problem":
+                raise BuildStopped("preflight", f"{check.name}: {check.text}", hint=check.next)
+        self._applied(self._locked(lambda: self.backend.apply(aim.plan, aim.documents, spec.model_dump(mode="json"))))
+        after = self.backend.find(state.run)
+        assert after is not None
+        return after.revision
+
+    def verify(self, baseline: Mapping[str, Any]) -> str:
+        """
+        Raises:
+            RlctlError: the run is not well.
+        """
+        rules, run = self.project.verify, self.project.run
+        seen = health.await_ready(self.backend, run, rules.ready_within_s, clock=self.clock, sleep=self.sleep)
+        if seen.finished:
+            return "the run has finished"
+        self.say("every replica runs and has reported")
+        return health.watch(
+            self.backend, run, watch_s=rules.watch_s, before_per_s=float(baseline.get("rows_per_s") or 0.0),
+            least=rules.min_throughput, clock=self.clock, sleep=self.sleep,
+        )  # fmt: skip
+
+    def undo(self, revision: int) -> int:
+        """The documents of a revision again, and a run that is ready."""
+        state = self.backend.find(self.project.run)
+        if state is None:
+            raise Conflict(f"run {self.project.run} is gone")
+        at = next((one for one in self.backend.revisions(state.run) if one.number == state.revision), None)
+        if state.revision != revision and (
+            at is None or at.note != f"rollback to {revision}" or state.phase != "running"
+        ):
+            self._applied(self._locked(lambda: self.backend.rollback(self.project.run, revision)))
+        health.await_ready(
+            self.backend, state.run, self.project.verify.ready_within_s, clock=self.clock, sleep=self.sleep
+        )
+        after = self.backend.find(state.run)
+        assert after is not None
+        return after.revision
+
+    def _spec(self, source: Path, artifacts: Mapping[str, str], state: RunState) -> tuple[Spec, Path]:
+        """The spec of the commit with what was built, and with what a run never changes."""
+        images = {name: image for name, image in artifacts.items() if name != "code"}
+        sets = [*self.project.sets, *(f"images.{name}={image}" for name, image in images.items())]
+        spec, base = spec_at(self.project.model_copy(update={"sets": sets}), source)
+        update: dict[str, Any] = {}
+        if spec.code is not None and "code" in artifacts:
+            update["code"] = spec.code.model_copy(update={"path": artifacts["code"], "requirements": None})
+        elif spec.code is not None and images:
+            # where the code lies in the checkout says nothing: the image holds it, and its digest tells changes
+            before = (state.spec.get("code") or {}).get("path") or "."
+            update["code"] = spec.code.model_copy(update={"path": before})
+        where = (state.spec.get("storage") or {}).get("path")
+        update["storage"] = spec.storage.model_copy(update={"path": where})
+        return spec.model_copy(update=update), base
+
+    def _changes(self, state: RunState, spec: Spec) -> list[Change]:
+        from pydantic import ValidationError
+
+        try:
+            found = changes(Spec.model_validate(dict(state.spec)), spec)
+        except ValidationError as error:
+            raise BuildStopped(
+                "release",
+                f"run {state.run} was started by rlctl {state.rlctl_version}, whose spec this one cannot read",
+            ) from error
+        refused = list(dict.fromkeys(change.why for change in found if change.action == "refuse"))
+        if refused:
+            raise BuildStopped("refused", f"this run cannot become that: {'; '.join(refused)}")
+        return found
+
+    def _rendered(self, spec: Spec, base: Path, place: Any) -> tuple[Plan, list[Document]]:
+        plan = make(spec, uid=place.uid, base=base)
+        if plan.target == "kubernetes":
+            from rlctl.render.kubernetes import documents as for_cluster
+
+            return plan, for_cluster(plan, spec)
+        from rlctl.render import documents as for_machine
+
+        return plan, for_machine(plan, layout=place.layout, sockets=place.sockets, python=sys.executable)
+
+    def _locked(self, verb: Callable[[], Any]) -> list[Applied]:
+        """A verb of the target; a person's command that holds the run is waited for."""
+        deadline = self.clock() + _LOCKED_FOR_S
+        while True:
+            try:
+                return list(verb())
+            except Conflict as error:
+                if ("held" not in error.message and "another" not in error.message) or self.clock() >= deadline:
+                    raise PartlyApplied(error.message, hint=error.hint) from error
+                self.sleep(1.0)
+
+    def _applied(self, done: Sequence[Applied]) -> None:
+        for one in done:
+            if one.what != "unchanged":
+                self.say(f"{one.what} {one.object}{f': {one.why}' if one.why else ''}")
+
+
+def backend_of(project: Project) -> Backend:
+    """The target of a project, as its configuration says; the current context of anybody does not count."""
+    module, _, name = BACKENDS[project.target].partition(":")
+    arguments = (project.context, project.namespace) if project.target == "kubernetes" else ()
+    made: Backend = getattr(importlib.import_module(module), name)(*arguments)
+    made.waiting = lambda text: None
+    return made
+
+
+def handle(request: Mapping[str, Any], say: Say, backend: Backend | None = None) -> dict[str, Any]:
+    """One request of the parent process; the answer is plain data."""
+    project = Project.model_validate(request["project"])
+    try:
+        act = Act(project, backend or backend_of(project), say)
+        verb = request["verb"]
+        if verb == "look":
+            return {"result": act.look()}
+        if verb == "apply":
+            return {"result": act.apply(Path(request["source"]), request["artifacts"])}
+        if verb == "verify":
+            return {"result": act.verify(request["baseline"])}
+        assert verb == "undo", verb
+        return {"result": act.undo(request["revision"])}
+    except RlctlError as error:
+        details = [str(line) for line in getattr(error, "details", ())]
+        kind = "stopped" if isinstance(error, BuildStopped) else error.reason
+        return {
+            "error": {"kind": kind, "code": getattr(error, "code", error.reason), "message": error.message,
+                      "hint": error.hint, "details": details}
+        }  # fmt: skip

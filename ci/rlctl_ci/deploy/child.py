@@ -1,0 +1,92 @@
+"""Deployments in a process of their own: templates of a repository are rendered there, and it can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rlctl.errors import BackendUnreachable, PartlyApplied, WorkloadFailed
+from rlctl_ci.config import Project
+from rlctl_ci.errors import BuildStopped
+from rlctl_ci.programs import Bounds, Programs
+from rlctl_ci.store.records import Artifact, Deploy
+from rlctl_ci.work import Job, Live
+
+_SLACK_S: Final = 120.0
+
+
+class Worse(WorkloadFailed):
+    """The run is not well; `details` has last lines."""
+
+    details: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A `Deployer`.
+
+    Args:
+        project: whose run.
+        environ: of the child: ours, because it has to reach the target as we would.
+    """
+
+    project: Project
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def look(self, job: Job) -> Live | None:
+        found = self._ask(job, {"verb": "look"})
+        return None if found is None else Live(found["revision"], found["baseline"])
+
+    def apply(self, job: Job, source: Path, artifacts: Sequence[Artifact]) -> int:
+        made = {one.name: one.reference for one in artifacts}
+        return int(self._ask(job, {"verb": "apply", "source": str(source), "artifacts": made}))
+
+    def verify(self, job: Job, deploy: Deploy) -> str:
+        return str(self._ask(job, {"verb": "verify", "baseline": dict(deploy.baseline)}))
+
+    def undo(self, job: Job, deploy: Deploy) -> int:
+        return int(self._ask(job, {"verb": "undo", "revision": deploy.before_revision}))
+
+    def _ask(self, job: Job, request: Mapping[str, Any]) -> Any:
+        rules = self.project.verify
+        run = Programs(self.environ, Bounds(rules.ready_within_s + rules.watch_s + _SLACK_S), job.stop, Path("/"))
+        answer: dict[str, Any] = {}
+
+        def hear(line: str) -> None:
+            try:
+                told = json.loads(line)
+            except ValueError:
+                told = {"say": line}
+            if not isinstance(told, dict):
+                told = {"say": line}
+            if "say" in told:
+                job.say(str(told["say"]))
+            else:
+                answer.update(told)
+
+        data = json.dumps({**request, "project": self.project.model_dump(mode="json")}).encode()
+        try:
+            ended = run([sys.executable, "-m", "rlctl_ci.deploy"], hear, data=data)
+        except BuildStopped as error:  # out of time, and something may have been changed
+            raise PartlyApplied(error.message) from error
+        if "error" in answer:
+            raise _error(answer["error"])
+        if "result" not in answer:
+            raise PartlyApplied(f"the deployment ended without an answer (exit {ended.code})")
+        return answer["result"]
+
+
+def _error(told: Mapping[str, Any]) -> Exception:
+    message, hint = str(told["message"]), str(told["hint"])
+    if told["kind"] == "stopped":
+        return BuildStopped(str(told["code"]), message, hint=hint)
+    if told["kind"] in ("unreachable", "unreadable"):
+        return BackendUnreachable(message, hint=hint)
+    found = Worse(message, hint=hint)
+    found.details = [str(line) for line in told["details"]]
+    return found

@@ -1,0 +1,167 @@
+"""Whether a run is well: by its own processes, its manager's report, and what its learner consumes a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlctl.backends.base import Backend, Process, RunState
+from rlctl.errors import BackendUnreachable, RlctlError, TimedOut, WorkloadFailed
+
+POLL_S = 0.5
+
+
+class NotWell(WorkloadFailed):
+    """It is ready no more, or does less than before; `details` has last lines."""
+
+    def __init__(self, message: str, lines: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.details = [f"| {line}" for line in lines[-15:]]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a run."""
+
+    ready: bool
+    missing: str  # who is not ready yet
+    rows: float  # consumed in all, since the beginning
+    restarts: int
+    finished: bool
+    trouble: str = ""  # how a process died last
+    lines: tuple[str, ...] = ()  # of its log
+
+
+def look(backend: Backend, run: str) -> Look:
+    """The run now.
+
+    Raises:
+        NotWell: it has failed, or a process cannot mend itself.
+        BackendUnreachable: the target does not say.
+    """
+    state = backend.find(run)
+    if state is None:
+        raise NotWell(f"run {run} is gone")
+    if state.phase == "failed":
+        cause = state.failure
+        raise NotWell(cause.text if cause else f"run {run} has failed", cause.last_lines if cause else ())
+    if state.phase == "stopped":
+        raise NotWell(f"run {run} was stopped meanwhile")
+    if state.phase == "finished":
+        return Look(True, "", 0.0, 0, True)
+    processes = backend.processes(run)
+    lost = next((one for one in processes if one.permanent), None)
+    if lost is not None:
+        raise NotWell(f"{lost.role}/{lost.index}: {lost.reason or lost.state}", lost.first_cause_lines)
+    status = report(backend, run)
+    died = max((one for one in processes if one.trouble), key=lambda one: one.restarts, default=None)
+    rows = float(((status or {}).get("totals") or {}).get("consumed_rows") or 0)
+    return Look(
+        ready=not (missing := _missing(state, processes, status)),
+        missing=missing,
+        rows=rows,
+        restarts=sum(one.restarts for one in processes),
+        finished=False,
+        trouble="" if died is None else died.trouble,
+        lines=() if died is None else died.first_cause_lines,
+    )
+
+
+def _missing(state: RunState, processes: list[Process], status: Mapping[str, Any] | None) -> str:
+    """Who is not ready yet; empty when everybody is."""
+    for role, wanted in state.replicas.items():
+        well = sum(one.count for one in processes if one.role == role and one.state == "running")
+        if well < wanted:
+            return f"{role}: {well} of {wanted} run"
+    if status is None or status.get("phase") != "running":
+        return "the manager has not reported"
+    absent = _not_joined(processes, status) if state.target == "local" else ""
+    return f"{absent} has not joined" if absent else ""
+
+
+def report(backend: Backend, run: str) -> Mapping[str, Any] | None:
+    """What its manager says now; None when it does not answer."""
+    try:
+        told = backend.control(run, "GET", "/status")
+    except RlctlError:
+        return None
+    return told if isinstance(told, Mapping) else None
+
+
+def throughput(status: Mapping[str, Any] | None) -> float:
+    """Rows that the learner consumes a second."""
+    return float(((status or {}).get("throughput") or {}).get("consumed_rows_per_s") or 0.0)
+
+
+def _not_joined(processes: list[Process], status: Mapping[str, Any]) -> str:
+    """A process that has not reported since its own start: its lease is that of the one before."""
+    roles, wrote = status.get("roles") or {}, status.get("time")
+    for one in processes:
+        if one.role == "manager" or one.started is None or wrote is None:
+            continue
+        told: Mapping[str, Any] = next(
+            (entry for entry in roles.get(one.role) or () if entry.get("index") == one.index), {}
+        )
+        if not told.get("joined") or wrote - told.get("age_s", 0.0) < one.started.timestamp():
+            return f"{one.role}/{one.index}"
+    return ""
+
+
+def await_ready(
+    backend: Backend, run: str, within_s: float, *, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> Look:
+    """
+    Raises:
+        NotWell: it never will be.
+        TimedOut: it is not, in this time.
+    """
+    deadline, missing = clock() + within_s, "nothing is known of it"
+    while True:
+        try:
+            seen = look(backend, run)
+            if seen.ready:
+                return seen
+            missing = seen.missing
+        except BackendUnreachable as error:
+            missing = error.message
+        if clock() >= deadline:
+            raise TimedOut(f"run {run} is not ready after {within_s:g} s: {missing}")
+        sleep(POLL_S)
+
+
+def watch(
+    backend: Backend, run: str, *, watch_s: float, before_per_s: float, least: float, clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> str:  # fmt: skip
+    """Watch a run that is ready; what it does, in words.
+
+    Args:
+        watch_s: how long.
+        before_per_s: rows that its learner consumed a second before.
+        least: share of that which it has to reach.
+
+    Raises:
+        NotWell: a process died, nothing is learned, or too little.
+    """
+    first, begun = look(backend, run), clock()
+    last, per_s = first, 0.0
+    while clock() - begun < watch_s:
+        sleep(min(POLL_S, watch_s))
+        try:
+            last = look(backend, run)
+        except BackendUnreachable:
+            continue  # a moment's silence is no fault; at the end there must be an answer
+        if last.finished:
+            return "the run has finished"
+        if last.restarts > first.restarts:
+            why = last.trouble or "a process died"
+            raise NotWell(f"{why} ({clock() - begun:.0f} s after {run} was ready)", last.lines)
+        per_s = (last.rows - first.rows) / max(1e-9, clock() - begun) if last.ready else per_s
+    if last.finished or watch_s == 0:
+        return "ready"
+    if not last.ready:
+        raise NotWell(f"run {run} is ready no more: {last.missing}")
+    if before_per_s > 0 and per_s < least * before_per_s:
+        raise NotWell(f"{per_s:.0f} rows/s, and it was {before_per_s:.0f} before: less than {least:.0%} of it")
+    return f"ready, {per_s:.0f} rows/s (before: {before_per_s:.0f})"

@@ -1,0 +1,47 @@
+"""Which roles a push reaches: `on_push` of each, on documents that are rendered already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rlctl.plan import Document, Plan
+from rlctl.spec.schema import Spec
+
+HELD = ("next-run", "manual")
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What is applied, and who keeps what they run."""
+
+    plan: Plan
+    documents: list[Document]
+    held: dict[str, str]  # role -> its policy
+
+
+def reach(
+    spec: Spec, plan: Plan, documents: Sequence[Document], before: Sequence[Document], hashes: Mapping[str, str]
+) -> Reach:
+    """The documents of a push: new ones, but for roles whose policy keeps them, as they were applied last.
+
+    Args:
+        spec: of the commit; its policies count.
+        plan, documents: of the commit.
+        before: as applied last.
+        hashes: role -> hash that it runs with.
+    """
+    held: dict[str, str] = {
+        role.role: policy
+        for role in plan.roles
+        if (policy := getattr(spec.roles, role.role).on_push) in HELD
+        and role.role in hashes
+        and hashes[role.role] != role.hash
+    }
+    if not held:
+        return Reach(plan, list(documents), {})
+    kept = [one for one in before if one.role in held and one.name != "live.json"]
+    fresh = [one for one in documents if one.role not in held or one.name == "live.json"]
+    names = {one.name for one in fresh}
+    roles = tuple(replace(role, hash=hashes[role.role]) if role.role in held else role for role in plan.roles)
+    return Reach(replace(plan, roles=roles), [*fresh, *(one for one in kept if one.name not in names)], held)

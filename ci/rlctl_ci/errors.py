@@ -1,0 +1,47 @@
+"""What can go wrong in a build, as far as the queue has to know: whether trying again may help."""
+
+from __future__ import annotations
+
+from rlctl.errors import RlctlError
+
+
+class CiError(RlctlError):
+    """The base; the message is shown on the page of the build."""
+
+    reason = "ci"
+
+
+class BuildStopped(CiError):
+    """It cannot succeed, however often it is tried.
+
+    Args:
+        code: one word for machines: spec, build, signature, ...
+    """
+
+    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class Transient(CiError):
+    """The network or a registry was away: another attempt may succeed."""
+
+    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class Overtaken(CiError):
+    """A newer commit of the branch has come: this one must not be deployed."""
+
+
+class Cancelled(CiError):
+    """Somebody has asked for the end of this build."""
+
+
+class LostLease(CiError):
+    """Another worker, or another life of the service, has this build now: not a step further."""
+
+
+class Busy(CiError):
+    """The database cannot be written to right now: locked, or its disk is full."""

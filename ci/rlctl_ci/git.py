@@ -1,0 +1,175 @@
+"""The repository: its address is the configuration's, commits go by full name, and nothing in it is executed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from rlctl.images.base import Ended
+from rlctl_ci.config import Project
+from rlctl_ci.errors import BuildStopped, Transient
+from rlctl_ci.programs import Bounds, Programs, clean
+from rlctl_ci.refs import fault, is_sha, slug
+from rlctl_ci.work import Job
+
+LOOK_WITHIN_S: Final = 30.0
+FETCH_WITHIN_S: Final = 300.0
+MAX_FILES: Final = 50_000
+_SETTINGS: Final = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "protocol.allow": "never",
+    "fetch.fsckObjects": "true",
+    "fetch.recurseSubmodules": "false",
+    "transfer.bundleURI": "false",
+    "http.followRedirects": "false",
+    "credential.helper": "",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "remote.origin.promisor": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Git:
+    """A `Fetcher`.
+
+    Args:
+        project: whose repository.
+        store: a folder of its own that stays.
+        environ: ours; most of it is not passed on.
+    """
+
+    project: Project
+    store: Path
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def look(self, ref: str, stop: Callable[[], None] = lambda: None) -> str | None:
+        """The commit that a branch is at; None: there is no such branch.
+
+        Raises:
+            Transient: the repository does not answer.
+        """
+        assert not fault(ref), ref
+        self.store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        argv = ["ls-remote", "--quiet", "--end-of-options", self.project.repository, ref]
+        ended = self._git(argv, Bounds(LOOK_WITHIN_S), stop)
+        if ended.code:
+            raise Transient("fetch", f"the repository does not answer: {_last(ended)}")
+        for line in ended.lines:
+            sha, _, name = line.partition("\t")
+            if name == ref and is_sha(sha):  # ls-remote matches endings of names
+                return sha
+        return None
+
+    def head(self, job: Job) -> str | None:
+        return self.look(job.build.ref, job.stop)
+
+    def fetch(self, job: Job) -> Path:
+        """Raises:
+        Transient: it does not come.
+        BuildStopped: it is not there, too large, or holds what has no place on a disk.
+        """
+        sha, mebibytes = job.build.sha, self.project.limits.source_mib
+        bare = self._bare("source.git", job.stop)
+        bounds = Bounds(FETCH_WITHIN_S, file_mib=mebibytes)
+        if self._git(["-C", str(bare), "cat-file", "-e", f"{sha}^{{commit}}"], bounds, job.stop).code:
+            argv = ["-C", str(bare), "fetch", "--quiet", "--depth=1", "--no-tags", "--no-write-fetch-head"]
+            ended = self._git([*argv, "--end-of-options", self.project.repository, sha], bounds, job.stop)
+            if ended.code:
+                raise Transient("fetch", f"{sha[:12]} could not be fetched: {_last(ended)}")
+        archive = job.folder / "source.tar"
+        ended = self._git(["-C", str(bare), "archive", "--format=tar", sha], bounds, job.stop, out=archive)
+        if ended.code:
+            raise BuildStopped("source", f"{sha[:12]} could not be unpacked: {_last(ended)}", hint="limits.source_mib")
+        source = job.folder / "source"
+        unpack(archive, source, mebibytes << 20)
+        archive.unlink()
+        return source
+
+    def before_or_same(self, job: Job, sha: str) -> bool:
+        """Whether the commit of the build is `sha` or an ancestor; asks for commits alone, no files."""
+        if job.build.sha == sha:
+            return True
+        bare, bounds = self._bare("history.git", job.stop), Bounds(FETCH_WITHIN_S)
+        argv = ["-C", str(bare), "fetch", "--quiet", "--filter=tree:0", "--no-tags", "--no-write-fetch-head"]
+        for one in (sha, job.build.sha):
+            ended = self._git([*argv, "--end-of-options", self.project.repository, one], bounds, job.stop)
+            if ended.code and one == sha:
+                return False  # the bad commit is gone from the repository: nothing there descends from it
+            if ended.code:
+                raise Transient("fetch", f"the history of {one[:12]} could not be fetched: {_last(ended)}")
+        argv = ["-C", str(bare), "merge-base", "--is-ancestor", job.build.sha, sha]
+        return self._git(argv, bounds, job.stop).code == 0
+
+    def _bare(self, name: str, stop: Callable[[], None]) -> Path:
+        path = self.store / f"{slug(self.project.repository)}-{name}"
+        if not (path / "HEAD").exists():
+            self.store.mkdir(mode=0o700, parents=True, exist_ok=True)
+            ended = self._git(["init", "--quiet", "--bare", "--template=", str(path)], Bounds(LOOK_WITHIN_S), stop)
+            if ended.code:
+                raise BuildStopped("disk", f"{path}: {_last(ended)}")
+        return path
+
+    def _git(self, argv: list[str], bounds: Bounds, stop: Callable[[], None], *, out: Path | None = None) -> Ended:
+        return Programs(self._environ(), bounds, stop, self.store)(["git", *argv], out=out)
+
+    def _environ(self) -> dict[str, str]:
+        """No configuration but ours, no question asked, one protocol."""
+        url = self.project.repository
+        scheme = "file" if url.startswith("/") else urlsplit(url).scheme
+        settings = {**_SETTINGS, f"protocol.{scheme}.allow": "always"}
+        if self.project.git_token_file is not None and scheme == "https":
+            import base64
+
+            token = self.project.git_token_file.read_text().strip()
+            basic = base64.b64encode(f"{self.project.git_user}:{token}".encode()).decode()
+            host = urlsplit(url).netloc.rpartition("@")[2]
+            settings[f"http.https://{host}/.extraHeader"] = f"Authorization: Basic {basic}"
+        found = {
+            "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ASKPASS": "/bin/false", "GIT_LFS_SKIP_SMUDGE": "1", "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_CONFIG_COUNT": str(len(settings)),
+            **{f"GIT_CONFIG_KEY_{at}": key for at, key in enumerate(settings)},
+            **{f"GIT_CONFIG_VALUE_{at}": value for at, value in enumerate(settings.values())},
+        }  # fmt: skip
+        if scheme == "ssh":
+            ssh = ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-F", "/dev/null"]
+            if self.project.git_key_file is not None:
+                ssh += ["-o", "IdentitiesOnly=yes", "-i", str(self.project.git_key_file)]
+            if self.project.git_known_hosts is not None:
+                ssh += ["-o", f"UserKnownHostsFile={self.project.git_known_hosts}"]
+            found["GIT_SSH_COMMAND"] = shlex.join(ssh)  # git gives this one to a shell; nothing of a push is in it
+        return clean(self.environ, self.store, **found)
+
+
+def unpack(archive: Path, to: Path, most_bytes: int) -> None:
+    """Files of a commit below a folder: no link leads out of it, nothing is special, and it has an end.
+
+    Raises:
+        BuildStopped: something is otherwise.
+    """
+    to.mkdir(mode=0o700)
+    size = files = 0
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                size, files = size + member.size, files + 1
+                if size > most_bytes or files > MAX_FILES:
+                    raise BuildStopped(
+                        "source", f"the commit holds more than {most_bytes >> 20} MiB or {MAX_FILES} files"
+                    )
+                tar.extract(member, to, filter="data")
+    except (tarfile.TarError, OSError, ValueError) as error:
+        raise BuildStopped("source", f"the commit cannot be unpacked: {error}") from error
+
+
+def _last(ended: Ended) -> str:
+    said = [line for line in ended.lines if line.strip()]
+    return said[-1][:300] if said else f"exit {ended.code}"

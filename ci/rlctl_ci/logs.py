@@ -1,0 +1,78 @@
+"""What a build says: one file each, in which no secret stands and no terminal is moved by anything."""
+
+from __future__ import annotations
+
+import base64
+import re
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, quote_plus
+
+MASK: Final = "***"
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
+_NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """Without colours, cursor movements, and signs that turn the direction of writing."""
+    return _NOT_SHOWN.sub("", _ESCAPES.sub("", text))
+
+
+class Masker:
+    """Hides secrets as they are, in base64 at every offset, and in URLs."""
+
+    def __init__(self, secrets: Iterable[bytes]) -> None:
+        forms: set[str] = set()
+        for secret in secrets:
+            word = secret.decode("utf-8", "replace")
+            if len(word) < 6:
+                continue
+            forms |= {word, quote(word, safe=""), quote_plus(word)}
+            for offset in range(3):  # the same bytes read differently by where they begin in a longer text
+                coded = base64.b64encode(b"\0" * offset + secret).decode()
+                inner = coded[0 if offset == 0 else 4 : len(coded) - 4]
+                if len(inner) >= 8:
+                    forms |= {inner, inner.replace("+", "-").replace("/", "_")}
+        longest = sorted(forms, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest))) if longest else None
+
+    def __call__(self, text: str) -> str:
+        return self._pattern.sub(MASK, text) if self._pattern is not None else text
+
+
+class Log:
+    """A file that only grows, up to a limit; its offsets are good for ever.
+
+    Args:
+        path: appended to, also by a later attempt.
+        most_bytes: what comes beyond is counted and not kept.
+        mask: applied to every line.
+    """
+
+    def __init__(self, path: Path, most_bytes: int, mask: Masker) -> None:
+        self.path, self._most, self._mask = path, most_bytes, mask
+        self._guard = threading.Lock()
+        self._full = False
+
+    def __call__(self, text: str) -> None:
+        kept = self._mask(plain(text.rstrip("\n")))[:4000] + "\n"
+        with self._guard, self.path.open("ab") as file:
+            if file.tell() >= self._most:
+                if not self._full:
+                    self._full = True
+                    file.write(f"... the log is longer than {self._most >> 20} MiB; the rest is left out\n".encode())
+                return
+            file.write(kept.encode("utf-8", "replace"))
+
+
+def read(path: Path, offset: int, most: int = 1 << 20) -> tuple[bytes, int]:
+    """Bytes of a log from an offset on, whole lines where there are any; and the offset to go on from."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, offset))
+            found = file.read(most)
+    except FileNotFoundError:
+        return b"", max(0, offset)
+    return found, max(0, offset) + len(found)

@@ -1,0 +1,155 @@
+"""Starts programs: the only module here that does. Always an argument list, a group of their own, and limits."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from rlctl.errors import BackendUnreachable
+from rlctl.images.base import Ended
+from rlctl_ci.errors import BuildStopped
+
+KEPT_LINES: Final = 200
+MAX_LINE: Final = 8192
+GRACE_S: Final = 5.0
+_LOOK_S: Final = 0.2
+_KEPT: Final = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR", "BUILDAH_ISOLATION", "STORAGE_DRIVER",
+                "DOCKER_HOST", "XDG_RUNTIME_DIR")  # fmt: skip
+"""What a program of a build sees of our environment: neither a kubeconfig nor a token, nor where they lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one program and everything that it starts; None: no limit."""
+
+    time_s: float
+    memory_mib: int | None = None
+    file_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Satisfies `rlctl.images.base.Run`.
+
+    Args:
+        environ: of the programs, whole.
+        bounds: of each of them.
+        stop: raises when the work has to end; the whole group is killed then.
+        folder: where they start.
+    """
+
+    environ: Mapping[str, str]
+    bounds: Bounds
+    stop: Callable[[], None] = lambda: None
+    folder: Path | None = None
+
+    def __call__(
+        self, argv: Sequence[str], say: Callable[[str], object] | None = None, *, out: Path | None = None,
+        data: bytes | None = None,
+    ) -> Ended:  # fmt: skip
+        """Args:
+            argv: never goes through a shell.
+            say: told every line.
+            out: gets standard output, which is not told then.
+            data: standard input.
+
+        Raises:
+            BackendUnreachable: it cannot be started.
+            BuildStopped: it took too long.
+        """
+        target: IO[bytes] | int = subprocess.PIPE if out is None else out.open("wb")
+        try:
+            process = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL if data is None else subprocess.PIPE, stdout=target,
+                stderr=subprocess.STDOUT if out is None else subprocess.PIPE, env=dict(self.environ), cwd=self.folder,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise BackendUnreachable(
+                f"{argv[0]} cannot be started: {(error.strerror or str(error)).lower()}"
+            ) from error
+        finally:
+            if not isinstance(target, int):
+                target.close()
+        try:
+            self._limit(process.pid)
+            if data is not None:
+                assert process.stdin is not None
+                with suppress(BrokenPipeError):
+                    process.stdin.write(data)
+                    process.stdin.close()
+            lines = self._watch(process, argv[0], say)
+            return Ended(process.wait(), tuple(lines))
+        finally:
+            _kill(process)  # whatever it has left running
+
+    def _limit(self, pid: int) -> None:
+        for kind, mebibytes in (
+            (resource.RLIMIT_AS, self.bounds.memory_mib),
+            (resource.RLIMIT_FSIZE, self.bounds.file_mib),
+        ):
+            if mebibytes is not None:
+                with suppress(ProcessLookupError, PermissionError):
+                    resource.prlimit(pid, kind, (mebibytes << 20, mebibytes << 20))
+
+    def _watch(self, process: subprocess.Popen[bytes], name: str, say: Callable[[str], object] | None) -> deque[str]:
+        pipe = process.stdout or process.stderr
+        assert pipe is not None
+        kept: deque[str] = deque(maxlen=KEPT_LINES)
+        deadline, rest = time.monotonic() + self.bounds.time_s, b""
+        while True:
+            self.stop()
+            if time.monotonic() > deadline:
+                raise BuildStopped("timeout", f"{name} took more than {self.bounds.time_s:g} s", hint="limits.time_s")
+            if not select.select([pipe], [], [], _LOOK_S)[0]:
+                if process.poll() is not None:
+                    break  # something that it started holds the pipe open
+                continue
+            part = os.read(pipe.fileno(), 65_536)
+            if not part:
+                break
+            *whole, rest = (rest + part).split(b"\n")
+            if len(rest) > MAX_LINE:
+                whole, rest = [*whole, rest], b""
+            for line in whole:
+                _told(line, kept, say)
+        if rest:
+            _told(rest, kept, say)
+        return kept
+
+
+def _told(line: bytes, kept: deque[str], say: Callable[[str], object] | None) -> None:
+    text = line[:MAX_LINE].decode("utf-8", "replace").rstrip("\r")
+    kept.append(text)
+    if say is not None:
+        say(text)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The whole group: politely when it still works, then not."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def clean(environ: Mapping[str, str], home: Path, **more: str) -> dict[str, str]:
+    """The environment of a program of a build."""
+    return {name: environ[name] for name in _KEPT if name in environ} | {"HOME": str(home), **more}

@@ -1,0 +1,246 @@
+"""The service without HTTP: what is stored, and the threads that work."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets as random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+from rlctl.errors import RlctlError
+from rlctl_ci.config import Config, Project, secrets
+from rlctl_ci.errors import Busy, CiError, LostLease
+from rlctl_ci.forges.base import Event
+from rlctl_ci.logs import Log, Masker
+from rlctl_ci.refs import HEADS
+from rlctl_ci.store.database import Database
+from rlctl_ci.store.people import People
+from rlctl_ci.store.queue import Queue
+from rlctl_ci.store.reading import Reading
+from rlctl_ci.store.records import Accepted, Build, Push
+from rlctl_ci.work import Job, Work
+
+IDLE_S: Final = 2.0
+
+Hands = Callable[[Project, "Service"], Mapping[str, Any]]
+"""Makes fetcher, maker and deployer of a project."""
+
+
+class Service:
+    """Everything of one life.
+
+    Args:
+        config: of it.
+        hands: what acts upon the world; see `rlctl_ci.hands`.
+        now: seconds since the epoch.
+
+    Raises:
+        SpecError: a secret is missing.
+        CiError: another process has the state folder.
+    """
+
+    def __init__(self, config: Config, hands: Hands, now: Callable[[], float] = time.time) -> None:
+        self.config, self._hands, self.now = config, hands, now
+        for name, project in config.projects.items():
+            secrets(name, project.secret_file)  # better now than at the first push
+        self.folder = config.folder
+        for folder in (self.folder, self.folder / "logs", self.folder / "work"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = _only_one(self.folder / "lock")
+        self.database = Database(self.folder / "ci.db")
+        self.queue = Queue(self.database, now)
+        self.reading = Reading(self.database)
+        self.people = People(self.database, now)
+        self.owner = f"{os.getpid()}-{random.token_hex(4)}"
+        self.started = now()
+        self._wake = threading.Event()
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Take over what an earlier life has left, then work."""
+        self.queue.recover(self.owner, everybody=True)
+        shutil.rmtree(self.folder / "work", ignore_errors=True)
+        (self.folder / "work").mkdir(mode=0o700, exist_ok=True)
+        for number in range(self.config.builds):
+            self._threads.append(threading.Thread(target=self._work, name=f"build-{number}", daemon=True))
+        self._threads.append(threading.Thread(target=self._poll, name="poll", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def close(self, grace_s: float = 10.0) -> None:
+        """Begin nothing new; what is under way goes on in the next life."""
+        self._over.set()
+        self._wake.set()
+        deadline = time.monotonic() + grace_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if not any(thread.is_alive() for thread in self._threads):
+            self.database.close()
+        self._lock.close()
+
+    def take(self, name: str, event: Event) -> Accepted | str:
+        """A verified delivery: a build, or why there is none.
+
+        Raises:
+            Busy: it is not stored.
+        """
+        project, why = self.config.projects[name], event.why
+        if event.push is not None and event.push.ref.removeprefix(HEADS) not in project.branches:
+            why = "not a branch that is built"
+        elif event.push is not None and not touches(project, event.paths):
+            why = "no path that matters"
+        if event.push is None or why:
+            self.queue.ignore(name, delivery=event.delivery, event=event.name, why=why)
+            return why
+        accepted = self.queue.accept(
+            name, event.push, recipe=project.recipe(), delivery=event.delivery, event=event.name
+        )
+        self.wake()
+        return accepted
+
+    def take_all(self, told: Sequence[tuple[str, Event]]) -> list[Accepted | str]:
+        """Deliveries that came at the same time, in one transaction: the disk is waited for once.
+
+        Raises:
+            Busy: none of them is stored.
+        """
+        with self.database.write():
+            found = [self.take(name, event) for name, event in told]
+        self.wake()  # only now is there something to be seen
+        return found
+
+    def trigger(self, name: str, push: Push) -> int:
+        """A build that a person asks for.
+
+        Raises:
+            CiError: the project has no such branch.
+        """
+        project = self.config.projects[name]
+        if push.ref.removeprefix(HEADS) not in project.branches:
+            raise CiError(f"project {name} does not build {push.ref}", hint=f"branches: {', '.join(project.branches)}")
+        build = self.queue.again(name, push, recipe=project.recipe(), source="person")
+        assert build is not None
+        self.wake()
+        return build
+
+    def roll_back(self, name: str, who: str) -> dict[str, Any]:
+        """The revision before the newest deployment again, and its branch pinned.
+
+        Raises:
+            CiError: there is nothing to go back from.
+        """
+        project = self.config.projects[name]
+        newest = next(iter(self.reading.deploys(project=name, limit=1)), None)
+        if newest is None or newest.state != "verified":
+            state = "none" if newest is None else newest.state
+            raise CiError(f"project {name} has no deployment to go back from: {state}", hint="rlctl rollback RUN")
+        build = self.reading.build(newest.build)
+        log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(name, project))
+        log(f"rolled back by {who}")
+        job = Job(build, project, self.folder / "work", log, lambda: None)
+        revision = self.work_of(project).deployer.undo(job, newest)
+        self.queue.undone(build.id, revision, f"rolled back by {who}")
+        return {"project": name, "build_id": build.id, "revision": revision, "pinned": build.sha}
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._wake.set()
+
+    def log(self, build: int) -> Path:
+        return self.folder / "logs" / f"{build}.log"
+
+    def masker(self, name: str, project: Project) -> Masker:
+        hidden = list(secrets(name, project.secret_file))
+        for path in (project.git_token_file, project.registry_auth):
+            if path is not None and path.is_file():
+                hidden += [word for word in path.read_bytes().replace(b'"', b" ").split() if len(word) >= 12]
+        return Masker(hidden)
+
+    def work_of(self, project: Project) -> Work:
+        return Work(self.queue, self.reading, self.owner, **self._hands(project, self))
+
+    def one(self) -> bool:
+        """One attempt at one build; whether there was any to make."""
+        eager = [name for name, project in self.config.projects.items() if project.cancel_running]
+        self.queue.admit(eager)
+        build = self.queue.claim(self.owner, most=self.config.builds)
+        if build is None:
+            return False
+        project = self.config.projects.get(build.project)
+        if project is None:
+            self.queue.end(build.id, self.owner, "ignored", "the project is no longer configured")
+            return True
+        self._attempt(build, project)
+        return True
+
+    def _attempt(self, build: Build, project: Project) -> None:
+        folder = self.folder / "work" / f"{build.id}-{build.attempts}"
+        log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(build.project, project))
+        try:
+            folder.mkdir(mode=0o700, parents=True)
+            log(f"attempt {build.attempts}: {build.project} {build.branch} {build.sha}")
+            self.work_of(project).run(build, project, folder, log)
+            after = self.reading.build(build.id)
+            log(f"{after.state}{': ' if after.reason else ''}{after.reason}")
+        except LostLease as error:
+            log(error.message)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _work(self) -> None:
+        while not self._over.is_set():
+            try:
+                self.queue.recover(self.owner, everybody=False)
+                if self.one():
+                    continue
+            except (Busy, OSError, RlctlError) as error:
+                print(f"ci: {error}", flush=True)
+                self._over.wait(1.0)
+            self._wake.wait(IDLE_S)
+            self._wake.clear()
+
+    def _poll(self) -> None:
+        """Where the branches are, because no forge repeats a delivery that was lost."""
+        due = {name: self.now() + project.poll_s for name, project in self.config.projects.items() if project.poll_s}
+        while not self._over.wait(1.0):
+            for name, at in due.items():
+                project = self.config.projects[name]
+                if self.now() < at:
+                    continue
+                due[name] = self.now() + project.poll_s
+                fetcher = self._hands(project, self)["fetcher"]
+                for branch in project.branches:
+                    try:
+                        head = fetcher.look(f"{HEADS}{branch}")
+                        if head is not None:
+                            push = Push(f"{HEADS}{branch}", head)
+                            if self.queue.again(name, push, recipe=project.recipe(), source="poll") is not None:
+                                self.wake()
+                    except RlctlError as error:
+                        print(f"ci: poll of {name}: {error.message}", flush=True)
+
+
+def touches(project: Project, paths: tuple[str, ...] | None) -> bool:
+    """Whether a push that changed these paths is to be built."""
+    from rlctl.images.ignore import Ignore
+
+    if not project.paths or paths is None:
+        return True
+    wanted = Ignore.parse("".join(f"{pattern}\n" for pattern in project.paths))
+    return any(wanted.leaves_out(path) for path in paths)
+
+
+def _only_one(path: Path) -> IO[str]:
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise CiError(f"another `rlctl ci serve` uses {path.parent}", hint="one process for one folder") from None
+    return file

@@ -1,0 +1,40 @@
+"""States of a build, and which may follow which: the whole machine in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, get_args
+
+State = Literal[
+    "received", "queued", "fetching", "building", "pushing", "deploying", "verifying", "interrupted",
+    "succeeded", "ignored", "superseded", "cancelled", "failed", "rolled_back",
+]  # fmt: skip
+STATES: Final[tuple[State, ...]] = get_args(State)
+TERMINAL: Final[frozenset[State]] = frozenset(
+    {"succeeded", "ignored", "superseded", "cancelled", "failed", "rolled_back"}
+)
+ACTIVE: Final[tuple[State, ...]] = ("fetching", "building", "pushing", "deploying", "verifying")
+"""Somebody works on it and holds its lease."""
+WAITING: Final[tuple[State, ...]] = ("received", "queued")
+MAX_ATTEMPTS: Final = 3
+
+_STEPS: Mapping[State, State] = {
+    "received": "queued", "queued": "fetching", "fetching": "building", "building": "pushing", "pushing": "deploying",
+    "deploying": "verifying", "verifying": "succeeded", "interrupted": "queued",
+}  # fmt: skip
+NEXT: Final[Mapping[State, frozenset[State]]] = {
+    state: frozenset(
+        {
+            *([_STEPS[state]] if state in _STEPS else []),
+            *(("ignored", "superseded", "cancelled", "failed") if state not in TERMINAL else ()),
+            *(("interrupted", "rolled_back", "succeeded") if state in ACTIVE else ()),
+        }
+    )
+    for state in STATES
+}
+"""From an active state a build may be done at once: there was nothing to build, or nothing to deploy."""
+
+
+def allowed(before: State, after: State) -> bool:
+    """Whether the second may follow the first."""
+    return after in NEXT[before]

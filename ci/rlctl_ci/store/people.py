@@ -1,0 +1,117 @@
+"""What people may do and have done: tokens, pauses, pins, the audit trail."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from rlctl_ci.errors import CiError
+from rlctl_ci.store.database import Database
+
+Scope = Literal["read", "trigger", "deploy", "admin"]
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+PREFIX: Final = "rlctl_ci_"
+_USED_EVERY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Whoever a token belongs to."""
+
+    name: str
+    scopes: frozenset[str]
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.scopes or "admin" in self.scopes
+
+
+class People:
+    """Args:
+    database: where everything is.
+    now: seconds since the epoch.
+    """
+
+    def __init__(self, database: Database, now: Callable[[], float] = time.time) -> None:
+        self.database = database
+        self.now = now
+
+    def issue(self, name: str, scopes: Collection[str], *, valid_s: float | None = None) -> str:
+        """A new token, which is shown once and stored as its hash; one of the same name ends.
+
+        Raises:
+            CiError: no such scope, or a name that is none.
+        """
+        unknown = sorted(set(scopes) - set(SCOPES))
+        if unknown or not scopes:
+            raise CiError(f"no such scope: {', '.join(unknown) or 'none given'}", hint=f"scopes: {', '.join(SCOPES)}")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", name):
+            raise CiError(f"{name!r} is no name for a token", hint="letters, digits, . _ @ -")
+        token, now = PREFIX + secrets.token_urlsafe(32), self.now()
+        expires = None if valid_s is None else now + valid_s
+        with self.database.write() as db:
+            db.execute("DELETE FROM tokens WHERE name = ?", (name,))
+            db.execute(
+                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, NULL)",
+                (_hash(token), name, " ".join(sorted(set(scopes))), now, expires),
+            )
+        return token
+
+    def revoke(self, name: str) -> bool:
+        """Whether there was one."""
+        with self.database.write() as db:
+            return db.execute("DELETE FROM tokens WHERE name = ?", (name,)).rowcount > 0
+
+    def whose(self, token: str) -> Person | None:
+        """Who that is; None for a token that is unknown or has expired.
+
+        Looked up by its hash: 256 random bits need neither salt nor a slow hash, and no comparison leaks
+        where it differs.
+        """
+        if not token.startswith(PREFIX) or len(token) > 200:
+            return None
+        now = self.now()
+        row = self.database.connection().execute("SELECT * FROM tokens WHERE hash = ?", (_hash(token),)).fetchone()
+        if row is None or (row["expires"] is not None and row["expires"] <= now):
+            return None
+        if row["used"] is None or now - row["used"] >= _USED_EVERY_S:
+            with self.database.write() as db:
+                db.execute("UPDATE tokens SET used = ? WHERE hash = ?", (now, row["hash"]))
+        return Person(row["name"], frozenset(row["scopes"].split()))
+
+    def any_token(self) -> bool:
+        """Whether anybody could use the API."""
+        return self.database.connection().execute("SELECT 1 FROM tokens LIMIT 1").fetchone() is not None
+
+    def pause(self, project: str, why: str) -> None:
+        """No build of the project starts."""
+        with self.database.write() as db:
+            db.execute("INSERT OR REPLACE INTO pauses VALUES (?, ?, ?)", (project, why, self.now()))
+
+    def resume(self, project: str, ref: str | None = None) -> int:
+        """Ends the pause and the pins of a project, or of one branch of it; returns how many there were."""
+        with self.database.write() as db:
+            found = db.execute("DELETE FROM pauses WHERE project = ?", (project,)).rowcount
+            found += db.execute(
+                "DELETE FROM pins WHERE project = ? AND (? IS NULL OR ref = ?)", (project, ref, ref)
+            ).rowcount
+            return found
+
+    def audit(self, who: str, action: str, thing: str) -> None:
+        with self.database.write() as db:
+            db.execute(
+                "INSERT INTO audit (at, who, action, object) VALUES (?, ?, ?, ?)", (self.now(), who, action, thing)
+            )
+
+    def audited(self, limit: int = 100) -> list[tuple[float, str, str, str]]:
+        """When, who, action, object; newest first."""
+        rows = self.database.connection().execute("SELECT * FROM audit ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
+        return [(row["at"], row["who"], row["action"], row["object"]) for row in rows]
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()

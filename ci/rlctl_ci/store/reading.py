@@ -1,0 +1,107 @@
+"""What pages, verbs and metrics read. Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlctl_ci.errors import CiError
+from rlctl_ci.store.database import Database
+from rlctl_ci.store.records import Artifact, Build, Deploy
+
+
+class Reading:
+    """Args:
+    database: where everything is.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def build(self, number: int) -> Build:
+        """Raises:
+        CiError: there is none of that number.
+        """
+        row = self._all("SELECT * FROM builds WHERE id = ?", number)
+        if not row:
+            raise CiError(f"there is no build {number}", hint="rlctl ci builds")
+        return Build.of(row[0])
+
+    def builds(
+        self, *, project: str | None = None, before: int | None = None, limit: int = 50, state: str | None = None
+    ) -> list[Build]:
+        """Newest first, with numbers below `before`."""
+        where, values = ["1"], []
+        for clause, value in (("project = ?", project), ("id < ?", before), ("state = ?", state)):
+            if value is not None:
+                where.append(clause)
+                values.append(value)
+        rows = self._all(
+            f"SELECT * FROM builds WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?", *values, min(limit, 200)
+        )
+        return [Build.of(row) for row in rows]
+
+    def newest(self, project: str, ref: str) -> Build | None:
+        rows = self._all("SELECT * FROM builds WHERE project = ? AND ref = ? ORDER BY id DESC LIMIT 1", project, ref)
+        return Build.of(rows[0]) if rows else None
+
+    def events(self, build: int) -> list[tuple[float, str, str]]:
+        """When, state, note; in order."""
+        rows = self._all("SELECT at, state, note FROM events WHERE build = ? ORDER BY id", build)
+        return [(row["at"], row["state"], row["note"]) for row in rows]
+
+    def artifacts(self, build: int) -> list[Artifact]:
+        rows = self._all("SELECT name, reference, base, bytes FROM artifacts WHERE build = ? ORDER BY name", build)
+        return [Artifact(**dict(row)) for row in rows]
+
+    def all_made(self) -> list[Build]:
+        """Every build that has made something, newest first."""
+        rows = self._all("SELECT * FROM builds WHERE id IN (SELECT build FROM artifacts) ORDER BY id DESC")
+        return [Build.of(row) for row in rows]
+
+    def deploy(self, build: int) -> Deploy | None:
+        rows = self._all("SELECT * FROM deploys WHERE build = ?", build)
+        return Deploy.of(rows[0]) if rows else None
+
+    def deploys(self, *, project: str | None = None, before: int | None = None, limit: int = 50) -> list[Deploy]:
+        """Newest first."""
+        rows = self._all(
+            "SELECT * FROM deploys WHERE (? IS NULL OR project = ?) AND (? IS NULL OR build < ?)"
+            " ORDER BY build DESC LIMIT ?",
+            project, project, before, before, min(limit, 200),
+        )  # fmt: skip
+        return [Deploy.of(row) for row in rows]
+
+    def pins(self) -> dict[tuple[str, str], tuple[str, str]]:
+        """(project, ref) -> bad commit, why."""
+        rows = self._all("SELECT * FROM pins")
+        return {(row["project"], row["ref"]): (row["sha"], row["why"]) for row in rows}
+
+    def pauses(self) -> dict[str, str]:
+        """Project -> why."""
+        return {row["project"]: row["why"] for row in self._all("SELECT * FROM pauses")}
+
+    def counts(self) -> Mapping[str, int]:
+        """State -> builds in it."""
+        return {row[0]: row[1] for row in self._all("SELECT state, count(*) FROM builds GROUP BY state")}
+
+    def mark(self) -> tuple[int, int]:
+        """Another one whenever a page would look different."""
+        db = self.database.connection()
+        events = db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0]
+        others = "SELECT (SELECT count(*) FROM pauses) * 100000 + (SELECT count(*) FROM pins)"
+        return events, db.execute(others).fetchone()[0]
+
+    def durations(self, most: int = 1000) -> list[tuple[str, float]]:
+        """State and seconds in it, of the newest steps."""
+        rows = self._all("SELECT build, at, state FROM events ORDER BY id DESC LIMIT ?", most)
+        later: dict[int, float] = {}
+        found = []
+        for row in rows:
+            if row["build"] in later:
+                found.append((row["state"], max(0.0, later[row["build"]] - row["at"])))
+            later[row["build"]] = row["at"]
+        return found
+
+    def _all(self, statement: str, *values: Any) -> list[Any]:
+        return self.database.connection().execute(statement, values).fetchall()

@@ -1,0 +1,99 @@
+"""Rows as the rest of the service sees them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlctl_ci.states import TERMINAL, State
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """What a forge has told, reduced to what we use of it: nothing of it is a place to fetch from."""
+
+    ref: str  # refs/heads/...
+    sha: str  # full, lower case
+    author: str = ""
+    title: str = ""  # first line of the commit's message
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One commit of one branch, on its way to a run."""
+
+    id: int
+    project: str
+    ref: str
+    sha: str
+    recipe: str
+    generation: int  # counts returns of a branch to the same commit
+    state: State
+    reason: str
+    phase: str  # where it failed
+    code: str
+    author: str
+    title: str
+    source: str  # hook, poll, person
+    created: float
+    updated: float
+    attempts: int
+    not_before: float
+    lease_owner: str
+    lease_until: float
+    cancel: str  # why somebody asked for its end; empty: nobody did
+
+    @classmethod
+    def of(cls, row: sqlite3.Row) -> Build:
+        return cls(**{name: row[name] for name in cls.__slots__})
+
+    @property
+    def terminal(self) -> bool:
+        return self.state in TERMINAL
+
+    @property
+    def branch(self) -> str:
+        return self.ref.removeprefix("refs/heads/")
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The answer to a delivery."""
+
+    build: int | None  # None: it was of no interest
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What a build has made: an image by digest, or `code`, a folder."""
+
+    name: str
+    reference: str
+    base: str = ""
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """The one deployment of a build."""
+
+    build: int
+    project: str
+    ref: str
+    run: str
+    state: str  # planned, applied, verified, skipped, rolling_back, rolled_back, failed
+    before_revision: int | None
+    revision: int | None
+    note: str
+    started: float
+    updated: float
+    baseline: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, row: sqlite3.Row) -> Deploy:
+        values = {name: row[name] for name in cls.__slots__}
+        return cls(**{**values, "baseline": json.loads(values["baseline"])})

@@ -1,0 +1,107 @@
+"""All routes, behind the guard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from rlctl.errors import RlctlError
+from rlctl_ci.service import Service
+from rlctl_ci.web import metrics
+from rlctl_ci.web.api import Api, refused
+from rlctl_ci.web.guard import Guard, Rate
+from rlctl_ci.web.hooks import Hooks
+from rlctl_ci.web.pages import ICONS, SVG, Pages
+from rlctl_ci.web.sessions import Refused, Sessions
+
+STATIC = Path(__file__).parent / "static"
+_KINDS = {"style.css": "text/css", "live.js": "text/javascript"}
+
+
+def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard:
+    """The whole surface as one ASGI application."""
+    config = service.config
+    sessions = Sessions(service.people, open_reading=config.loopback or config.public_status)
+    seen = metrics.Seen()
+    api = Api(service, sessions)
+    pages = Pages(service, sessions, secure=config.behind_tls or config.tls_cert is not None)
+    hooks = Hooks(service, Rate(config.hooks_per_minute, clock), seen, service.now)
+
+    async def numbers(request: Request) -> Response:
+        sessions.require(request, "read")
+        return PlainTextResponse(
+            await run_in_threadpool(metrics.page, service, seen), media_type="text/plain; version=0.0.4"
+        )
+
+    async def alive(request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def ready(request: Request) -> Response:
+        try:
+            await run_in_threadpool(service.database.check)
+        except RlctlError:
+            return PlainTextResponse("the database cannot be written\n", 503)
+        return PlainTextResponse("ok\n")
+
+    async def static(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name in _KINDS:
+            headers = {"cache-control": "public, max-age=300"}
+            return Response((STATIC / name).read_bytes(), media_type=_KINDS[name], headers=headers)
+        icon = ICONS.get(name.removesuffix(".svg"))
+        if icon is None:
+            raise Refused(404, "there is no such file")
+        return Response(SVG.format(icon), media_type="image/svg+xml", headers={"cache-control": "public, max-age=300"})
+
+    routes: list[tuple[str, Any, list[str]]] = [
+        ("/hooks/{forge}/{project}", hooks.__call__, ["POST"]),
+        ("/healthz", alive, ["GET"]),
+        ("/readyz", ready, ["GET"]),
+        ("/metrics", numbers, ["GET"]),
+        ("/api/v1/projects", api.projects, ["GET"]),
+        ("/api/v1/builds", api.builds, ["GET", "POST"]),
+        ("/api/v1/deploys", api.deploys, ["GET"]),
+        ("/api/v1/builds/{number:int}", api.build, ["GET"]),
+        ("/api/v1/builds/{number:int}/log", api.log, ["GET"]),
+        *((f"/api/v1/builds/{{number:int}}/{verb}", _with(api.act, verb), ["POST"]) for verb in ("cancel", "retry")),
+        *(
+            (f"/api/v1/projects/{{project}}/{verb}", _with(api.act_on_project, verb), ["POST"])
+            for verb in ("pause", "resume", "rollback")
+        ),
+        ("/", pages.overview, ["GET"]),
+        ("/index.json", pages.overview, ["GET"]),
+        ("/builds/{number:int}", pages.build, ["GET"]),
+        ("/builds/{number:int}.json", pages.build, ["GET"]),
+        ("/live", pages.live, ["GET"]),
+        ("/badge/{project}.svg", pages.badge, ["GET"]),
+        ("/static/{name}", static, ["GET"]),
+        ("/sign-in", pages.sign_in, ["GET", "POST"]),
+        ("/sign-out", pages.act, ["POST"]),
+        *((f"/builds/{{number:int}}/{verb}", _with(pages.act, verb), ["POST"]) for verb in ("cancel", "retry")),
+        *(
+            (f"/projects/{{project}}/{verb}", _with(pages.act, verb), ["POST"])
+            for verb in ("pause", "resume", "rollback")
+        ),
+    ]
+    app = Starlette(
+        routes=[Route(path, handler, methods=methods) for path, handler, methods in routes],
+        exception_handlers={Refused: refused, RlctlError: refused},
+    )
+    return Guard(app, config, Rate(config.hooks_per_minute, clock))
+
+
+def _with(handler: Any, verb: str) -> Any:
+    async def named(request: Request) -> Response:
+        request.path_params["verb"] = verb
+        answer: Response = await handler(request)
+        return answer
+
+    return named

@@ -1,0 +1,163 @@
+"""What every request passes first, whatever its method: host, origin, rate, size, time. An ASGI middleware."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from typing import Any, Final
+
+from rlctl_ci.config import LOOPBACK, Config
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+BODY_WITHIN_S: Final = 10.0
+_SOURCES: Final = 10_000
+POLICY: Final = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
+    " base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class Rate:
+    """A bucket of tokens for each key; the oldest are forgotten.
+
+    Args:
+        per_minute: how many a minute.
+        clock: seconds.
+    """
+
+    def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
+        self._most, self._clock = float(per_minute), clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def allows(self, key: str) -> bool:
+        now = self._clock()
+        left, at = self._buckets.pop(key, (self._most, now))
+        left = min(self._most, left + (now - at) * self._most / 60.0)
+        self._buckets[key] = (left - 1.0 if left >= 1.0 else left, now)
+        if len(self._buckets) > _SOURCES:
+            self._buckets.popitem(last=False)
+        return left >= 1.0
+
+
+class Guard:
+    """Args:
+    app: what comes after.
+    config: names by which we are reached, sizes.
+    rate: of each address.
+    """
+
+    def __init__(self, app: App, config: Config, rate: Rate) -> None:
+        self._app, self._rate = app, rate
+        self._most = int(config.body_mib * (1 << 20))
+        self._hosts = hosts(config)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        client = (scope.get("client") or ("-", 0))[0]
+
+        async def headed(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                names = {name for name, _ in message.get("headers", ())}
+                message["headers"] = [
+                    *message.get("headers", ()), *(header for header in HEADERS if header[0] not in names)
+                ]  # fmt: skip
+            await send(message)
+
+        refusal = self._refusal(scope["headers"])
+        if refusal is None and not self._rate.allows(client):
+            refusal = (429, "slower")
+        if refusal is not None:
+            await _answer(headed, *refusal)
+            return
+        body = await self._body(scope["headers"], receive)
+        if isinstance(body, tuple):
+            await _answer(headed, *body)
+            return
+        given = False
+
+        async def again() -> MutableMapping[str, Any]:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._app(scope, again, headed)
+
+    def _refusal(self, headers: Collection[tuple[bytes, bytes]]) -> tuple[int, str] | None:
+        named = [value for name, value in headers if name == b"host"]
+        if len(named) != 1 or named[0].decode("latin-1").lower() not in self._hosts:
+            return 421, "not a host of ours; see `hosts:`"
+        for name, value in headers:
+            if name == b"origin":
+                scheme, _, host = value.decode("latin-1").lower().partition("://")
+                if scheme not in ("http", "https") or host not in self._hosts:
+                    return 403, "not from another page"
+            elif (
+                name == b"sec-fetch-site" and value == b"cross-site" and (b"sec-fetch-mode", b"navigate") not in headers
+            ):
+                return 403, "not from another page"
+        return None
+
+    async def _body(self, headers: Collection[tuple[bytes, bytes]], receive: Receive) -> bytes | tuple[int, str]:
+        lengths = [value for name, value in headers if name == b"content-length"]
+        if any(not value.isdigit() or int(value[:20]) > self._most for value in lengths):
+            return 413, "the body is too large"
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(BODY_WITHIN_S):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        return 400, "the sender has gone"
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > self._most:
+                        return 413, "the body is too large"
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+        except TimeoutError:
+            return 408, "the body did not come in time"
+
+
+def hosts(config: Config) -> frozenset[str]:
+    """Every `Host:` that means us."""
+    found = {host.lower() for host in config.hosts}
+    if config.loopback:
+        names = ("[::1]" if name == "::1" else name for name in LOOPBACK)
+        found |= {each for name in names for each in (f"{name}:{config.port}", *([name] if config.port == 80 else []))}
+    else:
+        try:
+            if not ipaddress.ip_address(config.host).is_unspecified:
+                found.add(config.listen.lower())
+        except ValueError:
+            found.add(config.listen.lower())
+    return frozenset(found)
+
+
+async def _answer(send: Send, status: int, text: str) -> None:
+    body = f"{text}\n".encode()
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    if status in (408, 413):
+        headers.append((b"connection", b"close"))  # what else it sends is not read
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,277 @@
+"""The status page, and a page for each build: complete without JavaScript, each with a twin in JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+
+from rlctl_ci import logs
+from rlctl_ci.errors import CiError
+from rlctl_ci.service import Service
+from rlctl_ci.states import ACTIVE, WAITING
+from rlctl_ci.store.records import Build
+from rlctl_ci.web.api import act_on_build, act_on_project, build_document, projects_document
+from rlctl_ci.web.html import Html, ago, document, join, line, state, table, tag
+from rlctl_ci.web.sessions import COOKIE, VALID_S, Refused, Sessions
+
+SHOWN: Final = 50
+LOG_SHOWN: Final = 96 << 10
+BEAT_S: Final = 15.0
+SVG: Final = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><circle cx="8" cy="8" r="6" fill="{}"/></svg>'
+ICONS: Final = {"good": "#10693c", "bad": "#b3261e", "busy": "#0b57a4", "none": "#60646c", "warn": "#8a5300"}
+
+
+class Pages:
+    """Args:
+    service: what is shown.
+    sessions: who looks.
+    secure: cookies only over HTTPS.
+    """
+
+    def __init__(self, service: Service, sessions: Sessions, *, secure: bool) -> None:
+        self.service, self.sessions, self._secure = service, sessions, secure
+
+    async def overview(self, request: Request) -> Response:
+        if (gate := self._gate(request)) is not None:
+            return gate
+        made = await run_in_threadpool(self._overview, request)
+        if request.url.path.endswith(".json"):
+            return JSONResponse(made[1])
+        return HTMLResponse(made[0])
+
+    def _overview(self, request: Request) -> tuple[str, dict[str, Any]]:
+        now = self.service.now()
+        builds, projects = self.service.reading.builds(limit=SHOWN), projects_document(self.service)
+        deploys = self.service.reading.deploys(limit=10)
+        data = {
+            "time": now, "projects": projects, "builds": [build_document(self.service, one) for one in builds],
+            "deploys": [{"build": one.build, "run": one.run, "state": one.state, "note": one.note} for one in deploys],
+        }  # fmt: skip
+        busy = [one for one in builds if one.state in (*ACTIVE, *WAITING)]
+        bad = next((one for one in builds if one.terminal and one.state not in ("superseded", "ignored")), None)
+        icon = "busy" if busy else "bad" if bad is not None and bad.state in ("failed", "rolled_back") else "good"
+        word = f"{len(busy)} under way" if busy else "idle"
+        body = [
+            tag("section", *self._projects(request, projects), id="facts"),
+            tag(
+                "section",
+                tag("h2", "Builds"),
+                table(("Build", "State", "Project", "Branch", "Commit", "What", "When"),
+                      [self._row(one, now) for one in builds],
+                      "No push has come yet. docs/ci.md says how to tell a forge where to send it; "
+                      "`rlctl ci test-hook` sends one."),
+                tag("h2", "Deployments"),
+                table(("Build", "Run", "State", "Revision", "Note", "When"),
+                      [(link(one.build), one.run, one.state.replace("_", " "),
+                        f"{one.before_revision} → {one.revision or '…'}", tag("td", line(one.note), class_="title"),
+                        ago(one.started, now)) for one in deploys],
+                      "Nothing has been deployed yet."),
+                id="live",
+            ),
+        ]  # fmt: skip
+        return document(f"{word} · rlctl ci", body, live="/live", icon=icon, who=self._who(request)), data
+
+    def _projects(self, request: Request, projects: list[dict[str, Any]]) -> list[Html]:
+        found = []
+        for one in projects:
+            resume = self._button(request, f"/projects/{one['name']}/resume", "Resume")
+            if one["paused"]:
+                found.append(tag("p", f"{one['name']} is paused: {line(one['paused'])} ", resume, class_="banner"))
+            for pin in one["pins"]:
+                words = f"{one['name']}: {line(pin['branch'])} is pinned, because {pin['sha'][:12]} was rolled back"
+                words += f" ({line(pin['why'])}). A newer commit goes on. "
+                found.append(tag("p", words, resume, class_="banner"))
+        rows = [
+            (one["name"], f"{one['run']} ({one['target']})", ", ".join(one["branches"]), one["builder"],
+             join([self._button(request, f"/projects/{one['name']}/pause", "Pause"),
+                   self._button(request, f"/projects/{one['name']}/rollback", "Roll back")], " "))
+            for one in projects
+        ]  # fmt: skip
+        return [*found, tag("h2", "Projects"), table(("Project", "Run", "Branches", "Builder", ""), rows, "None.")]
+
+    def _row(self, build: Build, now: float) -> tuple[object, ...]:
+        what = line(build.title) or "-"
+        who = f" · {line(build.author)}" if build.author else ""
+        return (
+            link(build.id), state(build.state), build.project, line(build.branch),
+            tag("td", build.sha[:12], class_="mono"),
+            tag("td", what, tag("span", who, class_="soft"), tag("br"), tag("span", line(build.reason), class_="soft"),
+                class_="title"),
+            ago(build.created, now),
+        )  # fmt: skip
+
+    async def build(self, request: Request) -> Response:
+        if (gate := self._gate(request)) is not None:
+            return gate
+        number = int(str(request.path_params["number"])[:15])
+        try:
+            found = await run_in_threadpool(self.service.reading.build, number)
+        except CiError as error:
+            raise Refused(404, error.message) from error
+        if request.url.path.endswith(".json"):
+            return JSONResponse(await run_in_threadpool(lambda: build_document(self.service, found, full=True)))
+        return HTMLResponse(await run_in_threadpool(self._build, request, found))
+
+    def _build(self, request: Request, build: Build) -> str:
+        now, path = self.service.now(), self.service.log(build.id)
+        size = path.stat().st_size if path.exists() else 0
+        begin = max(0, size - LOG_SHOWN)
+        content, after = logs.read(path, begin, LOG_SHOWN)
+        events = self.service.reading.events(build.id)
+        steps = [
+            (
+                state(name),
+                f"{later - at:.1f} s" if later is not None else "",
+                tag("td", line(note), class_="title"),
+                ago(at, now),
+            )
+            for (at, name, note), later in zip(events, [*(at for at, _, _ in events[1:]), None], strict=True)
+        ]
+        facts = [("Project", build.project), ("Branch", line(build.branch)), ("Commit", tag("code", build.sha)),
+                 ("By", line(build.author) or "-"), ("What", line(build.title) or "-"),
+                 ("Attempts", build.attempts)]  # fmt: skip
+        facts += [(one.name, tag("code", one.reference)) for one in self.service.reading.artifacts(build.id)]
+        deploy = self.service.reading.deploy(build.id)
+        if deploy is not None:
+            facts.append(("Deployed", f"{deploy.run}: {deploy.state.replace('_', ' ')}, {line(deploy.note)}"))
+        verb = ("Cancel", "cancel") if not build.terminal else ("Build again", "retry")
+        source = f"/api/v1/builds/{build.id}/log"
+        logged = tag(
+            "pre", content.decode("utf-8", "replace"), id="log", tabindex="0", aria_label="Log", data_source=source,
+            data_from=None if build.terminal else after,
+        )  # fmt: skip
+        rows = (tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in facts)
+        left_out = f" (the last {LOG_SHOWN >> 10} KiB)" if begin else ""
+        body = [
+            tag(
+                "section",
+                tag("h2", f"Build {build.id} ", state(build.state)),
+                tag("p", line(build.reason) or " ", class_="soft"),
+                self._button(request, f"/builds/{build.id}/{verb[1]}", verb[0]),
+                tag("div", tag("table", tag("tbody", *rows)), class_="scroll"),
+                tag("h2", "Steps"),
+                table(("State", "Took", "Note", "When"), steps, "None yet."),
+                id="live",
+            ),
+            tag("h2", f"Log{left_out}"),
+            logged,
+            tag("p", tag("a", "the whole log", href=f"/api/v1/builds/{build.id}/log")),
+        ]  # fmt: skip
+        icon = {"succeeded": "good", "failed": "bad", "rolled_back": "bad"}.get(
+            build.state, "none" if build.terminal else "busy"
+        )
+        live = None if build.terminal else f"/live?build={build.id}"
+        return document(
+            f"{build.state.replace('_', ' ')} · build {build.id}", body, live=live, icon=icon, who=self._who(request)
+        )
+
+    async def live(self, request: Request) -> Response:
+        """Tells a page that something has changed, and that we are there."""
+        self.sessions.require(request, "read")
+        return StreamingResponse(self._changes(request), media_type="text/event-stream")
+
+    async def _changes(self, request: Request) -> AsyncIterator[str]:
+        last, said = await run_in_threadpool(self.service.reading.mark), time.monotonic()
+        yield "event: beat\ndata: {}\n\n"
+        while not await request.is_disconnected():
+            await asyncio.sleep(1.0)
+            now = await run_in_threadpool(self.service.reading.mark)
+            if now != last:
+                last, said = now, time.monotonic()
+                yield "event: changed\ndata: {}\n\n"
+            elif time.monotonic() - said >= BEAT_S:
+                said = time.monotonic()
+                yield "event: beat\ndata: {}\n\n"
+
+    async def badge(self, request: Request) -> Response:
+        self.sessions.require(request, "read")
+        name = request.path_params["project"]
+        found = await run_in_threadpool(lambda: self.service.reading.builds(project=name, limit=20))
+        last = next((one for one in found if one.state in ("succeeded", "failed", "rolled_back")), None)
+        word = last.state.replace("_", " ") if last is not None else "none"
+        color = ICONS["none" if last is None else "good" if last.state == "succeeded" else "bad"]
+        text = (
+            '<svg xmlns="http://www.w3.org/2000/svg" width="120" height="20" role="img"><title>build: {0}</title>'
+            '<rect width="40" height="20" fill="#444"/><rect x="40" width="80" height="20" fill="{1}"/>'
+            '<g fill="#fff" font-family="sans-serif" font-size="11"><text x="6" y="14">build</text>'
+            '<text x="46" y="14">{0}</text></g></svg>'
+        )
+        return Response(text.format(word, color), media_type="image/svg+xml")
+
+    async def sign_in(self, request: Request) -> Response:
+        if request.method == "GET":
+            form = tag(
+                "form", tag("p", tag("label", "Token ", tag("input", type="password", name="token", required=True))),
+                tag("button", "Sign in"), method="post", action="/sign-in",
+            )  # fmt: skip
+            body = [tag("h2", "Sign in"), form, tag("p", "rlctl ci token NAME makes one.", class_="soft")]
+            return HTMLResponse(document("sign in · rlctl ci", body, live=None, icon="none", who=""))
+        opened = await run_in_threadpool(self.sessions.open, (await fields(request)).get("token", ""))
+        if opened is None:
+            raise Refused(401, "no such token")
+        response = RedirectResponse("/", 303)
+        response.set_cookie(
+            COOKIE, opened[0], max_age=int(VALID_S), httponly=True, samesite="strict", secure=self._secure, path="/"
+        )
+        return response
+
+    async def act(self, request: Request) -> Response:
+        """A button: cancel, retry, pause, resume, rollback, sign-out."""
+        form = await fields(request)
+        verb = request.path_params.get("verb", "sign-out")
+        scope = (
+            "trigger" if "number" in request.path_params else "deploy" if "project" in request.path_params else "read"
+        )
+        person = self.sessions.require(request, scope, form.get("csrf", ""))  # type: ignore[arg-type]
+        if "number" in request.path_params:
+            build = await run_in_threadpool(self.service.reading.build, int(str(request.path_params["number"])[:15]))
+            done = await run_in_threadpool(act_on_build, self.service, person.name, build, verb)
+            return RedirectResponse(f"/builds/{done['build_id']}", 303)
+        if "project" in request.path_params:
+            name = request.path_params["project"]
+            await run_in_threadpool(act_on_project, self.service, person.name, name, verb)
+        else:
+            self.sessions.close(request)
+        return RedirectResponse("/", 303)
+
+    def _gate(self, request: Request) -> Response | None:
+        """People without a session are shown where to begin, machines are told."""
+        try:
+            self.sessions.require(request, "read")
+        except Refused as refusal:
+            if refusal.status == 401 and "text/html" in request.headers.get("accept", ""):
+                return RedirectResponse("/sign-in", 303)
+            raise
+        return None
+
+    def _who(self, request: Request) -> Html:
+        person, session = self.sessions.who(request), self.sessions.session(request)
+        if person is None or session is None:
+            return tag("a", "sign in", href="/sign-in")
+        return join([tag("span", person.name, class_="soft"), self._button(request, "/sign-out", "Sign out")], " ")
+
+    def _button(self, request: Request, action: str, words: str) -> Html:
+        session = self.sessions.session(request)
+        if session is None:
+            return Html("")
+        return tag("form", tag("input", type="hidden", name="csrf", value=session.csrf), tag("button", words),
+                   method="post", action=action)  # fmt: skip
+
+
+async def fields(request: Request) -> dict[str, str]:
+    """Of a form as browsers send it; empty when it is anything else."""
+    try:
+        return dict(parse_qsl((await request.body()).decode("ascii"), max_num_fields=5))
+    except ValueError:
+        return {}
+
+
+def link(build: int) -> Html:
+    return tag("a", f"#{build}", href=f"/builds/{build}")

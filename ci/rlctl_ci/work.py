@@ -1,0 +1,334 @@
+"""One build from its commit to a run that is the better for it: the order of steps, and what each failure leads to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from rlctl.errors import BackendUnreachable, RlctlError
+from rlctl_ci.config import Project
+from rlctl_ci.errors import BuildStopped, Cancelled, LostLease, Overtaken, Transient
+from rlctl_ci.states import MAX_ATTEMPTS, State
+from rlctl_ci.store.queue import SUPERSEDED, Queue
+from rlctl_ci.store.reading import Reading
+from rlctl_ci.store.records import Artifact, Build, Deploy, Push
+
+BEAT_S: Final = 10.0
+LOCK_POLL_S: Final = 0.5
+
+Say = Callable[[str], object]
+Stop = Callable[[], None]
+"""Raises Cancelled or LostLease when the build has to end here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One attempt at a build."""
+
+    build: Build
+    project: Project
+    folder: Path  # empty; gone afterwards
+    say: Say
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A run that can be redeployed."""
+
+    revision: int
+    baseline: Mapping[str, Any]  # what it did a second, its counters
+
+
+class Fetcher(Protocol):
+    """The repository; its address is the configuration's."""
+
+    def head(self, job: Job) -> str | None:
+        """The commit that the branch is at; None: the branch is gone.
+
+        Raises:
+            Transient: the repository does not answer.
+        """
+
+    def fetch(self, job: Job) -> Path:
+        """The files of the commit in a folder; nothing of them is executed."""
+
+    def before_or_same(self, job: Job, sha: str) -> bool:
+        """Whether the commit of the build is `sha`, or an ancestor of it."""
+
+
+class Maker(Protocol):
+    """A builder; see `rlctl_ci.builders`."""
+
+    def make(self, job: Job, source: Path) -> Any:
+        """Everything that needs no registry.
+
+        Raises:
+            BuildStopped: it cannot be built.
+        """
+
+    def push(self, job: Job, made: Any) -> Sequence[Artifact]:
+        """To where the target finds it; what is there already is not sent again.
+
+        Raises:
+            Transient: the registry does not answer.
+        """
+
+
+class Deployer(Protocol):
+    """The target of a project."""
+
+    def look(self, job: Job) -> Live | None:
+        """The run as it is; None when it does not run, so there is nothing to redeploy."""
+
+    def apply(self, job: Job, source: Path, artifacts: Sequence[Artifact]) -> int:
+        """Make the run what the spec at this commit says, with these artifacts; idempotent. Returns its revision.
+
+        Raises:
+            BuildStopped: the spec is invalid, or asks for what this run cannot become; nothing was changed.
+            RlctlError: some of it may have been changed.
+        """
+
+    def verify(self, job: Job, deploy: Deploy) -> str:
+        """Wait until the run is ready and does what it did before; returns that in words.
+
+        Raises:
+            RlctlError: it is not.
+        """
+
+    def undo(self, job: Job, deploy: Deploy) -> int:
+        """Back to the revision of before, and wait until it runs. Returns the revision that is now."""
+
+
+class Beat:
+    """Keeps a lease while the work goes on, and hears whether somebody wants its end."""
+
+    def __init__(self, queue: Queue, build: int, owner: str, every_s: float = BEAT_S) -> None:
+        self._queue, self._build, self._owner, self._every_s = queue, build, owner, every_s
+        self._why = ""
+        self._lost = False
+        self._over = threading.Event()
+        self._deaf = False
+        self._thread = threading.Thread(target=self._run, name=f"lease-{build}", daemon=True)
+
+    def __enter__(self) -> Beat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def stop(self) -> None:
+        """Raises:
+        LostLease: somebody else has the build.
+        Cancelled: somebody wants its end.
+        """
+        if self._lost:
+            raise LostLease(f"build {self._build} is not ours any more")
+        if self._why and not self._deaf:
+            raise Cancelled(self._why)
+
+    def be_deaf(self) -> None:
+        """From here on a cancellation no longer ends the work: what has begun is undone first."""
+        self._deaf = True
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every_s):
+            self.look()
+
+    def look(self) -> None:
+        """Renew the lease now."""
+        try:
+            self._why = self._queue.beat(self._build, self._owner) or self._why
+        except LostLease:
+            self._lost = True
+        except RlctlError:
+            pass  # the database is busy; the lease lasts for several beats
+
+
+@dataclass
+class Work:
+    """Everything that an attempt needs.
+
+    Args:
+        queue, reading: of the service.
+        owner: this life of the service.
+        fetcher, maker, deployer: of the project.
+        sleep: between looks at a lock.
+    """
+
+    queue: Queue
+    reading: Reading
+    owner: str
+    fetcher: Fetcher
+    maker: Maker
+    deployer: Deployer
+    sleep: Callable[[float], None] = time.sleep
+    beat_every_s: float = BEAT_S
+
+    def run(self, build: Build, project: Project, folder: Path, say: Say) -> None:
+        """One attempt; leaves the build in a terminal state or in the queue.
+
+        Raises:
+            LostLease: it is not ours any more; nothing was recorded.
+        """
+        with Beat(self.queue, build.id, self.owner, self.beat_every_s) as beat:
+            beat.look()
+            job = Job(build, project, folder, say, beat.stop)
+            try:
+                self._attempt(job, beat)
+            except LostLease:
+                raise
+            except Cancelled as error:
+                self._end_early(job, beat, "cancelled", error.message)
+            except Overtaken as error:
+                self._end_early(job, beat, "superseded", error.message)
+            except (Transient, BackendUnreachable) as error:
+                say(f"error: {error.message}")
+                if not self.queue.retry_later(build.id, self.owner, error.message):
+                    code = error.code if isinstance(error, Transient) else "unreachable"
+                    self._end_early(job, beat, "failed", _with_hint(error), code)
+            except RlctlError as error:
+                say(f"error: {error.message}")
+                for line in getattr(error, "details", ()):
+                    say(f"  {line}")
+                code = error.code if isinstance(error, BuildStopped) else error.reason
+                self._end_early(job, beat, "failed", _with_hint(error), code)
+            except Exception as error:  # a fault of ours must not leave the build hanging
+                say(f"error: {type(error).__name__}: {error}")
+                self._end_early(job, beat, "failed", f"a bug: {type(error).__name__}: {error}", "bug")
+
+    def _attempt(self, job: Job, beat: Beat) -> None:
+        build, owner = job.build, self.owner
+        begun = self.reading.deploy(build.id)
+        undecided = begun is not None and begun.state in ("planned", "applied", "rolling_back")
+        if begun is not None and undecided:
+            beat.be_deaf()
+            if begun.state == "rolling_back" or build.cancel or build.attempts > MAX_ATTEMPTS:
+                self._undo(job, begun, begun.note or build.cancel or f"interrupted {build.attempts - 1} times")
+                return
+        elif not self._wanted(job):
+            return
+        job.say(f"fetching {build.sha}")
+        source = self.fetcher.fetch(job)
+        job.stop()
+        self.queue.step(build.id, owner, "building", project_builder(job))
+        made = self.maker.make(job, source)
+        job.stop()
+        self.queue.step(build.id, owner, "pushing")
+        artifacts = self.maker.push(job, made)
+        self.queue.artifact(build.id, owner, artifacts)
+        for one in artifacts:
+            job.say(f"{one.name}: {one.reference}")
+        job.stop()
+        self.queue.step(build.id, owner, "deploying")
+        self._deploy(job, beat, source, artifacts, begun)
+
+    def _wanted(self, job: Job) -> bool:
+        """Whether this commit still is what the branch is at, and the branch is not pinned; else the build is over."""
+        build = job.build
+        pinned = self.reading.pins().get((build.project, build.ref))
+        if pinned is not None and build.source != "person":
+            bad, why = pinned
+            if build.sha == bad or self.fetcher.before_or_same(job, bad):
+                reason = f"the branch is pinned at {bad[:12]} ({why}); a newer commit or `rlctl ci resume` goes on"
+                self.queue.end(build.id, self.owner, "ignored", reason)
+                return False
+        head = self.fetcher.head(job)
+        if head is None:
+            self.queue.end(build.id, self.owner, "ignored", "the branch is gone")
+            return False
+        if head != build.sha and build.source != "person":
+            self.queue.end(build.id, self.owner, "superseded", f"the branch is at {head[:12]}")
+            self.queue.again(build.project, Push(build.ref, head), recipe=build.recipe, source="poll")
+            return False
+        return True
+
+    def _deploy(self, job: Job, beat: Beat, source: Path, artifacts: Sequence[Artifact], begun: Deploy | None) -> None:
+        build, owner = job.build, self.owner
+        live = self.deployer.look(job)
+        if live is None and begun is None:
+            self.queue.end(
+                build.id, owner, "succeeded", f"run {job.project.run} does not run: built, and nothing redeployed"
+            )
+            return
+        deploy = None
+        while deploy is None:
+            job.stop()
+            before = begun.before_revision or 0 if begun is not None else live.revision if live is not None else 0
+            deploy = self.queue.plan_deploy(
+                build.id, owner, job.project.run, before, live.baseline if live is not None else {}
+            )
+            if deploy is None:
+                job.say("waiting: another build of this run is being deployed")
+                self.sleep(LOCK_POLL_S)
+        beat.be_deaf()
+        try:
+            if deploy.state == "planned":
+                revision = self.deployer.apply(job, source, artifacts)
+                self.queue.deployed(build.id, owner, "applied", revision=revision)
+                if revision == deploy.before_revision:
+                    said = f"revision {revision} runs this already"
+                    self.queue.decide(build.id, owner, "verified", "succeeded", said, revision=revision)
+                    return
+            self.queue.step(build.id, owner, "verifying")
+            said = self.deployer.verify(job, deploy)
+        except (LostLease, Transient, BackendUnreachable):
+            raise
+        except BuildStopped as error:  # nothing was changed
+            job.say(f"error: {error.message}")
+            self.queue.decide(build.id, owner, "failed", "failed", _with_hint(error))
+            return
+        except RlctlError as error:
+            job.say(f"error: {error.message}")
+            for line in getattr(error, "details", ()):
+                job.say(f"  {line}")
+            self._undo(job, deploy, error.message)
+            return
+        self.queue.decide(build.id, owner, "verified", "succeeded", said)
+
+    def _undo(self, job: Job, deploy: Deploy, why: str) -> None:
+        """The revision of before again, and the branch pinned."""
+        build = job.build
+        self.queue.deployed(build.id, self.owner, "rolling_back", note=why)
+        job.say(f"rolling back to revision {deploy.before_revision}: {why}")
+        revision = self.deployer.undo(job, deploy)
+        job.say(f"revision {revision} runs")
+        cancelled = why == build.cancel and why != ""
+        self.queue.decide(
+            build.id, self.owner, "rolled_back", "cancelled" if cancelled else "rolled_back", why, revision=revision,
+            pin="" if cancelled else why,
+        )  # fmt: skip
+
+    def _end_early(self, job: Job, beat: Beat, to: State, reason: str, code: str = "") -> None:
+        """Over, and a deployment that has begun is undone before."""
+        build = job.build
+        if reason.startswith(SUPERSEDED):
+            to, reason = "superseded", reason.removeprefix(SUPERSEDED)
+        begun = self.reading.deploy(build.id)
+        if begun is not None and begun.state in ("planned", "applied", "rolling_back"):
+            beat.be_deaf()
+            try:
+                self._undo(job, begun, begun.note or reason)
+                return
+            except LostLease:
+                raise
+            except Exception as error:
+                reason = f"{reason}; and the rollback failed: {error}"
+                self.queue.decide(build.id, self.owner, "failed", "failed", reason, pin=reason)
+                return
+        self.queue.end(build.id, self.owner, to, reason, code=code)
+
+
+def project_builder(job: Job) -> str:
+    """For the history of the build."""
+    return f"builder {job.project.builder}"
+
+
+def _with_hint(error: RlctlError) -> str:
+    return error.message + (f"; {error.hint}" if error.hint else "")

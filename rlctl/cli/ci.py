@@ -1,0 +1,323 @@
+"""`rlctl ci`: the service that builds and redeploys on a push, and what a person asks of it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlctl.cli.options import OutputOption, Quiet, Utc
+from rlctl.cli.text import plain, span, stamp, table
+from rlctl.cli.world import Output, World
+from rlctl.errors import BackendUnreachable, RlctlError, UsageError, WorkloadFailed
+
+if TYPE_CHECKING:
+    from rlctl_ci.client import Client
+    from rlctl_ci.config import Config
+
+FOLLOW_S = 0.5
+TERMINAL_BAD = ("failed", "rolled_back", "cancelled")
+
+app = typer.Typer(rich_markup_mode=None, help="Build and redeploy on a push: the service, and its builds.")
+
+Url = Annotated[
+    str | None, typer.Option("--url", metavar="URL", help="The service; default: RLCTL_CI_URL, this machine's.")
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="Default: RLCTL_CI_TOKEN_FILE, on this machine its owner's."),
+]
+ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="What the service listens to.")]
+BuildArgument = Annotated[int, typer.Argument(metavar="BUILD", help="As `rlctl ci builds` numbers them.", min=1)]
+ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="As ci.yaml names it.")]
+
+
+@app.command()
+def serve(
+    ctx: typer.Context,
+    config: ConfigFile = Path("ci.yaml"),
+    check: Annotated[bool, typer.Option("--check", help="Read the configuration and the secrets, and end.")] = False,
+    output: OutputOption = Output.table,
+    quiet: Quiet = False,
+) -> int:
+    """Listen for pushes, build them, redeploy their runs.
+
+    Listens on loopback unless `listen:` says otherwise, and elsewhere only with tokens, names and TLS.
+    """
+    world: World = ctx.obj.setup(output, quiet)
+    read = _config(config)
+    try:
+        from rlctl_ci.hands import of
+        from rlctl_ci.service import Service
+        from rlctl_ci.web.serve import check as refuse
+        from rlctl_ci.web.serve import serve as run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("rlctl"):
+            raise
+        raise BackendUnreachable(
+            f"the package {error.name} is not installed", hint='install it with: pip install "rlctl[ci]"'
+        ) from error
+    service = Service(read, of)
+    refuse(read, service)
+    for name, project in read.projects.items():
+        world.say(f"{name}: POST /hooks/{project.forge}/{name} -> {project.run} ({project.target}, {project.builder})")
+    if check:
+        service.close()
+        world.document({"ok": True, "projects": list(read.projects)})
+        return 0
+    world.say(f"listening on {'https' if read.tls_cert else 'http'}://{read.listen}, state in {read.folder}")
+    run(service)
+    return 0
+
+
+@app.command()
+def builds(
+    ctx: typer.Context,
+    project: Annotated[str | None, typer.Option("--project", metavar="NAME", help="Of this project alone.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=200, help="The newest so many.")] = 20,
+    url: Url = None,
+    token_file: TokenFile = None,
+    output: OutputOption = Output.table,
+    utc: Utc = False,
+    quiet: Quiet = False,
+) -> int:
+    """List builds, newest first."""
+    world: World = ctx.obj.setup(output, quiet)
+    found = _client(world, url, token_file).get("/api/v1/builds", project=project, limit=limit)
+    rows = [("BUILD", "STATE", "PROJECT", "BRANCH", "COMMIT", "WHEN", "WHAT")]
+    for one in found["builds"]:
+        when = stamp(datetime.fromtimestamp(one["created"], UTC), utc=utc, date=True)[:19]
+        what = plain(one["reason"] if one["state"] in TERMINAL_BAD else one["title"])[:60]
+        rows.append(
+            (str(one["id"]), one["state"], one["project"], plain(one["branch"])[:30], one["sha"][:12], when, what)
+        )
+    for line in table(rows) if found["builds"] else ():
+        world.data(line)
+    if not found["builds"]:
+        world.say("no build yet; `rlctl ci test-hook PROJECT --sha COMMIT` sends a hook")
+    world.document(found)
+    return 0
+
+
+@app.command()
+def log(
+    ctx: typer.Context,
+    build: BuildArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Until the build is over; exit 7 if it failed.")
+    ] = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    output: OutputOption = Output.table,
+    quiet: Quiet = False,
+) -> int:
+    """Print what a build has said."""
+    world: World = ctx.obj.setup(output, quiet)
+    client = _client(world, url, token_file)
+    offset, state, text = 0, "", ""
+    while True:
+        more, offset, state = client.log(build, offset)
+        text += more if world.as_json else ""
+        for line in more.splitlines():
+            world.data(plain(line))
+        if more:
+            continue
+        if not follow or state in ("succeeded", "ignored", "superseded", *TERMINAL_BAD):
+            break
+        world.sleep(FOLLOW_S)
+    world.document({"build": build, "state": state, "offset": offset, "log": text})
+    if follow and state in ("failed", "rolled_back"):
+        raise WorkloadFailed(f"build {build}: {state}", hint=f"rlctl ci builds; rlctl ci retry {build}")
+    return 0
+
+
+@app.command()
+def retry(
+    ctx: typer.Context, build: BuildArgument, url: Url = None, token_file: TokenFile = None,
+    output: OutputOption = Output.table, quiet: Quiet = False,
+) -> int:  # fmt: skip
+    """Build the commit of a build once more."""
+    return _post(
+        ctx.obj.setup(output, quiet), f"/api/v1/builds/{build}/retry", "build {build_id} is queued", url, token_file
+    )
+
+
+@app.command()
+def cancel(
+    ctx: typer.Context, build: BuildArgument, url: Url = None, token_file: TokenFile = None,
+    output: OutputOption = Output.table, quiet: Quiet = False,
+) -> int:  # fmt: skip
+    """End a build; a deployment that has begun is decided first."""
+    return _post(
+        ctx.obj.setup(output, quiet), f"/api/v1/builds/{build}/cancel", "build {build_id}: {state}", url, token_file
+    )
+
+
+@app.command()
+def pause(
+    ctx: typer.Context, project: ProjectArgument, url: Url = None, token_file: TokenFile = None,
+    output: OutputOption = Output.table, quiet: Quiet = False,
+) -> int:  # fmt: skip
+    """Let the pushes of a project wait."""
+    return _post(
+        ctx.obj.setup(output, quiet), f"/api/v1/projects/{project}/pause", "{project} is paused", url, token_file
+    )
+
+
+@app.command()
+def resume(
+    ctx: typer.Context, project: ProjectArgument, url: Url = None, token_file: TokenFile = None,
+    output: OutputOption = Output.table, quiet: Quiet = False,
+) -> int:  # fmt: skip
+    """End a pause, and the pins that rollbacks have left."""
+    said = "{project} goes on; {lifted} pauses and pins lifted"
+    return _post(ctx.obj.setup(output, quiet), f"/api/v1/projects/{project}/resume", said, url, token_file)
+
+
+@app.command("test-hook")
+def send_hook(
+    ctx: typer.Context,
+    project: ProjectArgument,
+    sha: Annotated[str, typer.Option("--sha", metavar="COMMIT", help="Full name of the commit that was pushed.")],
+    branch: Annotated[
+        str | None, typer.Option("--branch", metavar="NAME", help="Default: the project's first.")
+    ] = None,
+    config: ConfigFile = Path("ci.yaml"),
+    url: Url = None,
+    output: OutputOption = Output.table,
+    quiet: Quiet = False,
+) -> int:
+    """Send a signed push as the forge of a project would."""
+    world: World = ctx.obj.setup(output, quiet)
+    from rlctl_ci.client import Client
+    from rlctl_ci.config import secrets as secrets_of
+    from rlctl_ci.forges.find import FORGES
+    from rlctl_ci.store.records import Push
+
+    read = _config(config)
+    if project not in read.projects:
+        raise UsageError(f"{config} has no project {project}", hint=f"projects: {', '.join(read.projects)}")
+    about = read.projects[project]
+    forge = FORGES[about.forge]
+    push = Push(f"refs/heads/{branch or about.branches[0]}", sha, "rlctl ci test-hook", "a test")
+    body = json.dumps(forge.example(push)).encode()
+    secret = secrets_of(project, about.secret_file)[0]
+    delivery = f"test-{secrets.token_hex(8)}"
+    headers = forge.sign(body, secret, delivery=delivery, now=world.now().timestamp())
+    where = url or f"http://{read.listen}"
+    status, text = Client(where).hook(f"/hooks/{about.forge}/{project}", headers, body)
+    world.data(f"{status} {plain(text)}".rstrip())
+    world.document({"status": status, "answer": text})
+    if status >= 400:
+        raise RlctlError(f"the service did not take it: {status} {plain(text)}", hint="its secret, --branch, --sha")
+    return 0
+
+
+@app.command()
+def token(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose; one of the same name ends.")],
+    scope: Annotated[
+        list[str] | None, typer.Option("--scope", help="read, trigger, deploy, admin; repeatable.")
+    ] = None,
+    valid: Annotated[str | None, typer.Option("--valid", metavar="TIME", help="As in 90d; default: for ever.")] = None,
+    revoke: Annotated[bool, typer.Option("--revoke", help="End it instead.")] = False,
+    config: ConfigFile = Path("ci.yaml"),
+    output: OutputOption = Output.table,
+    quiet: Quiet = False,
+) -> int:
+    """Make a token for the API, printed once; or end one."""
+    world: World = ctx.obj.setup(output, quiet)
+    from rlctl_ci.store.database import Database
+    from rlctl_ci.store.people import People
+
+    people = People(Database(_config(config).folder / "ci.db"))
+    if revoke:
+        if not people.revoke(name):
+            raise UsageError(f"there is no token {name}")
+        world.say(f"{name} is no longer valid")
+        world.document({"revoked": name})
+        return 0
+    try:
+        valid_s = None if valid is None else span(valid)
+    except ValueError as error:
+        raise UsageError(f"--valid: {error}") from error
+    made = people.issue(name, scope or ["read"], valid_s=valid_s)
+    world.data(made)
+    world.document({"name": name, "scopes": scope or ["read"], "token": made})
+    return 0
+
+
+@app.command()
+def clean(
+    ctx: typer.Context,
+    config: ConfigFile = Path("ci.yaml"),
+    keep: Annotated[
+        int, typer.Option("--keep", min=1, help="Of each branch, what the newest so many builds made.")
+    ] = 10,
+    days: Annotated[float, typer.Option("--days", min=0, help="And everything that is younger.")] = 7.0,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it; without, it is only listed.")] = False,
+    output: OutputOption = Output.table,
+    quiet: Quiet = False,
+) -> int:
+    """List images and code folders that nobody needs; --yes removes them.
+
+    What a revision of any run names stays. When one target does not answer, nothing is removed.
+    """
+    world: World = ctx.obj.setup(output, quiet)
+    from rlctl_ci import cleaning
+    from rlctl_ci.store.database import Database
+    from rlctl_ci.store.reading import Reading
+
+    read = _config(config)
+    reading = Reading(Database(read.folder / "ci.db"))
+    found = cleaning.waste(read, reading, world.now().timestamp(), keep=keep, young_s=days * 86_400)
+    for line in table([(one.project, f"{one.bytes / 1e6:.1f} MB", one.reference) for one in found]) if found else ():
+        world.data(line)
+    removed = cleaning.remove(read, found, read.folder / "code") if yes else 0
+    world.say(f"{removed} removed" if yes else f"{len(found)} could go; --yes removes them")
+    listed = [{"project": one.project, "reference": one.reference, "bytes": one.bytes} for one in found]
+    world.document({"waste": listed, "removed": removed})
+    return 0
+
+
+@app.command()
+def manifest(
+    ctx: typer.Context,
+    image: Annotated[str, typer.Option("--image", metavar="REF", help="rlctl[ci,kubernetes] and git, by digest.")],
+    host: Annotated[str, typer.Option("--host", metavar="NAME", help="By which it is reached; one of `hosts:`.")],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="Of the runs.")] = "default",
+    output: OutputOption = Output.table,
+    quiet: Quiet = False,
+) -> int:
+    """Print the objects that run the service on a cluster."""
+    world: World = ctx.obj.setup(output, quiet)
+    from rlctl_ci.manifest import manifest as rendered
+
+    text = rendered(namespace=namespace, image=image, host=host)
+    world.data(text.removesuffix("\n"))
+    world.document({"manifest": text})
+    return 0
+
+
+def _config(path: Path) -> Config:
+    from rlctl_ci.config import load
+
+    return load(path)
+
+
+def _client(world: World, url: str | None, token_file: Path | None) -> Client:
+    from rlctl_ci.client import Client
+
+    return Client.of(world.environ, url, token_file)
+
+
+def _post(world: World, path: str, said: str, url: str | None, token_file: Path | None) -> int:
+    done = _client(world, url, token_file).post(path)
+    world.say(said.format(**done))
+    world.document(done)
+    return 0

@@ -1,0 +1,197 @@
+"""What a deployment does to a run, on a target in memory and on a cluster in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl.backends.base import Backend
+from rlctl.errors import TimedOut
+from rlctl_ci.config import Project
+from rlctl_ci.deploy import health
+from rlctl_ci.deploy.act import Act, handle
+from rlctl_ci.errors import BuildStopped
+from tests.ci.world import project
+from tests.conformance.targets import Memory, Pretended, Target
+
+IMAGE = "registry.invalid/rlctl/none@sha256:" + "1" * 64
+
+
+class Time:
+    """A clock that a sleep moves."""
+
+    def __init__(self, target: Target) -> None:
+        self.s, self.target = 0.0, target
+
+    def __call__(self) -> float:
+        return self.s
+
+    def sleep(self, seconds: float) -> None:
+        self.s += seconds
+        self.target.pass_time()
+
+
+@pytest.fixture(params=["memory", "cluster"])
+def target(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    found: Target = Memory() if request.param == "memory" else Pretended(tmp_path)
+    if request.param == "cluster":  # this one has no list of storage classes
+        monkeypatch.setattr(found.backend, "preflight", lambda plan, documents: [])
+    found.up()
+    yield found
+    found.clean()
+
+
+def acting(target: Target, said: list[str] | None = None, **fields: Any) -> Act:
+    on_cluster = isinstance(target, Pretended)
+    about: Project = project(
+        target="kubernetes" if on_cluster else "local",
+        builder="none",
+        verify={"ready_within_s": 60, "watch_s": 5},
+        **fields,
+    )
+    time = Time(target)
+    return Act(about, target.backend, (said if said is not None else []).append, time, time.sleep)
+
+
+def source(tmp_path: Path, target: Target, more: str = "", actor: str = "replicas: 2") -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir(exist_ok=True)
+    images = f"images: {{core: {NONE}, actor: {NONE}, learner: {NONE}}}\n" if isinstance(target, Pretended) else ""
+    (folder / "spec.yaml").write_text(
+        f"run: pole\nenv: {{id: CartPole-v1}}\nalgorithm: {{name: impala, lr: 0.001}}\n"
+        f"roles: {{actor: {{{actor}}}}}\nstop: {{rows: 1000000000}}\n{images}{more}"
+    )
+    return folder
+
+
+NONE = "registry.invalid/rlctl/none@sha256:" + "0" * 64
+
+
+def made(target: Target, tmp_path: Path, mark: str = "1") -> dict[str, str]:
+    """What a builder has made."""
+    if isinstance(target, Pretended):
+        return {name: IMAGE.replace("1" * 64, mark * 64) for name in ("actor", "learner")}
+    folder = tmp_path / mark
+    folder.mkdir(exist_ok=True)
+    return {"code": str(folder)}
+
+
+def test_a_push_restarts_the_roles_that_import_code_and_no_other(target: Target, tmp_path: Path) -> None:
+    said: list[str] = []
+    doing = acting(target, said)
+    before = target.state()
+    folder = source(tmp_path, target, "code: {path: .}\n")
+    assert doing.apply(folder, made(target, tmp_path)) == before.revision + 1
+    after = target.state()
+    changed = {role for role in after.hashes if after.hashes[role] != before.hashes[role]}
+    assert changed == {"learner", "actor", "evaluator"}
+    assert any("restart" in line for line in said)
+    assert doing.apply(folder, made(target, tmp_path)) == after.revision, "the same again changes nothing"
+
+
+@pytest.mark.parametrize("policy", ["next-run", "manual"])
+def test_a_role_keeps_what_it_runs_when_its_policy_says_so(target: Target, tmp_path: Path, policy: str) -> None:
+    before = target.state()
+    folder = source(tmp_path, target, "code: {path: .}\n", f"replicas: 2, on_push: {policy}")
+    acting(target).apply(folder, made(target, tmp_path))
+    after = target.state()
+    changed = {role for role in after.hashes if after.hashes[role] != before.hashes[role]}
+    assert changed == {"learner", "evaluator"}
+
+
+def test_going_back_brings_the_documents_of_before(target: Target, tmp_path: Path) -> None:
+    doing, before = acting(target), target.state()
+    doing.apply(source(tmp_path, target, "code: {path: .}\n"), made(target, tmp_path))
+    _well(target)
+    doing.undo(before.revision)
+    assert target.state().hashes == before.hashes
+    revision = target.state().revision
+    assert doing.undo(before.revision) == revision, "a second time, after a kill, nothing changes"
+
+
+def test_what_the_run_cannot_become_changes_nothing(target: Target, tmp_path: Path) -> None:
+    before = target.state()
+    folder = source(tmp_path, target)
+    text = (folder / "spec.yaml").read_text().replace("CartPole-v1", "Acrobot-v1")
+    (folder / "spec.yaml").write_text(text)
+    with pytest.raises(BuildStopped, match=r"env\.id"):
+        acting(target).apply(folder, {})
+    assert target.state() == before
+
+
+def test_the_live_number_of_actors_stays(target: Target, tmp_path: Path) -> None:
+    list(target.backend.scale("pole", {"actor": 5}))
+    acting(target).apply(source(tmp_path, target, "code: {path: .}\n"), made(target, tmp_path))
+    assert target.state().replicas["actor"] == 5
+
+
+def _well(target: Target) -> None:
+    """Its manager answers, and everybody has joined."""
+    if isinstance(target, Memory):
+        roles = {
+            role: [{"index": index, "joined": True, "age_s": 0.0} for index in range(count)]
+            for role, count in target.state().replicas.items()
+        }
+        target.memory.report("pole", {"phase": "running", "time": 4e9, "roles": roles, "totals": {"consumed_rows": 1}})
+
+
+def test_a_run_that_is_not_ready_in_time_is_not_well(tmp_path: Path) -> None:
+    target = Memory()
+    target.up()
+    target.memory.silence("pole")
+    with pytest.raises(TimedOut, match="not ready"):
+        acting(target).verify({})
+
+
+class Scripted:
+    """Looks that were written down."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: list[health.Look]) -> None:
+        self.looks = looks
+        monkeypatch.setattr(
+            health, "look", lambda backend, run: self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        )
+
+
+WELL = health.Look(True, "", 0.0, 0, False)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, looks: list[health.Look], before: float) -> str:
+    Scripted(monkeypatch, looks)
+    time = Time(Memory())
+    backend: Backend = Memory().backend
+    return health.watch(backend, "pole", watch_s=5, before_per_s=before, least=0.5, clock=time, sleep=time.sleep)
+
+
+def test_a_run_that_does_what_it_did_before_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [replace(WELL, rows=50.0 * number) for number in range(20)]
+    assert "100 rows/s" in watched(monkeypatch, looks, 150.0)
+
+
+def test_a_run_that_does_less_than_half_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [replace(WELL, rows=50.0 * number) for number in range(20)]
+    with pytest.raises(health.NotWell, match="rows/s"):
+        watched(monkeypatch, looks, 300.0)
+
+
+def test_a_process_that_dies_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [WELL, replace(WELL, restarts=1, trouble="actor 0 exited 1: ValueError: x")]
+    with pytest.raises(health.NotWell, match="ValueError"):
+        watched(monkeypatch, looks, 0.0)
+
+
+def test_a_request_of_the_service_is_answered_with_plain_data(tmp_path: Path) -> None:
+    target = Memory()
+    target.up()
+    asked = {"project": project(builder="none").model_dump(mode="json"), "verb": "look"}
+    told = handle(asked, lambda line: None, target.backend)
+    assert told["result"]["revision"] == 1
+    folder = source(tmp_path, target)
+    (folder / "spec.yaml").write_text("run: pole\n")
+    told = handle({**asked, "verb": "apply", "source": str(folder), "artifacts": {}}, lambda line: None, target.backend)
+    assert told["error"]["kind"] == "stopped"

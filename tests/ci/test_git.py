@@ -1,0 +1,264 @@
+"""Fetching: by full name, from the configured place alone, with nothing executed and no way out of the folder."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl_ci.builders.folder import Folder
+from rlctl_ci.builders.source import spec_at
+from rlctl_ci.errors import BuildStopped, Cancelled, Transient
+from rlctl_ci.git import Git, unpack
+from rlctl_ci.programs import Bounds, Programs, clean
+from rlctl_ci.refs import fault
+from rlctl_ci.store.records import Build
+from rlctl_ci.work import Job
+from tests.ci.world import project, sha
+
+pytestmark = pytest.mark.processes
+
+NASTY = [
+    "x;$(id)", "a|b&c", "feat/`id`", "$IFS", "quote'quote", 'double"quote', "{braces}", "ümläut", "-x",
+    "--upload-pack=id",
+    "a;touch${IFS}/tmp/owned", "$(touch${IFS}owned)", "`touch${IFS}owned`", "a&&touch${IFS}owned", "a>owned", "a<b",
+    "!!", "%s%n", "<script>", "a#b", "%2e%2e", "日本", "x" * 200, "@", "a@b", "1e3", "0", "null", "a'--", "a=b", "a,b",
+    "|touch${IFS}owned", ";touch${IFS}owned;", "&touch${IFS}owned&", "(a)", "a/-b", "ext::sh${IFS}-c${IFS}touch",
+]  # fmt: skip
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a"}
+    return subprocess.run(
+        ["git", *arguments], cwd=folder, env={**os.environ, **who}, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+class Repository:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "work"
+        self.folder.mkdir()
+        git(self.folder, "init", "--quiet", "--initial-branch=main")
+        self.head = self.commit("spec.yaml", "run: pole\nenv: {id: CartPole-v1}\ncode: {path: .}\nstop: {rows: 10}\n")
+
+    def commit(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        git(self.folder, "add", "-A")
+        git(self.folder, "commit", "--quiet", "-m", "x")
+        return git(self.folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path)
+
+
+def job_of(tmp_path: Path, commit: str, ref: str = "refs/heads/main", **fields: Any) -> Job:
+    folder = tmp_path / f"job-{len(list(tmp_path.iterdir()))}"
+    folder.mkdir()
+    about = project(repository=str(tmp_path / "work"), **fields)
+    build = Build(1, "pole", ref, commit, "r", 0, "fetching", "", "", "", "", "", "hook", 0.0, 0.0, 1, 0.0, "", 0.0, "")
+    return Job(build, about, folder, lambda line: None, lambda: None)
+
+
+def fetcher(tmp_path: Path, job: Job) -> Git:
+    return Git(job.project, tmp_path / "store")
+
+
+def test_a_commit_becomes_files(tmp_path: Path, repository: Repository) -> None:
+    job = job_of(tmp_path, repository.head)
+    source = fetcher(tmp_path, job).fetch(job)
+    assert (source / "spec.yaml").read_text().startswith("run: pole")
+    assert not (source / ".git").exists()
+
+
+def test_neither_hooks_nor_filters_nor_attributes_of_a_repository_are_executed(
+    tmp_path: Path, repository: Repository
+) -> None:
+    owned = tmp_path / "owned"
+    for name in ("post-checkout", "pre-commit", "reference-transaction", "post-index-change"):
+        hook = repository.folder / ".git" / "hooks" / name
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text(f"#!/bin/sh\ntouch {owned}\n")
+    commit = repository.commit(".gitattributes", "* filter=evil diff=evil merge=evil\n*.py export-subst\n")
+    commit = repository.commit(".gitconfig", f'[filter "evil"]\n smudge = touch {owned}\n')
+    commit = repository.commit(".gitmodules", f'[submodule "x"]\n path = x\n url = ext::sh -c touch% {owned}\n')
+    commit = repository.commit("setup.py", f"open({str(owned)!r}, 'w')\n")
+    for hook in (repository.folder / ".git" / "hooks").iterdir():
+        hook.chmod(0o755)
+    job = job_of(tmp_path, commit)
+    source = fetcher(tmp_path, job).fetch(job)
+    made = Folder(tmp_path / "code")
+    made.push(job, made.make(job, source))
+    assert not owned.exists()
+
+
+def test_the_branch_names_git_allows_are_data_and_nothing_outside_the_list_is_started(
+    tmp_path: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    real = subprocess.Popen.__init__
+
+    def watched(self: Any, argv: Any, *arguments: Any, **more: Any) -> None:
+        assert not more.get("shell")
+        started.append(list(argv))
+        real(self, argv, *arguments, **more)
+
+    allowed = [name for name in NASTY if not fault(f"refs/heads/{name}")]
+    assert len(allowed) > 20
+    for name in allowed:
+        git(repository.folder, "update-ref", f"refs/heads/{name}", repository.head)
+    monkeypatch.setattr(subprocess.Popen, "__init__", watched)
+    monkeypatch.chdir(tmp_path)
+    for name in allowed:
+        job = job_of(tmp_path, repository.head, f"refs/heads/{name}")
+        assert fetcher(tmp_path, job).head(job) == repository.head, name
+    assert {argv[0] for argv in started} == {"git"}
+    assert not [path for path in tmp_path.rglob("owned") if ".git" not in path.parts]
+    assert not Path("/tmp/owned").exists()
+
+
+def test_git_and_our_rules_agree_about_the_names_of_branches(tmp_path: Path, repository: Repository) -> None:
+    for name in (
+        *NASTY,
+        "a..b",
+        "a b",
+        "a~1",
+        "a^",
+        "a:b",
+        "a?",
+        "a*",
+        "a[",
+        "a\\b",
+        "a.lock",
+        ".a",
+        "a.",
+        "a/",
+        "/a",
+        "a//b",
+        "@{u}",
+    ):
+        done = subprocess.run(["git", "check-ref-format", f"refs/heads/{name}"], check=False)
+        assert (fault(f"refs/heads/{name}") == "") == (done.returncode == 0), name
+
+
+def test_a_commit_that_is_not_there_may_come_later(tmp_path: Path, repository: Repository) -> None:
+    job = job_of(tmp_path, sha(12))
+    with pytest.raises(Transient):
+        fetcher(tmp_path, job).fetch(job)
+
+
+def test_an_ancestor_is_known_as_one(tmp_path: Path, repository: Repository) -> None:
+    later = repository.commit("a", "1")
+    store = tmp_path / "store"
+    old, new = job_of(tmp_path, repository.head), job_of(tmp_path, later)
+    assert Git(old.project, store).before_or_same(old, later)
+    assert not Git(new.project, store).before_or_same(new, repository.head)
+    assert Git(new.project, store).before_or_same(new, later)
+
+
+@pytest.mark.parametrize("kind", ["../out", "/etc/out", "link out", "device", "large", "many"])
+def test_an_archive_that_leads_out_or_has_no_end_is_refused(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        info = tarfile.TarInfo("file")
+        if kind == "../out":
+            info.name = "../out"
+        elif kind == "/etc/out":
+            info.name, info.type, info.linkname = "file", tarfile.SYMTYPE, "/etc/passwd"
+        elif kind == "link out":
+            info.type, info.linkname = tarfile.SYMTYPE, "../../out"
+        elif kind == "device":
+            info.type = tarfile.CHRTYPE
+        elif kind == "large":
+            info.size = 2048
+        tar.addfile(info, io.BytesIO(bytes(2048)) if kind == "large" else None)
+        if kind == "many":
+            monkeypatch.setattr("rlctl_ci.git.MAX_FILES", 3)
+            for number in range(5):
+                tar.addfile(tarfile.TarInfo(str(number)))
+    with pytest.raises(BuildStopped):
+        unpack(path, tmp_path / "to", 1024)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("path", ["..", "/etc", "../../etc", "sub/../../x"])
+def test_code_outside_the_repository_is_refused(tmp_path: Path, repository: Repository, path: str) -> None:
+    commit = repository.commit(
+        "spec.yaml", f"run: pole\nenv: {{id: CartPole-v1}}\ncode: {{path: {path}}}\nstop: {{rows: 10}}\n"
+    )
+    job = job_of(tmp_path, commit)
+    with pytest.raises(BuildStopped, match=r"leads out|no such folder"):
+        Folder(tmp_path / "code").make(job, fetcher(tmp_path, job).fetch(job))
+
+
+def test_a_spec_of_another_run_is_refused_and_a_faulty_one_named(tmp_path: Path, repository: Repository) -> None:
+    commit = repository.commit("spec.yaml", "run: other\nenv: {id: CartPole-v1}\nstop: {rows: 10}\n")
+    job = job_of(tmp_path, commit)
+    source = fetcher(tmp_path, job).fetch(job)
+    with pytest.raises(BuildStopped, match="may change pole alone"):
+        spec_at(job.project, source)
+    (source / "spec.yaml").write_text("run: pole\nenvv: 1\n")
+    with pytest.raises(BuildStopped, match=r"spec.yaml:2:1: envv: unknown key"):
+        spec_at(job.project, source)
+
+
+def test_equal_code_is_one_folder_that_nobody_changes(tmp_path: Path, repository: Repository) -> None:
+    first = job_of(tmp_path, repository.head)
+    second = job_of(
+        tmp_path, repository.commit("spec.yaml", (repository.folder / "spec.yaml").read_text() + "seed: 3\n")
+    )
+    maker, found = Folder(tmp_path / "code"), []
+    for job in (first, second):
+        source = fetcher(tmp_path, job).fetch(job)
+        (source / "pkg.py").write_text("x = 1\n")
+        found.append(maker.push(job, maker.make(job, source))[0].reference)
+    assert found[0] == found[1], "the spec is no code"
+    assert (Path(found[0]) / "pkg.py").stat().st_mode & 0o222 == 0
+    assert Path(found[0]).with_name(f"{Path(found[0]).name}.provenance.json").is_file()
+
+
+def test_a_program_that_takes_too_long_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    code = "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
+    code += " print(p.pid, flush=True); time.sleep(60)"
+    said: list[str] = []
+    with pytest.raises(BuildStopped, match="more than"):
+        Programs({}, Bounds(3.0))([sys.executable, "-c", code], said.append)
+    assert not Path(f"/proc/{said[0]}/cmdline").exists() or not Path(f"/proc/{said[0]}/cmdline").read_bytes()
+
+
+def test_a_cancelled_program_is_killed(tmp_path: Path) -> None:
+    def stop() -> None:
+        raise Cancelled("no")
+
+    with pytest.raises(Cancelled):
+        Programs({}, Bounds(60.0), stop)([sys.executable, "-c", "import time; time.sleep(60)"])
+
+
+def test_a_program_gets_no_more_memory_than_allowed() -> None:
+    ended = Programs({}, Bounds(60.0, memory_mib=300))(
+        [sys.executable, "-c", "import time; time.sleep(0.5); bytearray(1 << 30)"]
+    )
+    assert ended.code != 0
+    assert "MemoryError" in "\n".join(ended.lines)
+
+
+def test_a_program_of_a_build_sees_no_cluster_and_no_token(tmp_path: Path) -> None:
+    ours = {
+        "PATH": "/bin",
+        "KUBECONFIG": "/k",
+        "KUBERNETES_SERVICE_HOST": "1",
+        "RLCTL_CI_TOKEN_FILE": "/t",
+        "HOME": "/root",
+    }
+    assert clean(ours, tmp_path) == {"PATH": "/bin", "HOME": str(tmp_path)}

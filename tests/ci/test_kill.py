@@ -1,0 +1,132 @@
+"""kill -9 anywhere: what was acknowledged ends once, and is deployed at most once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rlctl_ci.states import TERMINAL
+from rlctl_ci.store.database import Database
+from tests.ci.world import Service, sha
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+BAD = sha(3)
+
+
+class Fuse:
+    """Kills this process at its n-th step: around each transaction, and after each change of the outside."""
+
+    left = -1
+
+    @classmethod
+    def step(cls) -> None:
+        cls.left -= 1
+        if cls.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Mortal(Database):
+    @contextmanager
+    def write(self) -> Iterator:  # type: ignore[type-arg]
+        Fuse.step()
+        with super().write() as db:
+            yield db
+            Fuse.step()  # not committed yet
+        Fuse.step()
+
+
+def life(folder: Path, number: int, kill_at: int) -> bool:
+    """One life of the service in a process of its own, from recovery to an empty queue; whether it got there."""
+    child = os.fork()
+    if child == 0:
+        Fuse.left = kill_at
+        try:
+            service = Service(folder, owner=f"life-{number}", database_class=Mortal)
+            service.clock.s += number * 1000.0
+            service.outside.bad.add(BAD)
+            said = service.outside.say
+            service.outside.say = lambda *a, **k: (said(*a, **k), Fuse.step())  # type: ignore[method-assign,return-value]
+            service.queue.recover(service.owner, everybody=True)
+            for commit in range(1, 5):
+                if service.outside.said("hooks") and len(service.outside.said("hooks")) >= commit:
+                    continue
+                service.hook(commit)
+                said("hooks")  # acknowledged: the sender does not send it again
+                service.drain()
+            service.drain()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "the service itself failed"
+    return not os.WIFSIGNALED(status)
+
+
+def check(folder: Path) -> None:
+    """Every acknowledged delivery has one build, every build one end, every build at most one deployment."""
+    service = Service(folder)
+    builds = service.reading.builds(limit=200)
+    assert builds
+    for build in builds:
+        events = [state for _, state, _ in service.reading.events(build.id)]
+        assert build.state in TERMINAL, (build.id, events)
+        assert sum(state in TERMINAL for state in events) == 1, events
+    applied = [line["build"] for line in service.outside.said("revision") if line["by"] == "apply"]
+    assert len(applied) == len(set(applied)), f"a build was deployed twice: {applied}"
+    rows = service.database.connection().execute("SELECT project, delivery, build FROM deliveries").fetchall()
+    assert len(rows) >= len(service.outside.said("hooks"))
+    deploys = service.reading.deploys(limit=200)
+    assert all(deploy.state in ("verified", "rolled_back", "failed") for deploy in deploys)
+    assert service.outside.history[-1] == sha(4), "the last good commit runs"
+    assert service.database.connection().execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    service.database.close()
+
+
+def steps(folder: Path) -> int:
+    """How many a life without a kill takes."""
+    low = 1
+    for kill_at in range(20, 2000, 20):
+        fresh = folder / str(kill_at)
+        fresh.mkdir()
+        if life(fresh, 1, kill_at):
+            return kill_at
+        low = kill_at
+    return low
+
+
+def test_a_kill_at_every_boundary_loses_nothing_and_deploys_nothing_twice(tmp_path: Path) -> None:
+    (tmp_path / "count").mkdir()
+    for kill_at in range(1, steps(tmp_path / "count")):
+        folder = tmp_path / f"at-{kill_at}"
+        folder.mkdir()
+        if not life(folder, 1, kill_at):
+            assert life(folder, 2, -1)
+        check(folder)
+
+
+def test_two_hundred_random_kills_lose_nothing_and_deploy_nothing_twice(tmp_path: Path) -> None:
+    seed = int(os.environ.get("RLCTL_TEST_SEED", "0"))
+    chance, kills, number = random.Random(seed), 0, 0
+    while kills < 200:
+        number += 1
+        folder = tmp_path / f"random-{number}"
+        folder.mkdir()
+        lives = 1
+        # five kills in a row reach builds that have used up their attempts
+        while lives <= 5 and not life(folder, lives, chance.randrange(1, 90)):
+            kills, lives = kills + 1, lives + 1
+        assert lives <= 5 or life(folder, lives, -1)
+        service = Service(folder)
+        for build in service.reading.builds(limit=200):
+            assert build.state in TERMINAL
+            events = [state for _, state, _ in service.reading.events(build.id)]
+            assert sum(state in TERMINAL for state in events) == 1, (seed, number, events)
+        applied = [line["build"] for line in service.outside.said("revision") if line["by"] == "apply"]
+        assert len(applied) == len(set(applied)), (seed, number, applied)
+        service.database.close()

@@ -1,0 +1,257 @@
+"""Deliveries become builds, once each, and builds go through their states in order."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from rlctl_ci.errors import Busy, CiError, LostLease, Overtaken
+from rlctl_ci.states import ACTIVE, NEXT, STATES, TERMINAL, allowed
+from rlctl_ci.store import database as storing
+from rlctl_ci.store import schema
+from rlctl_ci.store.database import Database, filesystem
+from rlctl_ci.store.records import Push
+from tests.ci.world import MAIN, Service, sha
+
+
+def test_no_state_follows_a_terminal_one_and_every_other_has_a_way_to_its_end() -> None:
+    for state in TERMINAL:
+        assert not NEXT[state]
+    reached = {state for state in STATES if state in TERMINAL}
+    while True:
+        more = {state for state in STATES if NEXT[state] & reached}
+        if more <= reached:
+            break
+        reached |= more
+    assert reached == set(STATES)
+    assert not allowed("queued", "succeeded")
+
+
+def test_the_same_delivery_is_one_build(service: Service) -> None:
+    first = service.queue.accept("pole", Push(MAIN, sha(1)), recipe="r", delivery="a")
+    again = service.queue.accept("pole", Push(MAIN, sha(1)), recipe="r", delivery="a")
+    assert first.new
+    assert (again.build, again.new) == (first.build, False)
+
+
+def test_another_delivery_of_the_same_commit_is_the_same_build(service: Service) -> None:
+    first = service.queue.accept("pole", Push(MAIN, sha(1)), recipe="r", delivery="a")
+    replayed = service.queue.accept("pole", Push(MAIN, sha(1)), recipe="r", delivery="b")
+    assert (replayed.build, replayed.new) == (first.build, False)
+
+
+def test_the_same_commit_on_another_branch_or_by_another_recipe_is_another_build(service: Service) -> None:
+    builds = {
+        service.queue.accept("pole", Push(ref, sha(1)), recipe=recipe, delivery=f"{ref}{recipe}").build
+        for ref, recipe in ((MAIN, "r"), ("refs/heads/dev", "r"), (MAIN, "s"))
+    }
+    assert len(builds) == 3
+
+
+def test_a_newer_commit_supersedes_those_that_wait(service: Service) -> None:
+    one, two, three = (service.hook(number) for number in (1, 2, 3))
+    service.queue.admit()
+    assert service.states() == {one: "superseded", two: "superseded", three: "queued"}
+
+
+def test_a_build_that_is_under_way_is_not_superseded_unless_the_project_wants_it(service: Service) -> None:
+    one = service.hook(1)
+    running = service.claim()
+    assert running is not None
+    service.hook(2)
+    service.queue.admit()
+    assert service.reading.build(running.id).cancel == ""
+    service.hook(3)
+    service.queue.admit(cancel_running=["pole"])
+    assert service.reading.build(running.id).cancel.startswith("superseded")
+    assert one == running.id
+
+
+def test_one_branch_builds_one_commit_at_a_time_and_branches_go_side_by_side(service: Service) -> None:
+    service.hook(1)
+    assert service.claim(most=5) is not None
+    service.hook(2)
+    other = service.hook(1, ref="refs/heads/dev")
+    claimed = service.claim(most=5)
+    assert claimed is not None
+    assert claimed.id == other
+    assert service.claim(most=5) is None
+
+
+def test_no_more_builds_than_allowed_are_under_way(service: Service) -> None:
+    for number in range(4):
+        service.hook(number + 1, ref=f"refs/heads/b{number}")
+    assert [service.claim(most=2) is not None for _ in range(3)] == [True, True, False]
+
+
+def test_a_paused_project_waits_and_goes_on_after_resume(service: Service) -> None:
+    service.hook(1)
+    service.people.pause("pole", "holidays")
+    assert service.claim() is None
+    assert service.people.resume("pole") == 1
+    assert service.claim() is not None
+
+
+def test_who_has_lost_the_lease_cannot_move_the_build(service: Service) -> None:
+    service.hook(1)
+    build = service.claim()
+    assert build is not None
+    service.queue.recover("life-2", everybody=True)
+    with pytest.raises(LostLease):
+        service.queue.step(build.id, service.owner, "building")
+    with pytest.raises(LostLease):
+        service.queue.end(build.id, service.owner, "succeeded")
+
+
+def test_a_lease_that_ran_out_is_given_to_another_and_a_clock_that_jumped_does_not_take_one_from_us(
+    service: Service,
+) -> None:
+    service.hook(1)
+    build = service.claim()
+    assert build is not None
+    assert service.queue.recover("life-1", everybody=False) == []
+    service.clock.s -= 10_000  # the clock was set back: our own lease still is ours
+    assert service.queue.recover("life-1", everybody=True) == []
+    service.clock.s += 10_000 + 61
+    assert service.queue.recover("life-2", everybody=False) == [build.id]
+
+
+def test_a_build_that_is_interrupted_three_times_fails(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    for life in range(3):
+        assert service.claim() is not None
+        service.queue.recover(f"life-{life + 2}", everybody=True)
+    assert service.reading.build(number).state == "failed"
+    assert "interrupted" in service.reading.build(number).reason
+
+
+def test_an_older_build_never_deploys_over_a_newer_one(service: Service) -> None:
+    older = service.hook(1)
+    assert service.claim(most=2) is not None
+    newer = service.hook(2)
+    assert older is not None
+    assert newer is not None
+    with service.database.write() as db:  # as if it had been built on another machine
+        db.execute("UPDATE builds SET state = 'deploying', lease_owner = 'life-1' WHERE id IN (?, ?)", (older, newer))
+    assert service.queue.plan_deploy(newer, "life-1", "pole", 1, {}) is not None
+    with pytest.raises(Overtaken):
+        service.queue.plan_deploy(older, "life-1", "pole", 1, {})
+
+
+def test_two_branches_do_not_deploy_to_one_run_at_the_same_time(service: Service) -> None:
+    one, two = service.hook(1), service.hook(1, ref="refs/heads/dev")
+    assert one is not None
+    assert two is not None
+    with service.database.write() as db:
+        db.execute("UPDATE builds SET state = 'deploying', lease_owner = 'life-1'")
+    assert service.queue.plan_deploy(one, "life-1", "pole", 1, {}) is not None
+    assert service.queue.plan_deploy(two, "life-1", "pole", 1, {}) is None
+    service.queue.decide(one, "life-1", "verified", "succeeded", "")
+    assert service.queue.plan_deploy(two, "life-1", "pole", 2, {}) is not None
+
+
+def test_a_poll_makes_a_build_only_of_a_commit_that_is_not_the_newest(service: Service) -> None:
+    first = service.hook(1)
+    assert service.queue.again("pole", Push(MAIN, sha(1)), recipe="r", source="poll") is None
+    service.hook(2)
+    back = service.queue.again("pole", Push(MAIN, sha(1)), recipe="r", source="poll")
+    assert back is not None
+    assert back != first
+    assert service.reading.build(back).generation == 1
+
+
+def test_a_waiting_build_is_cancelled_at_once_and_one_under_way_is_asked(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    assert service.queue.cancel(number, "no") == "cancelled"
+    with pytest.raises(CiError, match="is over"):
+        service.queue.cancel(number, "no")
+    under_way = service.hook(2)
+    assert under_way is not None
+    service.claim()
+    assert service.queue.cancel(under_way, "stop it") == "fetching"
+    assert service.queue.beat(under_way, service.owner) == "stop it"
+
+
+def test_a_locked_database_is_told_and_nothing_is_acknowledged(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.database.close()
+    monkeypatch.setattr(storing, "BUSY_TIMEOUT_S", 0.0)
+    other = sqlite3.connect(service.database.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Busy):
+        service.told(1)
+    other.execute("ROLLBACK")
+    other.close()
+    assert service.reading.builds() == []
+
+
+def test_a_full_disk_is_told_and_nothing_is_acknowledged(service: Service) -> None:
+    (pages,) = service.database.connection().execute("PRAGMA page_count").fetchone()
+    service.database.connection().execute(f"PRAGMA max_page_count = {pages}")
+
+    def fill() -> None:
+        for number in range(1, 1000):
+            service.told(number)
+
+    with pytest.raises(Busy, match="full"):
+        fill()
+    stored = service.reading.builds(limit=200)
+    service.database.connection().execute("PRAGMA max_page_count = 1000000")
+    assert service.told(5000) is not None, "it works again as soon as there is room"
+    assert len(service.reading.builds(limit=200)) == min(200, len(stored) + 1)
+
+
+@pytest.mark.parametrize("version", range(len(schema.MIGRATIONS)))
+def test_tables_of_every_older_version_become_the_present_ones(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "ci.db"
+    old = sqlite3.connect(path)
+    for script in schema.MIGRATIONS[:version]:
+        old.executescript(script)
+    if version:
+        old.execute(
+            "INSERT INTO builds (project, ref, sha, recipe, state, created, updated)"
+            " VALUES ('p','r','s','x','failed',1,1)"
+        )
+    old.execute(f"PRAGMA user_version={version}")
+    old.commit()
+    old.close()
+    database = Database(path)
+    assert database.connection().execute("PRAGMA user_version").fetchone()[0] == len(schema.MIGRATIONS)
+    assert database.connection().execute("SELECT count(*) FROM builds").fetchone()[0] == bool(version)
+    assert database.connection().execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+
+
+def test_tables_of_a_newer_release_are_refused(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / "ci.db")
+    old.execute(f"PRAGMA user_version={len(schema.MIGRATIONS) + 1}")
+    old.close()
+    with pytest.raises(CiError, match="newer rlctl"):
+        Database(tmp_path / "ci.db")
+
+
+def test_a_shared_disk_is_refused(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"dev / ext4 rw 0 0\nnas:/x {tmp_path} nfs4 rw 0 0\n")
+    assert filesystem(tmp_path / "a", mounts) == "nfs4"
+    with pytest.raises(CiError, match="local disk"):
+        Database(tmp_path / "ci.db", mounts)
+
+
+def test_what_is_acknowledged_is_synced_to_the_disk(tmp_path: Path) -> None:
+    assert Database(tmp_path / "ci.db").connection().execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
+
+
+def test_every_active_state_holds_a_lease_and_no_other_does(service: Service) -> None:
+    service.hook(1)
+    build = service.claim()
+    assert build is not None
+    for state in ACTIVE[1:]:
+        service.queue.step(build.id, service.owner, state)
+        assert service.reading.build(build.id).lease_owner == service.owner
+    service.queue.end(build.id, service.owner, "succeeded")
+    assert service.reading.build(build.id).lease_owner == ""

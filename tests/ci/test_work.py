@@ -1,0 +1,212 @@
+"""What each step of a build leads to when it works, and when it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlctl.errors import BackendUnreachable, PartlyApplied
+from rlctl_ci.store.records import Push
+from tests.ci.world import MAIN, Service, away, hopeless, sha
+
+
+def states(service: Service, build: int) -> list[str]:
+    return [state for _, state, _ in service.reading.events(build)]
+
+
+def test_a_good_commit_goes_through_every_state_and_runs(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.drain()
+    assert states(service, number) == [
+        "received", "queued", "fetching", "building", "pushing", "deploying", "verifying", "succeeded",
+    ]  # fmt: skip
+    assert service.outside.history == [sha(0), sha(1)]
+
+
+def test_a_bad_commit_is_rolled_back_by_itself_and_its_branch_pinned(service: Service) -> None:
+    service.hook(1)
+    service.drain()
+    service.outside.bad.add(sha(2))
+    bad = service.hook(2)
+    assert bad is not None
+    service.drain()
+    assert service.reading.build(bad).state == "rolled_back"
+    assert service.outside.history == [sha(0), sha(1), sha(2), sha(1)]
+    assert service.reading.pins()["pole", MAIN][0] == sha(2)
+
+
+def test_a_pinned_branch_ignores_older_commits_and_takes_a_newer_one(service: Service) -> None:
+    service.outside.bad.add(sha(5))
+    service.hook(5)
+    service.drain()
+    old = service.hook(4)
+    assert old is not None
+    service.drain()
+    assert service.reading.build(old).state == "ignored"
+    assert "pinned" in service.reading.build(old).reason
+    new = service.hook(6)
+    assert new is not None
+    service.drain()
+    assert service.reading.build(new).state == "succeeded"
+    assert service.outside.history[-1] == sha(6)
+
+
+def test_resume_lifts_the_pin(service: Service) -> None:
+    service.outside.bad.add(sha(5))
+    service.hook(5)
+    service.drain()
+    assert service.people.resume("pole") == 1
+    service.outside.bad.clear()
+    again = service.queue.again("pole", Push(MAIN, sha(5)), recipe="r", source="person")
+    assert again is not None
+    service.drain()
+    assert service.reading.build(again).state == "succeeded"
+
+
+def test_what_may_pass_is_tried_again_three_times_and_no_more(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["fetch"] = [away("fetch"), away("fetch")]
+    service.drain()
+    assert service.reading.build(number).state == "succeeded"
+    assert service.reading.build(number).attempts == 3
+    failing = service.hook(2)
+    assert failing is not None
+    service.outside.faults["push"] = [away("push")] * 3
+    service.drain()
+    build = service.reading.build(failing)
+    assert (build.state, build.attempts, build.phase, build.code) == ("failed", 3, "pushing", "push")
+
+
+def test_what_cannot_work_is_not_tried_again(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["make"] = [hopeless("make")]
+    service.drain()
+    build = service.reading.build(number)
+    assert (build.state, build.attempts, build.phase) == ("failed", 1, "building")
+    assert service.outside.history == [sha(0)]
+
+
+def test_a_spec_that_the_run_cannot_become_changes_nothing_and_pins_nothing(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["apply"] = [hopeless("spec")]
+    service.drain()
+    assert service.reading.build(number).state == "failed"
+    assert service.outside.said("revision") == []
+    assert service.reading.pins() == {}
+
+
+def test_half_a_deployment_is_rolled_back(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["apply"] = [PartlyApplied("half of it")]
+    service.drain()
+    assert service.reading.build(number).state == "rolled_back"
+
+
+def test_a_target_that_is_away_while_it_is_verified_is_waited_for(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["verify"] = [BackendUnreachable("away")]
+    service.drain()
+    assert service.reading.build(number).state == "succeeded"
+    assert service.outside.history == [sha(0), sha(1)], "the second attempt changed nothing"
+
+
+def test_a_target_that_stays_away_leaves_a_failed_build_and_a_pinned_branch(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["verify"] = [BackendUnreachable("away")] * 3
+    service.outside.faults["undo"] = [BackendUnreachable("away")]
+    service.drain()
+    build = service.reading.build(number)
+    assert build.state == "failed"
+    assert "the rollback failed" in build.reason
+    assert ("pole", MAIN) in service.reading.pins()
+
+
+def test_a_run_that_does_not_run_is_not_started(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.live = False
+    service.drain()
+    assert service.reading.build(number).state == "succeeded"
+    assert service.reading.deploy(number) is None
+    assert service.outside.said("revision") == []
+
+
+def test_a_replayed_hook_of_an_old_commit_deploys_nothing(service: Service) -> None:
+    service.hook(1)
+    service.drain()
+    service.hook(2)
+    service.drain()
+    service.told(1, delivery="captured and sent again")
+    service.drain()
+    assert service.outside.history == [sha(0), sha(1), sha(2)]
+
+
+def test_hooks_that_come_in_the_wrong_order_end_at_the_head_of_the_branch(service: Service) -> None:
+    service.outside.push(sha(1))
+    service.outside.push(sha(2))
+    service.told(2)
+    service.drain()
+    late = service.told(1)
+    assert late is not None
+    service.drain()
+    assert service.reading.build(late).state == "superseded"
+    assert service.outside.history == [sha(0), sha(2)]
+
+
+def test_a_branch_whose_head_is_newer_than_its_hook_builds_the_head(service: Service) -> None:
+    service.outside.push(sha(1))
+    service.outside.push(sha(2))
+    service.told(1)
+    service.drain()
+    assert service.outside.history == [sha(0), sha(2)]
+    assert service.reading.builds()[0].source == "poll"
+
+
+def test_a_branch_that_is_gone_is_ignored(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = service.hook(1)
+    assert number is not None
+    monkeypatch.setattr(service.outside, "head", lambda job: None)
+    service.drain()
+    assert service.reading.build(number).state == "ignored"
+
+
+def test_cancelled_before_its_deployment_it_deploys_nothing(service: Service) -> None:
+    service.hook(1)
+    build = service.claim()
+    assert build is not None
+    service.queue.cancel(build.id, "ana: no")
+    ended = service.run(build)
+    assert (ended.state, ended.reason) == ("cancelled", "ana: no")
+    assert service.outside.said("revision") == []
+
+
+def test_cancelled_after_a_kill_in_the_middle_of_its_deployment_it_is_undone(service: Service) -> None:
+    service.hook(1)
+    build = service.claim()
+    assert build is not None
+    for state in ("building", "pushing", "deploying"):
+        service.queue.step(build.id, service.owner, state)
+    service.queue.plan_deploy(build.id, service.owner, "pole", 1, {})
+    service.outside.say("revision", sha=sha(1), build=build.id, by="apply")
+    service.queue.recover("life-2", everybody=True)
+    service.queue.cancel(build.id, "ana: no")
+    service.drain()
+    assert service.reading.build(build.id).state == "cancelled"
+    assert service.outside.history[-1] == sha(0)
+
+
+def test_a_fault_of_ours_ends_the_build_and_leaves_the_queue_going(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["make"] = [ZeroDivisionError("x")]
+    service.drain()
+    assert service.reading.build(number).code == "bug"
+    service.hook(2)
+    service.drain()
+    assert service.outside.history[-1] == sha(2)
