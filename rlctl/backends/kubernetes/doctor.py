@@ -27,6 +27,7 @@ _NEEDED: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("", "configmaps", (*_WRITE, "update")),
     ("", "secrets", ("get", "create", "delete")),
     ("", "services", _WRITE),
+    ("", "serviceaccounts", _WRITE),  # without its account the manager's pod is not made
     ("", "persistentvolumeclaims", _WRITE),
     ("", "pods", ("get", "list")),
     ("", "pods/log", ("get",)),
@@ -40,7 +41,6 @@ _NEEDED: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
 _WANTED: Final[tuple[tuple[str, str, tuple[str, ...], str], ...]] = (
     ("", "events", ("list",), "`status` explains less"),
     ("", "resourcequotas", ("list",), "the preflight cannot see quotas"),
-    ("", "serviceaccounts", ("create", "patch"), "finished runs keep their pods until `rlctl down`"),
     ("rbac.authorization.k8s.io", "roles", ("create", "patch"), "finished runs keep their pods until `rlctl down`"),
     ("rbac.authorization.k8s.io", "rolebindings", ("create",), "finished runs keep their pods until `rlctl down`"),
 )
