@@ -290,7 +290,7 @@ class Calls:
                 if 200 <= answer.status < 300:
                     return answer
                 failure = refusal(answer.status, answer.body(), key, self._where)
-                if not again or not busy:
+                if not again or not (failure.status == 429 or failure.status >= 500):
                     raise failure
                 after_s = seconds(answer.headers.get("retry-after"))
             except NoAnswer as error:
