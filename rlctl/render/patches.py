@@ -79,7 +79,10 @@ class Patches:
         found: list[Patch] = []
         problems: list[Problem] = []
         for folder in folders:
-            for path in sorted((folder / "templates").glob(f"*{SUFFIX}")):
+            for path in sorted((folder / "templates").glob("*.patch.y*ml")):
+                if not path.name.endswith(SUFFIX):
+                    problems.append(Problem("", f"patches nothing: its name must end in {SUFFIX}", str(path)))
+                    continue
                 role, _, kind = path.name.removesuffix(SUFFIX).partition(".")
                 tree = _read(path)
                 problems += [*_misnamed(path, role, kind), *tree.problems]
