@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -108,6 +109,11 @@ def in_words(error: ApiError, verb: str, key: Key, namespace: str, *, written: b
         )
     if written and (error.status in (0, 429) or error.status >= 500):
         return PartlyApplied(f"{key} was not written: {error.message}", hint=GO_ON, objects=(str(key),))
+    if error.status == 404 and error.message.startswith("namespaces "):
+        return ApiError(
+            f"{key}: there is no namespace {namespace}", status=404, said=error.said, key=key,
+            hint=f"Is -n, or --context, another one? Else: kubectl create namespace {namespace}",
+        )  # fmt: skip
     return ApiError(
         f"{key}: {error.message}", status=error.status, said=error.said, key=key,
         hint=error.hint or ("" if _lasting(error) else GO_ON), conflicts=error.conflicts,
@@ -153,13 +159,17 @@ def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError
             "keeps the rule.",
         )
     who = f" as {user[1]}" if user else ""
+    admin = f"rlctl render --admin -n {namespace} --user {shlex.quote(user[1]) if user else 'NAME'}"
+    hint = f"An administrator grants it with what `{admin}` prints; `rlctl doctor -t kubernetes` lists what lacks."
+    if verb in ("get", "list"):
+        hint = f"Is that the namespace (-n) and the cluster (--context) that is meant? {hint}"
     why = "" if user else f": {error.message}"
     return ApiError(
         f"may not {verb} {key} in namespace {namespace}{who}{why}",
         status=403,
         said=error.said,
         key=key,
-        hint="An administrator grants it with what `rlctl render --admin` prints; `rlctl doctor` lists what lacks.",
+        hint=hint,
     )
 
 
