@@ -25,6 +25,8 @@ from rlctl.spec.words import dotted, either, printable
 
 RUN_FILE_FORMAT: Final = 1
 LOCAL_MAX_ACTORS: Final = 64
+PATCHED_BY: Final = ", patched by "
+"""In the origin of a document: before the file of each patch of it."""
 
 
 @dataclass(frozen=True, slots=True)

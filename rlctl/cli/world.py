@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -82,6 +83,19 @@ def _nothing() -> TextIO:
     return open(os.devnull, "r+")
 
 
+def _checked(namespace: str | None, where: str) -> str | None:
+    """
+    Raises:
+        UsageError: no namespace can have that name.
+    """
+    if namespace and not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace):
+        raise UsageError(
+            f"{where} {namespace!r} is no name of a namespace",
+            hint="at most 63 of a-z, 0-9 and -, with no - at the ends",
+        )
+    return namespace or None
+
+
 @dataclass
 class World:
     """One invocation: where it writes, what time it is, which targets there are.
@@ -112,7 +126,7 @@ class World:
         """Takes over what every verb has as options."""
         self.output = output
         self.quiet = quiet
-        self.cluster = Cluster(context or None, namespace or None)
+        self.cluster = Cluster(context or None, _checked(namespace, "-n"))
         return self
 
     @property
@@ -174,7 +188,8 @@ class World:
     @property
     def usual_cluster(self) -> Cluster:
         """As RLCTL_CONTEXT and RLCTL_NAMESPACE say; KUBECONFIG is the client's own."""
-        return Cluster(self.environ.get("RLCTL_CONTEXT") or None, self.environ.get("RLCTL_NAMESPACE") or None)
+        namespace = _checked(self.environ.get("RLCTL_NAMESPACE"), "RLCTL_NAMESPACE")
+        return Cluster(self.environ.get("RLCTL_CONTEXT") or None, namespace)
 
     def backend(self, target: str, cluster: Cluster | None = None) -> Backend:
         """The backend of a target, imported at its first use.

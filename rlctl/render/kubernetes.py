@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rlctl.plan import Document, Plan, RolePlan
+from rlctl.plan import PATCHED_BY, Document, Plan, RolePlan
 from rlctl.render.encode import to_document
 from rlctl.render.engine import environment, render, source
 from rlctl.render.objects import Made, objects
@@ -102,7 +102,7 @@ def _binding(subject: Mapping[str, str]) -> str:
 
 def _document(part: Made, role: str, patched_by: tuple[str, ...]) -> Document:
     name = f"{part.object['kind']}-{part.object['metadata']['name']}.yaml".lower()
-    origin = ", ".join((part.origin, *(f"patched by {path}" for path in patched_by)))
+    origin = PATCHED_BY.join((part.origin, *patched_by))
     return Document(name, to_document(part.object), role, origin)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.errors import Problem, SpecError
+from rlctl.render import shapes
 from rlctl.render.merging import merged
 from rlctl.render.objects import Object, without_nothing
 from rlctl.spec import names, yaml
@@ -78,7 +79,10 @@ class Patches:
         found: list[Patch] = []
         problems: list[Problem] = []
         for folder in folders:
-            for path in sorted((folder / "templates").glob(f"*{SUFFIX}")):
+            for path in sorted((folder / "templates").glob("*.patch.y*ml")):
+                if not path.name.endswith(SUFFIX):
+                    problems.append(Problem("", f"patches nothing: its name must end in {SUFFIX}", str(path)))
+                    continue
                 role, _, kind = path.name.removesuffix(SUFFIX).partition(".")
                 tree = _read(path)
                 problems += [*_misnamed(path, role, kind), *tree.problems]
@@ -92,17 +96,22 @@ class Patches:
         """An object with every patch for it laid over it, and their files.
 
         Raises:
-            SpecError: a patch alters what rlctl finds its objects by, with file and line.
+            SpecError: a patch has the wrong form, or alters what rlctl finds its objects by, with file and line.
         """
         files: list[str] = []
         problems: list[Problem] = []
         for patch in self.patches:
             if patch.role != role or ours["kind"] not in patch.kinds:
                 continue
-            laid = without_nothing(merged(ours, patch.tree.value))
-            problems += _altered(ours, laid, patch, role)
             files.append(str(patch.path))
-            ours = laid
+            misshapen = [_problem(patch, *fault) for fault in shapes.faults(ours["kind"], patch.tree.value)]
+            if misshapen:
+                problems += misshapen
+                continue
+            laid = without_nothing(merged(ours, patch.tree.value))
+            altered = list(_altered(ours, laid, patch, role))
+            problems += altered
+            ours = ours if altered else laid
         if problems:
             raise SpecError(problems)
         return ours, tuple(files)
@@ -157,14 +166,21 @@ def _altered(ours: Object, laid: Object, patch: Patch, role: str) -> Iterator[Pr
         if _at(ours, keys) != _at(laid, keys):
             why = _ELSEWHERE.get(keys, "rlctl finds its objects by it")
             yield _problem(patch, keys, f"is not for a patch: {why}; remove it")
-    containers: Keys = ("spec", "template", "spec", "containers")
-    images = {container["name"]: container["image"] for container in _at(ours, containers) or ()}
-    for container in _at(laid, containers) or ():
-        name = container.get("name") if isinstance(container, dict) else None
-        if name in images and container.get("image") != images[name]:
+    yield from _containers(ours, laid, patch, role)
+
+
+def _containers(ours: Object, laid: Object, patch: Patch, role: str) -> Iterator[Problem]:
+    """Our containers stay, and so do their images."""
+    there: Keys = ("spec", "template", "spec", "containers")
+    after = {container["name"]: container for container in _at(laid, there) or ()}
+    for container in _at(ours, there) or ():
+        name = container["name"]
+        if name not in after:
+            yield _problem(patch, there, f"is not for a patch: our container `{name}` would be gone; keep it")
+        elif after[name].get("image") != container["image"]:
             said = "`kubernetes.proxy.image`" if role.startswith("proxy-") else "`images`"
-            index = next(number for number, it in enumerate(_at(patch.tree.value, containers)) if it["name"] == name)
-            yield _problem(patch, (*containers, index, "image"), f"is not for a patch: {said} of the spec says which")
+            index = next(number for number, it in enumerate(_at(patch.tree.value, there)) if it["name"] == name)
+            yield _problem(patch, (*there, index, "image"), f"is not for a patch: {said} of the spec says which")
 
 
 def _problem(patch: Patch, keys: Keys, message: str) -> Problem:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlctl.errors import Problem
 from rlctl.spec import fields
 from rlctl.spec.algorithms import Impala
 from rlctl.spec.messages import Fault
@@ -57,6 +58,22 @@ def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
         for fault in _learning(spec, policy):
             yield Fault((*fields.as_written(spec, ("policies", name, "algorithm")), *fault.path), fault.message)
     yield from _not_found(spec, plain, base)
+
+
+def unread_patches(spec: Spec, base: Path, files: Sequence[Path]) -> Iterator[Problem]:
+    """Patches beside a spec file that is not the first: nobody looks for them there.
+
+    Args:
+        spec: without anything impossible.
+        base: folder of the first file.
+        files: of the spec, `-` for standard input.
+    """
+    read = {base.resolve(), *([(base / spec.code.path).resolve()] if spec.code else [])}
+    for folder in dict.fromkeys(path.parent for path in files[1:] if str(path) != "-"):
+        if spec.target != "local" and folder.resolve() not in read:
+            for path in sorted((folder / "templates").glob("*.patch.y*ml")):
+                where = f"beside the first spec file ({base}) and below code.path"
+                yield Problem("", f"is not read: patches are looked for {where}", str(path))
 
 
 BUSY = ("learner", "actor", "replay", "inference")

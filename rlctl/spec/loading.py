@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from rlctl.errors import Problem, SpecError
 from rlctl.spec import checks, fields, messages, yaml
-from rlctl.spec.findings import Machine, hardly_meant
+from rlctl.spec.findings import Machine, hardly_meant, unread_patches
 from rlctl.spec.later import not_built
 from rlctl.spec.messages import Fault
 from rlctl.spec.schema import Spec
@@ -72,7 +72,8 @@ def load(paths: Sequence[Path], sets: Sequence[str] = (), *, machine: Machine | 
     if problems or spec is None:
         raise SpecError(_in_order(problems, paths, sets))
     findings = [_problem(fault, tree) for fault in hardly_meant(spec, base, machine or Machine.here())]
-    return Loaded(spec, tree.value, base, tree.places, _in_order(findings, paths, sets))
+    findings = [*_in_order(findings, paths, sets), *unread_patches(spec, base, paths)]
+    return Loaded(spec, tree.value, base, tree.places, findings)
 
 
 def _name(path: Path) -> str:

@@ -84,3 +84,13 @@ def test_diff_on_a_cluster_that_does_not_answer_is_4(rlctl: Rlctl, clusters: Clu
     clusters.up()
     clusters.here.unreachable = True
     assert rlctl("diff", clusters.spec).code == 4
+
+
+@pytest.mark.parametrize("namespace", ["Bad_Ns", "-a", "a" * 64, "a.b"])
+def test_what_can_be_no_namespace_is_refused_before_anything_is_printed(
+    rlctl: Rlctl, clusters: Clusters, namespace: str
+) -> None:
+    for verb in (["render", "--admin", "--user", "ada"], ["up", clusters.spec, "--dry-run", "client"]):
+        result = rlctl(*verb, f"--namespace={namespace}")
+        assert (result.code, result.out) == (2, "")
+        assert f"-n {namespace!r} is no name of a namespace" in result.err

@@ -10,6 +10,7 @@ import pytest
 from rlctl.backends.base import Check
 from rlctl.backends.kubernetes import doctor
 from rlctl.backends.kubernetes.api import ApiError
+from rlctl.backends.kubernetes.survey import DISPENSABLE
 from tests.kubernetes.reads import NOW, Reads
 
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
@@ -113,6 +114,18 @@ def test_a_right_that_is_only_missed_at_the_end_is_a_warning() -> None:
     assert [each.text for each in found] == [
         "you may not create roles, rolebindings: finished runs keep their pods until `rlctl down`"
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource"), [("ServiceAccount", "serviceaccounts"), ("Role", "roles"), ("RoleBinding", "rolebindings")]
+)
+def test_only_what_up_does_without_is_no_problem(kind: str, resource: str) -> None:
+    api = cluster()
+    api.forbidden = {f"{verb} {resource}" for verb in ("get", "list", "create", "patch", "delete")}
+
+    wrong = [each for each in doctor.checks(api, lambda: NOW) if each.verdict == "problem"]
+
+    assert bool(wrong) == (kind not in DISPENSABLE)
 
 
 def test_a_server_that_does_not_tell_rights_is_not_checked() -> None:

@@ -177,6 +177,52 @@ def test_what_rlctl_finds_its_objects_by_is_not_for_a_patch(tmp_path: Path, text
         assert found == [f"actor.patch.yaml:{problem}"]
 
 
+CONTAINERS = "spec.template.spec.containers"
+GONE = f"{CONTAINERS}: is not for a patch: our container `actor` would be gone; keep it"
+
+
+@pytest.mark.parametrize(
+    ("containers", "problems"),
+    [
+        ("[{image: side}, {name: actor, image: foo}]", [f"2:16: {CONTAINERS}.0: needs a `name`"]),
+        ("[side, {name: x}]", [f"2:16: {CONTAINERS}.0: must be a mapping (key: value), got 'side'"]),
+        ("[{name: [a], image: null}]", [f"2:17: {CONTAINERS}.0.name: must be text, got a list"]),
+        ("{a: b}", [f"2:3: {CONTAINERS}: must be a list, got a mapping"]),
+        ("foo", [f"2:3: {CONTAINERS}: must be a list, got 'foo'"]),
+        ("[1, 2]", [f"2:{at}: {CONTAINERS}.{n}: must be a mapping (key: value), got {n + 1}"
+                    for n, at in enumerate((16, 19))]),
+        ("null", [f"2:3: {GONE}"]),
+        ("[]", [f"2:3: {GONE}"]),
+    ],
+)  # fmt: skip
+def test_containers_of_a_wrong_form_are_refused_and_ours_stays(
+    tmp_path: Path, containers: str, problems: list[str]
+) -> None:
+    text = f"spec: {{template: {{spec: {{\n  containers: {containers}}}}}}}"
+    assert refused(tmp_path, "actor.patch.yaml", text) == [f"actor.patch.yaml:{it}" for it in problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("spec: {template: {spec: foo}}", "1:19: spec.template.spec: must be a mapping (key: value), got 'foo'"),
+        ("spec: {template: null}", None),
+        ("spec: {template: {spec: {volumes: {a: b}}}}", "1:26: spec.template.spec.volumes: must be a list"),
+        ("spec: {template: {spec: {initContainers: [x]}}}", "1:43: spec.template.spec.initContainers.0: must be a"),
+        (
+            "spec: {template: {spec: {containers: [{name: side, resources: {limits: 3}}]}}}",
+            "1:64: spec.template.spec.containers.0.resources.limits: must be a mapping (key: value), got 3",
+        ),
+        ("metadata: foo", "1:1: metadata: must be a mapping (key: value), got 'foo'"),
+    ],
+)
+def test_what_rlctl_reads_of_a_patched_object_has_the_form_that_it_has_there(
+    tmp_path: Path, text: str, problem: str | None
+) -> None:
+    found = refused(tmp_path, "actor.patch.yaml", text)
+    assert problem is None or (len(found) == 1 and found[0].startswith(f"actor.patch.yaml:{problem}"))
+
+
 def test_a_patch_may_repeat_what_is_so_anyway(tmp_path: Path) -> None:
     text = "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: pong-manager}"
     run = patched(tmp_path, "manager.patch.yaml", text)
@@ -194,6 +240,7 @@ def test_a_patch_may_repeat_what_is_so_anyway(tmp_path: Path) -> None:
         ),
         ("actor.service.patch.yaml", "{}", "actor.service.patch.yaml: patches nothing: actor has no Service"),
         ("run.patch.yaml", "{}", "run.patch.yaml: name what it is for, as in run.persistentvolumeclaim.patch.yaml"),
+        ("actor.patch.yml", "{}", "actor.patch.yml: patches nothing: its name must end in .patch.yaml"),
         ("actor.patch.yaml", "- a", "actor.patch.yaml:1:1: must be a mapping (key: value) at the top"),
         (
             "actor.patch.yaml",

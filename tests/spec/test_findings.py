@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.spec import Machine
+from rlctl.spec import Machine, load
 from tests.spec.conftest import Lint
 
 TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
@@ -83,3 +83,20 @@ def test_requirements_that_are_not_installed_here_are_named(lint: Lint, tmp_path
 
 def test_findings_wait_until_there_are_no_problems(lint: Lint) -> None:
     assert lint("run: a\nenv: {id: b}\nseed: x") == ["spec.yaml:3:1: seed: must be a whole number, got 'x'"]
+
+
+def test_patches_beside_another_spec_file_are_named_and_those_that_are_read_are_not(tmp_path: Path) -> None:
+    image = "r.example/i@sha256:" + "ab" * 32
+    first, second = tmp_path / "mine" / "spec.yaml", tmp_path / "team" / "cluster.yaml"
+    for path in (first, second):
+        (path.parent / "templates").mkdir(parents=True)
+        (path.parent / "templates" / "actor.patch.yaml").write_text("spec: {}")
+    first.write_text(TOP)
+    second.write_text(f"target: kubernetes\nimages: {{core: {image}, actor: {image}, learner: {image}}}\n")
+    found = [str(each) for each in load([first, second]).findings]
+    assert found == [
+        f"{second.parent / 'templates' / 'actor.patch.yaml'}: is not read: patches are looked for beside the first spec"
+        f" file ({first.parent}) and below code.path"
+    ]
+    assert load([first, second], ["code.path=../team"]).findings == []
+    assert load([first, second], ["target=local"]).findings == []

@@ -39,10 +39,11 @@ from rlctl.backends.kubernetes import (
     scaling,
 )  # fmt: skip
 from rlctl.backends.kubernetes import record as records
-from rlctl.backends.kubernetes.api import Api
+from rlctl.backends.kubernetes.api import Api, ApiError, Key
 from rlctl.backends.kubernetes.fleet import Sizes, no_sizes
 from rlctl.backends.kubernetes.lock import Me
 from rlctl.backends.kubernetes.names import VOLUME
+from rlctl.backends.kubernetes.refusals import in_words, lacks_right
 from rlctl.backends.kubernetes.session import Session
 from rlctl.backends.kubernetes.waiting import steady
 from rlctl.backends.kubernetes.wanted import of_plan, of_revision, revision_key
@@ -170,7 +171,13 @@ class KubernetesBackend:
 
     def runs(self, broken: Callable[[RlctlError], object] | None = None) -> list[RunState]:
         """Every run of the namespace, newest first."""
-        return listing.runs(self._api, broken)
+        try:
+            return listing.runs(self._api, broken)
+        except ApiError as error:
+            if lacks_right(error):
+                key = Key("ConfigMaps", "of runs")
+                raise in_words(error, "list", key, self._api.namespace, written=False) from error
+            raise
 
     def find(self, run: str) -> RunState | None:
         """The run of that name, or None."""

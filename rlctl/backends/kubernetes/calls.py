@@ -23,6 +23,7 @@ IDLE_S: Final = 600.0
 """Between two lines of a log that is followed."""
 SOON_S: Final = 0.5
 """A watch that ends before, whatever ended it, is not asked for again at once."""
+TELLS_MORE: Final = " `rlctl doctor -t kubernetes` tells more."
 _APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 _MERGE: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
@@ -290,7 +291,7 @@ class Calls:
                 if 200 <= answer.status < 300:
                     return answer
                 failure = refusal(answer.status, answer.body(), key, self._where)
-                if not again or not busy:
+                if not again or not (failure.status == 429 or failure.status >= 500):
                     raise failure
                 after_s = seconds(answer.headers.get("retry-after"))
             except NoAnswer as error:
@@ -316,7 +317,7 @@ class Calls:
             f"the API server {self._where} does not answer: {failure}",
             status=0,
             key=key,
-            hint="Is the cluster up, and the way to it (VPN, proxy)? `rlctl doctor` tells more.",
+            hint=f"Is the cluster up, and the way to it (VPN, proxy)?{TELLS_MORE}",
         ) from failure
 
 

@@ -11,9 +11,11 @@ import yaml
 from rlctl.backends.base import Difference
 from rlctl.backends.kubernetes import history, inventory
 from rlctl.backends.kubernetes.api import ApiError, Key, Object
+from rlctl.backends.kubernetes.conflicts import judged
 from rlctl.backends.kubernetes.drift import compare
 from rlctl.backends.kubernetes.names import MANAGER
 from rlctl.backends.kubernetes.ownership import Fields, applied_by, has_fields, is_by_key, pick
+from rlctl.backends.kubernetes.refusals import lacks_right
 from rlctl.backends.kubernetes.session import Session
 from rlctl.backends.kubernetes.survey import DISPENSABLE, Item, survey
 from rlctl.backends.kubernetes.wanted import Wanted, number_of
@@ -26,9 +28,9 @@ def differences(session: Session, wanted: Wanted) -> Iterator[Difference]:
         if item.denied:
             yield Difference(str(item.key), "same", (f"not there: we may not make a {item.key.kind}",))
         elif item.live is None:
-            yield Difference(str(item.key), "add", tuple(_added(session, item)))
+            yield Difference(str(item.key), "add", tuple(_added(session, item, wanted)))
         else:
-            lines = tuple(_changed(session, item)) if item.what == "change" else ()
+            lines = tuple(_changed(session, item, wanted)) if item.what == "change" else ()
             lines += tuple(_replicas(item))
             yield Difference(str(item.key), "change" if lines else "same", lines)
     if seen.record is not None:
@@ -39,7 +41,7 @@ def differences(session: Session, wanted: Wanted) -> Iterator[Difference]:
                 yield Difference(str(key), "remove")
 
 
-def _added(session: Session, item: Item) -> Iterator[str]:
+def _added(session: Session, item: Item, wanted: Wanted) -> Iterator[str]:
     """The whole document; the server is asked whether it would take it, and refuses by an error."""
     document = item.document
     if item.key.kind in inventory.WORKLOADS:
@@ -50,7 +52,7 @@ def _added(session: Session, item: Item) -> Iterator[str]:
         if error.status == 404 and item.key.kind == "RoleBinding":
             yield "# not checked by the server: it looks into the Role, which is not there yet"
         elif error.status != 403:
-            raise
+            raise judged(session, error, item.key, wanted) from error
         else:
             kind = "the run does without" if item.key.kind in DISPENSABLE else "refused"
             yield f"# {kind}: {error.message}"
@@ -59,7 +61,7 @@ def _added(session: Session, item: Item) -> Iterator[str]:
         yield f"+  replicas: {item.replicas}  # set by rlctl-scale"
 
 
-def _changed(session: Session, item: Item) -> Iterator[str]:
+def _changed(session: Session, item: Item, wanted: Wanted) -> Iterator[str]:
     live = item.live
     assert live is not None
     try:
@@ -71,10 +73,10 @@ def _changed(session: Session, item: Item) -> Iterator[str]:
     except ApiError as error:
         if error.conflicts:
             yield from (f"# conflict: {each.field} belongs to {each.owner}" for each in error.conflicts)
-        elif error.status == 403:
+        elif lacks_right(error):
             yield f"# not checked by the server: {error.message}"
         else:
-            raise
+            raise judged(session, error, item.key, wanted) from error
         after = item.document
         for each in compare(item.document, live):
             if each.differs:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from rlctl.backends.base import Check
 from rlctl.backends.kubernetes import api_port, storage_classes
 from rlctl.backends.kubernetes.api import Api, ApiError
+from rlctl.backends.kubernetes.calls import TELLS_MORE
 from rlctl.backends.kubernetes.causes import admission
 from rlctl.backends.kubernetes.causes.base import moment, name_of
 from rlctl.backends.kubernetes.names import MANAGER
@@ -21,12 +22,12 @@ NEWEST: Final = (1, 37)
 CLOCK_OFF_S: Final = 30.0
 """Log times and ages mislead beyond this."""
 _NEARLY: Final = 0.9
-_ADMIN: Final = "rlctl render --admin  (prints what an administrator applies)"
 _WRITE: Final = ("get", "list", "create", "patch", "delete")
 _NEEDED: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("", "configmaps", (*_WRITE, "update")),
     ("", "secrets", ("get", "create", "delete")),
     ("", "services", _WRITE),
+    ("", "serviceaccounts", _WRITE),  # without its account the manager's pod is not made
     ("", "persistentvolumeclaims", _WRITE),
     ("", "pods", ("get", "list")),
     ("", "pods/log", ("get",)),
@@ -40,7 +41,6 @@ _NEEDED: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
 _WANTED: Final[tuple[tuple[str, str, tuple[str, ...], str], ...]] = (
     ("", "events", ("list",), "`status` explains less"),
     ("", "resourcequotas", ("list",), "the preflight cannot see quotas"),
-    ("", "serviceaccounts", ("create", "patch"), "finished runs keep their pods until `rlctl down`"),
     ("rbac.authorization.k8s.io", "roles", ("create", "patch"), "finished runs keep their pods until `rlctl down`"),
     ("rbac.authorization.k8s.io", "rolebindings", ("create",), "finished runs keep their pods until `rlctl down`"),
 )
@@ -69,7 +69,7 @@ def _reached(api: Api) -> list[Check]:
     try:
         version = api.version()
     except RlctlError as error:
-        again = error.hint or "kubectl config get-contexts  (and --context)"
+        again = error.hint.removesuffix(TELLS_MORE) or "kubectl config get-contexts  (and --context)"
         return [Check("access", "problem", f"{where} does not answer: {error.message}", again)]
     access = Check("access", "ok", where)
     number = _number(version)
@@ -122,12 +122,16 @@ def _rights(api: Api) -> Iterator[Check]:
         unknown += [resource] if None in answers.values() else []
     if missing:
         text = f"you may not {'; '.join(missing)} in namespace {api.namespace}"
-        yield Check("rights", "problem", text, _ADMIN)
+        yield Check("rights", "problem", text, _admin(api))
     elif unknown:
         yield Check("rights", "not checked", f"the server does not say what you may do with {', '.join(unknown)}")
     else:
         counted = sum(len(verbs) for _, _, verbs in _NEEDED)
         yield Check("rights", "ok", f"all {counted} rights that a run needs in namespace {api.namespace}")
+
+
+def _admin(api: Api) -> str:
+    return f"rlctl render --admin -n {api.namespace} --user NAME  (prints what an administrator applies)"
 
 
 def _wishes(api: Api) -> Iterator[Check]:
@@ -138,7 +142,7 @@ def _wishes(api: Api) -> Iterator[Check]:
     for without, resources in refused.items():
         verb = "list" if resources[0] in ("events", "resourcequotas") else "create"
         text = f"you may not {verb} {', '.join(resources)}"
-        yield Check("rights", "warning", f"{text}: {without}", _ADMIN)
+        yield Check("rights", "warning", f"{text}: {without}", _admin(api))
 
 
 def _may(api: Api, verb: str, group: str, resource: str) -> bool | None:

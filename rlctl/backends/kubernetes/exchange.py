@@ -76,6 +76,8 @@ def refusal(status: int, body: bytes, key: Key | None, where: str) -> ApiError:
     if status == 410 or said in ("Expired", "Gone"):
         raise Expired(message)
     message = message or f"HTTP {status} {body[:200].decode('utf-8', 'replace').strip()}".strip()
+    if message.startswith("failed to create typed patch object"):
+        status = 400  # the server says 500, and would say it again: kubernetes/kubernetes#139253
     hint = ""
     if status == 401:
         message = f"{where} does not accept your credentials: {message}"

@@ -17,6 +17,7 @@ from typing import Any, Final
 from rlctl.backends.base import Phase, RunState
 from rlctl.backends.kubernetes.api import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.names import DOMAIN, UID, labels, state_name
+from rlctl.backends.kubernetes.refusals import in_words, lacks_right
 from rlctl.errors import Conflict, Unreadable
 
 FORMAT: Final = 1
@@ -61,7 +62,13 @@ def find(api: Api, run: str) -> Record | None:
     Raises:
         Unreadable: it is torn, or somebody else's.
     """
-    found = api.get(Key("ConfigMap", state_name(run)))
+    key = Key("ConfigMap", state_name(run))
+    try:
+        found = api.get(key)
+    except ApiError as error:
+        if lacks_right(error):
+            raise in_words(error, "get", key, api.namespace, written=False) from error
+        raise
     return None if found is None else of(found)
 
 

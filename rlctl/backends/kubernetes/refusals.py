@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +13,8 @@ from rlctl.backends.kubernetes.exact import parse
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 
 GO_ON: Final = "Run the same command again: it goes on where this one stopped."
+_AFTERWARDS: Final = "Once that is done, the same command: it goes on where this one stopped."
+"""In place of GO_ON where the same command alone would end the same way."""
 _USER: Final = re.compile(r'User "([^"]*)" cannot')
 _QUOTA: Final = re.compile(r"exceeded quota: ([^,]+), requested: (.*?), used: (.*?), limited: (.*)", re.DOTALL)
 REPLICAS: Final = ".spec.replicas"
@@ -24,6 +27,10 @@ _WAYS_OUT: Final = {
 _GRANT: Final = "is attempting to grant"
 """A 403 for a right that lacks, beside those of `_USER`; any other is a rule of the cluster."""
 _FIXED: Final = ("field is immutable", "updates to statefulset spec for fields other than", "cannot change roleRef")
+_VOLUME: Final = ("pvc can be resized", "field can not be less than")
+"""A claim of a class that does not grow, and one that is to shrink."""
+_FOR_A_WHILE: Final = (0, 408, 409, 429)
+"""These and 5xx may pass; every other status is the same the next time."""
 
 
 class Refusal(Conflict):
@@ -83,6 +90,13 @@ def in_words(error: ApiError, verb: str, key: Key, namespace: str, *, written: b
         verb: what we asked for, as a right is called: create, patch, delete.
         written: something of this command was written already.
     """
+    if any(sign in error.message for sign in _VOLUME):
+        return Refusal(
+            f"{key}: the volume cannot take this size: {error.message}",
+            remedy="Put storage.size back to what it was; a volume never shrinks, and grows if its class says "
+            "allowVolumeExpansion: true (kubectl get storageclass).",
+            objects=(str(key),),
+        )
     if error.status == 403:
         quota = _QUOTA.search(error.message)
         return _quota(key, quota) if quota else _forbidden(error, verb, key, namespace)
@@ -95,9 +109,14 @@ def in_words(error: ApiError, verb: str, key: Key, namespace: str, *, written: b
         )
     if written and (error.status in (0, 429) or error.status >= 500):
         return PartlyApplied(f"{key} was not written: {error.message}", hint=GO_ON, objects=(str(key),))
+    if error.status == 404 and error.message.startswith("namespaces "):
+        return ApiError(
+            f"{key}: there is no namespace {namespace}", status=404, said=error.said, key=key,
+            hint=f"Is -n, or --context, another one? Else: kubectl create namespace {namespace}",
+        )  # fmt: skip
     return ApiError(
-        f"{key}: {error.message}", status=error.status, said=error.said, key=key, hint=error.hint or GO_ON,
-        conflicts=error.conflicts,
+        f"{key}: {error.message}", status=error.status, said=error.said, key=key,
+        hint=error.hint or ("" if _lasting(error) else GO_ON), conflicts=error.conflicts,
     )  # fmt: skip
 
 
@@ -105,12 +124,32 @@ def partly(error: BackendUnreachable | Refusal) -> PartlyApplied:
     """The same refusal, once something was written: its words, its way out, and that the same command goes on."""
     remedy = error.remedy if isinstance(error, Refusal) else error.hint
     remedy = remedy.replace(GO_ON, "").strip()
-    return PartlyApplied(error.message, hint=f"{remedy} {GO_ON}".strip(), objects=error.objects, remedy=remedy)
+    if not isinstance(error, Refusal) and not _lasting(error):
+        return PartlyApplied(error.message, hint=f"{remedy} {GO_ON}".strip(), objects=error.objects, remedy=remedy)
+    remedy = remedy or "Change what it names: the spec, or a patch of it."
+    return PartlyApplied(error.message, hint=f"{remedy} {_AFTERWARDS}", objects=error.objects, remedy=remedy)
+
+
+def _lasting(error: RlctlError) -> bool:
+    """Whether the same request ends the same way."""
+    return isinstance(error, ApiError) and error.status < 500 and error.status not in _FOR_A_WHILE
+
+
+def is_invalid(error: ApiError) -> bool:
+    """Whether the server takes no such object, whatever is there; a webhook that knows no dry run says nothing."""
+    if any(sign in error.message for sign in (*_FIXED, *_VOLUME, "does not support dry run")):
+        return False
+    return error.status in (400, 422) and not error.conflicts
+
+
+def lacks_right(error: ApiError) -> bool:
+    """Whether a 403 is for a right that is missing, and no rule of the cluster."""
+    return error.status == 403 and (_USER.search(error.message) is not None or _GRANT in error.message)
 
 
 def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError:
     user = _USER.search(error.message)
-    if user is None and _GRANT not in error.message:  # a webhook, a policy, a LimitRange
+    if not lacks_right(error):  # a webhook, a policy, a LimitRange
         return ApiError(
             f"{key} was refused in namespace {namespace}: {error.message}",
             status=403,
@@ -120,13 +159,17 @@ def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError
             "keeps the rule.",
         )
     who = f" as {user[1]}" if user else ""
+    admin = f"rlctl render --admin -n {namespace} --user {shlex.quote(user[1]) if user else 'NAME'}"
+    hint = f"An administrator grants it with what `{admin}` prints; `rlctl doctor -t kubernetes` lists what lacks."
+    if verb in ("get", "list"):
+        hint = f"Is that the namespace (-n) and the cluster (--context) that is meant? {hint}"
     why = "" if user else f": {error.message}"
     return ApiError(
         f"may not {verb} {key} in namespace {namespace}{who}{why}",
         status=403,
         said=error.said,
         key=key,
-        hint="An administrator grants it with what `rlctl render --admin` prints; `rlctl doctor` lists what lacks.",
+        hint=hint,
     )
 
 
@@ -142,7 +185,7 @@ def _quota(key: Key, found: re.Match[str]) -> PartlyApplied:
     remedy = f"Ask for less, or have the quota raised (kubectl describe quota {name})."
     return PartlyApplied(
         f"{key}: quota {name} exceeded: {'; '.join(sums) or requested}",
-        hint=f"{remedy} {GO_ON}",
+        hint=f"{remedy} {_AFTERWARDS}",
         objects=(str(key),),
         remedy=remedy,
     )

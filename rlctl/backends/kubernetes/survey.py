@@ -26,7 +26,9 @@ from rlctl.errors import Conflict
 from rlctl.spec.layout import Layout
 
 DISPENSABLE: Final = ("Role", "RoleBinding")
-"""Kinds that many users may not make; a run does without, and then somebody has to run `rlctl down` after its end."""
+"""Kinds that many users may not make; a run does without, and then somebody has to run `rlctl down` after its end.
+
+Not the ServiceAccount that they speak of: without it the manager's pod is not made."""
 _MOST: Final = 5000
 """Objects of one kind; a limit makes the list as new as a read by name."""
 ALONE: Final = 1

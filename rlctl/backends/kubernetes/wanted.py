@@ -19,7 +19,7 @@ from rlctl.backends.kubernetes.inventory import WORKLOADS, role_of, wave
 from rlctl.backends.kubernetes.names import COMPONENT, SHARD_REPLICAS, UID, labels, revision_name, spread
 from rlctl.backends.revisions import images_of
 from rlctl.errors import BackendUnreachable, RlctlError
-from rlctl.plan import Plan
+from rlctl.plan import PATCHED_BY, Plan
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REVISION: Final = "revision.json"
@@ -47,6 +47,12 @@ class Wanted:
     @property
     def images(self) -> dict[str, str]:
         return images_of(self.spec)
+
+    def patches(self, key: Key) -> tuple[str, ...]:
+        """Files of the patches that are laid over an object."""
+        name = f"{key.kind}-{key.name}.yaml".lower()
+        origins = [document.origin for document in self.documents if document.name == name]
+        return tuple(path for origin in origins for path in origin.split(PATCHED_BY)[1:])
 
     def workloads(self, role: str | None = None) -> list[Key]:
         """Deployments and StatefulSets, of one role or all; shards in order."""

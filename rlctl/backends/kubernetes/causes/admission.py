@@ -44,7 +44,8 @@ def refusal(workload: Object, reason: str, message: str) -> Cause:
         return Cause("quota-unstated", text, "failed", said, f"kubectl{ns} describe quota {missing[1]}", True)
     if policy := re.search(r'violates PodSecurity "([^"]+)": (.+)', message, re.DOTALL):
         text = f"the namespace's Pod Security level {policy[1]} forbids these pods: {_without_details(policy[2])}"
-        again = "remove what your patch adds to the pod, or ask for the namespace's level: rlctl render --admin"
+        admin = f"rlctl render --admin{ns or ' -n NAMESPACE'} --user NAME"
+        again = f"remove what your patch adds to the pod, or ask for the namespace's level: {admin}"
         return Cause("pod-security", text, "failed", said, again, True, key=policy[2])
     if "security context constraint" in message:
         text = "no security context constraint of the cluster allows these pods"
@@ -64,7 +65,10 @@ def refusal(workload: Object, reason: str, message: str) -> Cause:
         return Cause("account-missing", text, "failed", said, f"kubectl{ns} get serviceaccounts", True)
     if priority := re.search(r"no PriorityClass with name (\S+) was found", message):
         text = f"there is no PriorityClass {priority[1]}"
-        return Cause("priority-missing", text, "failed", said, "rlctl render --admin  (prints it)", True)
+        again = "kubectl get priorityclasses  (there are these; a patch names it)"
+        if priority[1].startswith("rlctl-"):
+            again = f"rlctl render --admin{ns or ' -n NAMESPACE'} --user NAME  (prints it)"
+        return Cause("priority-missing", text, "failed", said, again, True)
     if limits := re.search(r"forbidden: \[?((?:maximum|minimum|max) .+?)\]?$", message, re.DOTALL):
         text = f"the namespace's limits forbid these pods: {limits[1]}"
         return Cause("limit-range", text, "failed", said, f"kubectl{ns} describe limitrange", True)

@@ -27,7 +27,7 @@ _SORTS = (
     _Sort(
         "image-rate-limited", r"toomanyrequests|too many requests|rate limit|\b429\b",
         "the registry {host} lets nobody pull so often; the cluster goes on trying", False,
-        "rlctl image push  (to a registry of your own, and name that one under images:)",
+        "rlctl image push --registry REGISTRY  (to a registry of your own, and name that one under images:)",
     ),
     _Sort(
         "image-no-space", r"no space left on device|disk quota exceeded",
@@ -42,12 +42,12 @@ _SORTS = (
     _Sort(
         "image-dns", r"no such host|dial tcp: lookup|server misbehaving|name resolution|service not known",
         "the nodes cannot look up the registry {host} (DNS)", False,
-        "rlctl image push  (check the registry's name under images:)",
+        "rlctl image push --registry REGISTRY  (check the registry's name under images:)",
     ),
     _Sort(
         "image-denied", r"does not exist or may require",
         "image {image} does not exist, or the registry {host} wants to know who asks", True,
-        "rlctl image push  (or imagePullSecrets by a patch, when the registry is private)",
+        "rlctl image push --registry REGISTRY  (or imagePullSecrets by a patch, when the registry is private)",
     ),
     _Sort(
         "image-denied",
@@ -62,12 +62,12 @@ _SORTS = (
     _Sort(
         "image-not-found", r"not found|manifest unknown|name unknown|no such (?:image|manifest)|does not exist|\b404\b",
         "image {image} does not exist in the registry", True,
-        "rlctl image push  (prints the digest that belongs under images:)",
+        "rlctl image push --registry REGISTRY  (prints the digest that belongs under images:)",
     ),
     _Sort(
         "image-broken",
         r"digest mismatch|unexpected commit digest|failed to extract|failed commit on ref|invalid (?:tar|checksum)",
-        "image {image} arrives broken", False, "rlctl image push",
+        "image {image} arrives broken", False, "rlctl image push --registry REGISTRY",
     ),
     _Sort(
         "image-unreachable",
@@ -90,7 +90,7 @@ def cause(pod: Object, status: Object, spec: Object, around: Around) -> Cause | 
     if reason == "InvalidImageName" or "invalid reference format" in message:
         return Cause(
             "image-invalid", f"{image!r} is no image name", "failed", said,
-            "rlctl image push  (prints the name that belongs under images:)", True,
+            "rlctl image push --registry REGISTRY  (prints the name that belongs under images:)", True,
         )  # fmt: skip
     if reason == "ErrImageNeverPull":
         return Cause(
@@ -102,7 +102,7 @@ def cause(pod: Object, status: Object, spec: Object, around: Around) -> Cause | 
         return Cause("image-signature", text, "failed", said, describe(pod), True)
     if _not_mirrored(image, message):
         text = f"image {image} does not exist in what stands for {words['host']} on the nodes"
-        return Cause("image-not-found", text, "failed", said, "rlctl image push", True)
+        return Cause("image-not-found", text, "failed", said, "rlctl image push --registry REGISTRY", True)
     low = message.lower()
     for part in (image, host(image), _repository(image)):  # a name such as team/404-denied must not decide
         low = low.replace(part.lower(), "…")
