@@ -153,6 +153,29 @@ def test_while_actors_are_missing_no_other_number_of_them_is_advised(rlctl: Rlct
     assert told["suggest"] == "rlctl logs actor --run pole --level ERROR"
 
 
+def test_restarts_of_pods_that_are_only_counted_are_not_known(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.here.replace_processes("pole", "actor", [Process("actor", 0, "running", count=2)], wanted=2)
+    row = next(line for line in rlctl("status", "pole").out.splitlines() if line.startswith("actor "))
+    assert row.split()[4] == "-", row
+    wide = next(line for line in rlctl("status", "pole", "-o", "wide").out.splitlines() if "actor x2" in line)
+    assert " 0 " not in wide
+
+
+def test_a_run_that_is_not_there_is_told_with_where_it_was_looked_for(rlctl: Rlctl, clusters: Clusters) -> None:
+    assert "there is no run nope on this machine; one that another machine started" in rlctl("status", "nope").err
+    assert "there is no run nope on this machine; one that another" in rlctl("down", "nope").err
+    assert "no run nope on kubernetes, context prod, namespace n2" in rlctl("down", "nope", "-n", "n2").err
+
+
+def test_every_list_of_runs_asks_who_knows_that_one_has_finished(
+    rlctl: Rlctl, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = clusters.here.find("pole")
+    assert before is not None
+    monkeypatch.setattr(clusters.here, "find", lambda run: replace(before, phase="finished"))
+    assert rlctl("status", "-A").out.splitlines()[1].split()[1] == "finished"
+
+
 def test_a_process_of_this_machine_is_described_as_ever() -> None:
     assert sentence(Process("actor", 1, "backoff", reason="exited 1")) == "actor/1 is in backoff: exited 1"
     assert sentence(Process("actor", 1, "exited")) == "actor/1 has exited"
