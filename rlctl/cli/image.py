@@ -15,7 +15,7 @@ import typer
 from rlctl.cli.options import OptionalSpecs, OutputOption, Quiet
 from rlctl.cli.text import plain, table
 from rlctl.cli.world import Output, World
-from rlctl.errors import UsageError
+from rlctl.errors import RlctlError, UsageError
 
 if TYPE_CHECKING:
     from rlctl.images.base import Name
@@ -131,6 +131,8 @@ def push(
     wish = _wish(registry, tag, base, build_arg, volume, network, tls_verify)
     if write is not None and not force:
         overlay.read(write)  # whoever would be refused at the end is refused before the work
+    if write is not None:
+        overlay.check_folder(write)
     with _maker(world, wish, builder, push=True) as maker:
         images, published = _made(world, maker, specs, only, () if write is None else (write,))
         made = list(images)
@@ -138,7 +140,11 @@ def push(
         image.name: str(image.reference) for image in made
     }
     if write is not None:
-        named = overlay.write(write, named, force=force)
+        try:
+            named = overlay.write(write, named, force=force)
+        except RlctlError:
+            world.data(overlay.text(named).removesuffix("\n"))  # they are pushed, and nobody would know their digests
+            raise
     sizes = [(image.name, image.what, _size(image), image.tag) for image in made]
     for line in table(sizes):
         world.say(line)
