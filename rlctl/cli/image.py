@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +47,10 @@ class ImageName(StrEnum):
 
 
 Only = Annotated[list[ImageName] | None, typer.Option("--only", help="This image alone; repeatable.")]
-Tag = Annotated[str | None, typer.Option("--tag", metavar="T", help="Default: the version of rlctl.")]
+Tag = Annotated[
+    str | None,
+    typer.Option("--tag", metavar="T", help="Default: the version of rlctl; with SPEC the content names it."),
+]
 BuilderOption = Annotated[BuilderName, typer.Option("--builder", help="auto: the first of these that can be used.")]
 Bases = Annotated[
     list[str] | None,
@@ -188,6 +192,8 @@ def _wish(
     from rlctl.images.base import NAMES
     from rlctl.images.make import Wish
 
+    if tag is not None and not re.fullmatch(r"\w[\w.-]{0,127}", tag, re.ASCII):
+        raise UsageError(f"--tag {tag}: no tag of an image", hint="letters, digits, _ . and -, at most 128")
     bases = _pairs("--base", base)
     for name in bases:
         if name not in NAMES:

@@ -309,6 +309,7 @@ def test_without_a_builder_it_exits_4_and_says_what_to_install(rlctl: Rlctl) -> 
         (["build", "--base", "replay=x"], "no such image"),
         (["build", "--builder", "kaniko"], "kaniko"),
         (["build", "--registry", "NOT A HOST"], "no name of an image"),
+        (["build", "spec.yaml", "--tag", "bad tag"], "--tag bad tag: no tag of an image"),
     ],
 )
 def test_a_wrong_command_line_exits_2(rlctl: Rlctl, builder: Builder, arguments: list[str], said: str) -> None:
