@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -72,8 +72,6 @@ def load(paths: Sequence[Path], sets: Sequence[str] = (), *, machine: Machine | 
     if problems or spec is None:
         raise SpecError(_in_order(problems, paths, sets))
     findings = [_problem(fault, tree) for fault in hardly_meant(spec, base, machine or Machine.here())]
-    if spec.target == "kubernetes":
-        findings += _patches_passed_over(paths, base)
     return Loaded(spec, tree.value, base, tree.places, _in_order(findings, paths, sets))
 
 
@@ -83,18 +81,6 @@ def _name(path: Path) -> str:
 
 def _set_name(text: str) -> str:
     return f"--set {text}"
-
-
-def _patches_passed_over(paths: Sequence[Path], base: Path) -> Iterator[Problem]:
-    """Files that look like patches and are none: below another spec's folder, or with another ending."""
-    for folder in dict.fromkeys([base, *(path.parent for path in paths[1:] if str(path) != "-")]):
-        there = folder / "templates"
-        for path in sorted(there.glob("*.patch.yml")):
-            yield Problem("", "is not read: the name of a patch ends with .patch.yaml", str(path))
-        for path in sorted(there.glob("*.patch.yaml")) if folder.resolve() != base.resolve() else ():
-            yield Problem(
-                "", f"is not read: patches lie beside the first spec file, in {base / 'templates'}", str(path)
-            )
 
 
 def _read(path: Path) -> Tree:

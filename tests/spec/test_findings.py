@@ -2,28 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.spec import Machine, load
+from rlctl.spec import Machine
 from tests.spec.conftest import Lint
 
 TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
-
-
-def test_patches_that_are_not_read_are_told(tmp_path: Path) -> None:
-    first, second = tmp_path / "a", tmp_path / "b"
-    for folder in (first, second):
-        (folder / "templates").mkdir(parents=True)
-        (folder / "templates" / "actor.patch.yaml").write_text("{}")
-    (first / "templates" / "learner.patch.yml").write_text("{}")
-    digest = "sha256:" + "0" * 64
-    images = ", ".join(f"{name}: r.example/{name}@{digest}" for name in ("core", "actor", "learner"))
-    spec = "run: r\ntarget: kubernetes\nenv: {id: CartPole-v1}\nalgorithm: {name: impala}\n"
-    (first / "spec.yaml").write_text(f"{spec}images: {{{images}}}\n")
-    (second / "over.yaml").write_text("seed: 3\n")
-    found = [str(one) for one in load([first / "spec.yaml", second / "over.yaml"]).findings if "not read" in str(one)]
-    assert sorted(line.split(": ")[0] for line in found) == [
-        str(first / "templates" / "learner.patch.yml"),
-        str(second / "templates" / "actor.patch.yaml"),
-    ]
 
 
 def test_a_run_without_end_is_a_finding_not_a_problem(lint: Lint) -> None:
