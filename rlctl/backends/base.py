@@ -71,6 +71,8 @@ class Process:
     evidence: str = ""  # what the target said, word for word
     next: str = ""  # the command that helps
     first_cause_lines: tuple[str, ...] = ()  # last log lines of the life before
+    lacks: Literal["", "node", "readiness"] = ""
+    """node: nothing takes it, and others may wait for it; readiness: it runs, and may only wait for others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from rlctl.cli.clusters import backend_of, where
 from rlctl.cli.force import force, owner_of
 from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, TakeOver, Target, Yes
 from rlctl.cli.problems import exists
-from rlctl.cli.target import find, known, look_up, one_name, wanted_run
+from rlctl.cli.target import find, known, look_up, looked_at, one_name, wanted_run
 from rlctl.cli.text import span
 from rlctl.cli.world import Output, World
 from rlctl.errors import BackendUnreachable, Refused, RlctlError, Unreadable, UsageError
@@ -51,7 +51,8 @@ def down(
     if meant is None:
         if name is not None:  # one that was killed with its last write to do has left its lock
             follow(world, backend_of(world, name, target).delete(name, volumes=volumes, grace_s=grace_s))
-        world.say(f"there is no run{'' if name is None else f' {name}'}; nothing to do")
+        which = "" if name is None else f" {name}"
+        world.say(f"there is no run{which}{looked_at(world, target)}; nothing to do")
         world.document({"run": name, "applied": [], "kept": None, "removed": None})
         return 0
     force(meant.backend, force_conflicts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ import typer
 from rlctl.cli.options import OptionalSpecs, OutputOption, Quiet
 from rlctl.cli.text import plain, table
 from rlctl.cli.world import Output, World
-from rlctl.errors import UsageError
+from rlctl.errors import RlctlError, UsageError
 
 if TYPE_CHECKING:
     from rlctl.images.base import Name
@@ -46,7 +47,10 @@ class ImageName(StrEnum):
 
 
 Only = Annotated[list[ImageName] | None, typer.Option("--only", help="This image alone; repeatable.")]
-Tag = Annotated[str | None, typer.Option("--tag", metavar="T", help="Default: the version of rlctl.")]
+Tag = Annotated[
+    str | None,
+    typer.Option("--tag", metavar="T", help="Default: the version of rlctl; with SPEC the content names it."),
+]
 BuilderOption = Annotated[BuilderName, typer.Option("--builder", help="auto: the first of these that can be used.")]
 Bases = Annotated[
     list[str] | None,
@@ -131,6 +135,8 @@ def push(
     wish = _wish(registry, tag, base, build_arg, volume, network, tls_verify)
     if write is not None and not force:
         overlay.read(write)  # whoever would be refused at the end is refused before the work
+    if write is not None:
+        overlay.check_folder(write)
     with _maker(world, wish, builder, push=True) as maker:
         images, published = _made(world, maker, specs, only, () if write is None else (write,))
         made = list(images)
@@ -138,7 +144,11 @@ def push(
         image.name: str(image.reference) for image in made
     }
     if write is not None:
-        named = overlay.write(write, named, force=force)
+        try:
+            named = overlay.write(write, named, force=force)
+        except RlctlError:
+            world.data(overlay.text(named).removesuffix("\n"))  # they are pushed, and nobody would know their digests
+            raise
     sizes = [(image.name, image.what, _size(image), image.tag) for image in made]
     for line in table(sizes):
         world.say(line)
@@ -182,6 +192,8 @@ def _wish(
     from rlctl.images.base import NAMES
     from rlctl.images.make import Wish
 
+    if tag is not None and not re.fullmatch(r"\w[\w.-]{0,127}", tag, re.ASCII):
+        raise UsageError(f"--tag {tag}: no tag of an image", hint="letters, digits, _ . and -, at most 128")
     bases = _pairs("--base", base)
     for name in bases:
         if name not in NAMES:

@@ -116,6 +116,10 @@ def process_named(text: str) -> tuple[str, int | None]:
         UsageError: it is neither.
     """
     role, slash, index = text.partition("/")
+    pod = re.fullmatch(rf".+?-({'|'.join(ROLE_NAMES)})-(\d+)(?:-[a-z0-9]+-[a-z0-9]+)?", text)
+    if pod is not None:  # a pod, as status names it; that of a Deployment has no index in its name
+        there = f"{pod[1]}/{pod[2]}" if text.endswith(f"{pod[1]}-{pod[2]}") else pod[1]
+        raise UsageError(f"{text!r} is a pod, not ROLE or ROLE/INDEX", hint=f"rlctl logs {there}")
     if role not in ROLE_NAMES or (slash and not (index.isascii() and index.isdigit())):
         raise UsageError(f"{text!r} is not ROLE or ROLE/INDEX", hint=f"roles: {', '.join(ROLE_NAMES)}")
     return role, int(index) if slash else None

@@ -76,10 +76,21 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 
 def _usage(error: Any) -> UsageError:
     context = getattr(error, "ctx", None)
-    message = error.format_message().strip().replace("\n", " ")
+    message = _in_words(error, error.format_message().strip().replace("\n", " "))
     if context is None:
         return UsageError(message, hint="rlctl --help")
     return UsageError(message or "a command is missing", hint=f"{context.command_path} --help")
+
+
+def _in_words(error: Any, message: str) -> str:
+    """A message of the command line without the words of the library that has read it, and with what was given."""
+    said = message.replace("Value error, ", "")
+    head, wrong, _ = said.partition("Input should be a valid integer")
+    if not wrong:
+        return said.replace("Input should", "must")
+    faults: list[Any] = getattr(error.__cause__ or error.__context__, "errors", list)()
+    got = f", got {faults[0]['input']!r}" if faults else ""
+    return f"{head}must be a whole number{got}"
 
 
 def _report(world: World, error: RlctlError) -> int:

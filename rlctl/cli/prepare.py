@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlctl.cli.clusters import backend_of, recorded
 from rlctl.cli.target import recorded_target
-from rlctl.cli.world import World
+from rlctl.cli.world import ON_CLUSTERS, World
 from rlctl.errors import Conflict, UsageError
 
 if TYPE_CHECKING:
@@ -78,8 +78,15 @@ def prepare(
     Raises:
         SpecError: the spec or a template is invalid.
         Conflict: the run is recorded for another target or cluster, or by a release whose spec this one cannot read.
+        UsageError: the command line names a cluster, and the target is this machine.
     """
-    return beside(world, load(world, specs, sets, target), mint=mint)
+    loaded = load(world, specs, sets, target)
+    if any(world.cluster) and loaded.spec.target not in ON_CLUSTERS:
+        raise UsageError(
+            f"-n and --context are for a cluster, and the target is {loaded.spec.target}",
+            hint="add -t kubernetes, or leave them out",
+        )
+    return beside(world, loaded, mint=mint)
 
 
 def beside(world: World, loaded: Loaded, *, mint: bool) -> Prepared:

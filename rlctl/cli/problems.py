@@ -13,8 +13,6 @@ from rlctl.cli.text import plain
 if TYPE_CHECKING:
     from rlctl.backends.base import Process
 
-_RANKS = {"failed": 1, "backoff": 2}
-
 
 def label(process: Process) -> str:
     """What a user calls it: actor/7, or the name that the target has for it."""
@@ -75,7 +73,20 @@ def as_lines(problems: Iterable[Mapping[str, Any]]) -> list[str]:
 def worst(processes: Iterable[Process]) -> Process | None:
     """Of those that do not run, the one that holds up the others most; None when all do."""
     late = [process for process in processes if process.state != "running" and not past(process)]
-    return min(late, key=lambda each: 0 if each.permanent else _RANKS.get(each.state, 3), default=None)
+    return min(late, key=urgency, default=None)
+
+
+def urgency(process: Process) -> int:
+    """The smaller, the sooner it is told of: causes before what may only follow from them, what is past last."""
+    if past(process):
+        return 6
+    if process.permanent:
+        return 0
+    if process.state == "failed":
+        return 1
+    if process.lacks:  # whoever has no node is not there for those who run and wait to be ready
+        return 2 if process.lacks == "node" else 5
+    return 3 if process.state == "backoff" else 4
 
 
 def shown(process: Process) -> str:

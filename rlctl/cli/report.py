@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlctl.cli.problems import as_lines
 from rlctl.cli.snapshot import Snapshot
 from rlctl.cli.text import clock, count, duration, number, percent, plain, sparkline, stamp, table, whole
-from rlctl.cli.world import WideOutput, World
+from rlctl.cli.world import ON_CLUSTERS, WideOutput, World
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Process
@@ -146,7 +146,7 @@ def _roles(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
                 role,
                 ready_of(snapshot, role, wanted),
                 role_state(snapshot, role),
-                str(sum(process.restarts for process in members)),
+                _restarts(snapshot, members),
                 _age(world, members),
             )
         )
@@ -183,7 +183,7 @@ def _processes(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
                 _which(process),
                 process.state,
                 str(process.pid or "-"),
-                str(process.restarts),
+                _restarts(snapshot, [process]),
                 _age(world, [process]),
                 duration(told["silent_s"]) if told.get("silent_s") is not None else "-",
                 f"{model['policy']} v{model['version']}" if model else "-",
@@ -281,3 +281,11 @@ def failure(snapshot: Snapshot) -> list[str]:
     if cause.stopped_because:
         lines.append(f"stopped because of it: {', '.join(cause.stopped_because)}")
     return lines
+
+
+def _restarts(snapshot: Snapshot, members: Sequence[Process]) -> str:
+    """How often they were restarted: `3+` at least, `-` not known, as a cluster only counts pods that are well."""
+    total = sum(process.restarts for process in members)
+    if snapshot.state.target in ON_CLUSTERS and any(not one.name and one.state == "running" for one in members):
+        return f"{total}+" if total else "-"
+    return str(total)

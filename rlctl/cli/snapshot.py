@@ -109,7 +109,7 @@ class Snapshot:
         if not self.over:
             # who ends because the goal is reached is no problem
             sound = (*_SOUND, "stopping", "exited") if self.status["stop"].get("met") else (*_SOUND, "stopping")
-            for process in () if self.unseen else self.processes:
+            for process in () if self.unseen else sorted(self.processes, key=faults.urgency):
                 if (process.state not in sound or process.permanent) and (past or not faults.past(process)):
                     told = faults.of_process(process, self._named)
                     found.append(told if process.next else {**told, "next": self._way_out(process)})
@@ -243,7 +243,23 @@ def _take(backend: Backend, run: str, now: datetime) -> Snapshot | None:
             status = backend.stored_status(run)
         if status is not None and state.phase == "running" and not _of_this_life(status, processes):
             status = {**status, "phase": "starting", "problems": [], "roles": {}}
-    return Snapshot(state, processes, complete(status, state), answered, now, where(backend, state.target), unseen)
+    told = _with_the_missing(complete(status, state), state, () if unseen else processes)
+    return Snapshot(state, processes, told, answered, now, where(backend, state.target), unseen)
+
+
+def _with_the_missing(status: dict[str, Any], state: RunState, processes: tuple[Process, ...]) -> dict[str, Any]:
+    """The manager counts the actors that live and advises a number by that; while fewer run than are wanted, why comes
+    first."""
+    actors = [process for process in processes if process.role == "actor"]
+    run, wanted = sum(one.count for one in actors if one.state == "running"), state.replicas.get("actor", 0)
+    verdict = status["verdict"]
+    if not actors or run >= wanted or not str(verdict["suggest"] or "").startswith("rlctl scale actor="):
+        return status
+    text = f"{verdict['text']}; {run} of {wanted} actors run"
+    return {
+        **status,
+        "verdict": {**verdict, "text": text, "suggest": f"rlctl logs actor --run {state.run} --level ERROR"},
+    }
 
 
 def _processes(backend: Backend, state: RunState) -> tuple[tuple[Process, ...], BackendUnreachable | None]:

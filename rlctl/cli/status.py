@@ -9,7 +9,7 @@ import typer
 from rlctl.cli.options import Context, Namespace, Quiet, RunArgument, RunOption, Target, Utc, WideOutputOption
 from rlctl.cli.report import headline, report
 from rlctl.cli.snapshot import as_document, take
-from rlctl.cli.target import find, known, one_name
+from rlctl.cli.target import as_now, find, known, looked_at, one_name
 from rlctl.cli.text import duration, stamp, table
 from rlctl.cli.world import WideOutput, World
 from rlctl.errors import UsageError
@@ -82,7 +82,7 @@ def _watch(world: World, backend: Backend, run: str, *, check: bool, utc: bool) 
 
 def _all(world: World, target: str | None) -> int:
     rows = [("RUN", "PHASE", "TARGET", "AGE", "REVISION", "REPLICAS", "UID")]
-    entries = known(world, target)
+    entries = [(backend, as_now(backend, state)) for backend, state in known(world, target)]
     for _, state in entries:
         age = duration((world.now() - state.created).total_seconds())
         replicas = " ".join(f"{role}={replicas}" for role, replicas in state.replicas.items())
@@ -91,7 +91,7 @@ def _all(world: World, target: str | None) -> int:
         for line in table(rows):
             world.data(line)
     else:
-        world.say("there is no run; rlctl up SPEC")
+        world.say(f"there is no run{looked_at(world, target)}; to start one: rlctl up SPEC")
     world.document(
         {
             "runs": [

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rlctl.cli.clusters import backend_of, recorded, runs_everywhere
+from rlctl.cli.clusters import backend_of, recorded, runs_everywhere, where
 from rlctl.cli.clusters import wanted_target as wanted_target
-from rlctl.cli.world import World
+from rlctl.cli.world import ON_CLUSTERS, World
 from rlctl.errors import RlctlError, Unreadable, UsageError
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ def find(world: World, run: str | None, target: str | None) -> tuple[Backend, Ru
     if not everywhere and left_out:
         raise UsageError(f"which run? the records of {len(left_out)} cannot be read", hint="name one: --run NAME")
     if not everywhere:
-        raise UsageError("there is no run", hint="rlctl up SPEC")
+        raise UsageError(f"there is no run{looked_at(world, target)}", hint="rlctl up SPEC")
     raise UsageError(
-        f"which run? {_listed(state for _, state in live or everywhere)}",
+        f"which run? {_listed(as_now(*entry) for entry in live or everywhere)}",
         hint="name one, as in: --run " + (live or everywhere)[0][1].run,
         objects=tuple(state.run for _, state in live or everywhere),
     )
@@ -110,11 +110,30 @@ def known(world: World, target: str | None, left_out: list[RlctlError] | None = 
 
 
 def _unknown(world: World, name: str, target: str | None) -> UsageError:
-    states = [state for _, state in known(world, target)]
+    states = [as_now(backend, state) for backend, state in known(world, target)]
     names = [state.run for state in states]
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"runs: {_listed(states)}" if names else "rlctl up SPEC"
-    return UsageError(f"there is no run {name}", hint=hint, objects=tuple(names))
+    return UsageError(f"there is no run {name}{looked_at(world, target)}", hint=hint, objects=tuple(names))
+
+
+def looked_at(world: World, target: str | None) -> str:
+    """Where a run was looked for and is not: a cluster knows of runs that this machine's index does not."""
+    chosen = wanted_target(world, target)
+    if chosen in ON_CLUSTERS:
+        return f" on {where(world.backend(chosen), chosen)}"
+    elsewhere = "; one that another machine started on a cluster: -t kubernetes -n NAMESPACE" if chosen is None else ""
+    return f" on this machine{elsewhere}"
+
+
+def as_now(backend: Backend, state: RunState) -> RunState:
+    """What is recorded of a run, with the phase that its manager gives it: only that knows that a run has finished."""
+    if state.target not in ON_CLUSTERS or state.phase != "running":
+        return state
+    try:
+        return backend.find(state.run) or state
+    except RlctlError:  # it only adds to what is known
+        return state
 
 
 def _listed(states: Iterable[RunState]) -> str:

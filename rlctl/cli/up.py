@@ -70,8 +70,9 @@ def up(
 
     The same again changes nothing, and says so. Stays until a stop condition is met (exit 0) or the run has
     failed (exit 7). Ctrl-C once leaves and says how to come back, the run goes on (exit 0); twice leaves at
-    once (exit 130). --wait ends with 7 when a replica never will run, with 6 after --timeout (10m). --dry-run
-    client asks no cluster, server lets the cluster judge; neither changes anything.
+    once (exit 130). --wait ends with 7 when a replica never will run, with 6 after --timeout (10m); with it or
+    --atomic Ctrl-C is exit 130 and undoes nothing. --dry-run client asks no cluster, server lets the cluster
+    judge; neither changes anything.
     """
     world: World = ctx.obj.setup(output, quiet, context, namespace)
     timeout_s = _span(timeout)
@@ -171,7 +172,9 @@ def _end_wait(world: World, done: Done, outcome: Outcome, timeout: str, *, atomi
     prepared, snapshot = done.prepared, outcome.snapshot
     run = prepared.plan.run
     if outcome.why == "detached":
-        raise Signalled(130, f"left {run} before it was ready; it goes on\n{_come_back(run)}")
+        undo_it = f"  undo it       rlctl rollback --run {run}\n" if done.prepared.changes else ""
+        kept = "; what --atomic would have undone stays" if atomic else ""
+        raise Signalled(130, f"left {run} before it was ready; it goes on{kept}\n{undo_it}{_come_back(run)}")
     error = why_not(run, outcome, timeout)
     if error is not None:
         if atomic and isinstance(error, NotReady | Hopeless | RunFailed):  # else somebody else took it over

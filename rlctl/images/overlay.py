@@ -64,6 +64,18 @@ def write(path: Path, images: Mapping[str, str], *, force: bool) -> dict[str, st
     return after
 
 
+def check_folder(path: Path) -> None:
+    """Whether a file can be made there.
+
+    Raises:
+        UsageError: its folder is not there, or nothing may be written to it.
+    """
+    if not path.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UsageError(f"{path} cannot be written: permission denied")
+
+
 def text(images: Mapping[str, str]) -> str:
     """An overlay, in the order of NAMES."""
     return "images:\n" + "".join(f"  {name}: {json.dumps(images[name])}\n" for name in NAMES if name in images)

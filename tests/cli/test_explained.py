@@ -1,5 +1,6 @@
 """What `status` says about processes that do not run: a sentence, what was said, the next command."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from rlctl.backends.base import Process
 from rlctl.cli.problems import sentence, worst
 from rlctl.errors import BackendUnreachable
 from tests.cli.clusters import Clusters
-from tests.cli.conftest import Rlctl, check_golden
+from tests.cli.conftest import STATUS, Rlctl, check_golden
 from tests.cli.test_up_wait import BAD_IMAGE
 
 
@@ -123,6 +124,56 @@ def test_the_slowest_is_the_one_that_is_worst_off() -> None:
     assert found is not None
     assert found.role == "learner"
     assert worst([Process("actor", 0, "running")]) is None
+
+
+def test_who_has_no_node_is_named_before_those_who_wait_to_be_ready(rlctl: Rlctl, clusters: Clusters) -> None:
+    """The modelpool answers 503 because there is no learner, and comes first in the order of roles."""
+    waits = Process("modelpool", 0, "starting", name="pole-modelpool-0", reason="503", lacks="readiness")
+    pending = Process("learner", 0, "starting", name="pole-learner-0", reason="waits for a node", lacks="node")
+    fetching = Process("actor", 0, "starting", count=2, reason="its node fetches the image")
+    assert worst([waits, pending, fetching]) is pending
+    assert worst([waits, fetching]) is fetching
+    crashed = Process("actor", 0, "failed", permanent=True)
+    assert worst([waits, pending, crashed]) is crashed
+    clusters.here.replace_processes("pole", "modelpool", [replace(waits, state="backoff")], wanted=1)
+    clusters.here.replace_processes("pole", "learner", [replace(pending, state="backoff")], wanted=1)
+    shown = rlctl("status", "pole").out
+    assert shown.index("problem: pole-learner-0: waits for a node") < shown.index("problem: pole-modelpool-0: 503")
+
+
+def test_while_actors_are_missing_no_other_number_of_them_is_advised(rlctl: Rlctl, clusters: Clusters) -> None:
+    verdict = {
+        "kind": "actor-bound", "text": "actor-bound: the learner waits", "suggest": "rlctl scale actor=2 --run pole",
+    }  # fmt: skip
+    clusters.here.report("pole", {**STATUS, "run": "pole", "verdict": {**STATUS["verdict"], **verdict}})
+    assert "next: rlctl scale actor=2 --run pole" in rlctl("status", "pole").out
+    clusters.here.set_process("pole", "actor", 1, state="backoff", reason="exited 1")
+    told = rlctl("status", "pole", "-o", "json").json["verdict"]
+    assert told["text"] == "actor-bound: the learner waits; 1 of 2 actors run"
+    assert told["suggest"] == "rlctl logs actor --run pole --level ERROR"
+
+
+def test_restarts_of_pods_that_are_only_counted_are_not_known(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.here.replace_processes("pole", "actor", [Process("actor", 0, "running", count=2)], wanted=2)
+    row = next(line for line in rlctl("status", "pole").out.splitlines() if line.startswith("actor "))
+    assert row.split()[4] == "-", row
+    wide = next(line for line in rlctl("status", "pole", "-o", "wide").out.splitlines() if "actor x2" in line)
+    assert " 0 " not in wide
+
+
+def test_a_run_that_is_not_there_is_told_with_where_it_was_looked_for(rlctl: Rlctl, clusters: Clusters) -> None:
+    assert "there is no run nope on this machine; one that another machine started" in rlctl("status", "nope").err
+    assert "there is no run nope on this machine; one that another" in rlctl("down", "nope").err
+    assert "no run nope on kubernetes, context prod, namespace n2" in rlctl("down", "nope", "-n", "n2").err
+
+
+def test_every_list_of_runs_asks_who_knows_that_one_has_finished(
+    rlctl: Rlctl, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = clusters.here.find("pole")
+    assert before is not None
+    monkeypatch.setattr(clusters.here, "find", lambda run: replace(before, phase="finished"))
+    assert rlctl("status", "-A").out.splitlines()[1].split()[1] == "finished"
 
 
 def test_a_process_of_this_machine_is_described_as_ever() -> None:

@@ -119,3 +119,13 @@ def test_what_cannot_be_meant_is_a_usage_error(talking: Rlctl, arguments: list[s
 def test_logs_answer_when_the_run_is_over(talking: Rlctl) -> None:
     talking("down")
     assert messages(talking) == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize(
+    ("pod", "hint"),
+    [("pole-learner-0", "rlctl logs learner/0"), ("pole-actor-0-7d9f8c6b54-x2x4q", "rlctl logs actor")],
+)
+def test_the_name_of_a_pod_gets_the_name_of_the_process(rlctl: Rlctl, pod: str, hint: str) -> None:
+    result = rlctl("logs", pod)
+    assert result.code == 2
+    assert result.err.endswith(f"next: {hint}\n")

@@ -1,5 +1,6 @@
 """`up --wait`: ready, hopeless, too late; `--atomic` puts back what was there before."""
 
+import signal
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -242,3 +243,38 @@ def test_the_preflight_is_lent_a_way_to_ask_registries_for_sizes(rlctl: Rlctl, c
     assert rlctl("up", clusters.spec, "-d").code == 0
     assert rlctl("up", clusters.spec, "-d").code == 0
     assert found == [{}, {}, {"nobody": 0}], "not for an `up` that changes nothing"
+
+
+def test_ctrl_c_during_atomic_says_that_the_change_stays_and_how_to_undo_it(
+    rlctl: Rlctl, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters.up()
+    apply = clusters.here.apply
+
+    def slow(*arguments: Any) -> Any:
+        yield from apply(*arguments)
+        clusters.here.set_process("pole", "learner", 0, state="starting")
+
+    monkeypatch.setattr(clusters.here, "apply", slow)
+    rlctl.at(rlctl.time_s + 5, lambda: signal.raise_signal(signal.SIGINT))
+    result = rlctl("up", clusters.spec, "--atomic", "--set", "algorithm.lr=2e-3")
+    assert result.code == 130
+    assert "it goes on; what --atomic would have undone stays\n  undo it       rlctl rollback --run pole" in result.err
+
+
+def test_an_option_for_a_cluster_does_not_start_a_run_on_this_machine(rlctl: Rlctl) -> None:
+    spec = str(rlctl.write("spec.yaml", "run: here\nenv: {id: CartPole-v1}\nalgorithm: {name: impala}\n"))
+    result = rlctl("up", spec, "-d", "-n", "team")
+    assert result.code == 2
+    assert "the target is local\n  next: add -t kubernetes" in result.err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (("rollback", "NAME"), "Invalid value for 'REV': must be a whole number, got 'NAME'"),
+        (("open", "foo"), "Invalid value for 'tensorboard|status': 'foo' is not one of"),
+    ],
+)
+def test_a_wrong_value_is_told_in_words_of_the_command_line(rlctl: Rlctl, line: tuple[str, ...], said: str) -> None:
+    assert said in rlctl(*line).err

@@ -254,6 +254,28 @@ def test_a_file_that_is_no_overlay_is_refused_before_anything_is_built(rlctl: Rl
     assert PUSHED in path.read_text()
 
 
+def test_a_folder_that_is_not_there_is_told_before_anything_is_built(rlctl: Rlctl, builder: Builder) -> None:
+    command = ["image", "push", "--registry", "127.0.0.1:1", "--only", "core", "--write", "nodir/images.yaml"]
+    result = rlctl(*command)
+    assert result.code == 2
+    assert "nodir/images.yaml cannot be written: there is no folder nodir" in result.err
+
+
+def test_digests_of_what_was_pushed_are_printed_though_the_file_cannot_be_written(
+    rlctl: Rlctl, builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rlctl.images.overlay.os.replace", full)
+    path = rlctl.folder / "images.yaml"
+    wanted = ["--registry", "127.0.0.1:1/team", "--only", "core", "--no-tls-verify"]
+    result = rlctl("image", "push", *wanted, "--write", str(path))
+    assert result.code == 2
+    assert "no space left" in result.err
+    assert result.out.startswith("images:\n  core: ")
+
+
 def test_a_broken_build_shows_its_last_lines_and_exits_7(rlctl: Rlctl, builder: Builder) -> None:
     builder.break_("build")
     result = rlctl("image", "build", "--only", "core", "--tag", "1", "-q")
@@ -287,6 +309,7 @@ def test_without_a_builder_it_exits_4_and_says_what_to_install(rlctl: Rlctl) -> 
         (["build", "--base", "replay=x"], "no such image"),
         (["build", "--builder", "kaniko"], "kaniko"),
         (["build", "--registry", "NOT A HOST"], "no name of an image"),
+        (["build", "spec.yaml", "--tag", "bad tag"], "--tag bad tag: no tag of an image"),
     ],
 )
 def test_a_wrong_command_line_exits_2(rlctl: Rlctl, builder: Builder, arguments: list[str], said: str) -> None:

@@ -62,6 +62,17 @@ def test_crashes_that_differ_in_a_seed_are_one_cause() -> None:
     assert [len(group.pods) for group in explain.groups(pods, around)] == [3]
 
 
+@pytest.mark.parametrize(
+    ("name", "lacks"), [("unschedulable_gpu", "node"), ("readiness_failing", "readiness"), ("out_of_memory", "")]
+)
+def test_what_a_pod_lacks_says_whether_others_wait_for_it(name: str, lacks: str) -> None:
+    _, around = read(name)
+
+    groups = explain.groups(many(name, 2), around)
+
+    assert [entry.lacks for entry in explain.elastic("actor", 2, [shard(2, 2, 0)], groups, around)] == [lacks]
+
+
 def test_the_figures_come_from_the_workload_when_only_some_pods_were_read() -> None:
     _, around = read("image_not_found")
     pods = [*many("image_not_found", 150), *many("out_of_memory", 50)]

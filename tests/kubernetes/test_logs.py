@@ -185,9 +185,16 @@ def test_lost_lines_are_told() -> None:
     assert told == ["12 lines were lost before the manager could store them"]
 
 
-def test_what_a_node_writes_instead_of_a_log_is_no_record() -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        "unable to retrieve container logs for containerd://0a1b2c",
+        'failed to try resolving symlinks in path "/var/log/pods/x/0.log": lstat /var/log/pods/x/0.log: no such file',
+    ],
+)
+def test_what_a_node_writes_instead_of_a_log_is_no_record(said: str) -> None:
     api = cluster(Manager([]), *with_crash())
-    api.logs["pong-actor-0-0001"] = ["unable to retrieve container logs for containerd://0a1b2c"]
+    api.logs["pong-actor-0-0001"] = [said]
 
     assert read(api) == []
 

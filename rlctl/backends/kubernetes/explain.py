@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 from rlctl.backends.base import Process
 from rlctl.backends.kubernetes import replicas, rollout
@@ -229,7 +229,14 @@ def _of_group(role: Role, index: int, group: Group, count: int, wanted: int) -> 
         evidence=cause.evidence,
         next=cause.next,
         first_cause_lines=cause.lines,
+        lacks=_lacks(cause),
     )
+
+
+def _lacks(cause: Cause) -> Literal["", "node", "readiness"]:
+    if cause.kind.startswith("unschedulable") or cause.kind in ("gang-waiting", "gated", "scale-up-failed"):
+        return "node"
+    return "readiness" if cause.kind in ("probe", "not-ready") else ""
 
 
 def _waiting_for(*workloads: Object) -> Cause:

@@ -35,7 +35,7 @@ _PODS_EVERY: Final = 5
 """Polls between two looks at pods, and at whether the run lives."""
 _REMEMBERED: Final = 50_000
 _ID = re.compile(r'"id": ?"([a-z]+/[0-9]+)"')
-_GONE = re.compile(r"unable to retrieve container logs for \S+$")
+_GONE = re.compile(r"unable to retrieve container logs for \S+$|failed to try resolving symlinks in path ")
 """What a node writes in the place of a log that it no longer has."""
 
 Warn = Callable[[str], object]
