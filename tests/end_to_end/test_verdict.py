@@ -118,7 +118,7 @@ def test_a_learner_with_too_few_actors_is_starved(cli: Cli) -> None:
 
 
 def test_a_slow_modelpool_is_named_and_not_the_actors_that_wait_because_of_it(cli: Cli) -> None:
-    start(cli, "pool", max_lag_versions=2)
+    start(cli, "pool", batch_rows=1280)  # of 40 rows a healthy pool is the slow side: every update is published
     others = ("actor-bound", "simulator-bound", "learner-bound", "balanced")
     verdict(cli, "pool", *others)
     (pool,) = cli.pids("pool", "modelpool")
