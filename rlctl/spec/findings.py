@@ -17,6 +17,20 @@ from rlctl.spec.schema import Policy, Spec
 from rlctl.spec.units import mebibytes
 from rlctl.spec.words import number, show
 
+_SIMULATORS = (("ALE/", ("ale_py", "cv2"), "atari"), *(
+    (name, ("Box2D",), "box2d") for name in ("LunarLander", "BipedalWalker", "CarRacing")
+))  # fmt: skip
+"""How ids of a family begin, the packages that it needs, the extra of rlctl that brings them."""
+
+
+def simulator_missing(id: str) -> tuple[str, str] | None:
+    """What an environment needs that is not installed here, and the command that brings it; None when all is there."""
+    for begin, packages, extra in _SIMULATORS:
+        missing = [name for name in packages if importlib.util.find_spec(name) is None]
+        if id.startswith(begin) and missing:
+            return f"{id} needs {' and '.join(missing)}, not installed here", f'pip install "rlctl[{extra}]"'
+    return None
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -51,6 +65,8 @@ def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
         yield Fault(("roles", "learner", "gpu"), f"a learner uses one GPU, the other {roles.learner.gpu - 1} stay idle")
     if spec.target == "local":
         yield from _too_large(spec, machine)
+        if lacking := simulator_missing(spec.env.id):
+            yield Fault(("env", "id"), "; ".join(lacking))
     else:
         yield from _without_effect(spec)
     plain = fields.normal(spec)

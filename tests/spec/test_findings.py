@@ -1,9 +1,12 @@
+import importlib.util
 from pathlib import Path
 
 import pytest
 
+from rlctl.backends.local import LocalBackend
+from rlctl.plan import make
 from rlctl.spec import Machine, load
-from tests.spec.conftest import Lint
+from tests.spec.conftest import Lint, Load
 
 TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
 
@@ -100,3 +103,21 @@ def test_patches_beside_another_spec_file_are_named_and_those_that_are_read_are_
     ]
     assert load([first, second], ["code.path=../team"]).findings == []
     assert load([first, second], ["target=local"]).findings == []
+
+
+@pytest.mark.parametrize(
+    ("id", "package", "extra"), [("ALE/Pong-v5", "ale_py", "atari"), ("LunarLander-v3", "Box2D", "box2d")]
+)
+def test_a_simulator_that_is_not_installed_is_found_before_anything_starts(
+    lint: Lint, load_text: Load, monkeypatch: pytest.MonkeyPatch, id: str, package: str, extra: str
+) -> None:
+    text = f"run: r\nenv: {{id: {id}}}\nstop: {{rows: 1}}\n"
+    assert not [line for line in lint(text) if "needs" in line]
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == package else real(name, *more))
+    (found,) = [line for line in lint(text) if "needs" in line]
+    assert f"{id} needs {package}, not installed here" in found
+    assert f'pip install "rlctl[{extra}]"' in found
+    plan = make(load_text(text).spec, uid="0" * 32, base=Path())
+    (check,) = LocalBackend().preflight(plan, [])
+    assert (check.verdict, check.next) == ("problem", f'pip install "rlctl[{extra}]"')

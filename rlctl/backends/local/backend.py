@@ -32,6 +32,7 @@ from rlctl.backends.local.waiting import nobody
 from rlctl.backends.revisions import check_fits, missing
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.plan import Plan
+from rlctl.spec.findings import simulator_missing
 
 CONTROL_TIMEOUT_S = 3.0
 FOLLOW_POLL_S = 0.15
@@ -221,8 +222,9 @@ class LocalBackend:
         yield from differences([] if place is None else state.read_documents(place.layout), documents)
 
     def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
-        """Nothing: on this machine what goes wrong is seen at once; `doctor` looks at the rest."""
-        return []
+        """The simulator: without it the roles would end a second after `up -d` has said that all is well."""
+        ids = {role.run_file["spec"]["env"]["id"] for role in plan.roles if role.role in ("actor", "evaluator")}
+        return [Check("simulator", "problem", *lacking) for lacking in map(simulator_missing, sorted(ids)) if lacking]
 
     def revisions(self, run: str) -> list[Revision]:
         """Those that can be gone back to, newest first; the first is what runs.
