@@ -24,6 +24,19 @@ IMPORTED: Final = (
 )  # fmt: skip
 
 
+_TELLING: Final = """
+import atexit, runpy, sys
+file = sys.argv.pop(1)
+def tell():
+    with open("/proc/self/status") as status, open(file, "w") as told:
+        told.write(next(line.split()[1] for line in status if line.startswith("VmHWM")))
+atexit.register(tell)
+runpy.run_module("rlctl", run_name="__main__", alter_sys=True)
+"""
+"""`python -m rlctl`, which tells at its end how much memory it held: what the system counts for a child begins with all
+that the parent held when it was started."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """What a command is started with."""
@@ -44,7 +57,7 @@ class Done:
     stdout: str
     stderr: str
     seconds: float
-    peak_mib: float  # most memory that it held; 0 of a forked one
+    peak_mib: float  # most memory that it held; 0 of a forked or killed one
 
     @property
     def said(self) -> str:
@@ -108,18 +121,19 @@ class Fresh:
     """`python -m rlctl` in a process of its own."""
 
     def __init__(self, start: Start) -> None:
+        self._peak = start.out.with_suffix(".peak")
+        self._peak.unlink(missing_ok=True)
         with start.out.open("w") as out, start.err.open("w") as err:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rlctl", *start.arguments],
+                [sys.executable, "-c", _TELLING, str(self._peak), *start.arguments],
                 cwd=start.folder, env=dict(start.env), stdin=subprocess.DEVNULL, stdout=out, stderr=err,
             )  # fmt: skip
         self.pid = self._process.pid
 
     def collect(self) -> tuple[int, float]:
-        """Exit code, and the most memory that it held in MiB."""
-        _, status, used = os.wait4(self.pid, 0)
-        self._process.returncode = os.waitstatus_to_exitcode(status)
-        return self._process.returncode, used.ru_maxrss / 1024  # Linux counts in KiB
+        """Exit code, and the most memory that it held in MiB; 0 of one that was killed."""
+        code = self._process.wait()
+        return code, int(_read(self._peak) or 0) / 1024
 
     def kill(self) -> None:
         self._process.kill()
