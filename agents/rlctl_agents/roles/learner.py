@@ -285,7 +285,9 @@ class Learner:
         self._tried, self._fresh = False, True
         self._ranks.made_update()
         self._reached = (self._learning.ref, self._learning.consumed_rows)
-        if self._columns is not None:
+        if self._columns is None:
+            self._intake.learned(self._learning.ref)
+        else:
             self._done_with(self._columns)
             self._starved_since = time.monotonic()
         self._process.metrics.add("update_seconds", time.perf_counter() - started)
