@@ -87,7 +87,7 @@ def run_rank(rank: int, world: int, meeting: Meeting, folder: Path, piece_rows: 
     learning = fresh(seed=1 if rank == world - 1 else 100 + rank, piece_rows=piece_rows)
     data = collective.share(learning.capture().pack() if rank == world - 1 else None, world - 1)
     if rank != world - 1:
-        learning.take_over(data, ref)
+        learning.take_over(data)
     learning.join(collective)
     first, count = parts(world)[rank]
     values = {}
