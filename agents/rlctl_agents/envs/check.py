@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.envs.base import Env, EnvError, number_word
+from rlctl_agents.envs.frames import Frames
 from rlctl_agents.envs.order import Order
 from rlctl_agents.types.experience import Array, Arrays, Decisions
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, Spaces, leaf_array, leaves
@@ -149,8 +150,8 @@ def check_env(env: Env, steps: int = 200, seeds: Sequence[int] | None = None, *,
         What it saw; look at `episodes`, a drive in which none ended has checked little.
 
     Raises:
-        EnvError: the first fault, in words: shapes, types, flags, order of first and last decisions, or equal seeds
-            and actions that lead to different decisions.
+        EnvError: the first fault, in words: shapes, types, flags, order of first and last decisions, stacked
+            frames, or equal seeds and actions that lead to different decisions.
     """
     seeds = list(range(env.envs)) if seeds is None else list(seeds)
     once = _drive(env, steps, seeds)
@@ -162,11 +163,11 @@ def check_env(env: Env, steps: int = 200, seeds: Sequence[int] | None = None, *,
 def _drive(env: Env, steps: int, seeds: Sequence[int]) -> Drive:
     rng = np.random.default_rng(0)
     sums, returns = np.zeros(env.envs * env.spaces.seats), []
-    order = Order(env.envs, env.spaces.seats)
+    order, frames = Order(env.envs, env.spaces.seats), Frames(env.spaces, env.envs)
     count = episodes = digest = 0
     decisions = env.reset(seeds)
     for step in range(steps + 1):
-        found = fault(decisions, env.spaces, env.envs) or order.fault(decisions)
+        found = fault(decisions, env.spaces, env.envs) or order.fault(decisions) or frames.fault(decisions)
         if found is not None:
             raise EnvError.at(found[0], type(env).__name__, seeds[found[1]], step)
         slot, ended = decisions.slot, decisions.terminated | decisions.truncated
