@@ -225,6 +225,8 @@ class Learner:
         self._reached = (self._learning.ref, self._learning.consumed_rows)
         self._first_version = self._learning.version
         self._published = self._first_version - self._publish_every  # due at once
+        if not self._ranks.leads:
+            self._publisher.rest()
         if not first or streams != self._streams:
             batches = [self._learning.allocate(self._schema, streams) for _ in range(BATCHES)]
             budget_rows = config.budget_rows // config.batch_rows * rows
