@@ -33,6 +33,7 @@ class Double(Impala):
 
     def __init__(self, *args: object, **values: object) -> None:
         super().__init__(*args, **values)  # type: ignore[arg-type]
+        self.additive = True  # its loss is that of the segments, in other numbers
         self.net.double()
         for layer in self.net.modules():
             if isinstance(layer, torch.nn.Linear):  # the torso makes fp32 of what it sees
