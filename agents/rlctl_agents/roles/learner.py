@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlctl.spec.layout import Layout
-from rlctl_agents.roles.assembler import Arrival, Assembler, Columns, LockStep, LockStepError
+from rlctl_agents.roles.assembler import ROWS_OF_ALL, Arrival, Assembler, Columns, LockStep, LockStepError
 from rlctl_agents.roles.collective import Broken
 from rlctl_agents.roles.device import choose_device, require_device
 from rlctl_agents.roles.fitting import difference_of, own_schema
@@ -367,7 +367,8 @@ class Learner:
         waits = round(now - self._starved_since)
         if self._lock_step is not None:
             unseen, behind = self._lock_step.missing()
-            log.warning("no batch for %d s: lock-step waits for %d unseen streams and %s", waits, unseen, behind[:8])
+            do = f"; {ROWS_OF_ALL}" if unseen else ""
+            log.warning("no batch for %d s: lock-step waits for %d unseen streams, %s%s", waits, unseen, behind[:8], do)
         else:
             log.warning("no batch for %d s: %d rows are here", waits, self._intake.waiting_rows)
 
