@@ -55,7 +55,7 @@ def _obs_fault(decisions: Decisions, spaces: Spaces) -> tuple[str, int] | None:
         dtype, shape = leaf_array(leaf)
         if array.dtype != np.dtype(dtype) or array.shape != (count, *shape):
             return f"observation {name} must be {dtype} {[count, *shape]}, got {_looks(array)}", 0
-        bad = _outside(leaf, array).reshape(count, -1).any(axis=1)
+        bad = outside(leaf, array).reshape(count, -1).any(axis=1)
         if bad.any():
             index = int(bad.argmax())
             got = array[index].tolist() if array[index].size <= 8 else "numbers"
@@ -79,7 +79,7 @@ def _legal_fault(decisions: Decisions, spaces: Spaces, ended: NDArray[np.bool_])
     return None
 
 
-def _outside(leaf: Leaf, array: NDArray[Any]) -> NDArray[np.bool_]:
+def outside(leaf: Leaf, array: NDArray[Any]) -> NDArray[np.bool_]:
     """Entries that are no numbers, or no members of a finite set."""
     match leaf:
         case Box():
