@@ -267,9 +267,10 @@ class Learner:
         due = 1 if self._rests else self._publish_every  # the last weights are published, whatever their version
         if self._learning.version - self._published >= due and self._publisher.wants():
             self._publish()
-        if self._member.checkpoint > max(self._ordered, self._saved):
-            self._ordered = self._member.checkpoint
-            self._save(self._ordered)
+        # as ordered now: who led before may have saved what was ordered once
+        if (wanted := self._member.wanted) > max(self._ordered, self._saved):
+            self._ordered = wanted
+            self._save(wanted)
 
     def _take(self, timeout_s: float) -> None:
         """The next batch, if there is one in time."""
