@@ -268,8 +268,24 @@ def max_actors(spec: Spec) -> int:
     return names.shards(actor.replicas) * names.SHARD_REPLICAS
 
 
-def why_not_scale(spec: Spec, role: str, replicas: int) -> str | None:
-    """Why a live run of `spec` cannot have so many replicas of a role, with the way out; None when it can."""
+def why_not_scale(spec: Spec, wanted: Mapping[str, int], live: Mapping[str, int]) -> list[str]:
+    """Why a live run of `spec` cannot have so many replicas, with the way out; [] when it can.
+
+    Args:
+        wanted: role -> replicas, all of them together.
+        live: the same for what runs now, which an earlier `scale` may have made another number than the spec's.
+    """
+    if why := [reason for role, count in wanted.items() if (reason := _why_not(spec, role, count)) is not None]:
+        return why
+    before = _sized(spec, live)
+    after = _sized(before, wanted)
+    refused = [change.why for change in changes(before, after) if change.action == "refuse"]
+    known = set(unsound(before))
+    return refused or [f"{dotted(fault.path)}: {fault.message}" for fault in unsound(after) if fault not in known]
+
+
+def _why_not(spec: Spec, role: str, replicas: int) -> str | None:
+    """The same of one role, whatever the others are."""
     section = getattr(spec.roles, role, None) if role in ROLES else None
     if section is None:
         there = [name for name in ROLES if getattr(spec.roles, name) is not None]
@@ -277,18 +293,25 @@ def why_not_scale(spec: Spec, role: str, replicas: int) -> str | None:
     if "replicas" not in type(section).model_fields:
         return f"{role}: a run has exactly one"
     try:
-        wanted = type(section).model_validate({"replicas": replicas}, strict=True)
+        type(section).model_validate({"replicas": replicas}, strict=True)
     except ValidationError as error:
         return f"roles.{role}.replicas: {in_words(error.errors(include_url=False)[0])}"
-    resized = section.model_copy(update={"replicas": wanted.replicas})
-    scaled = spec.model_copy(update={"roles": spec.roles.model_copy(update={role: resized})})
-    if later := [fault for fault in not_built(scaled) if fault.path == ("roles", role, "replicas")]:
+    later = [fault for fault in not_built(_sized(spec, {role: replicas})) if fault.path == ("roles", role, "replicas")]
+    if later:
         return f"roles.{role}.replicas: {later[0].message}"
     if role == "actor" and replicas > max_actors(spec):
         return (
             f"roles.actor.replicas: {replicas} is more than roles.actor.max_replicas {max_actors(spec)}; raise it first"
         )
-    refused = [change.why for change in changes(spec, scaled) if change.action == "refuse"]
-    known = set(unsound(spec))
-    refused += [f"{dotted(fault.path)}: {fault.message}" for fault in unsound(scaled) if fault not in known]
-    return refused[0] if refused else None
+    return None
+
+
+def _sized(spec: Spec, replicas: Mapping[str, int]) -> Spec:
+    """The same with other numbers of replicas, where a role has such a number."""
+    sections = {role: getattr(spec.roles, role) for role in replicas}
+    resized = {
+        role: section.model_copy(update={"replicas": replicas[role]})
+        for role, section in sections.items()
+        if section is not None and "replicas" in type(section).model_fields
+    }
+    return spec.model_copy(update={"roles": spec.roles.model_copy(update=resized)})

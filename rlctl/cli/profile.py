@@ -22,6 +22,8 @@ _LOOK_EVERY_S = 0.5
 _LATE_S = 15.0
 """The manager gives up before; then it does not answer for its profiles any more."""
 _SHOWN = 8
+_NATIVE = "native threads"
+"""What libraries start outside Python, in no stack."""
 
 
 def profile(
@@ -81,8 +83,9 @@ def profile(
 def said(found: Mapping[str, Any]) -> list[str]:
     """What a person reads: how busy the process was, and the functions in which its main thread spent most time."""
     seconds = max(float(found["seconds"]), 1e-9)
-    cpu = sum(found["threads"].values())
-    lines = [f"{found['process']}, {found['seconds']:.1f} s, {found['samples']} samples, {cpu:.1f} s of CPU"]
+    cpu, native = sum(found["threads"].values()), found["threads"].get(_NATIVE, 0.0)
+    also = f", {native:.1f} s of it in {_NATIVE}" if native else ""
+    lines = [f"{found['process']}, {found['seconds']:.1f} s, {found['samples']} samples, {cpu:.1f} s of CPU{also}"]
     own: dict[str, int] = {}
     for line in found["collapsed"].splitlines():
         stack, _, microseconds = line.rpartition(" ")

@@ -49,8 +49,7 @@ def scale(
     for role, _ in wanted:
         if role not in state.replicas:
             raise UsageError(f"run {state.run} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")
-    why = [reason for role, replicas in wanted if (reason := why_not_scale(spec, role, replicas)) is not None]
-    if why:
+    if why := why_not_scale(spec, dict(wanted), state.replicas):
         raise Conflict(
             f"run {state.run} cannot be scaled so:\n" + "\n".join(f"  {reason}" for reason in why),
             hint=_way_out(wanted, stored_limit=max_actors(spec)),

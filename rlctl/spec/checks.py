@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from rlctl.spec import fields
 from rlctl.spec.algorithms import NEED_REPLAY, Algorithm, External, Impala
+from rlctl.spec.base import CLASS_PATH
 from rlctl.spec.cluster import DEFAULT_SIZE
 from rlctl.spec.messages import Fault
 from rlctl.spec.schema import Spec
@@ -144,12 +146,16 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
 def _lock_step(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
     actors, envs = spec.roles.actor.replicas, spec.roles.actor.envs
     steps, batch = algorithm.segment_steps, algorithm.batch_rows
-    if actors * envs * steps != batch:
+    rows = actors * envs * steps
+    own = re.match(CLASS_PATH, spec.env.id) is not None  # only its code says how many seats it has
+    if batch != rows and not (own and rows and batch % rows == 0):
+        each, multiple = ("seat of every environment", "a multiple of ") if own else ("environment", "")
         message = (
-            "with sync a batch is one segment of every environment: actors x envs x segment_steps ="
-            f" {actors} x {envs} x {steps} = {actors * envs * steps} rows, got {batch}"
+            f"with sync a batch is one segment of every {each}: {multiple}actors x envs x segment_steps ="
+            f" {actors} x {envs} x {steps} = {rows} rows, got {batch}"
         )
-        yield Fault((*path, "batch_rows"), message, ((*path, "segment_steps"), _ACTORS, _ENVS, ("sync",)))
+        rests_on = ((*path, "segment_steps"), _ACTORS, _ENVS, ("sync",), ("env", "id"))
+        yield Fault((*path, "batch_rows"), message, rests_on)
     if algorithm.publish_every_updates != 1:
         message = f"with sync the actors need every version: must be 1, got {algorithm.publish_every_updates}"
         yield Fault((*path, "publish_every_updates"), message, (("sync",),))

@@ -78,6 +78,13 @@ def test_scale_adds_and_removes_and_touches_nothing_else(rlctl: Rlctl) -> None:
     assert rlctl.backend.writes == writes
 
 
+def test_scale_judges_learners_by_the_actors_that_run(rlctl: Rlctl) -> None:
+    rlctl.up()
+    assert rlctl("scale", "actor=1").code == 0
+    assert rlctl("scale", "learner=2").code == 5
+    assert rlctl("scale", "learner=3", "actor=3").code == 0
+
+
 def test_scale_respects_max_replicas_and_says_how_to_raise_it(rlctl: Rlctl) -> None:
     rlctl.up("--set", "roles.actor.max_replicas=4")
     assert rlctl("scale", "actor=4").code == 0

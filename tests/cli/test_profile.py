@@ -48,6 +48,12 @@ def test_a_profile_says_what_takes_time_and_where_the_files_lie(rlctl: Rlctl) ->
     assert rlctl.backend.posts("pole") == [("/profile", {"role": "learner", "index": None, "seconds": 10.0})]
 
 
+def test_cpu_of_threads_that_libraries_start_is_part_of_it(rlctl: Rlctl) -> None:
+    up(rlctl, DONE | {"threads": {"MainThread": 7.4, "native threads": 12.0}})
+    first = rlctl("profile", "learner").out.splitlines()[0]
+    assert first == "learner/0, 10.0 s, 998 samples, 19.4 s of CPU, 12.0 s of it in native threads"
+
+
 def test_files_are_copied_where_they_are_wanted_and_json_names_them(rlctl: Rlctl) -> None:
     up(rlctl, DONE)
     folder = rlctl.folder / "graphs"

@@ -51,6 +51,7 @@ def test_learners_that_step_together_survive_a_kill_without_a_human_and_account_
     ledger = status["policies"]["main"]["ledger"]
     assert ledger["balanced"]
     assert ledger["fenced"] == 0
+    assert ledger["invalid"] == 0, "who adds nothing to an update has its weights all the same"
     outcomes = ("consumed", "dropped", "stale", "fenced", "invalid", "lost", "in_flight")
     assert ledger["produced"] == sum(ledger[outcome] for outcome in outcomes)
     assert status["checkpoint"]["rows"] > 0

@@ -206,6 +206,51 @@ def test_a_fault_while_running_names_environment_seed_and_step(kwargs: dict[str,
         drive(env, 5)
 
 
+class Chest(gymnasium.Env[Any, Any]):
+    """Sees whole numbers: as its space says, but for what its arguments say at its third step."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "bits": gymnasium.spaces.MultiBinary(2),
+            "coins": gymnasium.spaces.MultiDiscrete([3, 2]),
+            "level": gymnasium.spaces.Discrete(5, start=2),
+        }
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, **odd: Any) -> None:
+        self.odd = odd
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.now, self.mine = 0, seed == 8
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.now += 1
+        return self._seen(), 0.0, False, False, {}
+
+    def _seen(self) -> dict[str, Any]:
+        seen = {"bits": (1, 0), "coins": (2, 1), "level": 6} | (self.odd if self.mine and self.now == 3 else {})
+        return {name: np.array(value, np.int8 if name == "bits" else np.int64) for name, value in seen.items()}
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        ({"bits": (0, 2)}, r"\[0, 2\] in observation obs.bits, outside MultiBinary\(2\)"),
+        ({"coins": (0, 2)}, r"\[0, 2\] in observation obs.coins, outside MultiDiscrete\(.*\)"),
+        ({"level": 7}, r"7 in observation obs.level, outside Discrete\(5, start=2\)"),
+        ({"level": 1}, r"1 in observation obs.level, outside Discrete\(5, start=2\)"),
+    ],
+)
+def test_whole_numbers_outside_their_space_are_a_fault(odd: dict[str, Any], words: str) -> None:
+    env = envs.make(f"{HERE}:Chest", envs=2, seeds=[7, 8], kwargs=odd)
+    assert drive(env, 2).obs["obs.level"].tolist() == [4, 4]
+    with pytest.raises(EnvError, match=rf"^step returned {words} \({HERE}:Chest, seed 8, step 3\)$"):
+        drive(env, 3)
+
+
 def test_large_finite_numbers_are_no_fault() -> None:
     env = envs.make(f"{HERE}:Faulty", envs=1, seeds=[8], kwargs={"reward": "1e30", "seen": (1e30, -1e30)})
     assert drive(env, 4).reward.tolist() == [np.float32(1e30)]

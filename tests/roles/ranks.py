@@ -33,6 +33,7 @@ class Double(Impala):
 
     def __init__(self, *args: object, **values: object) -> None:
         super().__init__(*args, **values)  # type: ignore[arg-type]
+        self.additive = True  # its loss is that of the segments, in other numbers
         self.net.double()
         for layer in self.net.modules():
             if isinstance(layer, torch.nn.Linear):  # the torso makes fp32 of what it sees
@@ -87,7 +88,7 @@ def run_rank(rank: int, world: int, meeting: Meeting, folder: Path, piece_rows: 
     learning = fresh(seed=1 if rank == world - 1 else 100 + rank, piece_rows=piece_rows)
     data = collective.share(learning.capture().pack() if rank == world - 1 else None, world - 1)
     if rank != world - 1:
-        learning.take_over(data, ref)
+        learning.take_over(data)
     learning.join(collective)
     first, count = parts(world)[rank]
     values = {}

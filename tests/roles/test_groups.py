@@ -136,6 +136,17 @@ def test_a_learner_that_learned_alone_leaves_when_a_second_one_comes() -> None:
     assert (place.world, place.rank, place.seed, place.ref) == (2, 0, 0, ModelRef("main", 1, 90))
 
 
+def test_of_fresh_learners_the_newest_weights_seed_the_group_and_the_newest_lineage_is_its_own() -> None:
+    table = Table(expected=2)
+    table.ask(0, version=20, lineage=4)
+    place = table.ask(1, version=20, lineage=5)
+    assert (place.rank, place.seed, place.ref) == (1, 0, ModelRef("main", 5, 20)), "who came last is no newer"
+    table = Table(expected=2)
+    table.ask(0, version=10, lineage=5)  # it could not read the newest generation
+    place = table.ask(1, version=20, lineage=4)
+    assert (place.seed, place.ref) == (1, ModelRef("main", 5, 20))
+
+
 def test_who_is_leaving_gets_no_place() -> None:
     table = Table(expected=1)
     leaving = [Holder("learner", 0, boot(0), 0.0, 0.0, leaving=True)]

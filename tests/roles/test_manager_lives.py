@@ -38,6 +38,20 @@ def test_status_says_from_where_a_learner_went_on_and_rows_go_back_to_there(run:
     assert run.manager.curve == [(7000, None)]
 
 
+def test_who_followed_a_learner_that_resumed_is_not_told_of_as_resumed_when_it_leads_later(run: Run) -> None:
+    everybody(run)
+    commit(run, 1, rows=1000)
+    run.join("learner", 22, prefer=0)
+    run.join("learner", 23, prefer=1)
+    gauges = {"rows": 1000.0, "resumed_generation": 1.0, "group": 1.0, "world": 2.0}
+    run.learn(23, rows=0, version=10, lineage=2, index=1, gauges=gauges | {"rank": 1.0})
+    assert kinds(run).count("resumed") == 0
+    run.learn(22, rows=0, version=10, lineage=2, gauges=gauges | {"rank": 0.0})
+    assert kinds(run).count("resumed") == 1
+    run.learn(23, rows=500, version=15, lineage=2, index=1, gauges=gauges | {"rows": 1500.0, "group": 2.0, "rank": 0.0})
+    assert kinds(run).count("resumed") == 1
+
+
 def test_a_learner_that_found_the_newest_generation_damaged_says_which_it_took(run: Run) -> None:
     everybody(run)
     commit(run, 1, rows=1000)

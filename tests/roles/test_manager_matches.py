@@ -6,7 +6,7 @@ import pytest
 
 from rlctl.spec.schema import Stop
 from rlctl_agents.roles import stopping
-from rlctl_agents.roles.matches import LOAD_S, NEWEST, STUCK_S, Evaluation, Evaluations, training
+from rlctl_agents.roles.matches import LOAD_S, NEWEST, PLAY_S, STUCK_S, Evaluation, Evaluations, training
 from rlctl_agents.types.control import EvalResult, Match
 from rlctl_agents.types.experience import ModelRef
 from tests.roles.world import Time, ref
@@ -119,7 +119,7 @@ def test_what_a_dead_evaluator_was_playing_is_measured_by_another(evaluations: E
 def test_a_model_that_the_pool_no_longer_has_is_replaced_by_a_newer_one(evaluations: Evaluations, time: Time) -> None:
     order(evaluations, "E", ref(5))
     time.now += LOAD_S
-    evaluations.hear("E", None, 0)
+    evaluations.hear("E", None, 0, 0)
     match = order(evaluations, "E", ref(500))
     assert match is not None
     assert match.seats[0] == ref(500)
@@ -131,10 +131,32 @@ def test_an_evaluator_that_plays_on_is_left_alone_and_one_that_stands_still_is_n
     match = order(evaluations, "E", ref(5))
     for steps in range(1, 100):
         time.now += STUCK_S - 1
-        evaluations.hear("E", ref(5), steps)
+        evaluations.hear("E", ref(5), steps, 0)
     assert order(evaluations, "E", ref(9)) is match
     time.now += STUCK_S
-    evaluations.hear("E", ref(5), 99)
+    evaluations.hear("E", ref(5), 99, 0)
+    assert order(evaluations, "E", ref(9)) is not match
+
+
+def test_an_evaluator_that_plays_its_match_may_take_minutes_to_reset_its_environments(
+    evaluations: Evaluations, time: Time
+) -> None:
+    match = order(evaluations, "E", ref(5))
+    assert match is not None
+    evaluations.hear("E", ref(5), 0, match.id)
+    time.now += PLAY_S - 1
+    evaluations.hear("E", ref(5), 0, match.id)
+    assert order(evaluations, "E", ref(9)) is match
+    evaluations.hear("E", ref(5), 0, match.id - 1)
+    assert order(evaluations, "E", ref(9)) is not match, "it plays something else"
+
+
+def test_an_evaluator_that_hangs_in_its_match_gets_another_one_at_last(evaluations: Evaluations, time: Time) -> None:
+    match = order(evaluations, "E", ref(5))
+    assert match is not None
+    evaluations.hear("E", ref(5), 7, match.id)
+    time.now += PLAY_S
+    evaluations.hear("E", ref(5), 7, match.id)
     assert order(evaluations, "E", ref(9)) is not match
 
 

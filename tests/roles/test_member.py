@@ -88,6 +88,19 @@ def test_orders_are_followed_as_they_change(folder: Path, wire: Wire, process: P
         member.close()
 
 
+def test_a_generation_that_another_learner_has_saved_is_wanted_no_more(
+    folder: Path, wire: Wire, process: Process
+) -> None:
+    with Manager(folder) as manager:
+        member = joined(process, wire)
+        manager.checkpoint = 4
+        wait_until(lambda: member.wanted == 4, "the order")
+        manager.checkpoint = 0
+        wait_until(lambda: member.wanted == 0, "the end of it")
+        assert member.checkpoint == 4, "another one gets a larger number"
+        member.close()
+
+
 def test_a_manager_that_restarts_is_greeted_again_and_its_term_taken(
     folder: Path, wire: Wire, process: Process
 ) -> None:

@@ -77,6 +77,22 @@ def test_a_loss_that_looks_at_the_whole_batch_is_not_taken_to_pieces() -> None:
     assert torch.equal(one.total, several.total)
 
 
+class Ranked(Impala):
+    """A loss of the user's own, which looks at the whole batch."""
+
+    def loss(self, batch: Batch) -> Loss:
+        loss = super().loss(batch)
+        return loss._replace(total=loss.total * batch.fields["reward"].max())
+
+
+def test_a_loss_of_ones_own_is_taken_to_pieces_only_when_it_says_so() -> None:
+    _, schema, batch = made("none")
+    algorithm = Ranked(Settings(segment_steps=STEPS), Network(hidden=[8]), SPACES, seed=0)
+    assert len(pieces(algorithm, batch, column_axes(schema), STEPS)) == 1
+    algorithm.additive = True
+    assert len(pieces(algorithm, batch, column_axes(schema), STEPS)) == STREAMS
+
+
 def test_a_batch_without_a_valid_row_has_no_gradient() -> None:
     algorithm, schema, batch = made("none")
     batch.fields["valid"].zero_()

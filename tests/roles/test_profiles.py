@@ -16,7 +16,7 @@ from rlctl_agents.roles import flame, sampler
 from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.profiler import Profiler, packed, unpacked
 from rlctl_agents.roles.profiles import ANSWER_S, KEPT, Profiles
-from rlctl_agents.roles.sampler import DEEPER, MAIN, RARE, Seen, Stacks, awake, fewer, look, short
+from rlctl_agents.roles.sampler import DEEPER, MAIN, NATIVE, RARE, Seen, Stacks, awake, fewer, look, short
 from rlctl_agents.types.control import Sampled, Sampling
 from tests.roles.world import ACTOR, LEARNER, Run, boot, everybody
 
@@ -105,6 +105,15 @@ def test_the_cpu_time_of_a_busy_thread_is_counted() -> None:
     before = sampler.cpu_seconds()[MAIN]
     while sampler.cpu_seconds()[MAIN] < before + 0.02:
         sum(range(10_000))
+
+
+def test_what_no_thread_of_python_used_is_told_as_that_of_native_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rest_s, native in ((3.0, {NATIVE: pytest.approx(3.0)}), (0.005, {})):
+        told, used_s = iter([{"actor": 1.0}, {"actor": 1.5}]), iter([10.0, 10.5 + rest_s])
+        monkeypatch.setattr(sampler, "cpu_seconds", lambda told=told: next(told))
+        ticks = Ticks()
+        seen = look(1.0, ticks.wait, clock=ticks, cpu_clock=lambda used_s=used_s: next(used_s))  # type: ignore[misc]
+        assert seen.threads == {"actor": 0.5, **native}
 
 
 def test_more_stacks_than_a_message_holds_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:

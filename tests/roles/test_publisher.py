@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from rlctl_agents.roles.publisher import Publisher
+from rlctl_agents.types.control import Channels
 from rlctl_agents.types.experience import ModelRef
 from tests.roles.chain import opened_wire, private_folder
 from tests.roles.fakes import Pool, wait_until
@@ -20,11 +21,18 @@ def folder() -> Iterator[Path]:
         yield folder
 
 
+def pool_in(folder: Path) -> dict[int, Channels]:
+    return {0: {"rpc": f"ipc://{folder}/pool"}}
+
+
 @contextmanager
-def published(folder: Path, *, every_version: bool = False) -> Iterator[Publisher]:
+def published(
+    folder: Path, *, every_version: bool = False, pools: Mapping[int, Channels] | None = None
+) -> Iterator[Publisher]:
+    there = pool_in(folder) if pools is None else pools
     with opened_wire() as wire:
         one = Publisher(
-            wire, "learner", pools=lambda: {0: {"rpc": f"ipc://{folder}/pool"}}, term=lambda: 6,
+            wire, "learner", pools=lambda: there, term=lambda: 6,
             every_version=every_version,
         )  # fmt: skip
         one.start()
@@ -74,6 +82,17 @@ def test_a_pool_that_was_started_anew_gets_the_weights_again(folder: Path) -> No
         with Pool(folder, boot="pool2") as pool:
             wait_until(lambda: bool(pool.puts), "another put")
             assert pool.models[ref(1)][1] == b"1"
+
+
+def test_who_leads_no_more_does_not_publish_its_old_weights(folder: Path) -> None:
+    pools: dict[int, Channels] = {}
+    with Pool(folder) as pool, published(folder, every_version=True, pools=pools) as publisher:
+        publisher.put(ref(1), b"1")
+        publisher.rest()
+        publisher.put(ref(2), b"2")
+        pools |= pool_in(folder)
+        wait_until(lambda: publisher.newest == ref(2), "the put")
+        assert [put.ref.version for put in pool.puts] == [2]
 
 
 def test_packing_is_not_worth_it_while_the_last_weights_wait(folder: Path) -> None:

@@ -253,7 +253,7 @@ def test_without_a_most_a_cluster_allows_whole_thousands_of_actors(replicas: int
     [("actor", 0), ("actor", 1), ("actor", 64), ("evaluator", 0), ("evaluator", 3), ("learner", 1)],
 )
 def test_scaling_within_bounds_is_fine(role: str, replicas: int) -> None:
-    assert why_not_scale(small(), role, replicas) is None
+    assert why_not_scale(small(), {role: replicas}, {}) == []
 
 
 @pytest.mark.parametrize(
@@ -279,13 +279,36 @@ def test_scaling_within_bounds_is_fine(role: str, replicas: int) -> None:
     ],
 )
 def test_scaling_beyond_bounds_is_refused_in_words(role: str, replicas: int, why: str) -> None:
-    assert why_not_scale(small(stop={"eval_return": 1}), role, replicas) == why
+    assert why_not_scale(small(stop={"eval_return": 1}), {role: replicas}, {}) == [why]
 
 
 def test_lock_step_cannot_be_scaled() -> None:
-    why = why_not_scale(small(**LOCK_STEP), "actor", 2)
-    assert why is not None
+    (why,) = why_not_scale(small(**LOCK_STEP), {"actor": 2}, {"manager": 1, "learner": 1, "actor": 1})
     assert "sync fixes which streams make a batch" in why
+
+
+FEW = "roles.learner.replicas: each learner needs an actor, at most roles.actor.replicas, got {} > {}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "live", "wanted", "why"),
+    [
+        (4, {"actor": 1}, {"learner": 4}, [FEW.format(4, 1)]),
+        (1, {"actor": 4}, {"learner": 2}, []),
+        (1, {"actor": 1}, {"actor": 4, "learner": 2}, []),
+        (1, {"actor": 1}, {"learner": 2, "actor": 4}, []),
+        (4, {"actor": 4, "learner": 2}, {"actor": 1}, [FEW.format(2, 1)]),
+        (4, {"actor": 1, "learner": 2}, {"evaluator": 2}, []),
+        (4, {"actor": 4}, {"actor": 65, "modelpool": 0}, [
+            "roles.actor.replicas: 65 is more than roles.actor.max_replicas 64; raise it first",
+            "roles.modelpool.replicas: must be at least 1, got 0",
+        ]),
+    ],
+)  # fmt: skip
+def test_scaling_is_judged_by_what_runs_and_by_all_that_is_wanted_together(
+    spec: int, live: dict[str, int], wanted: dict[str, int], why: list[str]
+) -> None:
+    assert why_not_scale(small(roles={"actor": {"replicas": spec}}), wanted, {"manager": 1} | live) == why
 
 
 def test_every_leaf_has_a_mark_that_names_only_roles_of_the_full_spec() -> None:

@@ -145,3 +145,17 @@ def test_code_is_looked_for_beside_the_first_file(lint: Lint, tmp_path: Path) ->
     (tmp_path / "mine").mkdir()
     (tmp_path / "r.txt").write_text("")
     assert lint(TOP + "code: {path: mine, requirements: r.txt}") == []
+
+
+def test_in_lock_step_an_environment_of_ones_own_may_have_several_seats(lint: Lint) -> None:
+    text = "run: a\nenv: {{id: {}}}\nstop: {{rows: 1000}}\nsync: true\nalgorithm: {{batch_rows: {}}}"
+    several = (
+        "spec.yaml:5:13: algorithm.batch_rows: with sync a batch is one segment of every seat of every environment: a"
+        " multiple of actors x envs x segment_steps = 1 x 16 x 20 = 320 rows, got 500"
+    )
+    assert lint(text.format("json:Duel", 320)) == []
+    assert lint(text.format("json:Duel", 640)) == []
+    assert lint(text.format("json:Duel", 500)) == [several]
+    assert "= 320 rows, got 640" in lint(text.format("json:Duel-v0", 640))[0], "Gymnasium's have one seat"
+    nobody = "\nroles: {actor: {replicas: 0}}"
+    assert "= 0 x 16 x 20 = 0 rows, got 320" in lint(text.format("json:Duel", 320) + nobody)[0]

@@ -72,7 +72,8 @@ class Algorithm(ABC):
     """The learner clips the norm of the gradient of the mean loss to this; math.inf switches it off."""
 
     additive: bool = False
-    """The loss of a batch is the sum of those of its segments, so that a large batch may be learned from in pieces."""
+    """The loss of a batch is the sum of those of its segments, so that a large batch may be learned from in pieces.
+    A class that changes the loss of another says it anew, once that one is made."""
 
     @classmethod
     @abstractmethod

@@ -57,7 +57,8 @@ class Impala(Algorithm):
             raise AlgorithmError(str(error)) from error
         self.noise_width = self.net.distribution.noise_width
         self.max_grad_norm = self.config.max_grad_norm
-        self.additive = not self.config.advantage_norm  # which looks at all rows of the batch
+        # neither what another class makes of the loss, nor advantage_norm, which looks at all rows of the batch
+        self.additive = type(self).loss is Impala.loss and not self.config.advantage_norm
 
     def initial_state(self, slots: int) -> Tensors:
         return self.net.initial_state(slots)

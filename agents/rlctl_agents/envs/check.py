@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.envs.base import Env, EnvError, number_word
+from rlctl_agents.envs.frames import Frames
 from rlctl_agents.envs.order import Order
 from rlctl_agents.types.experience import Array, Arrays, Decisions
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, Spaces, leaf_array, leaves
@@ -54,7 +55,7 @@ def _obs_fault(decisions: Decisions, spaces: Spaces) -> tuple[str, int] | None:
         dtype, shape = leaf_array(leaf)
         if array.dtype != np.dtype(dtype) or array.shape != (count, *shape):
             return f"observation {name} must be {dtype} {[count, *shape]}, got {_looks(array)}", 0
-        bad = _outside(leaf, array).reshape(count, -1).any(axis=1)
+        bad = outside(leaf, array).reshape(count, -1).any(axis=1)
         if bad.any():
             index = int(bad.argmax())
             got = array[index].tolist() if array[index].size <= 8 else "numbers"
@@ -78,7 +79,7 @@ def _legal_fault(decisions: Decisions, spaces: Spaces, ended: NDArray[np.bool_])
     return None
 
 
-def _outside(leaf: Leaf, array: NDArray[Any]) -> NDArray[np.bool_]:
+def outside(leaf: Leaf, array: NDArray[Any]) -> NDArray[np.bool_]:
     """Entries that are no numbers, or no members of a finite set."""
     match leaf:
         case Box():
@@ -149,8 +150,8 @@ def check_env(env: Env, steps: int = 200, seeds: Sequence[int] | None = None, *,
         What it saw; look at `episodes`, a drive in which none ended has checked little.
 
     Raises:
-        EnvError: the first fault, in words: shapes, types, flags, order of first and last decisions, or equal seeds
-            and actions that lead to different decisions.
+        EnvError: the first fault, in words: shapes, types, flags, order of first and last decisions, stacked
+            frames, or equal seeds and actions that lead to different decisions.
     """
     seeds = list(range(env.envs)) if seeds is None else list(seeds)
     once = _drive(env, steps, seeds)
@@ -162,11 +163,11 @@ def check_env(env: Env, steps: int = 200, seeds: Sequence[int] | None = None, *,
 def _drive(env: Env, steps: int, seeds: Sequence[int]) -> Drive:
     rng = np.random.default_rng(0)
     sums, returns = np.zeros(env.envs * env.spaces.seats), []
-    order = Order(env.envs, env.spaces.seats)
+    order, frames = Order(env.envs, env.spaces.seats), Frames(env.spaces, env.envs)
     count = episodes = digest = 0
     decisions = env.reset(seeds)
     for step in range(steps + 1):
-        found = fault(decisions, env.spaces, env.envs) or order.fault(decisions)
+        found = fault(decisions, env.spaces, env.envs) or order.fault(decisions) or frames.fault(decisions)
         if found is not None:
             raise EnvError.at(found[0], type(env).__name__, seeds[found[1]], step)
         slot, ended = decisions.slot, decisions.terminated | decisions.truncated

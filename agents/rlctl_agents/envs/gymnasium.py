@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from rlctl_agents.envs.answers import raised, scalars_fault, values_fault
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused, chosen_seeds, number_word
+from rlctl_agents.envs.check import outside
 from rlctl_agents.envs.convert import Codec, GymLeaf
 from rlctl_agents.envs.names import missing
 from rlctl_agents.types.experience import Array, Arrays, Decisions
-from rlctl_agents.types.spaces import Spaces
+from rlctl_agents.types.spaces import Box, Spaces, leaves
 
 Flags = NDArray[np.bool_]
 
@@ -85,6 +86,8 @@ class _Vector:
         self._obs = Codec(obs_space, "obs")
         self._action = Codec(action_space, "action")
         self._float_leaves = [leaf.name for leaf in self._obs.leaves if leaf.dtype.kind == "f"]
+        both = zip(self._obs.leaves, leaves(self._obs.space, "obs"), strict=True)
+        self._finite_sets = [(leaf, ours) for leaf, (_, ours) in both if not isinstance(ours, Box)]
         self._slot = np.arange(len(self._seeds))
         self._steps = 0
         self._ended = np.zeros(len(self._seeds), np.bool_)
@@ -121,6 +124,14 @@ class _Vector:
                 where = np.argwhere(~np.isfinite(array))[0]
                 number = number_word(array[tuple(where)])
                 raise self._fault(f"{self._verb} returned {number} in observation {name}", int(where[0]))
+        for leaf, ours in self._finite_sets:
+            whole: NDArray[Any] = decisions.obs[leaf.name]
+            odd = outside(ours, whole)
+            if odd.any():
+                index = int(np.argwhere(odd)[0][0])
+                got = whole[index] if leaf.start is None else whole[index] + leaf.start.reshape(leaf.shape)
+                what = f"{self._verb} returned {got.tolist()} in observation {leaf.name}, outside {leaf.space}"
+                raise self._fault(what, index)
         return decisions
 
     @property

@@ -10,9 +10,13 @@ from numpy.typing import NDArray
 
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused, chosen_seeds
 from rlctl_agents.envs.check import fault
+from rlctl_agents.envs.frames import Frames
 from rlctl_agents.envs.order import Order
 from rlctl_agents.types.experience import Arrays, Decisions
 from rlctl_agents.types.spaces import Spaces
+
+STACKS_CHECKED = 300
+"""Answers whose stacked frames are compared with those before; then at the beginning of episodes only."""
 
 
 def make(
@@ -55,6 +59,7 @@ class Own:
         self._seeds = list(seeds)
         self._steps = 0
         self._order = Order(env.envs, env.spaces.seats)
+        self._frames = Frames(env.spaces, env.envs, whole=STACKS_CHECKED)
         self.spaces = env.spaces
         self.envs = env.envs
         self.frame_skip = env.frame_skip
@@ -83,6 +88,7 @@ class Own:
                 f"{verb} raised {type(error).__name__}: {error}", self._name, self._seeds[0], self._steps
             ) from error
         found = fault(decisions, self.spaces, self.envs) or self._order.fault(decisions)
+        found = found or self._frames.fault(decisions)
         if found is not None:
             raise EnvError.at(found[0], self._name, self._seeds[found[1]], self._steps)
         return decisions

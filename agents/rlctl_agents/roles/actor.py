@@ -132,6 +132,12 @@ class Actor:
                     queue_blocks=1 if algorithm.on_policy else 8,
                 )
                 self._senders.append(sender)
+                fit = sender.max_rows // schema.segment_steps
+                if slots.size > fit:
+                    raise UserFault(
+                        f"segments of {slots.size} slots at once are too large to be sent, at most {fit} fit: "
+                        "lower roles.actor.envs or algorithm.segment_steps"
+                    )
                 one.writer, one.sender = SegmentWriter(schema, slots.size), sender
             self._seated.append(one)
         return table

@@ -15,6 +15,8 @@ from rlctl_agents.types.experience import ModelRef, Schema, Segment
 
 Outcome = Literal["consumed", "stale", "fenced", "invalid"]
 Allocate = Callable[[tuple[int, ...], str], NDArray[Any]]
+ROWS_OF_ALL = "algorithm.batch_rows must be roles.actor.replicas x envs x seats x segment_steps"
+"""In lock-step."""
 
 
 class Settled(NamedTuple):
@@ -133,8 +135,7 @@ class LockStep:
             self._streams.setdefault(stream, deque()).append((segment, column))
         if len(self._streams) > self._count:
             raise LockStepError(
-                f"lock-step learns from {self._count} streams at once, but {len(self._streams)} arrive: "
-                "algorithm.batch_rows must be roles.actor.replicas x envs x seats x segment_steps"
+                f"lock-step learns from {self._count} streams at once, but {len(self._streams)} arrive: {ROWS_OF_ALL}"
             )
 
     def fill(self, batch: Columns, present: ModelRef) -> list[Settled]:

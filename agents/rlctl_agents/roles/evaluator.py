@@ -15,7 +15,7 @@ from rlctl_agents.roles.games import Played, play
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.noise import environment_seeds
 from rlctl_agents.roles.player import Player, Table
-from rlctl_agents.roles.process import Process
+from rlctl_agents.roles.process import PLAYS, Process
 from rlctl_agents.roles.pull import Pool
 from rlctl_agents.roles.worker import make_algorithm, make_env, policy_names, work
 from rlctl_agents.types.control import EvalResult, Match, Said
@@ -66,7 +66,11 @@ class Evaluator:
                 self._member.heard.clear()
                 continue
             started = time.perf_counter()
-            played = self._play(match)
+            self._process.metrics.set(PLAYS, match.id)
+            try:
+                played = self._play(match)
+            finally:
+                self._process.metrics.set(PLAYS, 0.0)
             if played is not None:
                 self._done = match.id
                 self._tell(match, played, time.perf_counter() - started)

@@ -52,8 +52,9 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
         Broken: a member is gone; from here, or from the function that is returned. No weight has changed then.
     """
     objective = _Objective(algorithm)
-    # what somebody else's algorithm leaves out of a loss is not for us to know
-    ours = type(algorithm).__module__.startswith("rlctl_agents.")
+    # what somebody else's algorithm or torso leaves out of a loss is not for us to know
+    made_by = {type(one).__module__ for one in (algorithm, *algorithm.net.modules())}
+    ours = all(name.startswith(("rlctl_agents.", "torch.")) for name in made_by)
     wrapped = collective.wrapped(objective, find_unused=not ours)
     parameters = [one for one in algorithm.net.parameters() if one.requires_grad]
     names: list[str] = []  # of the metrics, once there was a batch

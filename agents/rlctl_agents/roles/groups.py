@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from rlctl_agents.roles.leases import Holder
 from rlctl_agents.types.control import Enlist, Place
 
@@ -24,8 +26,10 @@ class _Asker(NamedTuple):
 
     @property
     def age(self) -> tuple[bool, int, int]:
-        """Larger is newer. What was learned in a group is newer than what a fresh process read from a generation."""
-        return self.ask.learned, self.ask.ref.lineage, self.ask.ref.version
+        """Larger is newer. What was learned in a group is newer than what a fresh process read from a generation; the
+        lineage of a fresh one says only when it came."""
+        learned, ref = self.ask.learned, self.ask.ref
+        return learned, ref.lineage if learned else 0, ref.version
 
 
 class Groups:
@@ -103,12 +107,15 @@ class Groups:
     def _form(self) -> None:
         members = sorted(self._asked.values(), key=lambda one: one.at)
         seed = max(range(len(members)), key=lambda rank: (members[rank].age, -rank))
+        ref = members[seed].ask.ref
+        if not members[seed].ask.learned:  # one of their lineages, and modelpools may know the newest
+            ref = replace(ref, lineage=max(one.ask.ref.lineage for one in members))
         self._number += 1
         self._placed = {
-            one.ask.boot: Place(self._number, rank, len(members), seed, members[seed].ask.ref, members[0].ask.address)
+            one.ask.boot: Place(self._number, rank, len(members), seed, ref, members[0].ask.address)
             for rank, one in enumerate(members)
         }
         self._asked = {}
         self._running = {}
-        number, world, version = self._number, len(members), members[seed].ask.ref.version
+        number, world, version = self._number, len(members), ref.version
         self._tell("group", f"group {number} of {world} learners, from version {version}", number=number, world=world)

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from rlctl_agents.roles.assembler import Assembler, Columns, Outcome, Settled
@@ -57,8 +58,7 @@ class Intake:
         self._stage = stage
         self._ahead = 0  # batches that will be learned before the one being filled
         self._ready: queue.SimpleQueue[Columns | None] = queue.SimpleQueue()
-        self._returned: queue.SimpleQueue[tuple[Columns, ModelRef]] = queue.SimpleQueue()
-        self._moved: queue.SimpleQueue[tuple[ModelRef, Sequence[Columns], tuple[int, int, int]]] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # in the order in which it was said
         self._instead: deque[Columns] = deque()  # takes the place of batches that come back
         self._stop = threading.Event()
         self._failure: Exception | None = None
@@ -87,7 +87,11 @@ class Intake:
 
     def give_back(self, columns: Columns, present: ModelRef) -> None:
         """The batch has been learned from, and these are the weights now."""
-        self._returned.put((columns, present))
+        self._told.put(partial(self._take_back, columns, present))
+
+    def learned(self, present: ModelRef) -> None:
+        """These are the weights now, and nothing from here was learned from."""
+        self._told.put(partial(self._hear, present))
 
     def move(self, present: ModelRef, batches: Sequence[Columns], budget_rows: int, queue_rows: int) -> None:
         """The learner's part of a batch, or its weights, are others from now on. What is filled already stays filled.
@@ -98,7 +102,7 @@ class Intake:
             budget_rows, queue_rows: as the receiver has them.
         """
         rows = batches[0].version.size
-        self._moved.put((present, batches, (budget_rows, rows, queue_rows)))
+        self._told.put(partial(self._move, present, batches, (budget_rows, rows, queue_rows)))
 
     def close(self) -> None:
         """Stop receiving; rows not learned from stay in flight."""
@@ -121,14 +125,18 @@ class Intake:
         for segment in self._receiver.poll(timeout_s):
             self._assembler.add(segment)
             self.waiting_rows += segment.rows
-        while not self._returned.empty():
-            columns, self._present = self._returned.get()
-            self._ahead -= 1
-            self._settle(columns.clear())
-            self._free.append(self._instead.popleft() if self._instead else columns)
-        while not self._moved.empty():
-            self._move(*self._moved.get())
+        while not self._told.empty():
+            self._told.get()()
         self._fill()
+
+    def _take_back(self, columns: Columns, present: ModelRef) -> None:
+        self._present = present
+        self._ahead -= 1
+        self._settle(columns.clear())
+        self._free.append(self._instead.popleft() if self._instead else columns)
+
+    def _hear(self, present: ModelRef) -> None:
+        self._present = present
 
     def _move(self, present: ModelRef, batches: Sequence[Columns], rows: tuple[int, int, int]) -> None:
         self._present = present

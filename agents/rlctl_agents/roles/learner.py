@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlctl.spec.layout import Layout
-from rlctl_agents.roles.assembler import Arrival, Assembler, Columns, LockStep, LockStepError
+from rlctl_agents.roles.assembler import ROWS_OF_ALL, Arrival, Assembler, Columns, LockStep, LockStepError
 from rlctl_agents.roles.collective import Broken
 from rlctl_agents.roles.device import choose_device, require_device
 from rlctl_agents.roles.fitting import difference_of, own_schema
@@ -225,6 +225,8 @@ class Learner:
         self._reached = (self._learning.ref, self._learning.consumed_rows)
         self._first_version = self._learning.version
         self._published = self._first_version - self._publish_every  # due at once
+        if not self._ranks.leads:
+            self._publisher.rest()
         if not first or streams != self._streams:
             batches = [self._learning.allocate(self._schema, streams) for _ in range(BATCHES)]
             budget_rows = config.budget_rows // config.batch_rows * rows
@@ -265,9 +267,10 @@ class Learner:
         due = 1 if self._rests else self._publish_every  # the last weights are published, whatever their version
         if self._learning.version - self._published >= due and self._publisher.wants():
             self._publish()
-        if self._member.checkpoint > max(self._ordered, self._saved):
-            self._ordered = self._member.checkpoint
-            self._save(self._ordered)
+        # as ordered now: who led before may have saved what was ordered once
+        if (wanted := self._member.wanted) > max(self._ordered, self._saved):
+            self._ordered = wanted
+            self._save(wanted)
 
     def _take(self, timeout_s: float) -> None:
         """The next batch, if there is one in time."""
@@ -285,7 +288,9 @@ class Learner:
         self._tried, self._fresh = False, True
         self._ranks.made_update()
         self._reached = (self._learning.ref, self._learning.consumed_rows)
-        if self._columns is not None:
+        if self._columns is None:
+            self._intake.learned(self._learning.ref)
+        else:
             self._done_with(self._columns)
             self._starved_since = time.monotonic()
         self._process.metrics.add("update_seconds", time.perf_counter() - started)
@@ -363,7 +368,8 @@ class Learner:
         waits = round(now - self._starved_since)
         if self._lock_step is not None:
             unseen, behind = self._lock_step.missing()
-            log.warning("no batch for %d s: lock-step waits for %d unseen streams and %s", waits, unseen, behind[:8])
+            do = f"; {ROWS_OF_ALL}" if unseen else ""
+            log.warning("no batch for %d s: lock-step waits for %d unseen streams, %s%s", waits, unseen, behind[:8], do)
         else:
             log.warning("no batch for %d s: %d rows are here", waits, self._intake.waiting_rows)
 

@@ -87,10 +87,11 @@ class Learners:
         if int(report.counters.get("consumed_rows", 0)) > 0:
             self._progress.started = True
             self._since.setdefault(report.boot, self._clock())
-        if report.gauges.get(RANK, 0.0) != 0:
+        rank = report.gauges.get(RANK, 0.0)
+        if rank > 0 or report.gauges.get(SEEDED, 0.0) > 0:
+            self._said.add(report.boot)  # rank 0 has said it, or it did not go on from a generation
+        if rank != 0:
             return None
-        if report.gauges.get(SEEDED, 0.0) > 0:
-            self._said.add(report.boot)  # it did not go on from a generation
         policy, offered = self.policy_of(index), self._offered.get(report.boot, ())
         base = next(iter(offered), None)
         consumed = int(report.counters.get("consumed_rows", 0))

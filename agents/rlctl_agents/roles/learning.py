@@ -67,12 +67,13 @@ class Learning:
         algorithm.net.to(device)
         self._parameters = list(algorithm.net.parameters())
         self._optimizer = algorithm.make_optimizer()
-        self._policy, self._lineage = policy, lineage
+        self._policy = policy
         self._nonfinite_in_a_row = 0
         self._gradient = gradient.alone(algorithm)
         self._staging = staging or Staging(device)
         self._piece_rows = piece_rows or (PIECE_ROWS if device.type == "cpu" else sys.maxsize)
         self._axes: dict[str, int] = {}  # field -> its axis of streams
+        self.lineage = lineage
         self.version = 0
         self.consumed_rows = 0  # agent steps over all boots: the rows after an episode's end are none
         self.nonfinite = 0  # since this boot
@@ -80,7 +81,7 @@ class Learning:
     @property
     def ref(self) -> ModelRef:
         """The weights as they are now."""
-        return ModelRef(self._policy, self._lineage, self.version)
+        return ModelRef(self._policy, self.lineage, self.version)
 
     def allocate(self, schema: Schema, streams: int) -> Columns:
         """Memory for a batch that `update` can use."""
@@ -148,15 +149,14 @@ class Learning:
         counters = {"version": self.version, "consumed_rows": self.consumed_rows}
         return capture(self._algorithm.net, self._optimizer, counters)
 
-    def take_over(self, data: bytes, ref: ModelRef) -> None:
-        """Go on from the state of another learner, as if it were this one. Random numbers stay this one's own.
+    def take_over(self, data: bytes) -> None:
+        """Go on from the state of another learner, as if it were this one. Lineage and random numbers stay its own.
 
         Raises:
             StateError: not the state of this network.
         """
         with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
             self.restore(data)
-        self._lineage = ref.lineage
 
     def restore(self, data: bytes) -> str:
         """Go on from a captured state; the lineage stays that of this boot.

@@ -27,6 +27,8 @@ LOAD_S = 5.0
 """An evaluator that has not got the weights of its match by then gets another one."""
 STUCK_S = 30.0
 """An evaluator that has not made a step for so long gets another match."""
+PLAY_S = 600.0
+"""The same while it says that it plays this one: resets of a slow simulator, or one step of it, may take minutes."""
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -76,13 +78,14 @@ class Evaluations:
         """Some evaluator has the weights of its match."""
         return any(one.loaded for one in self._open.values())
 
-    def hear(self, boot: str, model: ModelRef | None, steps: float) -> None:
+    def hear(self, boot: str, model: ModelRef | None, steps: float, plays: int) -> None:
         """A report of an evaluator. What it cannot load, because the modelpool has gone on, or does not play, is taken
         from it.
 
         Args:
             model: whose weights it has.
             steps: its total.
+            plays: id of the match that it plays; 0: none.
         """
         mine = self._open.get(boot)
         if mine is None:
@@ -91,7 +94,7 @@ class Evaluations:
         loaded = model in mine.match.seats.values()
         if steps > mine.steps or loaded != mine.loaded:
             mine.steps, mine.loaded, mine.moved = steps, loaded, now
-        elif now - mine.moved >= (STUCK_S if loaded else LOAD_S):
+        elif now - mine.moved >= (LOAD_S if not loaded else PLAY_S if plays == mine.match.id else STUCK_S):
             self.drop(boot)
 
     def order(

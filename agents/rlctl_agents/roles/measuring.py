@@ -9,6 +9,7 @@ from rlctl_agents.roles.events import Events, JsonLines
 from rlctl_agents.roles.learners import Learners
 from rlctl_agents.roles.matches import Evaluation, Evaluations, newer
 from rlctl_agents.roles.pace import Clock
+from rlctl_agents.roles.process import PLAYS
 from rlctl_agents.roles.progress import Progress
 from rlctl_agents.types.control import EvalResult, Match, Report, to_plain
 from rlctl_agents.types.experience import ModelRef
@@ -79,7 +80,8 @@ class Measuring:
             seats: of the environment.
             wanted: section of the spec.
         """
-        self._evaluations.hear(report.boot, report.model, report.counters.get("agent_steps", 0.0))
+        steps, plays = report.counters.get("agent_steps", 0.0), int(report.gauges.get(PLAYS, 0.0))
+        self._evaluations.hear(report.boot, report.model, steps, plays)
         model = self._last if self.rests else published
         match = self._evaluations.order(
             report.boot, model, seats=seats, episodes=wanted.episodes,

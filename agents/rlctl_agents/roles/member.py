@@ -76,6 +76,8 @@ class Member:
     match: Match | None
     checkpoint: int
     """Number of the newest generation ordered."""
+    wanted: int
+    """Number of the generation that is ordered now; 0: none, the newest is saved."""
     stop_rows: int
     """A learner makes no update once its weights were learned from so many rows; 0: no limit."""
     group: int
@@ -105,7 +107,7 @@ class Member:
         self.term = -1
         self.peers = {}
         self.match = None
-        self.checkpoint = 0
+        self.checkpoint = self.wanted = 0
         self.stop_rows = 0
         self.group = 0
 
@@ -216,6 +218,7 @@ class Member:
         self.peers = orders.peers
         self.match = orders.match
         self.checkpoint = max(self.checkpoint, orders.checkpoint)
+        self.wanted = orders.checkpoint
         self.stop_rows = orders.stop_rows
         self.group = orders.group
         self._report_every_s = orders.report_every_s or self._report_every_s

@@ -85,6 +85,10 @@ class Publisher:
         self._recent.append(Packed(ref, digest(data), data))
         self._changed.set()
 
+    def rest(self) -> None:
+        """Publish nothing until the next put: others do, and what was put here is older."""
+        self._recent.clear()
+
     def close(self) -> None:
         """Stop publishing."""
         self._stop.set()

@@ -167,12 +167,13 @@ class Ranks:
         assert self._meeting is not None, "asked before"
         seeded = place.rank != place.seed
         if place.world > 1:
+            assert place.ref is not None
             self._collective = Collective(place, self._meeting, self._device)
             data = None if seeded else self._learning.capture().pack()
             data = self._collective.share(data, place.seed)
             if seeded:
-                assert place.ref is not None
-                self._learning.take_over(data, place.ref)
+                self._learning.take_over(data)
+            self._learning.lineage = place.ref.lineage
         self._learned = True
         self._meeting.close()
         self._meeting = None

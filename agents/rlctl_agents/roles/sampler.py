@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 PERIOD_S = 0.01
 MAIN = "MainThread"
+NATIVE = "native threads"
+"""Those that libraries start outside Python: what Python's threads leave of the CPU time of the process."""
 IDLE = 0.01
 """A thread other than the main one that used a smaller share of a core is left out."""
 MOST_STACKS = 4000
@@ -71,8 +73,12 @@ class Stacks:
 
 
 def look(
-    seconds: float, stopped: Callable[[float], bool], *, clock: Callable[[], float] = time.monotonic
-) -> Seen:  # fmt: skip
+    seconds: float,
+    stopped: Callable[[float], bool],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    cpu_clock: Callable[[], float] = time.process_time,
+) -> Seen:
     """Look at every thread but the calling one.
 
     A look that comes late, because a library held the interpreter's lock, counts for the whole time since the last one.
@@ -81,9 +87,10 @@ def look(
         seconds: how long.
         stopped: waits so many seconds; True ends it early.
         clock: monotonic seconds.
+        cpu_clock: CPU seconds of this process, all its threads together.
     """
     stacks, own, samples = Stacks(), threading.get_ident(), 0
-    cpu_before = cpu_seconds()
+    cpu_before, all_before = cpu_seconds(), cpu_clock()
     began = last = clock()
     while last - began < seconds and not stopped(PERIOD_S * random.uniform(0.5, 1.5)):  # no rhythm but its own
         names = {one.ident: one.name for one in threading.enumerate()}
@@ -93,7 +100,10 @@ def look(
                 stacks.add(names.get(ident, "thread without a name"), frame, round((now - last) * 1e6))
         samples, last = samples + 1, now
     used = {name: max(value - cpu_before.get(name, 0.0), 0.0) for name, value in cpu_seconds().items()}
+    native_s = cpu_clock() - all_before - sum(used.values())
     used.pop(threading.current_thread().name, None)
+    if used and native_s >= IDLE * (last - began):
+        used[NATIVE] = native_s
     return Seen(last - began, samples, used, fewer(awake(stacks.found, used, last - began)))
 
 

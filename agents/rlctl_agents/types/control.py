@@ -191,7 +191,7 @@ class Place(msgspec.Struct, frozen=True):
     rank: int = 0
     world: int = 1
     seed: int = 0  # rank whose weights, optimizer and counters everybody takes over
-    ref: ModelRef | None = None  # these weights
+    ref: ModelRef | None = None  # these weights, in the lineage of the group
     address: str = ""  # of rank 0
 
 

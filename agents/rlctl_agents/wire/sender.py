@@ -130,6 +130,11 @@ class ExperienceSender:
             self._term, self._told = term, _NOTHING
 
     @property
+    def max_rows(self) -> int:
+        """Of one block: a larger one cannot be sent."""
+        return self._codec.max_rows
+
+    @property
     def pending(self) -> int:
         """Rows produced, neither sent nor dropped."""
         return self._pending

@@ -41,6 +41,14 @@ def test_what_only_the_user_can_mend_ends_a_role_with_one_sentence(
         role.main(process_of(name, manager, spec_of(**changes)))
 
 
+def test_an_actor_whose_blocks_are_too_large_to_be_sent_says_so_before_it_acts(folder: Path, manager: Manager) -> None:
+    algorithm = {"name": "impala", "segment_steps": 2000, "batch_rows": 8000}
+    spec = spec_of(env={"id": f"{__name__}:Wide"}, algorithm=algorithm, roles={"actor": {"envs": 16}})
+    said = "segments of 16 slots at once are too large to be sent, at most 8 fit: lower roles.actor.envs or algorithm"
+    with pytest.raises(UserFault, match=said):
+        actor.main(process_of("actor", manager, spec))
+
+
 def test_a_learner_that_is_to_have_a_gpu_where_there_is_none_says_so(folder: Path, manager: Manager) -> None:
     import torch
 
@@ -104,4 +112,18 @@ class Door:
                 Door.closed += 1
 
         Door.opened += 1
+        return Inner()
+
+
+class Wide:
+    """Sees 4096 numbers: 2001 rows of 8 environments are 250 MiB."""
+
+    def __new__(cls) -> Any:
+        import gymnasium
+        import numpy as np
+
+        class Inner(gymnasium.Env[Any, Any]):
+            observation_space = gymnasium.spaces.Box(0.0, 1.0, (4096,), np.float32)
+            action_space = gymnasium.spaces.Discrete(2)
+
         return Inner()

@@ -167,10 +167,12 @@ def test_an_evaluator_leaves_off_when_the_manager_wants_something_else_of_it(
         assert pool.newest is not None
         manager.matches["evaluator"] = Match(2, {0: pool.newest}, (), 11, quota=Quota(10, "greedy"))
         wait_until(lambda: steps() > 0, "games without end")
+        assert measures.metrics.values().gauges["plays"] == 2
         manager.matches["evaluator"] = None
         for wanted in ("to be told", "to leave off"):
             reports, before = len(manager.reports), steps()
             wait_until(lambda reports=reports: len(manager.reports) > reports + 20, wanted)  # type: ignore[misc]
         assert steps() == before
+        assert measures.metrics.values().gauges["plays"] == 0
     assert raised == []
     assert manager.results == []
