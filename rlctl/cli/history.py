@@ -86,7 +86,11 @@ def rollback(
             hint=f"rlctl history {state.run}",
             objects=(state.run,),
         )
-    done = [] if dry else follow(world, backend.rollback(state.run, wanted.number))
+    try:
+        done = [] if dry else follow(world, backend.rollback(state.run, wanted.number))
+    except RlctlError as error:  # once it is recorded, no number means the revision that was to be left
+        error.hint = error.hint.replace("the same command", f"`rlctl rollback {wanted.number} --run {state.run}`")
+        raise
     if dry:
         world.say(f"dry run: {state.run} stays at revision {state.revision}")
     else:
