@@ -122,6 +122,18 @@ def test_atomic_goes_back_to_the_revision_before(rlctl: Rlctl, clusters: Cluster
     assert clusters.here.revisions("pole")[0].note == "rollback to 1"
 
 
+def test_atomic_puts_back_a_number_that_scale_had_set(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.up()
+    assert rlctl("scale", "actor=5").code == 0
+    break_learner(rlctl, clusters, at_s=rlctl.time_s + 1)
+    clusters.here.silence("pole")
+    result = rlctl("up", clusters.spec, "--atomic", "--set", "roles.actor.replicas=3")
+    assert result.code == 7
+    state = clusters.here.find("pole")
+    assert state is not None
+    assert (state.replicas["actor"], state.spec_replicas["actor"]) == (5, 2)
+
+
 def test_atomic_stops_a_run_again_that_was_stopped(rlctl: Rlctl, clusters: Clusters) -> None:
     clusters.up()
     rlctl("down", "pole")
