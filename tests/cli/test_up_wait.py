@@ -223,6 +223,20 @@ def test_dry_run_server_tells_what_would_change_and_changes_nothing(rlctl: Rlctl
     assert refused.code == 5
 
 
+def test_dry_run_server_forces_as_up_would(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.up()
+    assert clusters.here.force_conflicts is False
+    assert rlctl("up", clusters.spec, "--dry-run", "server", "--force-conflicts").code == 0
+    assert clusters.here.force_conflicts is True
+
+
+@pytest.mark.parametrize("how", ["client", "server"])
+def test_dry_run_on_this_machine_is_for_no_namespace(rlctl: Rlctl, how: str) -> None:
+    result = rlctl("up", rlctl.spec, "--dry-run", how, "-n", "team")
+    assert result.code == 2
+    assert "-n and --context are for a cluster" in result.err
+
+
 def test_dry_run_on_this_machine_compares_files(rlctl: Rlctl) -> None:
     result = rlctl("up", rlctl.spec, "--dry-run", "client", "-o", "json")
     assert result.code == 0
