@@ -7,7 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from rlctl.cli import checks, differing
-from rlctl.cli.prepare import Offline, beside, load, offline, refuse, say_findings
+from rlctl.cli.force import force
+from rlctl.cli.prepare import Offline, beside, check_place, load, offline, refuse, say_findings
 from rlctl.cli.show import as_plain as change_as_plain
 from rlctl.cli.world import ON_CLUSTERS, World
 
@@ -20,7 +21,8 @@ class DryRun(StrEnum):
 
 
 def dry_run(
-    world: World, specs: Sequence[Path], sets: Sequence[str] | None, target: str | None, how: DryRun
+    world: World, specs: Sequence[Path], sets: Sequence[str] | None, target: str | None, how: DryRun, *,
+    force_conflicts: bool,
 ) -> int:  # fmt: skip
     """Show it; 0 unless `up` itself would refuse.
 
@@ -29,11 +31,14 @@ def dry_run(
 
     Raises:
         SpecError, Conflict: `up` would end with the same.
+        UsageError: as `up`.
     """
     loaded = load(world, specs, sets, target)
+    check_place(world, loaded)
     if how is DryRun.client and loaded.spec.target in ON_CLUSTERS:
         return _sent(world, offline(loaded))
     prepared = beside(world, loaded, mint=False)
+    force(prepared.backend, force_conflicts)
     say_findings(world, prepared.loaded)
     refuse(prepared)
     looked_at = checks.preflight(world, prepared)

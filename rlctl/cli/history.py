@@ -8,7 +8,8 @@ import typer
 
 from rlctl.cli.applied import as_plain, follow
 from rlctl.cli.differing import say_changes
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, Target, Utc
+from rlctl.cli.force import force
+from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, TakeOver, Target, Utc
 from rlctl.cli.prepare import stored_spec
 from rlctl.cli.show import as_plain as change_as_plain
 from rlctl.cli.target import find, one_name
@@ -66,6 +67,7 @@ def rollback(
     target: Target = None,
     namespace: Namespace = None,
     context: Context = None,
+    force_conflicts: TakeOver = False,
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
@@ -86,7 +88,12 @@ def rollback(
             hint=f"rlctl history {state.run}",
             objects=(state.run,),
         )
-    done = [] if dry else follow(world, backend.rollback(state.run, wanted.number))
+    force(backend, force_conflicts)
+    try:
+        done = [] if dry else follow(world, backend.rollback(state.run, wanted.number))
+    except RlctlError as error:  # once it is recorded, no number means the revision that was to be left
+        error.hint = error.hint.replace("the same command", f"`rlctl rollback {wanted.number} --run {state.run}`")
+        raise
     if dry:
         world.say(f"dry run: {state.run} stays at revision {state.revision}")
     else:

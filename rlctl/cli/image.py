@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -153,7 +154,7 @@ def push(
     for line in table(sizes):
         world.say(line)
     if write is not None:
-        world.say(f"next: rlctl up {' '.join(map(str, specs)) if specs else 'SPEC'}" + _unless_there(write, specs))
+        world.say(f"next: rlctl up {shlex.join(map(str, specs)) if specs else 'SPEC'}" + _unless_there(write, specs))
     world.data(overlay.text(named).removesuffix("\n"))
     world.document(
         {
@@ -293,4 +294,4 @@ def _size(image: Made) -> str:
 
 
 def _unless_there(write: Path, specs: Sequence[Path] | None) -> str:
-    return "" if write in (specs or ()) else f" {write}"
+    return "" if write in (specs or ()) else f" {shlex.quote(str(write))}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -58,7 +59,7 @@ def init(
         world.data(str(folder / name) + ("" if name in new else "  unchanged"))
     world.say("next:")
     if folder != Path("."):
-        world.say(f"  cd {folder}")
+        world.say(f"  cd {shlex.quote(str(folder))}")
     world.say("  rlctl up spec.yaml")
     world.document(
         {

@@ -81,12 +81,20 @@ def prepare(
         UsageError: the command line names a cluster, and the target is this machine.
     """
     loaded = load(world, specs, sets, target)
+    check_place(world, loaded)
+    return beside(world, loaded, mint=mint)
+
+
+def check_place(world: World, loaded: Loaded) -> None:
+    """
+    Raises:
+        UsageError: the command line names a cluster, and the target is this machine.
+    """
     if any(world.cluster) and loaded.spec.target not in ON_CLUSTERS:
         raise UsageError(
             f"-n and --context are for a cluster, and the target is {loaded.spec.target}",
             hint="add -t kubernetes, or leave them out",
         )
-    return beside(world, loaded, mint=mint)
 
 
 def beside(world: World, loaded: Loaded, *, mint: bool) -> Prepared:

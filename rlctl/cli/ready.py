@@ -113,8 +113,18 @@ def undo(world: World, backend: Backend, before: RunState | None, run: str) -> s
             return f"nothing of {run} was undone: no `up` of it has ever come to its end, so there is no way back"
         # even while its number is still the same: it moves with an `up`'s last write, after all the others
         world.say(f"--atomic: rolling {run} back to revision {before.revision}")
-        if nothing_done(follow(world, backend.rollback(run, before.revision))):
+        done = follow(world, backend.rollback(run, before.revision))
+        if scaled := _scaled(before, backend.find(run)):
+            done += follow(world, backend.scale(run, scaled))
+        if nothing_done(done):
             return f"revision {before.revision} of {run} runs as before: there was nothing to roll back"
         return f"{run} is rolled back to revision {before.revision}"
     except RlctlError as error:
         return f"it could not be undone: {error.message}" + (f"; {error.hint}" if error.hint else "")
+
+
+def _scaled(before: RunState, now: RunState | None) -> dict[str, int]:
+    """Numbers that `rlctl scale` had set, where a rollback has brought back that of the spec."""
+    if now is None:
+        return {}
+    return {role: count for role, count in before.replicas.items() if now.replicas.get(role) != count}

@@ -77,7 +77,7 @@ def up(
     world: World = ctx.obj.setup(output, quiet, context, namespace)
     timeout_s = _span(timeout)
     if dry is not None:
-        return dry_run(world, specs or (), sets, target, dry)
+        return dry_run(world, specs or (), sets, target, dry, force_conflicts=force_conflicts)
     with Interrupts() as interrupts:
         prepared = prepare(world, specs or (), sets, target, mint=True)
         say_findings(world, prepared.loaded)

@@ -173,7 +173,7 @@ def test_removing_data_of_somebody_else_is_refused_before_it_asks(rlctl: Rlctl, 
     assert "removes run pole of alice@desk on kubernetes, context prod, namespace team for good" in result.err
 
 
-@pytest.mark.parametrize("verb", [("down", "pole"), ("scale", "actor=3"), ("restart", "learner")])
+@pytest.mark.parametrize("verb", [("down", "pole"), ("scale", "actor=3"), ("restart", "learner"), ("rollback", "1")])
 def test_what_changes_a_run_can_be_forced_and_is_not_by_default(
     rlctl: Rlctl, clusters: Clusters, verb: tuple[str, ...]
 ) -> None:  # fmt: skip

@@ -108,3 +108,14 @@ def test_only_the_newest_revisions_are_kept(rlctl: Rlctl) -> None:
 @pytest.mark.parametrize("verb", [["history", "nobody"], ["rollback", "--run", "nobody"]])
 def test_an_unknown_run_is_a_usage_error(rlctl: Rlctl, verb: list[str]) -> None:
     assert rlctl(*verb).code == 2
+
+
+def test_a_rollback_that_stopped_half_way_goes_on_by_its_number(changed: Rlctl) -> None:
+    """Without one it would by now go back from the revision that it has recorded itself."""
+    changed.backend.partly_after = 1
+    stopped = changed("rollback", "1")
+    assert stopped.code == 8
+    assert "run `rlctl rollback 1 --run pole` again" in stopped.err
+    changed.backend.partly_after = None
+    assert changed("rollback", "1", "--run", "pole").code == 0
+    assert rate(changed) == 1e-3

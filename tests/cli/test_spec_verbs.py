@@ -138,6 +138,11 @@ def test_init_copies_the_scaffold(rlctl: Rlctl) -> None:
     assert {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} == wanted
 
 
+def test_init_says_how_to_go_there_as_a_shell_reads_it(rlctl: Rlctl) -> None:
+    folder = rlctl.folder / "my run"
+    assert f"  cd '{folder}'\n" in rlctl("init", str(folder)).err
+
+
 def test_init_never_overwrites_without_force(rlctl: Rlctl) -> None:
     folder = rlctl.folder / "hello"
     rlctl("init", str(folder))

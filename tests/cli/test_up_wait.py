@@ -122,6 +122,18 @@ def test_atomic_goes_back_to_the_revision_before(rlctl: Rlctl, clusters: Cluster
     assert clusters.here.revisions("pole")[0].note == "rollback to 1"
 
 
+def test_atomic_puts_back_a_number_that_scale_had_set(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.up()
+    assert rlctl("scale", "actor=5").code == 0
+    break_learner(rlctl, clusters, at_s=rlctl.time_s + 1)
+    clusters.here.silence("pole")
+    result = rlctl("up", clusters.spec, "--atomic", "--set", "roles.actor.replicas=3")
+    assert result.code == 7
+    state = clusters.here.find("pole")
+    assert state is not None
+    assert (state.replicas["actor"], state.spec_replicas["actor"]) == (5, 2)
+
+
 def test_atomic_stops_a_run_again_that_was_stopped(rlctl: Rlctl, clusters: Clusters) -> None:
     clusters.up()
     rlctl("down", "pole")
@@ -209,6 +221,20 @@ def test_dry_run_server_tells_what_would_change_and_changes_nothing(rlctl: Rlctl
     assert clusters.here.writes == writes
     refused = rlctl("up", clusters.spec, "--dry-run", "server", "--set", "env.id=Acrobot-v1")
     assert refused.code == 5
+
+
+def test_dry_run_server_forces_as_up_would(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.up()
+    assert clusters.here.force_conflicts is False
+    assert rlctl("up", clusters.spec, "--dry-run", "server", "--force-conflicts").code == 0
+    assert clusters.here.force_conflicts is True
+
+
+@pytest.mark.parametrize("how", ["client", "server"])
+def test_dry_run_on_this_machine_is_for_no_namespace(rlctl: Rlctl, how: str) -> None:
+    result = rlctl("up", rlctl.spec, "--dry-run", how, "-n", "team")
+    assert result.code == 2
+    assert "-n and --context are for a cluster" in result.err
 
 
 def test_dry_run_on_this_machine_compares_files(rlctl: Rlctl) -> None:

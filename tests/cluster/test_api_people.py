@@ -113,16 +113,19 @@ def test_pods_that_a_quota_keeps_away_are_explained_by_status(ana: Person, witne
 
 @pytest.mark.psa
 def test_pods_that_pod_security_forbids_are_explained_by_status(ana: Person, witness: Witness) -> None:
+    """The level comes when the run is up: one that is there before is told by the preflight."""
     spec = parked(ana)
     patch = yaml.safe_load((ana.home / "templates/actor.patch.yaml").read_text())
     patch["spec"]["template"]["spec"]["hostNetwork"] = True
     ana.writes("templates/actor.patch.yaml", patch)
-    done = ana("up", spec, "-d", code=None)
-    if done.code == 0:  # the preflight may know it already
-        _until_replicas_fail(witness, ana, "parked-actor-0")
-        done = ana("status", "parked")
-    assert "restricted" in done.said
-    assert "hostNetwork" in done.said or "host namespaces" in done.said
+    _enforce(witness, ana, "privileged")
+    ana("up", spec, "-d")
+    _enforce(witness, ana, "restricted")
+    ana("scale", "actor=4", "--run", "parked")
+    _until_replicas_fail(witness, ana, "parked-actor-0")
+    status = ana("status", "parked")
+    assert "restricted" in status.stdout
+    assert "hostNetwork" in status.stdout or "host namespaces" in status.stdout
 
 
 def test_two_people_with_one_run_name_are_told_whose_it_is(ana: Person, person: Admit, witness: Witness) -> None:
@@ -174,6 +177,12 @@ def _quota(witness: Witness, who: Person, hard: dict[str, str]) -> None:
         "ResourceQuota", who.namespace, lambda quotas: "used" in (quotas["team"].get("status") or {}),
         what="the quota to be counted", timeout_s=30,
     )  # fmt: skip
+
+
+def _enforce(witness: Witness, who: Person, level: str) -> None:
+    """The Pod Security level of a namespace; its other labels stay."""
+    about = {"name": who.namespace, "labels": {"pod-security.kubernetes.io/enforce": level}}
+    witness.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": about}, manager="pod-security")
 
 
 def _until_replicas_fail(witness: Witness, who: Person, deployment: str) -> None:

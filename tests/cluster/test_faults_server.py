@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_up_survives_an_api_server_that_is_restarted_in_its_middle(
     done = counted("up", spec, "-d", code=None, timeout_s=300)
     assert done.code in (0, 4, 8), done
     assert "Traceback" not in done.said
-    counted("up", spec, "-d")
+    _until_it_knows_us(counted, "up", spec, "-d")
     counted("diff", spec)
 
 
@@ -60,9 +61,7 @@ def test_training_does_not_notice_that_the_api_server_is_away(
     run = start(ana, witness, images)
     before, rows = run.uids("manager", "modelpool", "learner", "actor", "evaluator"), run.rows()
     contract.disturb("restart", "kube-apiserver")
-    for _ in range(20):  # a server that has just started knows nobody's rights for a second or two
-        if ana("status", "train", code=None).code == 0:
-            break
+    _until_it_knows_us(ana, "status", "train")
     ana("wait", "train", "--for", f"rows={rows + 5000}", "--timeout", "3m", timeout_s=240)
     assert run.uids("manager", "modelpool", "learner", "actor", "evaluator") == before
     assert all(_restarts(pod) == 0 for pod in run.pods().values())
@@ -85,6 +84,14 @@ def test_a_command_that_slept_through_the_end_of_its_lock_writes_nothing_any_mor
     assert "lock" in ended.stderr
     assert [str(write) for write in gateway.writes if "leases" not in write.path] == []
     counted("diff", spec)
+
+
+def _until_it_knows_us(who: Person, *command: str) -> None:
+    """A server that has just started knows nobody's rights for a second or two."""
+    deadline = time.monotonic() + 60
+    while (done := who(*command, code=None)).code and time.monotonic() < deadline:
+        pass
+    assert done.code == 0, done
 
 
 def _restarts(pod: dict[str, object]) -> int:

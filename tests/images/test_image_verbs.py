@@ -128,6 +128,12 @@ def test_push_prints_a_spec_file_of_digests_and_writes_it(rlctl: Rlctl, builder:
     assert builder.verbs() == ["build", "push", "build", "push"]
 
 
+def test_what_comes_after_a_push_is_printed_as_a_shell_reads_it(rlctl: Rlctl, builder: Builder) -> None:
+    path = rlctl.folder / "my images.yaml"
+    result = rlctl("image", "push", "--registry", "127.0.0.1:1", "--only", "core", "--write", str(path))
+    assert f"next: rlctl up SPEC '{path}'\n" in result.err
+
+
 def test_push_as_json_names_every_image(rlctl: Rlctl, builder: Builder) -> None:
     result = rlctl("image", "push", "--registry", "127.0.0.1:1", "--only", "core", "--tag", "7", "-o", "json")
     assert result.json["images"] == [

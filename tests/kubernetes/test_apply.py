@@ -250,6 +250,22 @@ def test_a_run_does_without_the_role_that_it_may_not_make(lab: Lab) -> None:
     assert roles_of(lab) == {"same"}
 
 
+def test_a_run_does_without_the_binding_of_a_role_that_it_may_not_make(lab: Lab) -> None:
+    def refuse(method: str, key: Key) -> ApiError | None:
+        if (method, key.kind) == ("PATCH", "RoleBinding"):
+            return ApiError('roles.rbac.authorization.k8s.io "pong-manager" not found', status=404, key=key)
+        return forbidden(key) if (method, key.kind) == ("PATCH", "Role") else None
+
+    lab.api.refuse = refuse
+    lab.up()
+    assert [key.kind for key in lab.record.denied] == ["Role", "RoleBinding"]
+    assert "RoleBinding pong-manager" in lab.notes[-1]
+    lab.settle()
+    lab.api.new_command()
+    lab.up()
+    assert not lab.api.writes
+
+
 def test_the_role_is_made_by_the_next_up_once_it_may_be_made(lab: Lab) -> None:
     lab.api.refuse = lambda method, key: (
         forbidden(key) if method == "PATCH" and key.kind in ("Role", "RoleBinding") else None

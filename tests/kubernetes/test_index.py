@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from rlctl.backends.kubernetes import index
 from rlctl.backends.kubernetes.api import ApiError
+from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 from tests.kubernetes.fake_api import FakeApi
-from tests.kubernetes.lab import Lab
+from tests.kubernetes.lab import Lab, spec_of
 
 ENTRY = index.Entry("pong", "a" * 32, "prod", "rl", "https://one:6443")
 
@@ -99,3 +101,22 @@ def test_an_up_that_wrote_nothing_is_not_noted(lab: Lab) -> None:
     with pytest.raises(RlctlError):
         lab.up()
     assert index.find("pong") is None
+
+
+def test_the_second_of_two_first_ups_leaves_the_name_to_the_first(lab: Lab) -> None:
+    spec = spec_of()
+    late, rendered = lab.plan(spec, uid="f" * 32)
+    first: list[object] = []
+
+    def now() -> datetime:  # asked for between its first look and its lock
+        if not first:
+            first.append(lab.up(spec))
+        return lab.api.now()
+
+    second = KubernetesBackend(api=lab.api, me=lab.me, clock=lab.api.clock, sleep=lab.api.sleep, now=now)
+    with pytest.raises(Conflict, match="run pong in namespace rl is owned by alice@desk"):
+        list(second.apply(late, rendered, spec.model_dump(mode="json")))
+    entry = index.find("pong")
+    assert entry is not None
+    assert entry.uid == lab.record.state.uid
+    lab.scale(actor=5)

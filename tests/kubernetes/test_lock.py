@@ -16,6 +16,7 @@ from rlctl.backends.kubernetes.waiting import steady
 from rlctl.backends.kubernetes.writing import Writer
 from rlctl.errors import Conflict
 from tests.kubernetes.fake_api import FakeApi
+from tests.kubernetes.fake_selectors import forbidden
 from tests.kubernetes.lab import ALICE, BOB
 from tests.kubernetes.test_calls import Clock, calls_of
 
@@ -188,3 +189,13 @@ def test_a_lock_without_a_spec_is_waited_out() -> None:
     with lock_of(api, BOB).held():
         assert api.objects[LEASE]["spec"]["holderIdentity"] == "bob@laptop 2"
     assert DURATION_S <= api.seconds <= DURATION_S + 2
+
+
+def test_who_may_not_renew_it_is_told_that_and_not_of_what_was_to_be_written() -> None:
+    api = FakeApi()
+    with lock_of(api).held() as hold:
+        api.refuse = lambda method, key: forbidden(key, "update") if method == "PUT" else None
+        api.seconds += FRESH_S + 1
+        with pytest.raises(ApiError, match="may not update Lease pong-lock in namespace rl as system") as error:
+            Writer(api, hold).apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}})
+    assert error.value.objects == (str(LEASE),)

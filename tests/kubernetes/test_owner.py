@@ -23,7 +23,6 @@ VERBS: dict[str, Act] = {
     "rollback": lambda backend: backend.rollback("pong", 1),
 }
 each_verb = pytest.mark.parametrize("act", VERBS.values(), ids=VERBS)
-each_verb_by_force = pytest.mark.parametrize("act", [VERBS[name] for name in VERBS if name != "rollback"])
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def test_a_run_of_somebody_else_is_left_alone_and_its_owner_named(bob: Lab, act:
     assert bob.api.requests.writes == 0
 
 
-@each_verb_by_force
+@each_verb
 def test_a_run_of_somebody_else_is_changed_by_force(bob: Lab, act: Act) -> None:
     assert list(act(bob.backend(force=True)))
 
@@ -61,7 +60,7 @@ def test_another_run_than_the_one_that_was_started_from_here_is_left_alone(lab: 
     assert lab.api.requests.writes == 0
 
 
-@each_verb_by_force
+@each_verb
 def test_another_run_than_the_one_that_was_started_from_here_is_changed_by_force(lab: Lab, act: Act) -> None:
     lab.up()
     lab.settle()

@@ -105,3 +105,16 @@ def test_a_lock_that_is_lost_in_the_middle_stays_a_conflict(lab: Lab) -> None:
     lab.api.on_write = lose
     with pytest.raises(Conflict, match="the lock of run pong was lost"):
         lab.up()
+
+
+@pytest.mark.parametrize("kind", ["Lease", "ConfigMap"])
+def test_a_quota_that_refuses_the_very_first_write_is_no_partial_one(lab: Lab, kind: str) -> None:
+    said = "is forbidden: exceeded quota: team, requested: objects=1, used: objects=3, limited: objects=3"
+    lab.api.refuse = lambda method, key: (
+        ApiError(said, status=403, key=key) if (method, key.kind) == ("POST", kind) else None
+    )
+    with pytest.raises(Conflict, match=r"quota team exceeded: objects: 3 used \+ 1 asked > 3") as error:
+        lab.up()
+    assert error.value.exit_code == 5
+    assert error.value.hint == "Ask for less, or have the quota raised (kubectl describe quota team)."
+    assert lab.there() == set()

@@ -14,10 +14,10 @@ from rlctl.backends.kubernetes.writing import Writer
 from tests.kubernetes.lab import Lab, spec_of
 
 
-def told(hard: dict[str, Any]) -> tuple[str, str]:
-    lab = Lab()
+def told(hard: dict[str, Any], used: dict[str, Any] | None = None, lab: Lab | None = None) -> tuple[str, str]:
+    lab = lab or Lab()
     plan, rendered = lab.plan(spec_of())
-    status = {"hard": hard, "used": dict.fromkeys(hard, "0")}
+    status = {"hard": hard, "used": dict.fromkeys(hard, "0") | (used or {})}
     quota: Object = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}, "status": status}
     lab.api.objects[Key("ResourceQuota", "team")] = quota
     found = next(each for each in preflight.checks(lab.api, plan, rendered) if each.name == "quota")
@@ -51,3 +51,17 @@ def test_a_quota_that_fits_exactly_is_enough_and_one_less_is_told_for_each_kind(
 @pytest.mark.parametrize("name", ["configmaps", "secrets", "services", "persistentvolumeclaims"])
 def test_an_object_is_counted_by_both_names(name: str) -> None:
     assert told({name: "0"})[0] == told({f"count/{name}": "0"})[0] == "problem"
+
+
+def test_what_down_has_left_is_not_asked_for_again(lab: Lab) -> None:
+    lab.up()
+    lab.settle()
+    lab.down()
+    left = Counter(counted(key.kind) for key in lab.api.objects if key.kind in KINDS)
+    assert left["count/secrets"] == 2
+    hard = {counted(kind): str(count) for kind, count in made().items() if kind in KINDS}
+    used = {name: str(left[name]) for name in hard}
+    asked = lab.of("PersistentVolumeClaim", "pong-volume")["spec"]["resources"]["requests"]
+    storage = {"requests.storage": asked["storage"]}
+    verdict, text = told(hard | storage, used | storage, lab)
+    assert verdict == "ok", text

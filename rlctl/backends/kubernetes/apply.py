@@ -148,7 +148,9 @@ class _Up:
         except ApiError as error:
             if error.conflicts:
                 raise refused(item, error, self._wanted.run) from error
-            if error.status == 403 and item.key.kind in DISPENSABLE:
+            # 404: a RoleBinding whose Role we may not make
+            lacks = error.status == 403 or (error.status == 404 and item.key.kind == "RoleBinding")
+            if lacks and item.key.kind in DISPENSABLE:
                 self._denied.append(item.key)
                 self._session.note(
                     f"{error.message}: the run does without; after its end its pods stay until `rlctl down`"

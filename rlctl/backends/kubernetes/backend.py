@@ -195,22 +195,30 @@ class KubernetesBackend:
         """
         index.check_free(plan.run)
         api = self._reach(plan.run)
-        before = index.find(plan.run)
         entry = index.Entry(plan.run, plan.uid, api.context, api.namespace, api.server)
-        session = replace(self._session(plan.run), locking=lambda: index.record(entry))
+        others: list[index.Entry] = []  # where the name led before
+
+        def note() -> None:
+            before = index.find(plan.run)
+            if before is not None and before.uid != entry.uid:
+                others.append(before)
+            index.record(entry)
+
+        session = replace(self._session(plan.run), locking=note)
         try:
             yield from apply.apply(session, of_plan(plan, documents, spec))
         except RlctlError:
-            self._forget_unless_there(api, entry, before)
+            self._forget_unless_there(api, entry, others)
             raise
 
-    def _forget_unless_there(self, api: Api, entry: index.Entry, before: index.Entry | None) -> None:
-        """Its name leads here from before the first write; where it led before, when nothing was written."""
+    def _forget_unless_there(self, api: Api, entry: index.Entry, others: list[index.Entry]) -> None:
+        """Its name leads here from before the first write; where it led before, when this run was not made."""
         with suppress(RlctlError):
-            if records.find(api, entry.run) is None:
+            record = records.find(api, entry.run)
+            if (record is None or record.state.uid != entry.uid) and index.find(entry.run) == entry:
                 index.forget(entry.run, entry.uid)
-                if before is not None and before.uid != entry.uid:
-                    index.record(before)
+                if others:
+                    index.record(others[-1])
 
     def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:
         """What `apply` would change; the server is asked by dry runs, nothing is written.

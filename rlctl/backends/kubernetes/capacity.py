@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from rlctl.backends.base import Check
-from rlctl.backends.kubernetes import doctor, fleet, keys, names, wanted
+from rlctl.backends.kubernetes import doctor, fleet, inventory, keys, names, wanted
 from rlctl.backends.kubernetes.api import KINDS, Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.causes import admission
 from rlctl.backends.kubernetes.causes.base import name_of
@@ -30,11 +30,12 @@ def quotas(api: Api, run: Fleet) -> Iterator[Check]:
     found = api.list("ResourceQuota").items
     if not found:
         yield Check("quota", "ok", f"namespace {api.namespace} has no quota")
+    there = _there(api, run) if found else set()
     for quota in found:
-        yield _quota(api, run, quota)
+        yield _quota(api, run, quota, there)
 
 
-def _quota(api: Api, run: Fleet, quota: Object) -> Check:
+def _quota(api: Api, run: Fleet, quota: Object, there: set[Key]) -> Check:
     name, rooms = name_of(quota), admission.room(quota)
     again = f"kubectl -n {api.namespace} describe quota {name}"
     spec = quota.get("spec") or {}
@@ -43,7 +44,7 @@ def _quota(api: Api, run: Fleet, quota: Object) -> Check:
     if unstated := _unstated(api, run, rooms):
         text = f"quota {name} demands {unstated} of every pod, and there is no LimitRange that gives it"
         return Check("quota", "problem", text, "state it by a patch beside the spec, or ask for a LimitRange")
-    whole, new = _demand(run, run.pods), _demand(run, run.new)
+    whole, new = _demand(run, run.pods, set()), _demand(run, run.new, there)
     never, not_now, told = [], [], []
     for resource, (used, most) in rooms.items():
         need, more = whole.get(resource, 0.0), new.get(resource, 0.0)
@@ -63,7 +64,11 @@ def _quota(api: Api, run: Fleet, quota: Object) -> Check:
     return Check("quota", "ok", f"quota {name}: {', '.join(told) or 'limits nothing of a run'}")
 
 
-def _demand(run: Fleet, pods: Mapping[Key, int]) -> dict[str, float]:
+def _demand(run: Fleet, pods: Mapping[Key, int], there: set[Key]) -> dict[str, float]:
+    """
+    Args:
+        there: what is counted as used already.
+    """
     total: dict[str, float] = {}
     for key, count in pods.items():
         for resource, value in fleet.asks(run.objects[key]).items():
@@ -71,13 +76,23 @@ def _demand(run: Fleet, pods: Mapping[Key, int]) -> dict[str, float]:
     if run.live:  # of a run that exists, its objects are counted as used already
         return total
     for key in [*run.objects, *_unrendered(run)]:
+        if key in there:
+            continue
         for name in _counted(key):
             total[name] = total.get(name, 0.0) + 1.0
-    for key, thing in run.objects.items():
         if key.kind == "PersistentVolumeClaim":
-            asked = (((thing.get("spec") or {}).get("resources") or {}).get("requests") or {}).get("storage", "0")
+            claim = run.objects[key].get("spec") or {}
+            asked = ((claim.get("resources") or {}).get("requests") or {}).get("storage", "0")
             total["requests.storage"] = total.get("requests.storage", 0.0) + amount(asked)
     return total
+
+
+def _there(api: Api, run: Fleet) -> set[Key]:
+    """What `down` has left of the run."""
+    if run.live:
+        return set()
+    left = [key for key in run.objects if key.kind in inventory.STAYS]
+    return {key for key in [*left, *_unrendered(run)] if api.get(key) is not None}
 
 
 def _unrendered(run: Fleet) -> list[Key]:

@@ -10,7 +10,7 @@ from rlctl.backends.kubernetes.record import Record
 from rlctl.backends.kubernetes.session import Session
 from rlctl.errors import Conflict
 
-_DOES: Final = {"down": "take it down", "scale": "scale it", "restart": "restart it"}
+_DOES: Final = {"down": "take it down", "scale": "scale it", "restart": "restart it", "rollback": "roll it back"}
 
 
 def check_owner(session: Session, record: Record, verb: str, *, uid: str | None = None) -> None:

@@ -99,7 +99,7 @@ def in_words(error: ApiError, verb: str, key: Key, namespace: str, *, written: b
         )
     if error.status == 403:
         quota = _QUOTA.search(error.message)
-        return _quota(key, quota) if quota else _forbidden(error, verb, key, namespace)
+        return _quota(key, quota, written=written) if quota else _forbidden(error, verb, key, namespace)
     if error.status == 422 and any(sign in error.message for sign in _FIXED):
         return Refusal(
             f"{key}: this change is not possible while the object exists: {error.message}",
@@ -173,7 +173,7 @@ def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError
     )
 
 
-def _quota(key: Key, found: re.Match[str]) -> PartlyApplied:
+def _quota(key: Key, found: re.Match[str], *, written: bool) -> Refusal | PartlyApplied:
     name, requested, used, limited = (part.strip() for part in found.groups())
     sums = []
     limits, before = _pairs(limited), _pairs(used)
@@ -183,12 +183,10 @@ def _quota(key: Key, found: re.Match[str]) -> PartlyApplied:
         if one is None or two is None or most is None or one + two > most:
             sums.append(f"{resource}: {had} used + {asked} asked > {limit}")
     remedy = f"Ask for less, or have the quota raised (kubectl describe quota {name})."
-    return PartlyApplied(
-        f"{key}: quota {name} exceeded: {'; '.join(sums) or requested}",
-        hint=f"{remedy} {_AFTERWARDS}",
-        objects=(str(key),),
-        remedy=remedy,
+    refusal = Refusal(
+        f"{key}: quota {name} exceeded: {'; '.join(sums) or requested}", remedy=remedy, objects=(str(key),)
     )
+    return partly(refusal) if written else refusal
 
 
 def _pairs(text: str) -> dict[str, str]:

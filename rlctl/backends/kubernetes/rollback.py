@@ -9,6 +9,7 @@ from rlctl.backends.base import Applied, Revision
 from rlctl.backends.kubernetes.api import Api, Key
 from rlctl.backends.kubernetes.apply import apply
 from rlctl.backends.kubernetes.names import COMPONENT, selector
+from rlctl.backends.kubernetes.owner import check_owner
 from rlctl.backends.kubernetes.scaling import known
 from rlctl.backends.kubernetes.session import Session
 from rlctl.backends.kubernetes.wanted import described, number_of, of_revision, revision_key
@@ -30,6 +31,7 @@ def revisions(api: Api, run: str) -> list[Revision]:
 def rollback(session: Session, run: str, number: int) -> Iterator[Applied]:
     """See KubernetesBackend.rollback."""
     record = known(session.api, run)
+    check_owner(session, record, "rollback")
     found = session.api.get(revision_key(run, number)) if 0 < number <= record.state.revision else None
     if found is None:
         raise missing(run, number, [revision.number for revision in revisions(session.api, run)])

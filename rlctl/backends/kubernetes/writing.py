@@ -57,6 +57,8 @@ class Writer:
         except ApiError as error:
             if error.conflicts:
                 raise
+            if error.key is not None and error.key.kind == "Lease":  # of the lock, which could not be renewed
+                verb, key = "update", error.key
             raise in_words(error, verb, key, self._api.namespace, written=self.written > 0) from error
         finally:
             FENCE.reset(fence)
