@@ -13,7 +13,8 @@ from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl_ci.config import Project
 from rlctl_ci.errors import BuildStopped, Cancelled, LostLease, Overtaken, Transient
 from rlctl_ci.states import MAX_ATTEMPTS, State
-from rlctl_ci.store.queue import SUPERSEDED, Queue
+from rlctl_ci.store.inbox import SUPERSEDED
+from rlctl_ci.store.queue import Queue
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Artifact, Build, Deploy, Push
 
