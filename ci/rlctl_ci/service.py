@@ -169,15 +169,23 @@ class Service:
         """One attempt at one build; whether there was any to make."""
         eager = [name for name, project in self.config.projects.items() if project.cancel_running]
         self.queue.admit(eager)
-        build = self.queue.claim(self.owner, most=self.config.builds)
+        runs = {name: project.run for name, project in self.config.projects.items()}
+        build = self.queue.claim(self.owner, most=self.config.builds, runs=runs)
         if build is None:
             return False
         project = self.config.projects.get(build.project)
         if project is None:
-            self.queue.end(build.id, self.owner, "ignored", "the project is no longer configured")
+            self._forsaken(build)
             return True
         self._attempt(build, project)
         return True
+
+    def _forsaken(self, build: Build) -> None:
+        why = "the project is no longer configured"
+        if self.reading.deploy(build.id) is None:
+            self.queue.end(build.id, self.owner, "ignored", why)
+        else:  # nobody knows where its run is; it must not hold that for ever
+            self.queue.decide(build.id, self.owner, "failed", "failed", f"{why}: its deployment is left as it is")
 
     def _attempt(self, build: Build, project: Project) -> None:
         folder = self.folder / "work" / f"{build.id}-{build.attempts}"

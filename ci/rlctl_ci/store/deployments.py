@@ -25,11 +25,15 @@ class Deployments(Rows):
                     (build, one.name, one.reference, one.base, one.bytes),
                 )
 
+    def is_free(self, run: str) -> bool:
+        """Whether no deployment of it is under way."""
+        return not self._any(f"SELECT 1 FROM deploys WHERE run = ? AND state IN {UNDECIDED}", run)
+
     def plan_deploy(self, build: int, owner: str, run: str, before: int, baseline: Mapping[str, Any]) -> Deploy | None:
         """Write down that it is about to be deployed: once for each build, in order for each branch, one at a time.
 
         Returns:
-            The deployment, perhaps of an earlier attempt; None: another build of the project is deployed right now.
+            The deployment, perhaps of an earlier attempt; None: the run is changed for another build right now.
 
         Raises:
             Overtaken: a newer build of the branch was deployed already, or is about to be.

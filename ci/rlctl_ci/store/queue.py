@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from rlctl_ci.errors import CiError
@@ -17,22 +18,30 @@ RETRY_AFTER_S: Final = (5.0, 30.0, 120.0)
 class Queue(Inbox, Deployments):
     """Deliveries in, builds through their states, deployments to their end."""
 
-    def claim(self, owner: str, *, most: int) -> Build | None:
-        """The oldest build that may start, with its lease; None when there is none, or `most` are under way."""
+    def claim(self, owner: str, *, most: int, runs: Mapping[str, str]) -> Build | None:
+        """The oldest build that may start, with its lease; None when there is none.
+
+        One whose deployment has begun comes first, whatever else is under way: its run waits for nobody but it.
+
+        Args:
+            most: so many others may be under way.
+            runs: project -> the run that it changes.
+        """
         now = self.now()
         if not self._any("SELECT 1 FROM builds WHERE state = 'queued' AND not_before <= ?", now):
             return None
         with self.database.write() as db:
-            if db.execute(f"SELECT count(*) FROM builds WHERE state IN ({ACTIVE_STATES})").fetchone()[0] >= most:
-                return None
-            row = db.execute(
-                "SELECT * FROM builds b WHERE state = 'queued' AND not_before <= ?"
-                " AND (project NOT IN (SELECT project FROM pauses) OR EXISTS (SELECT 1 FROM deploys d"
-                f"      WHERE d.build = b.id AND d.state IN {UNDECIDED}))"
+            full = db.execute(f"SELECT count(*) FROM builds WHERE state IN ({ACTIVE_STATES})").fetchone()[0] >= most
+            held = {one["run"] for one in db.execute(f"SELECT run FROM deploys WHERE state IN {UNDECIDED}")}
+            rows = db.execute(
+                f"SELECT b.*, EXISTS (SELECT 1 FROM deploys d WHERE d.build = b.id AND d.state IN {UNDECIDED}) AS begun"
+                " FROM builds b WHERE state = 'queued' AND not_before <= ?"
+                " AND (begun OR project NOT IN (SELECT project FROM pauses))"
                 " AND NOT EXISTS (SELECT 1 FROM builds o WHERE o.project = b.project AND o.ref = b.ref"
-                f"      AND o.state IN ({ACTIVE_STATES})) ORDER BY id LIMIT 1",
+                f"      AND o.state IN ({ACTIVE_STATES})) ORDER BY begun DESC, id",
                 (now,),
-            ).fetchone()
+            ).fetchall()
+            row = next((one for one in rows if one["begun"] or not (full or runs.get(one["project"]) in held)), None)
             if row is None:
                 return None
             number = row["attempts"] + 1
@@ -82,17 +91,24 @@ class Queue(Inbox, Deployments):
             self._move(db, row, to, reason)
             db.execute("UPDATE builds SET phase = ?, code = ? WHERE id = ?", (phase, code, build))
 
-    def retry_later(self, build: int, owner: str, why: str) -> bool:
-        """Back to the queue after a pause; False when it has been tried often enough, and nothing is changed then."""
+    def retry_later(self, build: int, owner: str, why: str, *, spent: bool = True) -> bool:
+        """Back to the queue after a pause; False when it has been tried often enough, and nothing is changed then.
+
+        Args:
+            spent: this attempt counts; False: it only had to wait.
+        """
         with self.database.write() as db:
             row = self._mine(db, build, owner)
-            if row["attempts"] >= MAX_ATTEMPTS:
+            if spent and row["attempts"] >= MAX_ATTEMPTS:
                 return False
             pause_s = RETRY_AFTER_S[min(row["attempts"], len(RETRY_AFTER_S)) - 1]
             self._close(db, row, "interrupted")
             self._move(db, row, "interrupted", why)
             self._move(db, self._row(db, build), "queued", f"again in {pause_s:g} s")
             db.execute("UPDATE builds SET not_before = ? WHERE id = ?", (self.now() + pause_s, build))
+            if not spent:
+                db.execute("DELETE FROM attempts WHERE build = ? AND number = ?", (build, row["attempts"]))
+                db.execute("UPDATE builds SET attempts = attempts - 1 WHERE id = ?", (build,))
             return True
 
     def recover(self, owner: str, *, everybody: bool) -> list[int]:
