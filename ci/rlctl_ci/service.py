@@ -58,13 +58,14 @@ class Service:
         self.people = People(self.database, now)
         self.owner = f"{os.getpid()}-{random.token_hex(4)}"
         self.started = now()
+        self._at_work: set[str] = set()  # the owner of every attempt that is under way
         self._wake = threading.Event()
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Take over what an earlier life has left, then work."""
-        self.queue.recover(self.owner, everybody=True)
+        self.queue.recover(everybody=True)
         shutil.rmtree(self.folder / "work", ignore_errors=True)
         (self.folder / "work").mkdir(mode=0o700, exist_ok=True)
         for number in range(self.config.builds):
@@ -144,7 +145,7 @@ class Service:
         log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(name, project))
         log(f"rolled back by {who}")
         job = Job(build, project, self.folder / "work", log, lambda: None)
-        revision = self.work_of(project).deployer.undo(job, newest)
+        revision = self.work_of(project, self.owner).deployer.undo(job, newest)
         self.queue.undone(build.id, revision, f"rolled back by {who}")
         return {"project": name, "build_id": build.id, "revision": revision, "pinned": build.sha}
 
@@ -162,30 +163,38 @@ class Service:
                 hidden += [word for word in path.read_bytes().replace(b'"', b" ").split() if len(word) >= 12]
         return Masker(hidden)
 
-    def work_of(self, project: Project) -> Work:
-        return Work(self.queue, self.reading, self.owner, **self._hands(project, self))
+    def work_of(self, project: Project, owner: str) -> Work:
+        return Work(self.queue, self.reading, owner, **self._hands(project, self))
 
     def one(self) -> bool:
         """One attempt at one build; whether there was any to make."""
+        self.queue.recover(frozenset(self._at_work), everybody=False)
         eager = [name for name, project in self.config.projects.items() if project.cancel_running]
         self.queue.admit(eager)
-        runs = {name: project.run for name, project in self.config.projects.items()}
-        build = self.queue.claim(self.owner, most=self.config.builds, runs=runs)
-        if build is None:
-            return False
-        project = self.config.projects.get(build.project)
-        if project is None:
-            self._forsaken(build)
+        owner = f"{self.owner}-{random.token_hex(4)}"
+        self._at_work.add(owner)  # before it holds anything
+        try:
+            runs = {name: project.run for name, project in self.config.projects.items()}
+            build = self.queue.claim(owner, most=self.config.builds, runs=runs)
+            if build is None:
+                return False
+            project = self.config.projects.get(build.project)
+            if project is None:
+                self._forsaken(build)
+            else:
+                self._attempt(build, project)
             return True
-        self._attempt(build, project)
-        return True
+        finally:
+            self._at_work.discard(owner)
 
     def _forsaken(self, build: Build) -> None:
         why = "the project is no longer configured"
         if self.reading.deploy(build.id) is None:
-            self.queue.end(build.id, self.owner, "ignored", why)
+            self.queue.end(build.id, build.lease_owner, "ignored", why)
         else:  # nobody knows where its run is; it must not hold that for ever
-            self.queue.decide(build.id, self.owner, "failed", "failed", f"{why}: its deployment is left as it is")
+            self.queue.decide(
+                build.id, build.lease_owner, "failed", "failed", f"{why}: its deployment is left as it is"
+            )
 
     def _attempt(self, build: Build, project: Project) -> None:
         folder = self.folder / "work" / f"{build.id}-{build.attempts}"
@@ -193,7 +202,7 @@ class Service:
         try:
             folder.mkdir(mode=0o700, parents=True)
             log(f"attempt {build.attempts}: {build.project} {build.branch} {build.sha}")
-            self.work_of(project).run(build, project, folder, log)
+            self.work_of(project, build.lease_owner).run(build, project, folder, log)
             after = self.reading.build(build.id)
             log(f"{after.state}{': ' if after.reason else ''}{after.reason}")
         except LostLease as error:
@@ -204,7 +213,6 @@ class Service:
     def _work(self) -> None:
         while not self._over.is_set():
             try:
-                self.queue.recover(self.owner, everybody=False)
                 if self.one():
                     continue
             except (Busy, OSError, RlctlError) as error:

@@ -117,7 +117,7 @@ def test_a_database_that_is_busy_does_not_end_a_deployment(service: Service, mon
     with pytest.raises(Busy):
         service.run(build)
     service.clock.s += 61
-    service.queue.recover("life-2", everybody=False)
+    service.queue.recover(everybody=False)
     service.drain()
     assert service.reading.build(build.id).state == "succeeded"
     assert service.outside.history == [sha(0), sha(1)]

@@ -194,7 +194,7 @@ def test_cancelled_after_a_kill_in_the_middle_of_its_deployment_it_is_undone(ser
         service.queue.step(build.id, service.owner, state)
     service.queue.plan_deploy(build.id, service.owner, "pole", 1, {})
     service.outside.say("revision", sha=sha(1), build=build.id, by="apply")
-    service.queue.recover("life-2", everybody=True)
+    service.queue.recover(everybody=True)
     service.queue.cancel(build.id, "ana: no")
     service.drain()
     assert service.reading.build(build.id).state == "cancelled"

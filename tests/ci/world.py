@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,6 +128,11 @@ class Outside:
         if self.history[-1] != before:
             self.say("revision", sha=before, build=job.build.id, by="undo")
         return len(self.history)
+
+
+def hands(outside: Outside) -> Mapping[str, Any]:
+    """What acts upon the world for every project."""
+    return {"fetcher": outside, "maker": _Maker(outside), "deployer": outside}
 
 
 class _Maker:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Final
 
 from rlctl_ci.errors import CiError
@@ -111,14 +111,14 @@ class Queue(Inbox, Deployments):
                 db.execute("UPDATE builds SET attempts = attempts - 1 WHERE id = ?", (build,))
             return True
 
-    def recover(self, owner: str, *, everybody: bool) -> list[int]:
+    def recover(self, alive: Set[str] = frozenset(), *, everybody: bool) -> list[int]:
         """Builds whose worker is gone go back to the queue, or fail when that has happened too often.
 
         A build whose deployment has begun always goes back: it must be verified, or undone.
 
         Args:
-            owner: of this life of the service.
-            everybody: at the start: no other process is alive, whatever a lease says and however the clock jumped.
+            alive: owners that are at work: what they hold is theirs, however the clock jumped.
+            everybody: at the start: no other process is alive, whatever a lease says.
         """
         now, found = self.now(), []
         if not everybody and not self._any(
@@ -127,8 +127,7 @@ class Queue(Inbox, Deployments):
             return []
         with self.database.write() as db:
             for row in db.execute(f"SELECT * FROM builds WHERE state IN ({ACTIVE_STATES}, 'interrupted')").fetchall():
-                mine = row["lease_owner"] == owner
-                if not (everybody and not mine) and row["lease_until"] >= now:
+                if row["lease_owner"] in alive or (not everybody and row["lease_until"] >= now):
                     continue
                 if row["state"] != "interrupted":
                     self._close(db, row, "interrupted")

@@ -1,0 +1,73 @@
+"""The threads of one life, and what they do to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl_ci.config import Config
+from rlctl_ci.forges.base import Event
+from rlctl_ci.service import Service
+from rlctl_ci.store.records import Push
+from tests.ci.world import MAIN, Clock, Outside, hands, sha
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Outside:
+    return Outside(tmp_path / "outside.jsonl")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def service(tmp_path: Path, outside: Outside, clock: Clock) -> Iterator[Service]:
+    (tmp_path / "secret").write_text("a secret of sixteen or more\n")
+    project = {
+        "forge": "github", "repository": "/srv/pole.git", "secret_file": tmp_path / "secret", "run": "pole",
+        "paths": ["agents/**"], "branches": ["main", "dev"],
+    }  # fmt: skip
+    config = Config.model_validate({"state": tmp_path / "state", "projects": {"pole": project}})
+    found = Service(config, lambda project, service: hands(outside), clock)
+    yield found
+    found.close()
+
+
+def pushed(service: Service, outside: Outside, number: int, *, ref: str = MAIN, path: str = "agents/a.py") -> None:
+    """A push of commit `number`, and its hook."""
+    outside.push(sha(number), ref)
+    hooked(service, number, ref=ref, path=path)
+
+
+def hooked(service: Service, number: int, *, ref: str = MAIN, path: str = "agents/a.py") -> None:
+    delivery = f"d-{len(service.database.connection().execute('SELECT * FROM deliveries').fetchall())}"
+    service.take("pole", Event(delivery, "push", Push(ref, sha(number)), paths=(path,)))
+
+
+def drain(service: Service) -> None:
+    while service.one():
+        pass
+
+
+def test_a_clock_that_is_set_forward_gives_nobody_elses_build_away(
+    service: Service, outside: Outside, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: list[bool] = []
+
+    def fetch(job: Any) -> Path:
+        clock.s += 10_000
+        others.append(service.one())  # as another worker does
+        outside.say("fetch")
+        return Path(job.folder)
+
+    monkeypatch.setattr(outside, "fetch", fetch)
+    pushed(service, outside, 1)
+    assert service.one()
+    assert others == [False]
+    assert len(outside.said("fetch")) == 1
+    assert service.reading.build(1).state == "succeeded"
