@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import secrets as random
 import shutil
@@ -14,7 +15,7 @@ from typing import IO, Any, Final
 
 from rlctl.errors import RlctlError
 from rlctl_ci.config import Config, Project, secrets
-from rlctl_ci.errors import Busy, CiError, LostLease
+from rlctl_ci.errors import CiError, LostLease
 from rlctl_ci.forges.base import Event
 from rlctl_ci.logs import Log, Masker
 from rlctl_ci.refs import HEADS
@@ -59,6 +60,7 @@ class Service:
         self.owner = f"{os.getpid()}-{random.token_hex(4)}"
         self.started = now()
         self._at_work: set[str] = set()  # the owner of every attempt that is under way
+        self._due = {name: self._next_look(project) for name, project in config.projects.items()}
         self._wake = threading.Event()
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -73,6 +75,10 @@ class Service:
         self._threads.append(threading.Thread(target=self._poll, name="poll", daemon=True))
         for thread in self._threads:
             thread.start()
+
+    def healthy(self) -> bool:
+        """Whether every thread that was started still works."""
+        return all(thread.is_alive() for thread in self._threads)
 
     def close(self, grace_s: float = 10.0) -> None:
         """Begin nothing new; what is under way goes on in the next life."""
@@ -215,31 +221,42 @@ class Service:
             try:
                 if self.one():
                     continue
-            except (Busy, OSError, RlctlError) as error:
-                print(f"ci: {error}", flush=True)
+            except Exception as error:  # one that ends here would be missed by nobody
+                _say("a worker", error)
                 self._over.wait(1.0)
             self._wake.wait(IDLE_S)
             self._wake.clear()
 
     def _poll(self) -> None:
-        """Where the branches are, because no forge repeats a delivery that was lost."""
-        due = {name: self.now() + project.poll_s for name, project in self.config.projects.items() if project.poll_s}
         while not self._over.wait(1.0):
-            for name, at in due.items():
-                project = self.config.projects[name]
-                if self.now() < at:
-                    continue
-                due[name] = self.now() + project.poll_s
-                fetcher = self._hands(project, self)["fetcher"]
-                for branch in project.branches:
-                    try:
-                        head = fetcher.look(f"{HEADS}{branch}")
-                        if head is not None:
-                            push = Push(f"{HEADS}{branch}", head)
-                            if self.queue.again(name, push, recipe=project.recipe(), source="poll") is not None:
-                                self.wake()
-                    except RlctlError as error:
-                        print(f"ci: poll of {name}: {error.message}", flush=True)
+            self.look()
+
+    def look(self) -> None:
+        """Where the branches are that are due, because no forge repeats a delivery that was lost."""
+        for name, project in self.config.projects.items():
+            if self.now() < self._due[name]:
+                continue
+            self._due[name] = self._next_look(project)
+            for branch in project.branches:
+                try:
+                    self._look(name, project, f"{HEADS}{branch}")
+                except Exception as error:  # the other branches, and the other projects, are looked at all the same
+                    _say(f"a look at {branch} of {name}", error)
+
+    def _next_look(self, project: Project) -> float:
+        return self.now() + (project.poll_s or math.inf)
+
+    def _look(self, name: str, project: Project, ref: str) -> None:
+        head = self._hands(project, self)["fetcher"].look(ref)
+        if head is None:
+            return
+        if self.queue.again(name, Push(ref, head), recipe=project.recipe(), source="poll") is not None:
+            self.wake()
+
+
+def _say(what: str, error: Exception) -> None:
+    told = error.message if isinstance(error, RlctlError) else f"{type(error).__name__}: {error}"
+    print(f"ci: {what}: {told}", flush=True)
 
 
 def touches(project: Project, paths: tuple[str, ...] | None) -> bool:

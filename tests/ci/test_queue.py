@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -122,7 +124,7 @@ def test_a_lease_that_ran_out_is_given_to_another_and_a_clock_that_jumped_does_n
 def test_a_build_that_is_interrupted_three_times_fails(service: Service) -> None:
     number = service.hook(1)
     assert number is not None
-    for life in range(3):
+    for _ in range(3):
         assert service.claim() is not None
         service.queue.recover(everybody=True)
     assert service.reading.build(number).state == "failed"
@@ -244,7 +246,8 @@ def test_a_shared_disk_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_acknowledged_is_synced_to_the_disk(tmp_path: Path) -> None:
-    assert Database(tmp_path / "ci.db").connection().execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
+    database = Database(tmp_path / "ci.db")
+    assert database.connection().execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
 
 
 def test_every_active_state_holds_a_lease_and_no_other_does(service: Service) -> None:
@@ -256,3 +259,22 @@ def test_every_active_state_holds_a_lease_and_no_other_does(service: Service) ->
         assert service.reading.build(build.id).lease_owner == service.owner
     service.queue.end(build.id, service.owner, "succeeded")
     assert service.reading.build(build.id).lease_owner == ""
+
+
+def test_the_connection_of_a_thread_ends_with_it(service: Service) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        thread = threading.Thread(target=service.reading.counts)
+        thread.start()
+        thread.join()
+    assert len(os.listdir("/proc/self/fd")) < before + 5  # SQLite keeps one or two for the next connection
+
+
+def test_a_database_that_cannot_be_read_is_told(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptor(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    service.database.close()
+    monkeypatch.setattr(sqlite3, "connect", no_descriptor)
+    with pytest.raises(Busy, match="unable to open"):
+        service.reading.builds()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,3 +73,37 @@ def test_a_clock_that_is_set_forward_gives_nobody_elses_build_away(
     assert others == [False]
     assert len(outside.said("fetch")) == 1
     assert service.reading.build(1).state == "succeeded"
+
+
+def test_a_fault_ends_no_thread(service: Service, outside: Outside, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = threading.Event()
+
+    def fault(*_: Any, **__: Any) -> bool:
+        seen.set()
+        raise sqlite3.OperationalError("unable to open database file")
+
+    service.one = fault  # type: ignore[method-assign]
+    service.start()
+    assert seen.wait(10)
+    assert service.healthy()
+    service.close()
+    assert "ci: a worker: OperationalError: unable to open database file" in capsys.readouterr().out
+
+
+def test_a_branch_that_cannot_be_looked_at_hides_no_other(
+    service: Service,
+    outside: Outside,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def at(ref: str) -> str:
+        if ref == MAIN:
+            raise PermissionError("the token file")
+        return sha(7)
+
+    monkeypatch.setattr(outside, "at", at)
+    clock.s += 301
+    service.look()
+    assert [build.sha for build in service.reading.builds()] == [sha(7)]
+    assert "a look at main of pole: PermissionError: the token file" in capsys.readouterr().out

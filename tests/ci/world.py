@@ -81,8 +81,12 @@ class Outside:
 
     def head(self, job: Job) -> str | None:
         self._fault("head")
-        found = [line["sha"] for line in self.said("head") if line["ref"] == job.build.ref]
-        return found[-1] if found else job.build.sha
+        return self.at(job.build.ref) or job.build.sha
+
+    def at(self, ref: str) -> str | None:
+        """The commit that a branch is at."""
+        found = [line["sha"] for line in self.said("head") if line["ref"] == ref]
+        return found[-1] if found else None
 
     def fetch(self, job: Job) -> Path:
         self._fault("fetch")
@@ -132,7 +136,13 @@ class Outside:
 
 def hands(outside: Outside) -> Mapping[str, Any]:
     """What acts upon the world for every project."""
-    return {"fetcher": outside, "maker": _Maker(outside), "deployer": outside}
+    return {"fetcher": _Fetcher(outside), "maker": _Maker(outside), "deployer": outside}
+
+
+class _Fetcher:
+    def __init__(self, outside: Outside) -> None:
+        self.look, self.head = outside.at, outside.head
+        self.fetch, self.before_or_same = outside.fetch, outside.before_or_same
 
 
 class _Maker:

@@ -87,10 +87,9 @@ class Reading:
 
     def mark(self) -> tuple[int, int]:
         """Another one whenever a page would look different."""
-        db = self.database.connection()
-        events = db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0]
+        events = self._all("SELECT coalesce(max(id), 0) FROM events")[0][0]
         others = "SELECT (SELECT count(*) FROM pauses) * 100000 + (SELECT count(*) FROM pins)"
-        return events, db.execute(others).fetchone()[0]
+        return events, self._all(others)[0][0]
 
     def durations(self, most: int = 1000) -> list[tuple[str, float]]:
         """State and seconds in it, of the newest steps."""
@@ -104,4 +103,4 @@ class Reading:
         return found
 
     def _all(self, statement: str, *values: Any) -> list[Any]:
-        return self.database.connection().execute(statement, values).fetchall()
+        return self.database.read(statement, *values)

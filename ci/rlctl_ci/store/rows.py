@@ -29,7 +29,7 @@ class Rows:
         self.now = now
 
     def _any(self, statement: str, *values: object) -> bool:
-        return self.database.connection().execute(f"{statement} LIMIT 1", values).fetchone() is not None
+        return bool(self.database.read(f"{statement} LIMIT 1", *values))
 
     def _row(self, db: sqlite3.Connection, build: int) -> sqlite3.Row:
         row: sqlite3.Row | None = db.execute("SELECT * FROM builds WHERE id = ?", (build,)).fetchone()
