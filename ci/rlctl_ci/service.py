@@ -27,6 +27,8 @@ from rlctl_ci.store.records import Accepted, Build, Push
 from rlctl_ci.work import Job, Work
 
 IDLE_S: Final = 2.0
+DOUBT_S: Final = 5.0
+"""Between a hook that may be an old one and a look at the branch: not every one of them is a look."""
 
 Hands = Callable[[Project, "Service"], Mapping[str, Any]]
 """Makes fetcher, maker and deployer of a project."""
@@ -98,16 +100,20 @@ class Service:
             Busy: it is not stored.
         """
         project, why = self.config.projects[name], event.why
+        head: Push | None = None
         if event.push is not None and event.push.ref.removeprefix(HEADS) not in project.branches:
             why = "not a branch that is built"
         elif event.push is not None and not touches(project, event.paths):
-            why = "no path that matters"
+            why, head = "no path that matters", event.push
         if event.push is None or why:
-            self.queue.ignore(name, delivery=event.delivery, event=event.name, why=why)
+            self.queue.ignore(name, delivery=event.delivery, event=event.name, why=why, head=head)
             return why
         accepted = self.queue.accept(
             name, event.push, recipe=project.recipe(), delivery=event.delivery, event=event.name
         )
+        if not accepted.new and self.reading.head(name, event.push.ref) != event.push.sha:
+            # the branch was set back to this commit, or somebody has recorded the hook: the repository knows
+            self._due[name] = min(self._due[name], self.now() + DOUBT_S)
         self.wake()
         return accepted
 
@@ -126,9 +132,9 @@ class Service:
         """A build that a person asks for.
 
         Raises:
-            CiError: the project has no such branch.
+            CiError: there is no such project, or it has no such branch.
         """
-        project = self.config.projects[name]
+        project = self._project(name)
         if push.ref.removeprefix(HEADS) not in project.branches:
             raise CiError(f"project {name} does not build {push.ref}", hint=f"branches: {', '.join(project.branches)}")
         build = self.queue.again(name, push, recipe=project.recipe(), source="person")
@@ -154,6 +160,11 @@ class Service:
         revision = self.work_of(project, self.owner).deployer.undo(job, newest)
         self.queue.undone(build.id, revision, f"rolled back by {who}")
         return {"project": name, "build_id": build.id, "revision": revision, "pinned": build.sha}
+
+    def _project(self, name: str) -> Project:
+        if name not in self.config.projects:
+            raise CiError(f"project {name} is no longer configured", hint="ci.yaml")
+        return self.config.projects[name]
 
     def wake(self) -> None:
         """There may be something to do."""

@@ -16,7 +16,7 @@ from rlctl_ci.states import MAX_ATTEMPTS, State
 from rlctl_ci.store.inbox import SUPERSEDED
 from rlctl_ci.store.queue import Queue
 from rlctl_ci.store.reading import Reading
-from rlctl_ci.store.records import Artifact, Build, Deploy, Push
+from rlctl_ci.store.records import Artifact, Build, Deploy
 
 BEAT_S: Final = 10.0
 LOCK_POLL_S: Final = 0.5
@@ -252,8 +252,7 @@ class Work:
             self.queue.end(build.id, self.owner, "ignored", "the branch is gone")
             return False
         if head != build.sha and build.source != "person":
-            self.queue.end(build.id, self.owner, "superseded", f"the branch is at {head[:12]}")
-            self.queue.again(build.project, Push(build.ref, head), recipe=build.recipe, source="poll")
+            self.queue.give_way(build.id, self.owner, head)
             return False
         return True
 

@@ -166,6 +166,24 @@ def test_a_poll_makes_a_build_only_of_a_commit_that_is_not_the_newest(service: S
     assert service.reading.build(back).generation == 1
 
 
+def test_a_look_makes_no_build_of_a_commit_that_was_not_to_be_built(service: Service) -> None:
+    service.hook(1)
+    service.queue.ignore("pole", delivery="docs", event="push", why="no path that matters", head=Push(MAIN, sha(2)))
+    assert service.queue.again("pole", Push(MAIN, sha(2)), recipe="r", source="poll") is None
+    service.queue.ignore("pole", delivery="recorded", event="push", why="no path that matters", head=Push(MAIN, sha(1)))
+    assert service.queue.again("pole", Push(MAIN, sha(2)), recipe="r", source="poll") is None
+
+
+def test_what_a_person_asks_for_supersedes_no_newer_commit(service: Service) -> None:
+    service.hook(1)
+    service.drain()
+    newer = service.hook(2)
+    assert newer is not None
+    twice = [service.queue.again("pole", Push(MAIN, sha(1)), recipe="r", source="person") for _ in range(2)]
+    service.queue.admit(cancel_running=["pole"])
+    assert [service.reading.build(build or 0).state for build in (newer, *twice)] == ["queued", "superseded", "queued"]
+
+
 def test_a_waiting_build_is_cancelled_at_once_and_one_under_way_is_asked(service: Service) -> None:
     number = service.hook(1)
     assert number is not None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rlctl_ci.config import Config
+from rlctl_ci.errors import CiError
 from rlctl_ci.forges.base import Event
 from rlctl_ci.service import Service
 from rlctl_ci.store.records import Push
@@ -107,3 +108,49 @@ def test_a_branch_that_cannot_be_looked_at_hides_no_other(
     service.look()
     assert [build.sha for build in service.reading.builds()] == [sha(7)]
     assert "a look at main of pole: PermissionError: the token file" in capsys.readouterr().out
+
+
+def later(service: Service, clock: Clock, seconds: float = 301.0) -> None:
+    """What the looks at the branches lead to."""
+    clock.s += seconds
+    service.look()
+    drain(service)
+
+
+def test_a_push_that_changes_nothing_that_matters_is_not_built_by_a_look_either(
+    service: Service, outside: Outside, clock: Clock
+) -> None:
+    pushed(service, outside, 1)
+    drain(service)
+    pushed(service, outside, 2, path="README.md")
+    later(service, clock)
+    assert outside.history == [sha(0), sha(1)]
+
+
+def test_an_older_commit_that_a_person_builds_again_stays(service: Service, outside: Outside, clock: Clock) -> None:
+    for number in (1, 2):
+        pushed(service, outside, number)
+        drain(service)
+    service.trigger("pole", Push(MAIN, sha(1)))
+    drain(service)
+    later(service, clock)
+    assert outside.history == [sha(0), sha(1), sha(2), sha(1)]
+
+
+def test_a_branch_that_is_set_back_is_built_again_and_a_recorded_hook_is_not(
+    service: Service, outside: Outside, clock: Clock
+) -> None:
+    for number in (1, 2):
+        pushed(service, outside, number)
+        drain(service)
+    hooked(service, 1)
+    later(service, clock, 6)
+    assert outside.history == [sha(0), sha(1), sha(2)]
+    pushed(service, outside, 1)
+    later(service, clock, 6)
+    assert outside.history == [sha(0), sha(1), sha(2), sha(1)]
+
+
+def test_a_build_of_a_project_that_is_gone_cannot_be_tried_again(service: Service) -> None:
+    with pytest.raises(CiError, match="no longer configured"):
+        service.trigger("gone", Push(MAIN, sha(1)))

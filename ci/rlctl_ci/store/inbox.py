@@ -9,6 +9,7 @@ from typing import Final
 from rlctl_ci.store.records import Accepted, Push
 from rlctl_ci.store.rows import ACTIVE_STATES, WAITING_STATES, Rows
 
+NEWEST_HEAD: Final = "SELECT sha FROM heads WHERE project = ? AND ref = ? ORDER BY id DESC LIMIT 1"
 SUPERSEDED: Final = "superseded: "
 """How the reason of a cancellation begins that no person has asked for."""
 
@@ -29,6 +30,8 @@ class Inbox(Rows):
             if known is not None:
                 return Accepted(known["build"], False)
             build, new = self._build_of(db, project, push, recipe)
+            if new:
+                self._told(db, project, push)
             outcome = "accepted" if new else "duplicate"
             db.execute(
                 "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, ?)",
@@ -36,9 +39,15 @@ class Inbox(Rows):
             )
             return Accepted(build, new)
 
-    def ignore(self, project: str, *, delivery: str, event: str, why: str) -> None:
-        """Remember a delivery that makes no build."""
+    def ignore(self, project: str, *, delivery: str, event: str, why: str, head: Push | None = None) -> None:
+        """Remember a delivery that makes no build.
+
+        Args:
+            head: what a branch that is built is at now, and no look has to build either.
+        """
         with self.database.write() as db:
+            if head is not None:
+                self._told(db, project, head)
             db.execute(
                 "INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?, ?, ?, NULL)",
                 (project, delivery, self.now(), event[:100], f"ignored: {why}"),
@@ -47,20 +56,20 @@ class Inbox(Rows):
     def again(self, project: str, push: Push, *, recipe: str, source: str) -> int | None:
         """A build of what the forge itself says is the head of a branch, or a person asks for.
 
-        A poll makes one only where the newest build of the branch is of another commit; a person always does.
+        A poll makes one only where the branch has moved since we last heard of it; a person always does.
         """
         with self.database.write() as db:
-            newest = self._newest(db, project, push.ref)
-            if source == "poll" and newest is not None and newest["sha"] == push.sha:
-                return None
-            last = db.execute(
-                "SELECT max(generation) FROM builds WHERE project = ? AND ref = ? AND sha = ? AND recipe = ?",
-                (project, push.ref, push.sha, recipe),
-            ).fetchone()[0]
-            return self._insert(db, project, push, recipe, 0 if last is None else last + 1, source)
+            if source == "poll":
+                newest = db.execute(NEWEST_HEAD, (project, push.ref)).fetchone()
+                if newest is not None and newest["sha"] == push.sha:
+                    return None
+                self._looked(db, project, push)
+            return self._another(db, project, push, recipe, source)
 
     def admit(self, cancel_running: Iterable[str] = ()) -> int:
         """Received builds take their place; of each branch only the newest waits. Returns how many were admitted.
+
+        What a person asks for is no newer commit: it ends only what waits of the same one.
 
         Args:
             cancel_running: projects in which a newer commit also ends the build that is under way, unless its
@@ -72,14 +81,15 @@ class Inbox(Rows):
         with self.database.write() as db:
             rows = db.execute("SELECT * FROM builds WHERE state = 'received' ORDER BY id").fetchall()
             for row in rows:
+                only = row["sha"] if row["source"] == "person" else None
                 older = db.execute(
                     f"SELECT * FROM builds WHERE project = ? AND ref = ? AND id < ? AND state IN ({WAITING_STATES})"
-                    " AND id NOT IN (SELECT build FROM deploys)",
-                    (row["project"], row["ref"], row["id"]),
+                    " AND id NOT IN (SELECT build FROM deploys) AND (? IS NULL OR sha = ?)",
+                    (row["project"], row["ref"], row["id"], only, only),
                 ).fetchall()
                 for one in older:
                     self._move(db, one, "superseded", f"build {row['id']} is of a newer commit of this branch")
-                if row["project"] in eager:
+                if row["project"] in eager and only is None:
                     db.execute(
                         "UPDATE builds SET cancel = ? WHERE project = ? AND ref = ? AND id < ?"
                         f" AND state IN ({ACTIVE_STATES}) AND cancel = '' AND id NOT IN (SELECT build FROM deploys)",
@@ -99,6 +109,14 @@ class Inbox(Rows):
             return int(known["id"]), False
         return self._insert(db, project, push, recipe, 0, "hook"), True
 
+    def _another(self, db: sqlite3.Connection, project: str, push: Push, recipe: str, source: str) -> int:
+        """A build of a commit that may have had one."""
+        last = db.execute(
+            "SELECT max(generation) FROM builds WHERE project = ? AND ref = ? AND sha = ? AND recipe = ?",
+            (project, push.ref, push.sha, recipe),
+        ).fetchone()[0]
+        return self._insert(db, project, push, recipe, 0 if last is None else last + 1, source)
+
     def _insert(
         self, db: sqlite3.Connection, project: str, push: Push, recipe: str, generation: int, source: str
     ) -> int:  # fmt: skip
@@ -114,8 +132,10 @@ class Inbox(Rows):
         )
         return cursor.lastrowid
 
-    def _newest(self, db: sqlite3.Connection, project: str, ref: str) -> sqlite3.Row | None:
-        found: sqlite3.Row | None = db.execute(
-            "SELECT * FROM builds WHERE project = ? AND ref = ? ORDER BY id DESC LIMIT 1", (project, ref)
-        ).fetchone()
-        return found
+    def _told(self, db: sqlite3.Connection, project: str, push: Push) -> None:
+        """A commit that we have heard of before stays where it was: the hook may be a recorded one."""
+        db.execute("INSERT OR IGNORE INTO heads (project, ref, sha) VALUES (?, ?, ?)", (project, push.ref, push.sha))
+
+    def _looked(self, db: sqlite3.Connection, project: str, push: Push) -> None:
+        """What the repository itself says."""
+        db.execute("INSERT OR REPLACE INTO heads (project, ref, sha) VALUES (?, ?, ?)", (project, push.ref, push.sha))

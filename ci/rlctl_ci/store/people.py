@@ -96,8 +96,16 @@ class People:
             db.execute("INSERT OR REPLACE INTO pauses VALUES (?, ?, ?)", (project, why, self.now()))
 
     def resume(self, project: str, ref: str | None = None) -> int:
-        """Ends the pause and the pins of a project, or of one branch of it; returns how many there were."""
+        """Ends the pause and the pins of a project, or of one branch of it; returns how many there were.
+
+        The next look at a branch that was pinned builds its head.
+        """
         with self.database.write() as db:
+            db.execute(
+                "DELETE FROM heads WHERE project = ? AND (? IS NULL OR ref = ?)"
+                " AND ref IN (SELECT ref FROM pins p WHERE p.project = heads.project)",
+                (project, ref, ref),
+            )
             found = db.execute("DELETE FROM pauses WHERE project = ?", (project,)).rowcount
             found += db.execute(
                 "DELETE FROM pins WHERE project = ? AND (? IS NULL OR ref = ?)", (project, ref, ref)

@@ -9,7 +9,7 @@ from rlctl_ci.errors import CiError
 from rlctl_ci.states import MAX_ATTEMPTS, TERMINAL, WAITING, State
 from rlctl_ci.store.deployments import Deployments
 from rlctl_ci.store.inbox import Inbox
-from rlctl_ci.store.records import Build
+from rlctl_ci.store.records import Build, Push
 from rlctl_ci.store.rows import ACTIVE_STATES, LEASE_S, UNDECIDED
 
 RETRY_AFTER_S: Final = (5.0, 30.0, 120.0)
@@ -90,6 +90,25 @@ class Queue(Inbox, Deployments):
             self._close(db, row, to)
             self._move(db, row, to, reason)
             db.execute("UPDATE builds SET phase = ?, code = ? WHERE id = ?", (phase, code, build))
+
+    def give_way(self, build: int, owner: str, head: str) -> None:
+        """The branch is at another commit: that is built instead, unless it is about to be.
+
+        Raises:
+            LostLease: somebody else holds the build.
+        """
+        with self.database.write() as db:
+            row = self._mine(db, build, owner)
+            self._close(db, row, "superseded")
+            self._move(db, row, "superseded", f"the branch is at {head[:12]}")
+            newest = db.execute(
+                "SELECT sha FROM builds WHERE project = ? AND ref = ? ORDER BY id DESC LIMIT 1",
+                (row["project"], row["ref"]),
+            ).fetchone()
+            if newest["sha"] != head:
+                push = Push(row["ref"], head)
+                self._looked(db, row["project"], push)
+                self._another(db, row["project"], push, row["recipe"], "poll")
 
     def retry_later(self, build: int, owner: str, why: str, *, spent: bool = True) -> bool:
         """Back to the queue after a pause; False when it has been tried often enough, and nothing is changed then.

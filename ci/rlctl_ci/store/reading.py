@@ -7,6 +7,7 @@ from typing import Any
 
 from rlctl_ci.errors import CiError
 from rlctl_ci.store.database import Database
+from rlctl_ci.store.inbox import NEWEST_HEAD
 from rlctl_ci.store.records import Artifact, Build, Deploy
 
 
@@ -40,6 +41,11 @@ class Reading:
             f"SELECT * FROM builds WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?", *values, min(limit, 200)
         )
         return [Build.of(row) for row in rows]
+
+    def head(self, project: str, ref: str) -> str | None:
+        """The commit that we last heard a branch to be at."""
+        rows = self._all(NEWEST_HEAD, project, ref)
+        return rows[0]["sha"] if rows else None
 
     def newest(self, project: str, ref: str) -> Build | None:
         rows = self._all("SELECT * FROM builds WHERE project = ? AND ref = ? ORDER BY id DESC LIMIT 1", project, ref)
