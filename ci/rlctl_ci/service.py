@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-from rlctl.errors import RlctlError
+from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl_ci.config import Config, Project, secrets
-from rlctl_ci.errors import CiError, LostLease
+from rlctl_ci.errors import Busy, CiError, LostLease, Transient
 from rlctl_ci.forges.base import Event
 from rlctl_ci.logs import Log, Masker
 from rlctl_ci.refs import HEADS
@@ -23,12 +23,14 @@ from rlctl_ci.store.database import Database
 from rlctl_ci.store.people import People
 from rlctl_ci.store.queue import Queue
 from rlctl_ci.store.reading import Reading
-from rlctl_ci.store.records import Accepted, Build, Push
+from rlctl_ci.store.records import Accepted, Build, Deploy, Push
 from rlctl_ci.work import Job, Work
 
 IDLE_S: Final = 2.0
 DOUBT_S: Final = 5.0
 """Between a hook that may be an old one and a look at the branch: not every one of them is a look."""
+AWAY_S: Final = 30.0
+"""Between attempts at a rollback of which the target does not hear."""
 
 Hands = Callable[[Project, "Service"], Mapping[str, Any]]
 """Makes fetcher, maker and deployer of a project."""
@@ -62,6 +64,9 @@ class Service:
         self.owner = f"{os.getpid()}-{random.token_hex(4)}"
         self.started = now()
         self._at_work: set[str] = set()  # the owner of every attempt that is under way
+        self._guard = threading.Lock()
+        self._taking_back: set[int] = set()  # builds whose deployment a thread of ours undoes
+        self._patient_until = 0.0  # no rollback is gone on with before
         self._due = {name: self._next_look(project) for name, project in config.projects.items()}
         self._wake = threading.Event()
         self._over = threading.Event()
@@ -146,20 +151,48 @@ class Service:
         """The revision before the newest deployment again, and its branch pinned.
 
         Raises:
-            CiError: there is nothing to go back from.
+            CiError: there is nothing to go back from, or the run is being changed.
+            BackendUnreachable: the target is away; it is gone on with when it is back.
+            RlctlError: it cannot be done.
         """
-        project = self.config.projects[name]
-        newest = next(iter(self.reading.deploys(project=name, limit=1)), None)
-        if newest is None or newest.state != "verified":
-            state = "none" if newest is None else newest.state
-            raise CiError(f"project {name} has no deployment to go back from: {state}", hint="rlctl rollback RUN")
-        build = self.reading.build(newest.build)
-        log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(name, project))
-        log(f"rolled back by {who}")
-        job = Job(build, project, self.folder / "work", log, lambda: None)
-        revision = self.work_of(project, self.owner).deployer.undo(job, newest)
-        self.queue.undone(build.id, revision, f"rolled back by {who}")
-        return {"project": name, "build_id": build.id, "revision": revision, "pinned": build.sha}
+        project = self._project(name)
+        with self._guard:
+            deploy = self.queue.take_back(name, project.run, f"rolled back by {who}")
+            self._taking_back.add(deploy.build)
+        revision = self._take_back(deploy)
+        pinned = self.reading.pins().get((name, deploy.ref))
+        return {"project": name, "build_id": deploy.build, "revision": revision, "pinned": pinned and pinned[0]}
+
+    def _take_back(self, deploy: Deploy) -> int:
+        try:
+            build, project = self.reading.build(deploy.build), self._project(deploy.project)
+            log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(deploy.project, project))
+            log(deploy.note)
+            job = Job(build, project, self.folder / "work", log, lambda: None)
+            revision = self.work_of(project, self.owner).deployer.undo(job, deploy)
+        except (Busy, Transient, BackendUnreachable):
+            self._patient_until = self.now() + AWAY_S
+            raise
+        except Exception as error:
+            self.queue.taken_back(deploy.build, f"{deploy.note}, which failed: {_in_words(error)}", None)
+            raise
+        else:
+            self.queue.taken_back(deploy.build, deploy.note, revision)
+            return revision
+        finally:
+            self._taking_back.discard(deploy.build)
+
+    def _left_over(self) -> Deploy | None:
+        """A rollback that a person has asked for, and that a kill or a target that was away has interrupted."""
+        if self.now() < self._patient_until:
+            return None
+        with self._guard:
+            found = next(
+                (one for one in self.reading.unfinished_rollbacks() if one.build not in self._taking_back), None
+            )
+            if found is not None:
+                self._taking_back.add(found.build)
+            return found
 
     def _project(self, name: str) -> Project:
         if name not in self.config.projects:
@@ -184,8 +217,11 @@ class Service:
         return Work(self.queue, self.reading, owner, **self._hands(project, self))
 
     def one(self) -> bool:
-        """One attempt at one build; whether there was any to make."""
+        """One attempt at one build, or at a rollback; whether there was any to make."""
         self.queue.recover(frozenset(self._at_work), everybody=False)
+        if (deploy := self._left_over()) is not None:
+            self._take_back(deploy)
+            return True
         eager = [name for name, project in self.config.projects.items() if project.cancel_running]
         self.queue.admit(eager)
         owner = f"{self.owner}-{random.token_hex(4)}"
@@ -265,9 +301,12 @@ class Service:
             self.wake()
 
 
+def _in_words(error: Exception) -> str:
+    return error.message if isinstance(error, RlctlError) else f"{type(error).__name__}: {error}"
+
+
 def _say(what: str, error: Exception) -> None:
-    told = error.message if isinstance(error, RlctlError) else f"{type(error).__name__}: {error}"
-    print(f"ci: {what}: {told}", flush=True)
+    print(f"ci: {what}: {_in_words(error)}", flush=True)
 
 
 def touches(project: Project, paths: tuple[str, ...] | None) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rlctl.errors import BackendUnreachable, TimedOut
 from rlctl_ci.config import Config
 from rlctl_ci.errors import CiError
 from rlctl_ci.forges.base import Event
@@ -154,3 +155,75 @@ def test_a_branch_that_is_set_back_is_built_again_and_a_recorded_hook_is_not(
 def test_a_build_of_a_project_that_is_gone_cannot_be_tried_again(service: Service) -> None:
     with pytest.raises(CiError, match="no longer configured"):
         service.trigger("gone", Push(MAIN, sha(1)))
+
+
+def deployed(service: Service, outside: Outside, *numbers: int) -> None:
+    for number in numbers:
+        pushed(service, outside, number)
+        drain(service)
+
+
+def test_a_person_goes_back_from_what_has_changed_the_run_last(service: Service, outside: Outside) -> None:
+    deployed(service, outside, 1, 2)
+    service.trigger("pole", Push(MAIN, sha(2)))
+    drain(service)  # it runs already: nothing to go back from
+    assert service.roll_back("pole", "ana")["pinned"] == sha(2)
+    assert outside.history[-1] == sha(1)
+    assert service.roll_back("pole", "ana")["pinned"] == sha(2), "the newer one stays bad"
+    assert outside.history[-1] == sha(0)
+    with pytest.raises(CiError, match="no deployment to go back from"):
+        service.roll_back("pole", "ana")
+
+
+def test_a_rollback_and_a_deployment_wait_for_each_other(
+    service: Service, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed(service, outside, 1)
+    undo, verify, others = outside.undo, outside.verify, []
+
+    def while_it_is_undone(*arguments: Any) -> int:
+        pushed(service, outside, 2)
+        others.append(service.one())
+        return undo(*arguments)
+
+    def while_it_is_verified(*arguments: Any) -> str:
+        with pytest.raises(CiError, match="is being changed by build 2"):
+            service.roll_back("pole", "ana")
+        return verify(*arguments)
+
+    monkeypatch.setattr(outside, "undo", while_it_is_undone)
+    monkeypatch.setattr(outside, "verify", while_it_is_verified)
+    service.roll_back("pole", "ana")
+    assert others == [False]
+    drain(service)
+    assert outside.history == [sha(0), sha(1), sha(0), sha(2)]
+
+
+@pytest.mark.parametrize("end", [SystemExit("killed"), BackendUnreachable("away")])
+def test_a_rollback_that_is_interrupted_has_pinned_the_branch_and_is_finished(
+    service: Service, outside: Outside, clock: Clock, end: BaseException
+) -> None:
+    deployed(service, outside, 1)
+    outside.faults["undo"] = [end]  # type: ignore[list-item]
+    with pytest.raises(type(end)):
+        service.roll_back("pole", "ana")
+    assert service.reading.pins()["pole", MAIN][0] == sha(1)
+    assert outside.history == [sha(0), sha(1)]
+    clock.s += 31
+    drain(service)
+    assert outside.history == [sha(0), sha(1), sha(0)]
+    deploy = service.reading.deploy(1)
+    assert deploy is not None
+    assert (deploy.state, deploy.note) == ("rolled_back", "rolled back by ana")
+
+
+def test_a_rollback_that_cannot_be_done_holds_no_run_and_may_be_asked_for_again(
+    service: Service, outside: Outside
+) -> None:
+    deployed(service, outside, 1)
+    outside.faults["undo"] = [TimedOut("not ready")]
+    with pytest.raises(TimedOut):
+        service.roll_back("pole", "ana")
+    assert not service.one()
+    service.roll_back("pole", "ana")
+    assert outside.history == [sha(0), sha(1), sha(0)]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rlctl_ci.errors import Overtaken
+from rlctl_ci.errors import CiError, Overtaken
 from rlctl_ci.states import State
 from rlctl_ci.store.records import Artifact, Deploy
 from rlctl_ci.store.rows import UNDECIDED, Rows
@@ -84,9 +84,42 @@ class Deployments(Rows):
             self._move(db, row, to, reason)
             db.execute("UPDATE builds SET phase = ?, code = ? WHERE id = ?", (phase, "run" if phase else "", build))
 
-    def undone(self, build: int, revision: int, why: str) -> None:
-        """A person has rolled back what had been verified: the branch is pinned."""
+    def take_back(self, project: str, run: str, why: str) -> Deploy:
+        """A person wants the newest deployment that has changed the run undone: from here on it holds the run.
+
+        Its branch is pinned at once.
+
+        Raises:
+            CiError: there is none, or the run is being changed.
+        """
         with self.database.write() as db:
-            row = self._row(db, build)
-            self._deployed(db, build, "rolled_back", revision, why)
-            self._pin(db, row, why)
+            other = db.execute(f"SELECT build FROM deploys WHERE run = ? AND state IN {UNDECIDED}", (run,)).fetchone()
+            if other is not None:
+                raise CiError(
+                    f"run {run} is being changed by build {other['build']}", hint=f"rlctl ci cancel {other['build']}"
+                )
+            found = db.execute(
+                "SELECT build FROM deploys WHERE project = ? AND run = ? AND state = 'verified'"
+                " AND revision != before_revision ORDER BY started DESC, build DESC",
+                (project, run),
+            ).fetchone()
+            if found is None:
+                raise CiError(f"project {project} has no deployment to go back from", hint=f"rlctl rollback {run}")
+            row = self._row(db, found["build"])
+            self._deployed(db, row["id"], "rolling_back", None, why)
+            later = db.execute(
+                "SELECT 1 FROM pins JOIN builds b USING (project, ref, sha) WHERE project = ? AND ref = ? AND b.id > ?",
+                (project, row["ref"], row["id"]),
+            ).fetchone()
+            if later is None:  # else it went back from a newer commit before, and that stays bad
+                self._pin(db, row, why)
+            return Deploy.of(db.execute("SELECT * FROM deploys WHERE build = ?", (row["id"],)).fetchone())
+
+    def taken_back(self, build: int, note: str, revision: int | None) -> None:
+        """The end of that.
+
+        Args:
+            revision: that is now; None: it could not be done, and may be asked for again.
+        """
+        with self.database.write() as db:
+            self._deployed(db, build, "verified" if revision is None else "rolled_back", revision, note)

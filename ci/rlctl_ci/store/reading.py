@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlctl_ci.errors import CiError
+from rlctl_ci.states import TERMINAL
 from rlctl_ci.store.database import Database
 from rlctl_ci.store.inbox import NEWEST_HEAD
 from rlctl_ci.store.records import Artifact, Build, Deploy
@@ -76,6 +77,15 @@ class Reading:
             " ORDER BY build DESC LIMIT ?",
             project, project, before, before, min(limit, 200),
         )  # fmt: skip
+        return [Deploy.of(row) for row in rows]
+
+    def unfinished_rollbacks(self) -> list[Deploy]:
+        """Deployments of builds that are over, which a person wants undone."""
+        over = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
+        rows = self._all(
+            "SELECT d.* FROM deploys d JOIN builds b ON b.id = d.build"
+            f" WHERE d.state = 'rolling_back' AND b.state IN ({over})"
+        )
         return [Deploy.of(row) for row in rows]
 
     def pins(self) -> dict[tuple[str, str], tuple[str, str]]:
