@@ -91,7 +91,10 @@ class Deployer(Protocol):
         """Make the run what the spec at this commit says, with these artifacts; idempotent. Returns its revision.
 
         Raises:
-            BuildStopped: the spec is invalid, or asks for what this run cannot become; nothing was changed.
+            BuildStopped: the spec is invalid, or asks for what this run cannot become, or the target refuses; this call
+                has changed nothing.
+            Transient: the target went away, perhaps in the middle; or, with the code `locked`, somebody else changes
+                the run, and this call has changed nothing.
             RlctlError: some of it may have been changed.
         """
 
@@ -267,7 +270,11 @@ class Work:
         beat.be_deaf()
         try:
             revision = self.deployer.apply(job, source, artifacts)
-        except (LostLease, Transient, BackendUnreachable):
+        except Transient as error:
+            if begun is None and error.code == "locked":
+                self.queue.unplan(build.id, owner)
+            raise
+        except (LostLease, BackendUnreachable):
             raise
         except RlctlError as error:
             if begun is not None or not isinstance(error, BuildStopped):

@@ -121,3 +121,22 @@ def test_a_database_that_is_busy_does_not_end_a_deployment(service: Service, mon
     service.drain()
     assert service.reading.build(build.id).state == "succeeded"
     assert service.outside.history == [sha(0), sha(1)]
+
+
+def test_a_run_that_a_person_is_changing_is_tried_again_and_pins_nothing(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["apply"] = [away("locked")] * 3
+    service.drain()
+    assert service.reading.build(number).state == "failed"
+    assert service.reading.deploy(number) is None
+    assert service.reading.pins() == {}
+
+
+def test_a_target_that_goes_away_in_the_middle_is_gone_on_with_before_anything_is_undone(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["apply"] = [away("partial")]
+    service.drain()
+    assert service.reading.build(number).state == "succeeded"
+    assert service.outside.history == [sha(0), sha(1)]

@@ -59,6 +59,12 @@ class Deployments(Rows):
             )
             return Deploy.of(db.execute("SELECT * FROM deploys WHERE build = ?", (build,)).fetchone())
 
+    def unplan(self, build: int, owner: str) -> None:
+        """It was not begun after all: its run is free."""
+        with self.database.write() as db:
+            self._mine(db, build, owner)
+            db.execute("DELETE FROM deploys WHERE build = ?", (build,))
+
     def deployed(self, build: int, owner: str, state: str, *, revision: int | None = None, note: str = "") -> None:
         """How far its deployment is."""
         with self.database.write() as db:
