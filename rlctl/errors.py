@@ -5,7 +5,8 @@ RlctlError                 1   base: the answer is "no"
 ├── SpecError              3   the spec (or a template) is invalid; carries every problem found
 ├── BackendUnreachable     4   the target does not answer, or refuses us
 │   └── Unreadable         4   what is recorded of a run cannot be read; its processes, logs and data are there
-├── Conflict               5   somebody else owns it, a lock is held, or the change needs a new run
+├── Conflict               5   somebody else owns it, or the change needs a new run
+│   └── Locked             5   another command is changing it right now
 ├── TimedOut               6   the wait ran out; what was applied stays
 ├── WorkloadFailed         7   the run itself failed
 ├── PartlyApplied          8   some of it was applied; the same command again goes on
@@ -96,6 +97,10 @@ class Unreadable(BackendUnreachable):
 class Conflict(RlctlError):
     exit_code = 5
     reason = "conflict"
+
+
+class Locked(Conflict):
+    """Another command is changing it right now."""
 
 
 class TimedOut(RlctlError):

@@ -35,6 +35,10 @@ class Overtaken(CiError):
     """A newer commit of the branch has come: this one must not be deployed."""
 
 
+class Occupied(CiError):
+    """The run is being changed for another build: this one comes later."""
+
+
 class Cancelled(CiError):
     """Somebody has asked for the end of this build."""
 

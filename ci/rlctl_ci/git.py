@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import tarfile
 from collections.abc import Callable, Mapping
@@ -21,6 +22,8 @@ from rlctl_ci.work import Job
 LOOK_WITHIN_S: Final = 30.0
 FETCH_WITHIN_S: Final = 300.0
 MAX_FILES: Final = 50_000
+_GONE: Final = re.compile(r"not our ref|request for unadvertised object")
+"""How a repository says that it has no such commit; by the older protocol it says the second."""
 _SETTINGS: Final = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
@@ -94,19 +97,27 @@ class Git:
         return source
 
     def before_or_same(self, job: Job, sha: str) -> bool:
-        """Whether the commit of the build is `sha` or an ancestor; asks for commits alone, no files."""
+        """Whether the commit of the build is `sha` or an ancestor; asks for commits alone, no files.
+
+        Raises:
+            Transient: the repository does not say.
+        """
         if job.build.sha == sha:
             return True
         bare, bounds = self._bare("history.git", job.stop), Bounds(FETCH_WITHIN_S)
         argv = ["-C", str(bare), "fetch", "--quiet", "--filter=tree:0", "--no-tags", "--no-write-fetch-head"]
-        for one in (sha, job.build.sha):
+        for one in (job.build.sha, sha):
+            if not self._git(["-C", str(bare), "cat-file", "-e", f"{one}^{{commit}}"], bounds, job.stop).code:
+                continue  # a newer build has brought the bad commit with it
             ended = self._git([*argv, "--end-of-options", self.project.repository, one], bounds, job.stop)
-            if ended.code and one == sha:
-                return False  # the bad commit is gone from the repository: nothing there descends from it
+            if ended.code and one == sha and any(_GONE.search(line) for line in ended.lines):
+                return False  # nothing in the repository descends from it
             if ended.code:
                 raise Transient("fetch", f"the history of {one[:12]} could not be fetched: {_last(ended)}")
-        argv = ["-C", str(bare), "merge-base", "--is-ancestor", job.build.sha, sha]
-        return self._git(argv, bounds, job.stop).code == 0
+        ended = self._git(["-C", str(bare), "merge-base", "--is-ancestor", job.build.sha, sha], bounds, job.stop)
+        if ended.code not in (0, 1):
+            raise Transient("fetch", f"the history of {sha[:12]} cannot be read: {_last(ended)}")
+        return ended.code == 0
 
     def _bare(self, name: str, stop: Callable[[], None]) -> Path:
         path = self.store / f"{slug(self.project.repository)}-{name}"
@@ -118,7 +129,14 @@ class Git:
         return path
 
     def _git(self, argv: list[str], bounds: Bounds, stop: Callable[[], None], *, out: Path | None = None) -> Ended:
-        return Programs(self._environ(), bounds, stop, self.store)(["git", *argv], out=out)
+        """
+        Raises:
+            Transient: it took too long.
+        """
+        try:
+            return Programs(self._environ(), bounds, stop, self.store)(["git", *argv], out=out)
+        except BuildStopped as error:  # it took too long: the network may be faster next time
+            raise Transient("fetch", error.message) from error
 
     def _environ(self) -> dict[str, str]:
         """No configuration but ours, no question asked, one protocol."""
@@ -133,7 +151,7 @@ class Git:
             host = urlsplit(url).netloc.rpartition("@")[2]
             settings[f"http.https://{host}/.extraHeader"] = f"Authorization: Basic {basic}"
         found = {
-            "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_TERMINAL_PROMPT": "0",
+            "LC_ALL": "C", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_TERMINAL_PROMPT": "0",
             "GIT_ASKPASS": "/bin/false", "GIT_LFS_SKIP_SMUDGE": "1", "GIT_OPTIONAL_LOCKS": "0",
             "GIT_CONFIG_COUNT": str(len(settings)),
             **{f"GIT_CONFIG_KEY_{at}": key for at, key in enumerate(settings)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import secrets as random
 import shutil
@@ -12,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-from rlctl.errors import RlctlError
+from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl_ci.config import Config, Project, secrets
-from rlctl_ci.errors import Busy, CiError, LostLease
+from rlctl_ci.errors import Busy, CiError, LostLease, Transient
 from rlctl_ci.forges.base import Event
 from rlctl_ci.logs import Log, Masker
 from rlctl_ci.refs import HEADS
@@ -22,10 +23,14 @@ from rlctl_ci.store.database import Database
 from rlctl_ci.store.people import People
 from rlctl_ci.store.queue import Queue
 from rlctl_ci.store.reading import Reading
-from rlctl_ci.store.records import Accepted, Build, Push
+from rlctl_ci.store.records import Accepted, Build, Deploy, Push
 from rlctl_ci.work import Job, Work
 
 IDLE_S: Final = 2.0
+DOUBT_S: Final = 5.0
+"""Between a hook that may be an old one and a look at the branch: not every one of them is a look."""
+AWAY_S: Final = 30.0
+"""Between attempts at a rollback of which the target does not hear."""
 
 Hands = Callable[[Project, "Service"], Mapping[str, Any]]
 """Makes fetcher, maker and deployer of a project."""
@@ -58,13 +63,18 @@ class Service:
         self.people = People(self.database, now)
         self.owner = f"{os.getpid()}-{random.token_hex(4)}"
         self.started = now()
+        self._at_work: set[str] = set()  # the owner of every attempt that is under way
+        self._guard = threading.Lock()
+        self._taking_back: set[int] = set()  # builds whose deployment a thread of ours undoes
+        self._patient_until = 0.0  # no rollback is gone on with before
+        self._due = {name: self._next_look(project) for name, project in config.projects.items()}
         self._wake = threading.Event()
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Take over what an earlier life has left, then work."""
-        self.queue.recover(self.owner, everybody=True)
+        self.queue.recover(everybody=True)
         shutil.rmtree(self.folder / "work", ignore_errors=True)
         (self.folder / "work").mkdir(mode=0o700, exist_ok=True)
         for number in range(self.config.builds):
@@ -72,6 +82,10 @@ class Service:
         self._threads.append(threading.Thread(target=self._poll, name="poll", daemon=True))
         for thread in self._threads:
             thread.start()
+
+    def healthy(self) -> bool:
+        """Whether every thread that was started still works."""
+        return all(thread.is_alive() for thread in self._threads)
 
     def close(self, grace_s: float = 10.0) -> None:
         """Begin nothing new; what is under way goes on in the next life."""
@@ -91,16 +105,20 @@ class Service:
             Busy: it is not stored.
         """
         project, why = self.config.projects[name], event.why
+        head: Push | None = None
         if event.push is not None and event.push.ref.removeprefix(HEADS) not in project.branches:
             why = "not a branch that is built"
         elif event.push is not None and not touches(project, event.paths):
-            why = "no path that matters"
+            why, head = "no path that matters", event.push
         if event.push is None or why:
-            self.queue.ignore(name, delivery=event.delivery, event=event.name, why=why)
+            self.queue.ignore(name, delivery=event.delivery, event=event.name, why=why, head=head)
             return why
         accepted = self.queue.accept(
             name, event.push, recipe=project.recipe(), delivery=event.delivery, event=event.name
         )
+        if not accepted.new and self.reading.head(name, event.push.ref) != event.push.sha:
+            # the branch was set back to this commit, or somebody has recorded the hook: the repository knows
+            self._due[name] = min(self._due[name], self.now() + DOUBT_S)
         self.wake()
         return accepted
 
@@ -119,9 +137,9 @@ class Service:
         """A build that a person asks for.
 
         Raises:
-            CiError: the project has no such branch.
+            CiError: there is no such project, or it has no such branch.
         """
-        project = self.config.projects[name]
+        project = self._project(name)
         if push.ref.removeprefix(HEADS) not in project.branches:
             raise CiError(f"project {name} does not build {push.ref}", hint=f"branches: {', '.join(project.branches)}")
         build = self.queue.again(name, push, recipe=project.recipe(), source="person")
@@ -133,20 +151,53 @@ class Service:
         """The revision before the newest deployment again, and its branch pinned.
 
         Raises:
-            CiError: there is nothing to go back from.
+            CiError: there is nothing to go back from, or the run is being changed.
+            BackendUnreachable: the target is away; it is gone on with when it is back.
+            RlctlError: it cannot be done.
         """
-        project = self.config.projects[name]
-        newest = next(iter(self.reading.deploys(project=name, limit=1)), None)
-        if newest is None or newest.state != "verified":
-            state = "none" if newest is None else newest.state
-            raise CiError(f"project {name} has no deployment to go back from: {state}", hint="rlctl rollback RUN")
-        build = self.reading.build(newest.build)
-        log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(name, project))
-        log(f"rolled back by {who}")
-        job = Job(build, project, self.folder / "work", log, lambda: None)
-        revision = self.work_of(project).deployer.undo(job, newest)
-        self.queue.undone(build.id, revision, f"rolled back by {who}")
-        return {"project": name, "build_id": build.id, "revision": revision, "pinned": build.sha}
+        project = self._project(name)
+        with self._guard:
+            deploy = self.queue.take_back(name, project.run, f"rolled back by {who}")
+            self._taking_back.add(deploy.build)
+        revision = self._take_back(deploy)
+        pinned = self.reading.pins().get((name, deploy.ref))
+        return {"project": name, "build_id": deploy.build, "revision": revision, "pinned": pinned and pinned[0]}
+
+    def _take_back(self, deploy: Deploy) -> int:
+        try:
+            build, project = self.reading.build(deploy.build), self._project(deploy.project)
+            log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(deploy.project, project))
+            log(deploy.note)
+            job = Job(build, project, self.folder / "work", log, lambda: None)
+            revision = self.work_of(project, self.owner).deployer.undo(job, deploy)
+        except (Busy, Transient, BackendUnreachable):
+            self._patient_until = self.now() + AWAY_S
+            raise
+        except Exception as error:
+            self.queue.taken_back(deploy.build, f"{deploy.note}, which failed: {_in_words(error)}", None)
+            raise
+        else:
+            self.queue.taken_back(deploy.build, deploy.note, revision)
+            return revision
+        finally:
+            self._taking_back.discard(deploy.build)
+
+    def _left_over(self) -> Deploy | None:
+        """A rollback that a person has asked for, and that a kill or a target that was away has interrupted."""
+        if self.now() < self._patient_until:
+            return None
+        with self._guard:
+            found = next(
+                (one for one in self.reading.unfinished_rollbacks() if one.build not in self._taking_back), None
+            )
+            if found is not None:
+                self._taking_back.add(found.build)
+            return found
+
+    def _project(self, name: str) -> Project:
+        if name not in self.config.projects:
+            raise CiError(f"project {name} is no longer configured", hint="ci.yaml")
+        return self.config.projects[name]
 
     def wake(self) -> None:
         """There may be something to do."""
@@ -162,22 +213,41 @@ class Service:
                 hidden += [word for word in path.read_bytes().replace(b'"', b" ").split() if len(word) >= 12]
         return Masker(hidden)
 
-    def work_of(self, project: Project) -> Work:
-        return Work(self.queue, self.reading, self.owner, **self._hands(project, self))
+    def work_of(self, project: Project, owner: str) -> Work:
+        return Work(self.queue, self.reading, owner, **self._hands(project, self))
 
     def one(self) -> bool:
-        """One attempt at one build; whether there was any to make."""
+        """One attempt at one build, or at a rollback; whether there was any to make."""
+        self.queue.recover(frozenset(self._at_work), everybody=False)
+        if (deploy := self._left_over()) is not None:
+            self._take_back(deploy)
+            return True
         eager = [name for name, project in self.config.projects.items() if project.cancel_running]
         self.queue.admit(eager)
-        build = self.queue.claim(self.owner, most=self.config.builds)
-        if build is None:
-            return False
-        project = self.config.projects.get(build.project)
-        if project is None:
-            self.queue.end(build.id, self.owner, "ignored", "the project is no longer configured")
+        owner = f"{self.owner}-{random.token_hex(4)}"
+        self._at_work.add(owner)  # before it holds anything
+        try:
+            runs = {name: project.run for name, project in self.config.projects.items()}
+            build = self.queue.claim(owner, most=self.config.builds, runs=runs)
+            if build is None:
+                return False
+            project = self.config.projects.get(build.project)
+            if project is None:
+                self._forsaken(build)
+            else:
+                self._attempt(build, project)
             return True
-        self._attempt(build, project)
-        return True
+        finally:
+            self._at_work.discard(owner)
+
+    def _forsaken(self, build: Build) -> None:
+        why = "the project is no longer configured"
+        if self.reading.deploy(build.id) is None:
+            self.queue.end(build.id, build.lease_owner, "ignored", why)
+        else:  # nobody knows where its run is; it must not hold that for ever
+            self.queue.decide(
+                build.id, build.lease_owner, "failed", "failed", f"{why}: its deployment is left as it is"
+            )
 
     def _attempt(self, build: Build, project: Project) -> None:
         folder = self.folder / "work" / f"{build.id}-{build.attempts}"
@@ -185,7 +255,7 @@ class Service:
         try:
             folder.mkdir(mode=0o700, parents=True)
             log(f"attempt {build.attempts}: {build.project} {build.branch} {build.sha}")
-            self.work_of(project).run(build, project, folder, log)
+            self.work_of(project, build.lease_owner).run(build, project, folder, log)
             after = self.reading.build(build.id)
             log(f"{after.state}{': ' if after.reason else ''}{after.reason}")
         except LostLease as error:
@@ -196,34 +266,47 @@ class Service:
     def _work(self) -> None:
         while not self._over.is_set():
             try:
-                self.queue.recover(self.owner, everybody=False)
                 if self.one():
                     continue
-            except (Busy, OSError, RlctlError) as error:
-                print(f"ci: {error}", flush=True)
+            except Exception as error:  # one that ends here would be missed by nobody
+                _say("a worker", error)
                 self._over.wait(1.0)
             self._wake.wait(IDLE_S)
             self._wake.clear()
 
     def _poll(self) -> None:
-        """Where the branches are, because no forge repeats a delivery that was lost."""
-        due = {name: self.now() + project.poll_s for name, project in self.config.projects.items() if project.poll_s}
         while not self._over.wait(1.0):
-            for name, at in due.items():
-                project = self.config.projects[name]
-                if self.now() < at:
-                    continue
-                due[name] = self.now() + project.poll_s
-                fetcher = self._hands(project, self)["fetcher"]
-                for branch in project.branches:
-                    try:
-                        head = fetcher.look(f"{HEADS}{branch}")
-                        if head is not None:
-                            push = Push(f"{HEADS}{branch}", head)
-                            if self.queue.again(name, push, recipe=project.recipe(), source="poll") is not None:
-                                self.wake()
-                    except RlctlError as error:
-                        print(f"ci: poll of {name}: {error.message}", flush=True)
+            self.look()
+
+    def look(self) -> None:
+        """Where the branches are that are due, because no forge repeats a delivery that was lost."""
+        for name, project in self.config.projects.items():
+            if self.now() < self._due[name]:
+                continue
+            self._due[name] = self._next_look(project)
+            for branch in project.branches:
+                try:
+                    self._look(name, project, f"{HEADS}{branch}")
+                except Exception as error:  # the other branches, and the other projects, are looked at all the same
+                    _say(f"a look at {branch} of {name}", error)
+
+    def _next_look(self, project: Project) -> float:
+        return self.now() + (project.poll_s or math.inf)
+
+    def _look(self, name: str, project: Project, ref: str) -> None:
+        head = self._hands(project, self)["fetcher"].look(ref)
+        if head is None:
+            return
+        if self.queue.again(name, Push(ref, head), recipe=project.recipe(), source="poll") is not None:
+            self.wake()
+
+
+def _in_words(error: Exception) -> str:
+    return error.message if isinstance(error, RlctlError) else f"{type(error).__name__}: {error}"
+
+
+def _say(what: str, error: Exception) -> None:
+    print(f"ci: {what}: {_in_words(error)}", flush=True)
 
 
 def touches(project: Project, paths: tuple[str, ...] | None) -> bool:

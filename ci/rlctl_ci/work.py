@@ -11,14 +11,16 @@ from typing import Any, Final, Protocol
 
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl_ci.config import Project
-from rlctl_ci.errors import BuildStopped, Cancelled, LostLease, Overtaken, Transient
+from rlctl_ci.errors import BuildStopped, Busy, Cancelled, LostLease, Occupied, Overtaken, Transient
 from rlctl_ci.states import MAX_ATTEMPTS, State
-from rlctl_ci.store.queue import SUPERSEDED, Queue
+from rlctl_ci.store.inbox import SUPERSEDED
+from rlctl_ci.store.queue import Queue
 from rlctl_ci.store.reading import Reading
-from rlctl_ci.store.records import Artifact, Build, Deploy, Push
+from rlctl_ci.store.records import Artifact, Build, Deploy
 
 BEAT_S: Final = 10.0
 LOCK_POLL_S: Final = 0.5
+LOCK_LOOKS: Final = 60
 
 Say = Callable[[str], object]
 Stop = Callable[[], None]
@@ -89,7 +91,10 @@ class Deployer(Protocol):
         """Make the run what the spec at this commit says, with these artifacts; idempotent. Returns its revision.
 
         Raises:
-            BuildStopped: the spec is invalid, or asks for what this run cannot become; nothing was changed.
+            BuildStopped: the spec is invalid, or asks for what this run cannot become, or the target refuses; this call
+                has changed nothing.
+            Transient: the target went away, perhaps in the middle; or, with the code `locked`, somebody else changes
+                the run, and this call has changed nothing.
             RlctlError: some of it may have been changed.
         """
 
@@ -176,14 +181,18 @@ class Work:
 
         Raises:
             LostLease: it is not ours any more; nothing was recorded.
+            Busy: the database cannot be written.
         """
         with Beat(self.queue, build.id, self.owner, self.beat_every_s) as beat:
             beat.look()
             job = Job(build, project, folder, say, beat.stop)
             try:
                 self._attempt(job, beat)
-            except LostLease:
+            except (LostLease, Busy):  # Busy: the lease runs out, and another attempt goes on from what is written
                 raise
+            except Occupied as error:
+                say(error.message)
+                self.queue.retry_later(build.id, self.owner, error.message, spent=False)
             except Cancelled as error:
                 self._end_early(job, beat, "cancelled", error.message)
             except Overtaken as error:
@@ -206,11 +215,13 @@ class Work:
     def _attempt(self, job: Job, beat: Beat) -> None:
         build, owner = job.build, self.owner
         begun = self.reading.deploy(build.id)
-        undecided = begun is not None and begun.state in ("planned", "applied", "rolling_back")
-        if begun is not None and undecided:
+        if begun is not None:
             beat.be_deaf()
             if begun.state == "rolling_back" or build.cancel or build.attempts > MAX_ATTEMPTS:
                 self._undo(job, begun, begun.note or build.cancel or f"interrupted {build.attempts - 1} times")
+                return
+            if begun.state == "applied":  # it runs: no repository and no registry is needed to judge it
+                self._verify(job, begun)
                 return
         elif not self._wanted(job):
             return
@@ -244,53 +255,78 @@ class Work:
             self.queue.end(build.id, self.owner, "ignored", "the branch is gone")
             return False
         if head != build.sha and build.source != "person":
-            self.queue.end(build.id, self.owner, "superseded", f"the branch is at {head[:12]}")
-            self.queue.again(build.project, Push(build.ref, head), recipe=build.recipe, source="poll")
+            self.queue.give_way(build.id, self.owner, head)
             return False
         return True
 
     def _deploy(self, job: Job, beat: Beat, source: Path, artifacts: Sequence[Artifact], begun: Deploy | None) -> None:
         build, owner = job.build, self.owner
-        live = self.deployer.look(job)
-        if live is None and begun is None:
+        deploy = begun or self._planned(job)
+        if deploy is None:
             self.queue.end(
                 build.id, owner, "succeeded", f"run {job.project.run} does not run: built, and nothing redeployed"
             )
             return
-        deploy = None
-        while deploy is None:
-            job.stop()
-            before = begun.before_revision or 0 if begun is not None else live.revision if live is not None else 0
-            deploy = self.queue.plan_deploy(
-                build.id, owner, job.project.run, before, live.baseline if live is not None else {}
-            )
-            if deploy is None:
-                job.say("waiting: another build of this run is being deployed")
-                self.sleep(LOCK_POLL_S)
         beat.be_deaf()
         try:
-            if deploy.state == "planned":
-                revision = self.deployer.apply(job, source, artifacts)
-                self.queue.deployed(build.id, owner, "applied", revision=revision)
-                if revision == deploy.before_revision:
-                    said = f"revision {revision} runs this already"
-                    self.queue.decide(build.id, owner, "verified", "succeeded", said, revision=revision)
-                    return
-            self.queue.step(build.id, owner, "verifying")
+            revision = self.deployer.apply(job, source, artifacts)
+        except Transient as error:
+            if begun is None and error.code == "locked":
+                self.queue.unplan(build.id, owner)
+            raise
+        except (LostLease, BackendUnreachable):
+            raise
+        except RlctlError as error:
+            if begun is not None or not isinstance(error, BuildStopped):
+                self._give_up(job, deploy, error)
+            else:  # nothing was changed, and no earlier attempt was here
+                job.say(f"error: {error.message}")
+                self.queue.decide(build.id, owner, "failed", "failed", _with_hint(error))
+            return
+        self.queue.deployed(build.id, owner, "applied", revision=revision)
+        if revision == deploy.before_revision:
+            said = f"revision {revision} runs this already"
+            self.queue.decide(build.id, owner, "verified", "succeeded", said, revision=revision)
+            return
+        self._verify(job, deploy)
+
+    def _planned(self, job: Job) -> Deploy | None:
+        """Its deployment, written down; None when the run does not run.
+
+        Raises:
+            Occupied: the run is another build's for too long.
+        """
+        build, run = job.build, job.project.run
+        for look in range(LOCK_LOOKS):
+            job.stop()
+            if self.queue.is_free(run):
+                live = self.deployer.look(job)  # not earlier: what the build before us has made is what we go back to
+                if live is None:
+                    return None
+                deploy = self.queue.plan_deploy(build.id, self.owner, run, live.revision, live.baseline)
+                if deploy is not None:
+                    return deploy
+            if look == 0:
+                job.say("waiting: another build of this run is being deployed")
+            self.sleep(LOCK_POLL_S)
+        raise Occupied(f"another build of run {run} is being deployed")
+
+    def _verify(self, job: Job, deploy: Deploy) -> None:
+        self.queue.step(job.build.id, self.owner, "verifying")
+        try:
             said = self.deployer.verify(job, deploy)
         except (LostLease, Transient, BackendUnreachable):
             raise
-        except BuildStopped as error:  # nothing was changed
-            job.say(f"error: {error.message}")
-            self.queue.decide(build.id, owner, "failed", "failed", _with_hint(error))
-            return
         except RlctlError as error:
-            job.say(f"error: {error.message}")
-            for line in getattr(error, "details", ()):
-                job.say(f"  {line}")
-            self._undo(job, deploy, error.message)
+            self._give_up(job, deploy, error)
             return
-        self.queue.decide(build.id, owner, "verified", "succeeded", said)
+        self.queue.decide(job.build.id, self.owner, "verified", "succeeded", said)
+
+    def _give_up(self, job: Job, deploy: Deploy, error: RlctlError) -> None:
+        job.say(f"error: {error.message}")
+        for line in getattr(error, "details", ()):
+            job.say(f"  {line}")
+        self._undo(job, deploy, error.message)
 
     def _undo(self, job: Job, deploy: Deploy, why: str) -> None:
         """The revision of before again, and the branch pinned."""
@@ -316,7 +352,7 @@ class Work:
             try:
                 self._undo(job, begun, begun.note or reason)
                 return
-            except LostLease:
+            except (LostLease, Busy):
                 raise
             except Exception as error:
                 reason = f"{reason}; and the rollback failed: {error}"

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from rlctl.backends.base import Backend
-from rlctl.errors import TimedOut
+from rlctl.backends.kubernetes.api import ApiError
+from rlctl.backends.kubernetes.backend import KubernetesBackend
+from rlctl.backends.kubernetes.lock import Me
+from rlctl.errors import Conflict, Locked, Problem, RlctlError, SpecError, TimedOut
 from rlctl_ci.config import Project
 from rlctl_ci.deploy import health
-from rlctl_ci.deploy.act import Act, handle
-from rlctl_ci.errors import BuildStopped
+from rlctl_ci.deploy.act import Act, backend_of, handle
+from rlctl_ci.errors import BuildStopped, Transient
 from tests.ci.world import project
 from tests.conformance.targets import Memory, Pretended, Target
 
@@ -195,3 +198,102 @@ def test_a_request_of_the_service_is_answered_with_plain_data(tmp_path: Path) ->
     (folder / "spec.yaml").write_text("run: pole\n")
     told = handle({**asked, "verb": "apply", "source": str(folder), "artifacts": {}}, lambda line: None, target.backend)
     assert told["error"]["kind"] == "stopped"
+
+
+def refusing(target: Target, error: RlctlError, times: int) -> None:
+    """Its next `apply` raises that, so often, before anything is written."""
+    real, left = target.backend.apply, [error] * times
+
+    def apply(*arguments: Any) -> Iterator[Any]:
+        if left:
+            raise left.pop()
+        yield from real(*arguments)
+
+    target.backend.apply = apply  # type: ignore[method-assign,assignment]
+
+
+def test_a_command_of_a_person_is_waited_for_and_then_left_for_later(cluster: Pretended, tmp_path: Path) -> None:
+    doing, folder = acting(cluster), source(tmp_path, cluster, "code: {path: .}\n")
+    before = cluster.state()
+    refusing(cluster, Locked("run pole is being changed by ana"), 100)
+    with pytest.raises(Transient, match="by ana") as error:
+        doing.apply(folder, made(cluster, tmp_path))
+    assert error.value.code == "locked"
+    assert cluster.state() == before
+
+
+def test_a_run_that_is_free_again_is_changed(target: Target, tmp_path: Path) -> None:
+    before = target.state()
+    refusing(target, Locked("run pole is being changed by ana"), 3)
+    folder = source(tmp_path, target, "code: {path: .}\n")
+    assert acting(target).apply(folder, made(target, tmp_path)) == before.revision + 1
+
+
+@pytest.mark.parametrize("error", [Conflict("owned by alice"), SpecError([Problem("", "no such field")])])
+def test_what_the_target_refuses_changes_nothing(target: Target, tmp_path: Path, error: RlctlError) -> None:
+    before = target.state()
+    refusing(target, error, 1)
+    with pytest.raises(BuildStopped, match=r"owned by alice|no such field"):
+        acting(target).apply(source(tmp_path, target, "code: {path: .}\n"), made(target, tmp_path))
+    assert target.state() == before
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretended:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    found = Pretended(tmp_path)
+    monkeypatch.setattr(found.backend, "preflight", lambda plan, documents: [])
+    found.up()
+    return found
+
+
+def templates(cluster: Pretended) -> dict[str, Any]:
+    """What the pods of every workload are."""
+    workloads = ("Deployment", "StatefulSet")
+    return {str(key): thing["spec"]["template"] for key, thing in cluster.api.objects.items() if key.kind in workloads}
+
+
+def test_half_a_deployment_is_gone_back_from_though_no_revision_tells_of_it(cluster: Pretended, tmp_path: Path) -> None:
+    api, doing, before, ran = cluster.api, acting(cluster), cluster.state(), templates(cluster)
+
+    def written() -> None:
+        if templates(cluster) != ran:
+            api.refuse = lambda method, key: ApiError("away", status=503, key=key) if method == "PATCH" else None
+
+    api.on_write = written
+    with pytest.raises(Transient, match="away"):
+        doing.apply(source(tmp_path, cluster, "code: {path: .}\n"), made(cluster, tmp_path))
+    assert cluster.state().revision == before.revision
+    assert templates(cluster) != ran
+    api.on_write, api.refuse = lambda: None, lambda method, key: None
+    assert doing.undo(before.revision) == before.revision
+    assert templates(cluster) == ran
+
+
+def test_the_service_changes_the_run_of_its_configuration_whoever_has_started_it(
+    cluster: Pretended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "pod"))  # another user on another machine
+    api, before = cluster.api, cluster.state()
+    pod = KubernetesBackend(api=api, me=Me("ci", "pod", 1), clock=api.clock, sleep=api.sleep, now=api.now)
+    monkeypatch.setattr(pod, "preflight", lambda plan, documents: [])
+    cluster.backend = pod
+    folder = source(tmp_path, cluster, "code: {path: .}\n")
+    with pytest.raises(BuildStopped, match="is owned by alice@desk"):
+        acting(cluster).apply(folder, made(cluster, tmp_path))
+    about = project(target="kubernetes", registry="registry.invalid", builder="none")
+    configured = backend_of(about)
+    assert isinstance(configured, KubernetesBackend)
+    pod.take_over = configured.take_over
+    assert acting(cluster).apply(folder, made(cluster, tmp_path)) == before.revision + 1
+    assert pod.take_over == {"pole"}
+    assert not configured.force_conflicts
+
+
+def test_a_patch_with_a_fault_changes_nothing(cluster: Pretended, tmp_path: Path) -> None:
+    before, folder = cluster.state(), source(tmp_path, cluster, "code: {path: .}\n")
+    (folder / "templates").mkdir()
+    (folder / "templates" / "actor.patch.yaml").write_text("spec: [1\n")
+    with pytest.raises(BuildStopped, match=r"actor\.patch\.yaml"):
+        acting(cluster).apply(folder, made(cluster, tmp_path))
+    assert cluster.state() == before

@@ -165,6 +165,25 @@ def test_an_ancestor_is_known_as_one(tmp_path: Path, repository: Repository) -> 
     assert Git(new.project, store).before_or_same(new, later)
 
 
+def test_a_bad_commit_that_the_repository_has_no_more_pins_nothing_and_one_that_does_not_answer_everything(
+    tmp_path: Path, repository: Repository
+) -> None:
+    job = job_of(tmp_path, repository.head)
+    assert not fetcher(tmp_path, job).before_or_same(job, sha(12))
+    repository.folder.rename(tmp_path / "away")
+    with pytest.raises(Transient):
+        Git(job.project, tmp_path / "store").before_or_same(job, sha(13))
+
+
+def test_a_repository_that_is_too_slow_may_be_faster_later(
+    tmp_path: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlctl_ci.git.LOOK_WITHIN_S", 0.0)
+    job = job_of(tmp_path, repository.head)
+    with pytest.raises(Transient, match="more than 0 s"):
+        fetcher(tmp_path, job).head(job)
+
+
 @pytest.mark.parametrize("kind", ["../out", "/etc/out", "link out", "device", "large", "many"])
 def test_an_archive_that_leads_out_or_has_no_end_is_refused(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

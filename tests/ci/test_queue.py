@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -98,7 +100,7 @@ def test_who_has_lost_the_lease_cannot_move_the_build(service: Service) -> None:
     service.hook(1)
     build = service.claim()
     assert build is not None
-    service.queue.recover("life-2", everybody=True)
+    service.queue.recover(everybody=True)
     with pytest.raises(LostLease):
         service.queue.step(build.id, service.owner, "building")
     with pytest.raises(LostLease):
@@ -111,19 +113,20 @@ def test_a_lease_that_ran_out_is_given_to_another_and_a_clock_that_jumped_does_n
     service.hook(1)
     build = service.claim()
     assert build is not None
-    assert service.queue.recover("life-1", everybody=False) == []
+    assert service.queue.recover({"life-1"}, everybody=False) == []
     service.clock.s -= 10_000  # the clock was set back: our own lease still is ours
-    assert service.queue.recover("life-1", everybody=True) == []
+    assert service.queue.recover({"life-1"}, everybody=True) == []
     service.clock.s += 10_000 + 61
-    assert service.queue.recover("life-2", everybody=False) == [build.id]
+    assert service.queue.recover({"life-1"}, everybody=False) == [], "nor set forward"
+    assert service.queue.recover(everybody=False) == [build.id]
 
 
 def test_a_build_that_is_interrupted_three_times_fails(service: Service) -> None:
     number = service.hook(1)
     assert number is not None
-    for life in range(3):
+    for _ in range(3):
         assert service.claim() is not None
-        service.queue.recover(f"life-{life + 2}", everybody=True)
+        service.queue.recover(everybody=True)
     assert service.reading.build(number).state == "failed"
     assert "interrupted" in service.reading.build(number).reason
 
@@ -161,6 +164,24 @@ def test_a_poll_makes_a_build_only_of_a_commit_that_is_not_the_newest(service: S
     assert back is not None
     assert back != first
     assert service.reading.build(back).generation == 1
+
+
+def test_a_look_makes_no_build_of_a_commit_that_was_not_to_be_built(service: Service) -> None:
+    service.hook(1)
+    service.queue.ignore("pole", delivery="docs", event="push", why="no path that matters", head=Push(MAIN, sha(2)))
+    assert service.queue.again("pole", Push(MAIN, sha(2)), recipe="r", source="poll") is None
+    service.queue.ignore("pole", delivery="recorded", event="push", why="no path that matters", head=Push(MAIN, sha(1)))
+    assert service.queue.again("pole", Push(MAIN, sha(2)), recipe="r", source="poll") is None
+
+
+def test_what_a_person_asks_for_supersedes_no_newer_commit(service: Service) -> None:
+    service.hook(1)
+    service.drain()
+    newer = service.hook(2)
+    assert newer is not None
+    twice = [service.queue.again("pole", Push(MAIN, sha(1)), recipe="r", source="person") for _ in range(2)]
+    service.queue.admit(cancel_running=["pole"])
+    assert [service.reading.build(build or 0).state for build in (newer, *twice)] == ["queued", "superseded", "queued"]
 
 
 def test_a_waiting_build_is_cancelled_at_once_and_one_under_way_is_asked(service: Service) -> None:
@@ -243,7 +264,8 @@ def test_a_shared_disk_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_acknowledged_is_synced_to_the_disk(tmp_path: Path) -> None:
-    assert Database(tmp_path / "ci.db").connection().execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
+    database = Database(tmp_path / "ci.db")
+    assert database.connection().execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
 
 
 def test_every_active_state_holds_a_lease_and_no_other_does(service: Service) -> None:
@@ -255,3 +277,22 @@ def test_every_active_state_holds_a_lease_and_no_other_does(service: Service) ->
         assert service.reading.build(build.id).lease_owner == service.owner
     service.queue.end(build.id, service.owner, "succeeded")
     assert service.reading.build(build.id).lease_owner == ""
+
+
+def test_the_connection_of_a_thread_ends_with_it(service: Service) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        thread = threading.Thread(target=service.reading.counts)
+        thread.start()
+        thread.join()
+    assert len(os.listdir("/proc/self/fd")) < before + 5  # SQLite keeps one or two for the next connection
+
+
+def test_a_database_that_cannot_be_read_is_told(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptor(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    service.database.close()
+    monkeypatch.setattr(sqlite3, "connect", no_descriptor)
+    with pytest.raises(Busy, match="unable to open"):
+        service.reading.builds()

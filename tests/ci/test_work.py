@@ -63,6 +63,22 @@ def test_resume_lifts_the_pin(service: Service) -> None:
     assert service.reading.build(again).state == "succeeded"
 
 
+def test_after_resume_the_next_look_builds_the_head_of_a_branch_that_was_pinned(service: Service) -> None:
+    service.outside.bad.add(sha(5))
+    service.hook(5)
+    service.drain()
+    head = Push(MAIN, sha(5))
+    assert service.queue.again("pole", head, recipe="r", source="poll") is None
+    service.people.resume("pole")
+    again = service.queue.again("pole", head, recipe="r", source="poll")
+    assert again is not None
+    service.outside.bad.clear()
+    service.drain()
+    assert service.reading.build(again).state == "succeeded"
+    service.people.resume("pole")
+    assert service.queue.again("pole", head, recipe="r", source="poll") is None, "it was not pinned any more"
+
+
 def test_what_may_pass_is_tried_again_three_times_and_no_more(service: Service) -> None:
     number = service.hook(1)
     assert number is not None
@@ -168,6 +184,15 @@ def test_a_branch_whose_head_is_newer_than_its_hook_builds_the_head(service: Ser
     assert service.reading.builds()[0].source == "poll"
 
 
+def test_a_head_that_alone_is_not_to_be_built_brings_what_was_pushed_before_it(service: Service) -> None:
+    service.outside.push(sha(1))
+    service.told(1)
+    service.outside.push(sha(2))
+    service.queue.ignore("pole", delivery="docs", event="push", why="no path that matters", head=Push(MAIN, sha(2)))
+    service.drain()
+    assert service.outside.history == [sha(0), sha(2)]
+
+
 def test_a_branch_that_is_gone_is_ignored(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     number = service.hook(1)
     assert number is not None
@@ -194,7 +219,7 @@ def test_cancelled_after_a_kill_in_the_middle_of_its_deployment_it_is_undone(ser
         service.queue.step(build.id, service.owner, state)
     service.queue.plan_deploy(build.id, service.owner, "pole", 1, {})
     service.outside.say("revision", sha=sha(1), build=build.id, by="apply")
-    service.queue.recover("life-2", everybody=True)
+    service.queue.recover(everybody=True)
     service.queue.cancel(build.id, "ana: no")
     service.drain()
     assert service.reading.build(build.id).state == "cancelled"

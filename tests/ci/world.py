@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlctl.errors import RlctlError, WorkloadFailed
+from rlctl.errors import WorkloadFailed
 from rlctl_ci.config import Project
 from rlctl_ci.errors import BuildStopped, Transient
 from rlctl_ci.store.database import Database
@@ -81,8 +81,12 @@ class Outside:
 
     def head(self, job: Job) -> str | None:
         self._fault("head")
-        found = [line["sha"] for line in self.said("head") if line["ref"] == job.build.ref]
-        return found[-1] if found else job.build.sha
+        return self.at(job.build.ref) or job.build.sha
+
+    def at(self, ref: str) -> str | None:
+        """The commit that a branch is at."""
+        found = [line["sha"] for line in self.said("head") if line["ref"] == ref]
+        return found[-1] if found else None
 
     def fetch(self, job: Job) -> Path:
         self._fault("fetch")
@@ -130,6 +134,17 @@ class Outside:
         return len(self.history)
 
 
+def hands(outside: Outside) -> Mapping[str, Any]:
+    """What acts upon the world for every project."""
+    return {"fetcher": _Fetcher(outside), "maker": _Maker(outside), "deployer": outside}
+
+
+class _Fetcher:
+    def __init__(self, outside: Outside) -> None:
+        self.look, self.head = outside.at, outside.head
+        self.fetch, self.before_or_same = outside.fetch, outside.before_or_same
+
+
 class _Maker:
     def __init__(self, outside: Outside) -> None:
         self.make = outside.make
@@ -167,15 +182,15 @@ class Service:
         outside = self.outside
         return Work(
             self.queue, self.reading, self.owner, outside, _Maker(outside), outside,  # type: ignore[arg-type]
-            sleep=lambda _: self._slept(), beat_every_s=3600.0,
+            sleep=self._slept, beat_every_s=3600.0,
         )  # fmt: skip
 
-    def _slept(self) -> None:
-        raise RlctlError("nobody else is at work in this test")
+    def _slept(self, seconds: float) -> None:
+        self.clock.s += seconds
 
     def claim(self, most: int = 1) -> Build | None:
         self.queue.admit()
-        return self.queue.claim(self.owner, most=most)
+        return self.queue.claim(self.owner, most=most, runs={"pole": "pole", "twin": "pole", "lab": "lab"})
 
     def run(self, build: Build) -> Build:
         """One attempt at a claimed build."""

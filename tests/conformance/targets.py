@@ -177,14 +177,14 @@ class Pretended(Namespace):
     """The API server in memory: its pods become ready by themselves, and its manager answers."""
 
     def __init__(self, folder: Path) -> None:
-        self._api = FakeApi()
-        self._api.manager = lambda method, path, body: (200, {"phase": "running"})
+        self.api = FakeApi()
+        self.api.manager = lambda method, path, body: (200, {"phase": "running"})
         me = Me("alice", "desk", 1)
-        times = {"clock": self._api.clock, "sleep": self._api.sleep, "now": self._api.now}
-        super().__init__(KubernetesBackend(api=self._api, me=me, **times), folder)  # type: ignore[arg-type]
+        times = {"clock": self.api.clock, "sleep": self.api.sleep, "now": self.api.now}
+        super().__init__(KubernetesBackend(api=self.api, me=me, **times), folder)  # type: ignore[arg-type]
 
     def pass_time(self) -> None:
-        self._api.sleep(1.0)
+        self.api.sleep(1.0)
 
 
 class Cluster(Namespace):

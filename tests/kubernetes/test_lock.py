@@ -14,7 +14,7 @@ from rlctl.backends.kubernetes.exchange import NoAnswer
 from rlctl.backends.kubernetes.lock import DURATION_S, FRESH_S, Lock, Me
 from rlctl.backends.kubernetes.waiting import steady
 from rlctl.backends.kubernetes.writing import Writer
-from rlctl.errors import Conflict
+from rlctl.errors import Conflict, Locked
 from tests.kubernetes.fake_api import FakeApi
 from tests.kubernetes.fake_selectors import forbidden
 from tests.kubernetes.lab import ALICE, BOB
@@ -42,7 +42,7 @@ def test_a_second_caller_is_told_who_holds_it_and_for_how_long() -> None:
     api = FakeApi()
     with lock_of(api, verb="scale").held() as hold:
         api.on_tick = lambda: hold.renew() if api.seconds % 10 == 0 else None
-        with pytest.raises(Conflict) as error, lock_of(api, BOB).held():
+        with pytest.raises(Locked) as error, lock_of(api, BOB).held():
             pass
     assert error.value.exit_code == 5
     assert "run pong in namespace rl is being changed by alice@desk (rlctl scale, process 1) for 10 s" in str(

@@ -13,7 +13,7 @@ import pytest
 from rlctl.backends.base import Document, Failure, LogQuery, RunState
 from rlctl.backends.local import LocalBackend, files, lock, places, state
 from rlctl.backends.local.places import Place
-from rlctl.errors import BackendUnreachable, Conflict, RlctlError
+from rlctl.errors import BackendUnreachable, Conflict, Locked, RlctlError
 from rlctl.spec.layout import state_home
 
 STATE = RunState(
@@ -219,7 +219,7 @@ def test_a_lock_whose_note_is_torn_still_refuses(tmp_path: Path) -> None:
     path = tmp_path / "one.lock"
     with lock.held(path, "one", "up"):
         path.write_text("{")
-        with pytest.raises(Conflict, match="another command"), lock.held(path, "one", "down"):
+        with pytest.raises(Locked, match="another command"), lock.held(path, "one", "down"):
             pass
 
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rlctl.backends.base import Applied, Backend, RunState
-from rlctl.errors import Conflict, PartlyApplied, RlctlError
+from rlctl.backends.kubernetes.refusals import lasting
+from rlctl.errors import BackendUnreachable, Conflict, Locked, PartlyApplied, RlctlError, SpecError
 from rlctl.plan import Change, Document, Plan, changes, make
 from rlctl.spec.schema import Spec
 from rlctl_ci.builders.source import spec_at
 from rlctl_ci.config import Project
 from rlctl_ci.deploy import health
-from rlctl_ci.deploy.policy import reach
-from rlctl_ci.errors import BuildStopped
+from rlctl_ci.deploy.policy import Reach, reach
+from rlctl_ci.errors import BuildStopped, Transient
 
-BACKENDS: Final = {
-    "local": "rlctl.backends.local:LocalBackend",
-    "kubernetes": "rlctl.backends.kubernetes.backend:KubernetesBackend",
-}
 _LOCKED_FOR_S: Final = 60.0
 Say = Callable[[str], object]
 
@@ -54,26 +50,16 @@ class Act:
         """Make the run what the commit says.
 
         Raises:
-            BuildStopped: it cannot become that; nothing was changed.
+            BuildStopped: it cannot become that, or the target refuses; nothing was changed.
+            Transient: somebody holds the run for too long, or the target went away in the middle.
             RlctlError: something else; perhaps half of it was changed.
         """
-        state = self.backend.find(self.project.run)
-        if state is None or state.phase != "running":
-            raise Conflict(f"run {self.project.run} has ended meanwhile")
-        spec, base = self._spec(source, artifacts, state)
-        found = self._changes(state, spec)
-        for change in {change.path: change for change in found}.values():
-            self.say(f"{change.action}: {change.why}")
-        place = self.backend.place(state.run, spec.storage.path)
-        plan, documents = self._rendered(spec, base, place)
-        aim = reach(spec, plan, documents, self.backend.documents(state.run), state.hashes)
-        for role, policy in aim.held.items():
-            self.say(f"{role} keeps what it runs: on_push is {policy}")
-        for check in self.backend.preflight(aim.plan, aim.documents):
-            if check.verdict == "problem":
-                raise BuildStopped("preflight", f"{check.name}: {check.text}", hint=check.next)
-        self._applied(self._locked(lambda: self.backend.apply(aim.plan, aim.documents, spec.model_dump(mode="json"))))
-        after = self.backend.find(state.run)
+        try:
+            spec, aim = self._aim(source, artifacts)
+        except (Conflict, SpecError) as error:
+            raise _stopped(error) from error
+        self._applied(lambda: self.backend.apply(aim.plan, aim.documents, spec.model_dump(mode="json")))
+        after = self.backend.find(self.project.run)
         assert after is not None
         return after.revision
 
@@ -93,21 +79,40 @@ class Act:
         )  # fmt: skip
 
     def undo(self, revision: int) -> int:
-        """The documents of a revision again, and a run that is ready."""
+        """The documents of a revision again, and a run that is ready.
+
+        Always, because half a deployment has changed objects and not the number of the revision; what is as it was is
+        not written.
+        """
         state = self.backend.find(self.project.run)
         if state is None:
             raise Conflict(f"run {self.project.run} is gone")
-        at = next((one for one in self.backend.revisions(state.run) if one.number == state.revision), None)
-        if state.revision != revision and (
-            at is None or at.note != f"rollback to {revision}" or state.phase != "running"
-        ):
-            self._applied(self._locked(lambda: self.backend.rollback(self.project.run, revision)))
+        self._applied(lambda: self.backend.rollback(self.project.run, revision))
         health.await_ready(
             self.backend, state.run, self.project.verify.ready_within_s, clock=self.clock, sleep=self.sleep
         )
         after = self.backend.find(state.run)
         assert after is not None
         return after.revision
+
+    def _aim(self, source: Path, artifacts: Mapping[str, str]) -> tuple[Spec, Reach]:
+        """What is to be applied; nothing is changed yet."""
+        state = self.backend.find(self.project.run)
+        if state is None or state.phase != "running":
+            raise BuildStopped("ended", f"run {self.project.run} has ended meanwhile")
+        spec, base = self._spec(source, artifacts, state)
+        found = self._changes(state, spec)
+        for change in {change.path: change for change in found}.values():
+            self.say(f"{change.action}: {change.why}")
+        place = self.backend.place(state.run, spec.storage.path)
+        plan, documents = self._rendered(spec, base, place)
+        aim = reach(spec, plan, documents, self.backend.documents(state.run), state.hashes)
+        for role, policy in aim.held.items():
+            self.say(f"{role} keeps what it runs: on_push is {policy}")
+        for check in self.backend.preflight(aim.plan, aim.documents):
+            if check.verdict == "problem":
+                raise BuildStopped("preflight", f"{check.name}: {check.text}", hint=check.next)
+        return spec, aim
 
     def _spec(self, source: Path, artifacts: Mapping[str, str], state: RunState) -> tuple[Spec, Path]:
         """The spec of the commit with what was built, and with what a run never changes."""
@@ -150,28 +155,46 @@ class Act:
 
         return plan, for_machine(plan, layout=place.layout, sockets=place.sockets, python=sys.executable)
 
-    def _locked(self, verb: Callable[[], Any]) -> list[Applied]:
+    def _applied(self, verb: Callable[[], Iterable[Applied]]) -> None:
         """A verb of the target; a person's command that holds the run is waited for."""
-        deadline = self.clock() + _LOCKED_FOR_S
+        deadline, changed = self.clock() + _LOCKED_FOR_S, False
         while True:
             try:
-                return list(verb())
-            except Conflict as error:
-                if ("held" not in error.message and "another" not in error.message) or self.clock() >= deadline:
-                    raise PartlyApplied(error.message, hint=error.hint) from error
+                for one in verb():
+                    if one.what != "unchanged":
+                        changed = True
+                        self.say(f"{one.what} {one.object}{f': {one.why}' if one.why else ''}")
+                return
+            except Locked as error:
+                if self.clock() >= deadline:
+                    raise Transient("partial" if changed else "locked", error.message, hint=error.hint) from error
                 self.sleep(1.0)
+            except (Conflict, SpecError) as error:
+                raise (PartlyApplied(error.message, hint=error.hint) if changed else _stopped(error)) from error
+            except PartlyApplied as error:
+                cause = error.__cause__
+                if isinstance(cause, BackendUnreachable) and not lasting(cause):
+                    raise Transient("partial", error.message, hint=error.hint) from error
+                raise
 
-    def _applied(self, done: Sequence[Applied]) -> None:
-        for one in done:
-            if one.what != "unchanged":
-                self.say(f"{one.what} {one.object}{f': {one.why}' if one.why else ''}")
+
+def _stopped(error: Conflict | SpecError) -> BuildStopped:
+    why = "; ".join(map(str, error.problems)) if isinstance(error, SpecError) else error.message
+    return BuildStopped(error.reason, why, hint=error.hint)
 
 
 def backend_of(project: Project) -> Backend:
     """The target of a project, as its configuration says; the current context of anybody does not count."""
-    module, _, name = BACKENDS[project.target].partition(":")
-    arguments = (project.context, project.namespace) if project.target == "kubernetes" else ()
-    made: Backend = getattr(importlib.import_module(module), name)(*arguments)
+    if project.target == "kubernetes":
+        from rlctl.backends.kubernetes.backend import KubernetesBackend
+
+        cluster = KubernetesBackend(project.context, project.namespace)
+        cluster.take_over = frozenset({project.run})  # somebody else has started it, and the configuration names it
+        made: Backend = cluster
+    else:
+        from rlctl.backends.local import LocalBackend
+
+        made = LocalBackend()
     made.waiting = lambda text: None
     return made
 
@@ -193,6 +216,7 @@ def handle(request: Mapping[str, Any], say: Say, backend: Backend | None = None)
     except RlctlError as error:
         details = [str(line) for line in getattr(error, "details", ())]
         kind = "stopped" if isinstance(error, BuildStopped) else error.reason
+        kind = "transient" if isinstance(error, Transient) else kind
         return {
             "error": {"kind": kind, "code": getattr(error, "code", error.reason), "message": error.message,
                       "hint": error.hint, "details": details}

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rlctl.errors import BackendUnreachable, PartlyApplied, WorkloadFailed
 from rlctl_ci.config import Project
-from rlctl_ci.errors import BuildStopped
+from rlctl_ci.errors import BuildStopped, Transient
 from rlctl_ci.programs import Bounds, Programs
 from rlctl_ci.store.records import Artifact, Deploy
 from rlctl_ci.work import Job, Live
@@ -85,6 +85,8 @@ def _error(told: Mapping[str, Any]) -> Exception:
     message, hint = str(told["message"]), str(told["hint"])
     if told["kind"] == "stopped":
         return BuildStopped(str(told["code"]), message, hint=hint)
+    if told["kind"] == "transient":
+        return Transient(str(told["code"]), message, hint=hint)
     if told["kind"] in ("unreachable", "unreadable"):
         return BackendUnreachable(message, hint=hint)
     found = Worse(message, hint=hint)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rlctl_ci.errors import Busy, CiError
 from rlctl_ci.store.schema import MIGRATIONS
@@ -39,24 +40,45 @@ class Database:
                 f"{path.parent} lies on {kind}; the database needs a local disk", hint="choose another `state:`"
             )
         self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
-        self._guard = threading.Lock()
+        self._connections: set[sqlite3.Connection] = set()
         self._writing = threading.Lock()
         self._migrate()
 
     def connection(self) -> sqlite3.Connection:
-        """This thread's."""
-        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if found is None:
-            found = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        """This thread's; closed when the thread has ended.
+
+        Raises:
+            Busy: it cannot be opened.
+        """
+        held: _Held | None = getattr(self._local, "held", None)
+        if held is None:
+            with _in_words("opened"):
+                held = _Held(self._opened())
+            self._connections.add(held.connection)
+            weakref.finalize(held, _close, held.connection, self._connections).atexit = False
+            self._local.held = held
+        return held.connection
+
+    def _opened(self) -> sqlite3.Connection:
+        found = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        try:
             found.row_factory = sqlite3.Row
             found.execute("PRAGMA journal_mode=WAL")
             found.execute(f"PRAGMA synchronous={'FULL' if self._synced else 'OFF'}")
             found.execute("PRAGMA foreign_keys=ON")
-            self._local.connection = found
-            with self._guard:
-                self._connections.append(found)
+        except sqlite3.Error:
+            found.close()
+            raise
         return found
+
+    def read(self, statement: str, *values: Any) -> list[Any]:
+        """Rows, as they are now.
+
+        Raises:
+            Busy: they cannot be read.
+        """
+        with _in_words("read"):
+            return self.connection().execute(statement, values).fetchall()
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -73,19 +95,15 @@ class Database:
             yield from self._transaction(connection)
 
     def _transaction(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-        try:
+        with _in_words("written"):
             connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            raise Busy(f"the database cannot be written: {error}") from error
-        try:
-            yield connection
-            connection.execute("COMMIT")
-        except BaseException as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError):
-                raise Busy(f"the database cannot be written: {error}") from error
-            raise
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
 
     def check(self) -> None:
         """
@@ -97,10 +115,8 @@ class Database:
 
     def close(self) -> None:
         """Every thread's connection; nobody may use them any more."""
-        with self._guard:
-            for connection in self._connections:
-                connection.close()
-            self._connections.clear()
+        for connection in list(self._connections):
+            _close(connection, self._connections)
         self._local = threading.local()
 
     def _migrate(self) -> None:
@@ -118,6 +134,26 @@ class Database:
                 for statement in filter(str.strip, MIGRATIONS[number].split(";")):
                     open_.execute(statement)
                 open_.execute(f"PRAGMA user_version={number + 1}")
+
+
+class _Held:
+    """The connection of one thread: this ends with it, a connection is nothing that one can watch end."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+
+def _close(connection: sqlite3.Connection, connections: set[sqlite3.Connection]) -> None:
+    connections.discard(connection)
+    connection.close()
+
+
+@contextmanager
+def _in_words(what: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise Busy(f"the database cannot be {what}: {error}") from error
 
 
 def filesystem(folder: Path, mounts: Path) -> str:

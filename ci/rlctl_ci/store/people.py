@@ -75,8 +75,11 @@ class People:
         if not token.startswith(PREFIX) or len(token) > 200:
             return None
         now = self.now()
-        row = self.database.connection().execute("SELECT * FROM tokens WHERE hash = ?", (_hash(token),)).fetchone()
-        if row is None or (row["expires"] is not None and row["expires"] <= now):
+        rows = self.database.read("SELECT * FROM tokens WHERE hash = ?", _hash(token))
+        if not rows:
+            return None
+        row = rows[0]
+        if row["expires"] is not None and row["expires"] <= now:
             return None
         if row["used"] is None or now - row["used"] >= _USED_EVERY_S:
             with self.database.write() as db:
@@ -85,7 +88,7 @@ class People:
 
     def any_token(self) -> bool:
         """Whether anybody could use the API."""
-        return self.database.connection().execute("SELECT 1 FROM tokens LIMIT 1").fetchone() is not None
+        return bool(self.database.read("SELECT 1 FROM tokens LIMIT 1"))
 
     def pause(self, project: str, why: str) -> None:
         """No build of the project starts."""
@@ -93,8 +96,16 @@ class People:
             db.execute("INSERT OR REPLACE INTO pauses VALUES (?, ?, ?)", (project, why, self.now()))
 
     def resume(self, project: str, ref: str | None = None) -> int:
-        """Ends the pause and the pins of a project, or of one branch of it; returns how many there were."""
+        """Ends the pause and the pins of a project, or of one branch of it; returns how many there were.
+
+        The next look at a branch that was pinned builds its head.
+        """
         with self.database.write() as db:
+            db.execute(
+                "DELETE FROM heads WHERE project = ? AND (? IS NULL OR ref = ?)"
+                " AND ref IN (SELECT ref FROM pins p WHERE p.project = heads.project)",
+                (project, ref, ref),
+            )
             found = db.execute("DELETE FROM pauses WHERE project = ?", (project,)).rowcount
             found += db.execute(
                 "DELETE FROM pins WHERE project = ? AND (? IS NULL OR ref = ?)", (project, ref, ref)
@@ -109,7 +120,7 @@ class People:
 
     def audited(self, limit: int = 100) -> list[tuple[float, str, str, str]]:
         """When, who, action, object; newest first."""
-        rows = self.database.connection().execute("SELECT * FROM audit ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
+        rows = self.database.read("SELECT * FROM audit ORDER BY id DESC LIMIT ?", limit)
         return [(row["at"], row["who"], row["action"], row["object"]) for row in rows]
 
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlctl_ci.errors import CiError
+from rlctl_ci.states import TERMINAL
 from rlctl_ci.store.database import Database
+from rlctl_ci.store.inbox import NEWEST_HEAD
 from rlctl_ci.store.records import Artifact, Build, Deploy
 
 
@@ -41,6 +43,11 @@ class Reading:
         )
         return [Build.of(row) for row in rows]
 
+    def head(self, project: str, ref: str) -> str | None:
+        """The commit that we last heard a branch to be at."""
+        rows = self._all(NEWEST_HEAD, project, ref)
+        return rows[0]["sha"] if rows else None
+
     def newest(self, project: str, ref: str) -> Build | None:
         rows = self._all("SELECT * FROM builds WHERE project = ? AND ref = ? ORDER BY id DESC LIMIT 1", project, ref)
         return Build.of(rows[0]) if rows else None
@@ -72,6 +79,15 @@ class Reading:
         )  # fmt: skip
         return [Deploy.of(row) for row in rows]
 
+    def unfinished_rollbacks(self) -> list[Deploy]:
+        """Deployments of builds that are over, which a person wants undone."""
+        over = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
+        rows = self._all(
+            "SELECT d.* FROM deploys d JOIN builds b ON b.id = d.build"
+            f" WHERE d.state = 'rolling_back' AND b.state IN ({over})"
+        )
+        return [Deploy.of(row) for row in rows]
+
     def pins(self) -> dict[tuple[str, str], tuple[str, str]]:
         """(project, ref) -> bad commit, why."""
         rows = self._all("SELECT * FROM pins")
@@ -87,10 +103,9 @@ class Reading:
 
     def mark(self) -> tuple[int, int]:
         """Another one whenever a page would look different."""
-        db = self.database.connection()
-        events = db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0]
+        events = self._all("SELECT coalesce(max(id), 0) FROM events")[0][0]
         others = "SELECT (SELECT count(*) FROM pauses) * 100000 + (SELECT count(*) FROM pins)"
-        return events, db.execute(others).fetchone()[0]
+        return events, self._all(others)[0][0]
 
     def durations(self, most: int = 1000) -> list[tuple[str, float]]:
         """State and seconds in it, of the newest steps."""
@@ -104,4 +119,4 @@ class Reading:
         return found
 
     def _all(self, statement: str, *values: Any) -> list[Any]:
-        return self.database.connection().execute(statement, values).fetchall()
+        return self.database.read(statement, *values)

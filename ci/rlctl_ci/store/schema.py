@@ -55,5 +55,13 @@ SECOND: Final = """
 CREATE INDEX builds_by_state ON builds (state, id);
 CREATE INDEX deploys_by_branch ON deploys (project, ref, build);
 """
-MIGRATIONS: Final = (FIRST, SECOND)
+THIRD: Final = """
+CREATE TABLE heads (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, project TEXT NOT NULL, ref TEXT NOT NULL, sha TEXT NOT NULL,
+    UNIQUE (project, ref, sha)
+) STRICT;
+INSERT INTO heads (project, ref, sha)
+    SELECT project, ref, sha FROM builds WHERE source != 'person' GROUP BY project, ref, sha ORDER BY max(id);
+"""
+MIGRATIONS: Final = (FIRST, SECOND, THIRD)
 """One after the other; their number is the version that `PRAGMA user_version` holds."""

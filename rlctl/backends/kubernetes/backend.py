@@ -73,6 +73,7 @@ class KubernetesBackend:
 
     Attributes:
         force_conflicts: take fields over that somebody else owns, and a run that somebody else has started.
+        take_over: runs that may be changed though somebody else has started them; fields of others stay theirs.
         note: told in a sentence what is worth a line, and is no error.
         waiting: told a line for every ten seconds that a verb waits for something.
         image_sizes: asks registries what a node pulls for images; the preflight reckons with it.
@@ -90,6 +91,7 @@ class KubernetesBackend:
         self._me = me or Me.now()
         self._clock, self._sleep, self._now = clock, sleep, now
         self.force_conflicts = False
+        self.take_over: frozenset[str] = frozenset()
         self.note: Say = lambda text: None
         self.waiting: Say = lambda text: None
         self.image_sizes: Sizes = no_sizes
@@ -155,7 +157,7 @@ class KubernetesBackend:
             ask=lambda state, path, body: control.ask(api, state, "GET" if body is None else "POST", path, body),
             force=self.force_conflicts,
             at_home=entry is not None and record is not None and entry.uid == record.state.uid,
-            take_over=self.force_conflicts,
+            take_over=self.force_conflicts or run in self.take_over,
             recorded="" if here is None else here.uid,
         )
 

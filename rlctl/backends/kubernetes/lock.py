@@ -24,7 +24,7 @@ from rlctl.backends.kubernetes.inventory import whose
 from rlctl.backends.kubernetes.names import DOMAIN, INSTANCE, MANAGED_BY, MANAGER, labels, lock_name
 from rlctl.backends.kubernetes.refusals import in_words
 from rlctl.backends.kubernetes.waiting import Waiting, steady
-from rlctl.errors import Conflict, RlctlError
+from rlctl.errors import Conflict, Locked, RlctlError
 
 DURATION_S: Final = 30
 RENEW_S: Final = 7.0
@@ -76,14 +76,14 @@ class Hold:
         A renewal that succeeds shows that nobody has taken the lock over meanwhile, however late it is.
 
         Raises:
-            Conflict: the lock is not ours any more.
+            Locked: the lock is not ours any more.
             RlctlError: the server does not let us find out.
         """
         for _ in range(2):  # the first may have taken long, or waited for that of the other thread
             if not self._lost and self._late_s() > FRESH_S:
                 self.renew()
         if self._lost:
-            raise Conflict(
+            raise Locked(
                 f"the lock of run {self._run} was lost: {self._lost}",
                 hint="Run the same command again.",
                 objects=(str(_key(self._run)),),
@@ -145,7 +145,7 @@ class Lock:
         """Hold it for the block.
 
         Raises:
-            Conflict: another command holds it; with its holder, host and age.
+            Locked: another command holds it; with its holder, host and age.
             ApiError: we may not write Leases, or the server does not answer.
         """
         began = self._clock()
@@ -191,7 +191,7 @@ class Lock:
         """Whether that holding is dead, or has ended meanwhile.
 
         Raises:
-            Conflict: its holder lives.
+            Locked: its holder lives.
         """
         if _has_died(lease, self._me):
             return True
@@ -206,7 +206,7 @@ class Lock:
                 return True
             if seen["metadata"]["resourceVersion"] != lease["metadata"]["resourceVersion"]:
                 holder = _holder(seen, self._now())
-                raise Conflict(
+                raise Locked(
                     f"run {self._run} in namespace {self._api.namespace} is being changed by {holder}",
                     hint="Wait until it has finished, then run the same command again.",
                     objects=(str(_key(self._run)),),

@@ -116,7 +116,7 @@ def in_words(error: ApiError, verb: str, key: Key, namespace: str, *, written: b
         )  # fmt: skip
     return ApiError(
         f"{key}: {error.message}", status=error.status, said=error.said, key=key,
-        hint=error.hint or ("" if _lasting(error) else GO_ON), conflicts=error.conflicts,
+        hint=error.hint or ("" if lasting(error) else GO_ON), conflicts=error.conflicts,
     )  # fmt: skip
 
 
@@ -124,13 +124,13 @@ def partly(error: BackendUnreachable | Refusal) -> PartlyApplied:
     """The same refusal, once something was written: its words, its way out, and that the same command goes on."""
     remedy = error.remedy if isinstance(error, Refusal) else error.hint
     remedy = remedy.replace(GO_ON, "").strip()
-    if not isinstance(error, Refusal) and not _lasting(error):
+    if not isinstance(error, Refusal) and not lasting(error):
         return PartlyApplied(error.message, hint=f"{remedy} {GO_ON}".strip(), objects=error.objects, remedy=remedy)
     remedy = remedy or "Change what it names: the spec, or a patch of it."
     return PartlyApplied(error.message, hint=f"{remedy} {_AFTERWARDS}", objects=error.objects, remedy=remedy)
 
 
-def _lasting(error: RlctlError) -> bool:
+def lasting(error: RlctlError) -> bool:
     """Whether the same request ends the same way."""
     return isinstance(error, ApiError) and error.status < 500 and error.status not in _FOR_A_WHILE
 

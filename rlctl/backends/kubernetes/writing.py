@@ -19,7 +19,7 @@ T = TypeVar("T")
 class Writer:
     """Writes while a lock is held.
 
-    Every method raises RlctlError in words: Conflict when the lock is lost, PartlyApplied when the server does not
+    Every method raises RlctlError in words: Locked when the lock is lost, PartlyApplied when the server does not
     answer and something was written before, Refusal or ApiError otherwise; a conflict over fields is the ApiError as
     it came.
     """

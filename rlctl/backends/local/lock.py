@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlctl.errors import Conflict
+from rlctl.errors import Conflict, Locked
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def held(path: Path, run: str, verb: str, clock: Callable[[], float] = time.time
         clock: unix time.
 
     Raises:
-        Conflict: another command holds it; with its process and for how long.
+        Locked: another command holds it; with its process and for how long.
         OSError: the file cannot be written.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -29,7 +29,7 @@ def held(path: Path, run: str, verb: str, clock: Callable[[], float] = time.time
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Conflict(
+            raise Locked(
                 f"run {run} is being changed by {_holder(handle, clock())}",
                 hint="Wait until it has finished, then run the same command again.",
                 objects=(run,),

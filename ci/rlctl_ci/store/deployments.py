@@ -1,0 +1,131 @@
+"""Deployments: once for each build, in order for each branch, one at a time for each run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlctl_ci.errors import CiError, Overtaken
+from rlctl_ci.states import State
+from rlctl_ci.store.records import Artifact, Deploy
+from rlctl_ci.store.rows import UNDECIDED, Rows
+
+
+class Deployments(Rows):
+    """What was made, and what a run was given of it."""
+
+    def artifact(self, build: int, owner: str, made: Iterable[Artifact]) -> None:
+        """Record what was made, before anything is deployed."""
+        with self.database.write() as db:
+            self._mine(db, build, owner)
+            for one in made:
+                db.execute(
+                    "INSERT OR REPLACE INTO artifacts VALUES (?, ?, ?, ?, ?)",
+                    (build, one.name, one.reference, one.base, one.bytes),
+                )
+
+    def is_free(self, run: str) -> bool:
+        """Whether no deployment of it is under way."""
+        return not self._any(f"SELECT 1 FROM deploys WHERE run = ? AND state IN {UNDECIDED}", run)
+
+    def plan_deploy(self, build: int, owner: str, run: str, before: int, baseline: Mapping[str, Any]) -> Deploy | None:
+        """Write down that it is about to be deployed: once for each build, in order for each branch, one at a time.
+
+        Returns:
+            The deployment, perhaps of an earlier attempt; None: the run is changed for another build right now.
+
+        Raises:
+            Overtaken: a newer build of the branch was deployed already, or is about to be.
+        """
+        now = self.now()
+        with self.database.write() as db:
+            row = self._mine(db, build, owner)
+            known = db.execute("SELECT * FROM deploys WHERE build = ?", (build,)).fetchone()
+            if known is not None:
+                self._hold(db, build)
+                return Deploy.of(known)
+            if db.execute(
+                "SELECT 1 FROM deploys WHERE project = ? AND ref = ? AND build > ?", (row["project"], row["ref"], build)
+            ).fetchone():
+                raise Overtaken(f"a newer commit of {row['ref']} was deployed meanwhile")
+            if db.execute(
+                f"SELECT 1 FROM deploys WHERE run = ? AND build != ? AND state IN {UNDECIDED}", (run, build)
+            ).fetchone():
+                return None
+            db.execute(
+                "INSERT INTO deploys VALUES (?, ?, ?, ?, 'planned', ?, NULL, ?, '', ?, ?)",
+                (build, row["project"], row["ref"], run, before, json.dumps(baseline), now, now),
+            )
+            return Deploy.of(db.execute("SELECT * FROM deploys WHERE build = ?", (build,)).fetchone())
+
+    def unplan(self, build: int, owner: str) -> None:
+        """It was not begun after all: its run is free."""
+        with self.database.write() as db:
+            self._mine(db, build, owner)
+            db.execute("DELETE FROM deploys WHERE build = ?", (build,))
+
+    def deployed(self, build: int, owner: str, state: str, *, revision: int | None = None, note: str = "") -> None:
+        """How far its deployment is."""
+        with self.database.write() as db:
+            self._mine(db, build, owner)
+            self._deployed(db, build, state, revision, note)
+
+    def decide(
+        self, build: int, owner: str, deploy: str, to: State, reason: str, *, revision: int | None = None, pin: str = ""
+    ) -> None:
+        """The end of a deployment and of its build, in one transaction.
+
+        Args:
+            deploy: verified, rolled_back, skipped or failed.
+            pin: why the branch is pinned: neither this commit nor one before it is deployed again by itself.
+        """
+        with self.database.write() as db:
+            row = self._mine(db, build, owner)
+            self._deployed(db, build, deploy, revision, reason)
+            if pin:
+                self._pin(db, row, pin)
+            phase = row["state"] if to in ("failed", "rolled_back") else ""
+            self._close(db, row, to)
+            self._move(db, row, to, reason)
+            db.execute("UPDATE builds SET phase = ?, code = ? WHERE id = ?", (phase, "run" if phase else "", build))
+
+    def take_back(self, project: str, run: str, why: str) -> Deploy:
+        """A person wants the newest deployment that has changed the run undone: from here on it holds the run.
+
+        Its branch is pinned at once.
+
+        Raises:
+            CiError: there is none, or the run is being changed.
+        """
+        with self.database.write() as db:
+            other = db.execute(f"SELECT build FROM deploys WHERE run = ? AND state IN {UNDECIDED}", (run,)).fetchone()
+            if other is not None:
+                raise CiError(
+                    f"run {run} is being changed by build {other['build']}", hint=f"rlctl ci cancel {other['build']}"
+                )
+            found = db.execute(
+                "SELECT build FROM deploys WHERE project = ? AND run = ? AND state = 'verified'"
+                " AND revision != before_revision ORDER BY started DESC, build DESC",
+                (project, run),
+            ).fetchone()
+            if found is None:
+                raise CiError(f"project {project} has no deployment to go back from", hint=f"rlctl rollback {run}")
+            row = self._row(db, found["build"])
+            self._deployed(db, row["id"], "rolling_back", None, why)
+            later = db.execute(
+                "SELECT 1 FROM pins JOIN builds b USING (project, ref, sha) WHERE project = ? AND ref = ? AND b.id > ?",
+                (project, row["ref"], row["id"]),
+            ).fetchone()
+            if later is None:  # else it went back from a newer commit before, and that stays bad
+                self._pin(db, row, why)
+            return Deploy.of(db.execute("SELECT * FROM deploys WHERE build = ?", (row["id"],)).fetchone())
+
+    def taken_back(self, build: int, note: str, revision: int | None) -> None:
+        """The end of that.
+
+        Args:
+            revision: that is now; None: it could not be done, and may be asked for again.
+        """
+        with self.database.write() as db:
+            self._deployed(db, build, "verified" if revision is None else "rolled_back", revision, note)

@@ -1,0 +1,141 @@
+"""What comes in: deliveries, looks and people make builds, and of each branch one waits."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Final
+
+from rlctl_ci.store.records import Accepted, Push
+from rlctl_ci.store.rows import ACTIVE_STATES, WAITING_STATES, Rows
+
+NEWEST_HEAD: Final = "SELECT sha FROM heads WHERE project = ? AND ref = ? ORDER BY id DESC LIMIT 1"
+SUPERSEDED: Final = "superseded: "
+"""How the reason of a cancellation begins that no person has asked for."""
+
+
+class Inbox(Rows):
+    """Deliveries in, builds out."""
+
+    def accept(self, project: str, push: Push, *, recipe: str, delivery: str, event: str = "push") -> Accepted:
+        """A verified delivery becomes a build, unless it, or its commit, is known already.
+
+        Raises:
+            Busy: it is not stored; the sender has to send it again.
+        """
+        with self.database.write() as db:
+            known = db.execute(
+                "SELECT build FROM deliveries WHERE project = ? AND delivery = ?", (project, delivery)
+            ).fetchone()
+            if known is not None:
+                return Accepted(known["build"], False)
+            build, new = self._build_of(db, project, push, recipe)
+            if new:
+                self._told(db, project, push)
+            outcome = "accepted" if new else "duplicate"
+            db.execute(
+                "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, ?)",
+                (project, delivery, self.now(), event, outcome, build),
+            )
+            return Accepted(build, new)
+
+    def ignore(self, project: str, *, delivery: str, event: str, why: str, head: Push | None = None) -> None:
+        """Remember a delivery that makes no build.
+
+        Args:
+            head: what a branch that is built is at now, and no look has to build either.
+        """
+        with self.database.write() as db:
+            if head is not None:
+                self._told(db, project, head)
+            db.execute(
+                "INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?, ?, ?, NULL)",
+                (project, delivery, self.now(), event[:100], f"ignored: {why}"),
+            )
+
+    def again(self, project: str, push: Push, *, recipe: str, source: str) -> int | None:
+        """A build of what the forge itself says is the head of a branch, or a person asks for.
+
+        A poll makes one only where the branch has moved since we last heard of it; a person always does.
+        """
+        with self.database.write() as db:
+            if source == "poll":
+                newest = db.execute(NEWEST_HEAD, (project, push.ref)).fetchone()
+                if newest is not None and newest["sha"] == push.sha:
+                    return None
+                self._looked(db, project, push)
+            return self._another(db, project, push, recipe, source)
+
+    def admit(self, cancel_running: Iterable[str] = ()) -> int:
+        """Received builds take their place; of each branch only the newest waits. Returns how many were admitted.
+
+        What a person asks for is no newer commit: it ends only what waits of the same one.
+
+        Args:
+            cancel_running: projects in which a newer commit also ends the build that is under way, unless its
+                deployment has begun.
+        """
+        eager = set(cancel_running)
+        if not self._any("SELECT 1 FROM builds WHERE state = 'received'"):
+            return 0  # nobody who writes waits for this look
+        with self.database.write() as db:
+            rows = db.execute("SELECT * FROM builds WHERE state = 'received' ORDER BY id").fetchall()
+            for row in rows:
+                only = row["sha"] if row["source"] == "person" else None
+                older = db.execute(
+                    f"SELECT * FROM builds WHERE project = ? AND ref = ? AND id < ? AND state IN ({WAITING_STATES})"
+                    " AND id NOT IN (SELECT build FROM deploys) AND (? IS NULL OR sha = ?)",
+                    (row["project"], row["ref"], row["id"], only, only),
+                ).fetchall()
+                for one in older:
+                    self._move(db, one, "superseded", f"build {row['id']} is of a newer commit of this branch")
+                if row["project"] in eager and only is None:
+                    db.execute(
+                        "UPDATE builds SET cancel = ? WHERE project = ? AND ref = ? AND id < ?"
+                        f" AND state IN ({ACTIVE_STATES}) AND cancel = '' AND id NOT IN (SELECT build FROM deploys)",
+                        (f"{SUPERSEDED}build {row['id']} is of a newer commit", row["project"], row["ref"], row["id"]),
+                    )
+                if self._row(db, row["id"])["state"] == "received":
+                    self._move(db, row, "queued", "")
+            return len(rows)
+
+    def _build_of(self, db: sqlite3.Connection, project: str, push: Push, recipe: str) -> tuple[int, bool]:
+        known = db.execute(
+            "SELECT id FROM builds WHERE project = ? AND ref = ? AND sha = ? AND recipe = ?"
+            " ORDER BY generation DESC LIMIT 1",
+            (project, push.ref, push.sha, recipe),
+        ).fetchone()
+        if known is not None:
+            return int(known["id"]), False
+        return self._insert(db, project, push, recipe, 0, "hook"), True
+
+    def _another(self, db: sqlite3.Connection, project: str, push: Push, recipe: str, source: str) -> int:
+        """A build of a commit that may have had one."""
+        last = db.execute(
+            "SELECT max(generation) FROM builds WHERE project = ? AND ref = ? AND sha = ? AND recipe = ?",
+            (project, push.ref, push.sha, recipe),
+        ).fetchone()[0]
+        return self._insert(db, project, push, recipe, 0 if last is None else last + 1, source)
+
+    def _insert(
+        self, db: sqlite3.Connection, project: str, push: Push, recipe: str, generation: int, source: str
+    ) -> int:  # fmt: skip
+        now = self.now()
+        cursor = db.execute(
+            "INSERT INTO builds (project, ref, sha, recipe, generation, state, author, title, source, created, updated)"
+            " VALUES (?, ?, ?, ?, ?, 'received', ?, ?, ?, ?, ?)",
+            (project, push.ref, push.sha, recipe, generation, push.author, push.title, source, now, now),
+        )
+        assert cursor.lastrowid is not None
+        db.execute(
+            "INSERT INTO events (build, at, state, note) VALUES (?, ?, 'received', ?)", (cursor.lastrowid, now, source)
+        )
+        return cursor.lastrowid
+
+    def _told(self, db: sqlite3.Connection, project: str, push: Push) -> None:
+        """A commit that we have heard of before stays where it was: the hook may be a recorded one."""
+        db.execute("INSERT OR IGNORE INTO heads (project, ref, sha) VALUES (?, ?, ?)", (project, push.ref, push.sha))
+
+    def _looked(self, db: sqlite3.Connection, project: str, push: Push) -> None:
+        """What the repository itself says."""
+        db.execute("INSERT OR REPLACE INTO heads (project, ref, sha) VALUES (?, ?, ?)", (project, push.ref, push.sha))

@@ -1,0 +1,81 @@
+"""Steps inside one transaction, from which everything that changes the tables is made."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import Final
+
+from rlctl_ci.errors import CiError, LostLease
+from rlctl_ci.states import ACTIVE, WAITING, State, allowed
+from rlctl_ci.store.database import Database
+
+LEASE_S: Final = 60.0
+ACTIVE_STATES: Final = ", ".join(f"'{state}'" for state in ACTIVE)
+WAITING_STATES: Final = ", ".join(f"'{state}'" for state in WAITING)
+UNDECIDED: Final = "('planned', 'applied', 'rolling_back')"
+"""States of a deployment that has begun and has no end yet: it holds its run."""
+
+
+class Rows:
+    """Args:
+    database: where everything is.
+    now: seconds since the epoch; may jump.
+    """
+
+    def __init__(self, database: Database, now: Callable[[], float] = time.time) -> None:
+        self.database = database
+        self.now = now
+
+    def _any(self, statement: str, *values: object) -> bool:
+        return bool(self.database.read(f"{statement} LIMIT 1", *values))
+
+    def _row(self, db: sqlite3.Connection, build: int) -> sqlite3.Row:
+        row: sqlite3.Row | None = db.execute("SELECT * FROM builds WHERE id = ?", (build,)).fetchone()
+        if row is None:
+            raise CiError(f"there is no build {build}")
+        return row
+
+    def _mine(self, db: sqlite3.Connection, build: int, owner: str) -> sqlite3.Row:
+        row = self._row(db, build)
+        if row["lease_owner"] != owner or row["state"] not in ACTIVE:
+            raise LostLease(f"build {build} is not ours any more: {row['state']}")
+        return row
+
+    def _hold(self, db: sqlite3.Connection, build: int) -> None:
+        db.execute("UPDATE builds SET lease_until = ? WHERE id = ?", (self.now() + LEASE_S, build))
+
+    def _move(self, db: sqlite3.Connection, row: sqlite3.Row, to: State, note: str) -> None:
+        assert allowed(row["state"], to), f"build {row['id']}: {row['state']} -> {to}"
+        now = self.now()
+        lease = "" if to in ACTIVE else ", lease_owner = '', lease_until = 0"
+        db.execute(
+            f"UPDATE builds SET state = ?, reason = ?, updated = ?{lease} WHERE id = ?", (to, note, now, row["id"])
+        )
+        db.execute("INSERT INTO events (build, at, state, note) VALUES (?, ?, ?, ?)", (row["id"], now, to, note))
+
+    def _deployed(self, db: sqlite3.Connection, build: int, state: str, revision: int | None, note: str) -> None:
+        db.execute(
+            "UPDATE deploys SET state = ?, revision = coalesce(?, revision), note = ?, updated = ? WHERE build = ?",
+            (state, revision, note, self.now(), build),
+        )
+
+    def _pin(self, db: sqlite3.Connection, row: sqlite3.Row, why: str) -> None:
+        db.execute(
+            "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?, ?)",
+            (row["project"], row["ref"], row["sha"], why, self.now()),
+        )
+
+    def _close(self, db: sqlite3.Connection, row: sqlite3.Row, outcome: str) -> None:
+        db.execute(
+            "UPDATE attempts SET ended = ?, outcome = ? WHERE build = ? AND number = ?",
+            (self.now(), outcome, row["id"], row["attempts"]),
+        )
+
+    def _begun(self, db: sqlite3.Connection, build: int) -> bool:
+        """A deployment of it has begun and is not decided."""
+        return (
+            db.execute(f"SELECT 1 FROM deploys WHERE build = ? AND state IN {UNDECIDED}", (build,)).fetchone()
+            is not None
+        )

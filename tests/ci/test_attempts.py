@@ -1,0 +1,142 @@
+"""What a later attempt at a build goes on from, and who waits for whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlctl.errors import BackendUnreachable
+from rlctl_ci.errors import Busy
+from rlctl_ci.store.records import Build
+from tests.ci.world import MAIN, Service, away, hopeless, sha
+
+DEV = "refs/heads/dev"
+
+
+def under_way(service: Service, number: int, **push: str) -> Build:
+    """A build of that commit, claimed while another one is."""
+    service.hook(number, **push)
+    build = service.claim(most=2)
+    assert build is not None
+    return build
+
+
+def deploying(service: Service, build: Build) -> None:
+    for state in ("building", "pushing", "deploying"):
+        service.queue.step(build.id, service.owner, state)
+    assert service.queue.plan_deploy(build.id, service.owner, "pole", 1, {}) is not None
+
+
+def unfinished(service: Service) -> Build:
+    """One whose deployment waits for its next attempt."""
+    service.outside.faults["verify"] = [BackendUnreachable("away")]
+    build = service.run(under_way(service, 1))
+    assert build.state == "queued"
+    return build
+
+
+@pytest.mark.parametrize("push", [{}, {"ref": DEV}, {"name": "twin"}])
+def test_a_run_waits_for_the_deployment_that_has_begun_and_for_nobody_else(
+    service: Service, push: dict[str, str]
+) -> None:
+    first = unfinished(service)
+    service.hook(2, **push)
+    assert service.claim(most=2) is None, "its run is that of the first build"
+    service.clock.s += 10
+    again = service.claim(most=2)
+    assert again is not None
+    assert again.id == first.id
+    assert service.run(again).state == "succeeded"
+    service.drain()
+    assert service.outside.history == [sha(0), sha(1), sha(2)]
+
+
+def test_whoever_holds_a_run_goes_on_though_as_many_as_allowed_are_under_way(service: Service) -> None:
+    first = under_way(service, 1)
+    under_way(service, 1, ref=DEV)
+    service.outside.faults["verify"] = [BackendUnreachable("away")]
+    service.run(first)
+    under_way(service, 1, name="lab")
+    service.clock.s += 10
+    again = service.claim(most=2)
+    assert again is not None
+    assert again.id == first.id
+
+
+def test_who_waits_too_long_for_a_run_comes_later_and_has_not_spent_an_attempt(service: Service) -> None:
+    holder, waiter = under_way(service, 1), under_way(service, 2, ref=DEV)
+    deploying(service, holder)
+    ended = service.run(waiter)
+    assert (ended.state, ended.attempts) == ("queued", 0)
+    service.queue.decide(holder.id, service.owner, "verified", "succeeded", "")
+    service.drain()
+    ended = service.reading.build(waiter.id)
+    assert (ended.state, ended.attempts) == ("succeeded", 1)
+
+
+def test_who_has_waited_goes_back_to_what_the_build_before_has_made(service: Service) -> None:
+    holder, waiter = under_way(service, 1), under_way(service, 2, ref=DEV)
+    deploying(service, holder)
+
+    def finish(seconds: float) -> None:
+        service.outside.say("revision", sha=sha(1), build=holder.id, by="apply")
+        service.queue.decide(holder.id, service.owner, "verified", "succeeded", "")
+
+    work = service.work()
+    work.sleep = finish
+    service.outside.bad.add(sha(2))
+    work.run(waiter, service.project, service.folder, service.lines.append)
+    assert service.outside.history == [sha(0), sha(1), sha(2), sha(1)]
+
+
+def test_what_is_deployed_is_judged_without_repository_and_registry(service: Service) -> None:
+    first = unfinished(service)
+    service.outside.faults |= {step: [away(step)] * 9 for step in ("head", "fetch", "push")}
+    service.drain()
+    assert service.reading.build(first.id).state == "succeeded"
+    assert service.outside.history == [sha(0), sha(1)]
+
+
+def test_what_an_earlier_attempt_may_have_changed_is_undone_when_it_cannot_be_finished(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["apply"] = [BackendUnreachable("away"), hopeless("preflight")]
+    service.drain()
+    assert service.reading.build(number).state == "rolled_back"
+    assert ("pole", MAIN) in service.reading.pins()
+
+
+def test_a_database_that_is_busy_does_not_end_a_deployment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: Any, **__: Any) -> None:
+        monkeypatch.undo()  # a moment later it is free again
+        raise Busy("locked")
+
+    build = under_way(service, 1)
+    monkeypatch.setattr(service.queue, "deployed", busy)
+    with pytest.raises(Busy):
+        service.run(build)
+    service.clock.s += 61
+    service.queue.recover(everybody=False)
+    service.drain()
+    assert service.reading.build(build.id).state == "succeeded"
+    assert service.outside.history == [sha(0), sha(1)]
+
+
+def test_a_run_that_a_person_is_changing_is_tried_again_and_pins_nothing(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["apply"] = [away("locked")] * 3
+    service.drain()
+    assert service.reading.build(number).state == "failed"
+    assert service.reading.deploy(number) is None
+    assert service.reading.pins() == {}
+
+
+def test_a_target_that_goes_away_in_the_middle_is_gone_on_with_before_anything_is_undone(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["apply"] = [away("partial")]
+    service.drain()
+    assert service.reading.build(number).state == "succeeded"
+    assert service.outside.history == [sha(0), sha(1)]

@@ -1,0 +1,229 @@
+"""The threads of one life, and what they do to each other."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl.errors import BackendUnreachable, TimedOut
+from rlctl_ci.config import Config
+from rlctl_ci.errors import CiError
+from rlctl_ci.forges.base import Event
+from rlctl_ci.service import Service
+from rlctl_ci.store.records import Push
+from tests.ci.world import MAIN, Clock, Outside, hands, sha
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Outside:
+    return Outside(tmp_path / "outside.jsonl")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def service(tmp_path: Path, outside: Outside, clock: Clock) -> Iterator[Service]:
+    (tmp_path / "secret").write_text("a secret of sixteen or more\n")
+    project = {
+        "forge": "github", "repository": "/srv/pole.git", "secret_file": tmp_path / "secret", "run": "pole",
+        "paths": ["agents/**"], "branches": ["main", "dev"],
+    }  # fmt: skip
+    config = Config.model_validate({"state": tmp_path / "state", "projects": {"pole": project}})
+    found = Service(config, lambda project, service: hands(outside), clock)
+    yield found
+    found.close()
+
+
+def pushed(service: Service, outside: Outside, number: int, *, ref: str = MAIN, path: str = "agents/a.py") -> None:
+    """A push of commit `number`, and its hook."""
+    outside.push(sha(number), ref)
+    hooked(service, number, ref=ref, path=path)
+
+
+def hooked(service: Service, number: int, *, ref: str = MAIN, path: str = "agents/a.py") -> None:
+    delivery = f"d-{len(service.database.connection().execute('SELECT * FROM deliveries').fetchall())}"
+    service.take("pole", Event(delivery, "push", Push(ref, sha(number)), paths=(path,)))
+
+
+def drain(service: Service) -> None:
+    while service.one():
+        pass
+
+
+def test_a_clock_that_is_set_forward_gives_nobody_elses_build_away(
+    service: Service, outside: Outside, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: list[bool] = []
+
+    def fetch(job: Any) -> Path:
+        clock.s += 10_000
+        others.append(service.one())  # as another worker does
+        outside.say("fetch")
+        return Path(job.folder)
+
+    monkeypatch.setattr(outside, "fetch", fetch)
+    pushed(service, outside, 1)
+    assert service.one()
+    assert others == [False]
+    assert len(outside.said("fetch")) == 1
+    assert service.reading.build(1).state == "succeeded"
+
+
+def test_a_fault_ends_no_thread(service: Service, outside: Outside, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = threading.Event()
+
+    def fault(*_: Any, **__: Any) -> bool:
+        seen.set()
+        raise sqlite3.OperationalError("unable to open database file")
+
+    service.one = fault  # type: ignore[method-assign]
+    service.start()
+    assert seen.wait(10)
+    assert service.healthy()
+    service.close()
+    assert "ci: a worker: OperationalError: unable to open database file" in capsys.readouterr().out
+
+
+def test_a_branch_that_cannot_be_looked_at_hides_no_other(
+    service: Service,
+    outside: Outside,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def at(ref: str) -> str:
+        if ref == MAIN:
+            raise PermissionError("the token file")
+        return sha(7)
+
+    monkeypatch.setattr(outside, "at", at)
+    clock.s += 301
+    service.look()
+    assert [build.sha for build in service.reading.builds()] == [sha(7)]
+    assert "a look at main of pole: PermissionError: the token file" in capsys.readouterr().out
+
+
+def later(service: Service, clock: Clock, seconds: float = 301.0) -> None:
+    """What the looks at the branches lead to."""
+    clock.s += seconds
+    service.look()
+    drain(service)
+
+
+def test_a_push_that_changes_nothing_that_matters_is_not_built_by_a_look_either(
+    service: Service, outside: Outside, clock: Clock
+) -> None:
+    pushed(service, outside, 1)
+    drain(service)
+    pushed(service, outside, 2, path="README.md")
+    later(service, clock)
+    assert outside.history == [sha(0), sha(1)]
+
+
+def test_an_older_commit_that_a_person_builds_again_stays(service: Service, outside: Outside, clock: Clock) -> None:
+    for number in (1, 2):
+        pushed(service, outside, number)
+        drain(service)
+    service.trigger("pole", Push(MAIN, sha(1)))
+    drain(service)
+    later(service, clock)
+    assert outside.history == [sha(0), sha(1), sha(2), sha(1)]
+
+
+def test_a_branch_that_is_set_back_is_built_again_and_a_recorded_hook_is_not(
+    service: Service, outside: Outside, clock: Clock
+) -> None:
+    for number in (1, 2):
+        pushed(service, outside, number)
+        drain(service)
+    hooked(service, 1)
+    later(service, clock, 6)
+    assert outside.history == [sha(0), sha(1), sha(2)]
+    pushed(service, outside, 1)
+    later(service, clock, 6)
+    assert outside.history == [sha(0), sha(1), sha(2), sha(1)]
+
+
+def test_a_build_of_a_project_that_is_gone_cannot_be_tried_again(service: Service) -> None:
+    with pytest.raises(CiError, match="no longer configured"):
+        service.trigger("gone", Push(MAIN, sha(1)))
+
+
+def deployed(service: Service, outside: Outside, *numbers: int) -> None:
+    for number in numbers:
+        pushed(service, outside, number)
+        drain(service)
+
+
+def test_a_person_goes_back_from_what_has_changed_the_run_last(service: Service, outside: Outside) -> None:
+    deployed(service, outside, 1, 2)
+    service.trigger("pole", Push(MAIN, sha(2)))
+    drain(service)  # it runs already: nothing to go back from
+    assert service.roll_back("pole", "ana")["pinned"] == sha(2)
+    assert outside.history[-1] == sha(1)
+    assert service.roll_back("pole", "ana")["pinned"] == sha(2), "the newer one stays bad"
+    assert outside.history[-1] == sha(0)
+    with pytest.raises(CiError, match="no deployment to go back from"):
+        service.roll_back("pole", "ana")
+
+
+def test_a_rollback_and_a_deployment_wait_for_each_other(
+    service: Service, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed(service, outside, 1)
+    undo, verify, others = outside.undo, outside.verify, []
+
+    def while_it_is_undone(*arguments: Any) -> int:
+        pushed(service, outside, 2)
+        others.append(service.one())
+        return undo(*arguments)
+
+    def while_it_is_verified(*arguments: Any) -> str:
+        with pytest.raises(CiError, match="is being changed by build 2"):
+            service.roll_back("pole", "ana")
+        return verify(*arguments)
+
+    monkeypatch.setattr(outside, "undo", while_it_is_undone)
+    monkeypatch.setattr(outside, "verify", while_it_is_verified)
+    service.roll_back("pole", "ana")
+    assert others == [False]
+    drain(service)
+    assert outside.history == [sha(0), sha(1), sha(0), sha(2)]
+
+
+@pytest.mark.parametrize("end", [SystemExit("killed"), BackendUnreachable("away")])
+def test_a_rollback_that_is_interrupted_has_pinned_the_branch_and_is_finished(
+    service: Service, outside: Outside, clock: Clock, end: BaseException
+) -> None:
+    deployed(service, outside, 1)
+    outside.faults["undo"] = [end]  # type: ignore[list-item]
+    with pytest.raises(type(end)):
+        service.roll_back("pole", "ana")
+    assert service.reading.pins()["pole", MAIN][0] == sha(1)
+    assert outside.history == [sha(0), sha(1)]
+    clock.s += 31
+    drain(service)
+    assert outside.history == [sha(0), sha(1), sha(0)]
+    deploy = service.reading.deploy(1)
+    assert deploy is not None
+    assert (deploy.state, deploy.note) == ("rolled_back", "rolled back by ana")
+
+
+def test_a_rollback_that_cannot_be_done_holds_no_run_and_may_be_asked_for_again(
+    service: Service, outside: Outside
+) -> None:
+    deployed(service, outside, 1)
+    outside.faults["undo"] = [TimedOut("not ready")]
+    with pytest.raises(TimedOut):
+        service.roll_back("pole", "ana")
+    assert not service.one()
+    service.roll_back("pole", "ana")
+    assert outside.history == [sha(0), sha(1), sha(0)]
