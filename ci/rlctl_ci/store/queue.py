@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from rlctl_ci.errors import CiError, LostLease, Overtaken
+from rlctl_ci.errors import CiError, LostLease, Overtaken, Settled
 from rlctl_ci.states import ACTIVE, MAX_ATTEMPTS, TERMINAL, WAITING, State, allowed
 from rlctl_ci.store.database import Database
 from rlctl_ci.store.records import Accepted, Artifact, Build, Deploy, Push
@@ -224,12 +224,13 @@ class Queue:
         """Ask for the end of a build; one that nobody works on ends at once. Returns its state now.
 
         Raises:
-            CiError: there is no such build, or it is over.
+            CiError: there is no such build.
+            Settled: it is over.
         """
         with self.database.write() as db:
             row = self._row(db, build)
             if row["state"] in TERMINAL:
-                raise CiError(f"build {build} is over: {row['state']}")
+                raise Settled(f"build {build} is over: {row['state']}")
             if row["state"] in WAITING and not self._begun(db, build):
                 self._move(db, row, "cancelled", why)
             else:

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 
 from rlctl.errors import RlctlError
 from rlctl_ci import logs
-from rlctl_ci.errors import CiError
+from rlctl_ci.errors import Busy, CiError, Settled
 from rlctl_ci.refs import HEADS, fault, is_sha
 from rlctl_ci.service import Service
 from rlctl_ci.store.records import Build, Push
@@ -200,7 +200,7 @@ class Api:
 
 def act_on_build(service: Service, who: str, build: Build, verb: str) -> dict[str, Any]:
     """Raises:
-    CiError: it is over, or not over.
+    Settled: it is over, or not over.
     """
     if verb == "cancel":
         state = service.queue.cancel(build.id, f"cancelled by {who}")
@@ -208,7 +208,7 @@ def act_on_build(service: Service, who: str, build: Build, verb: str) -> dict[st
         service.wake()
         return {"build_id": build.id, "state": state}
     if not build.terminal:
-        raise CiError(f"build {build.id} is not over: {build.state}")
+        raise Settled(f"build {build.id} is not over: {build.state}")
     again = service.trigger(build.project, Push(build.ref, build.sha, build.author, build.title))
     service.people.audit(who, "retry", f"build {build.id} as {again}")
     return {"build_id": again, "retry_of": build.id}
@@ -264,7 +264,7 @@ async def refused(request: Request, error: Exception) -> Response:
             {"error": error.message}, error.status, {"www-authenticate": "Bearer"} if error.status == 401 else None
         )
     assert isinstance(error, RlctlError)
-    status = 409 if isinstance(error, CiError) and ("over" in error.message) else 400
+    status = 409 if isinstance(error, Settled) else 503 if isinstance(error, Busy) else 400
     return JSONResponse({"error": error.message, "hint": error.hint}, status)
 
 
