@@ -71,11 +71,12 @@ class Log:
 
 
 def read(path: Path, offset: int, most: int = 1 << 20) -> tuple[bytes, int]:
-    """Bytes of a log from an offset on, whole lines where there are any; and the offset to go on from."""
+    """Bytes of a log from an offset on, whole lines where `most` bytes hold one; and the offset to go on from."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, offset))
             found = file.read(most)
     except FileNotFoundError:
         return b"", max(0, offset)
+    found = found[: found.rfind(b"\n") + 1] or found
     return found, max(0, offset) + len(found)

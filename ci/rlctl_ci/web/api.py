@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from rlctl_ci.web.sessions import Refused, Sessions
 FOLLOW_S: Final = 0.5
 PING_S: Final = 15.0
 MAX_PAGE: Final = 200
+_FROM = re.compile(r"bytes=([0-9]{1,15})-")
 
 
 def build_document(service: Service, build: Build, *, full: bool = False) -> dict[str, Any]:
@@ -124,21 +126,22 @@ class Api:
         return JSONResponse(await run_in_threadpool(lambda: build_document(self.service, build, full=True)))
 
     async def log(self, request: Request) -> Response:
-        """From `offset`, `Range: bytes=N-` or `Last-Event-ID` on; as events it goes on until the build is over."""
+        """From `offset`, `Range: bytes=N-` or `Last-Event-ID` on; as events it goes on until the build is over.
+
+        A range of another form is not looked at, as HTTP allows.
+        """
         self.sessions.require(request, "read")
         build = self._build(request)
-        offset = number(request, "offset", 0)
-        ranged = request.headers.get("range", "")
-        if ranged.startswith("bytes=") and ranged[6:].rstrip("-").isdigit() and ranged.endswith("-"):
-            offset = int(ranged[6:-1][:15])
+        ranged = _FROM.fullmatch(request.headers.get("range", ""))
+        offset = int(ranged[1]) if ranged else number(request, "offset", 0)
         if "text/event-stream" in request.headers.get("accept", ""):
             last = request.headers.get("last-event-id", "")
             offset = int(last[:15]) if last.isascii() and last.isdigit() else offset
             return StreamingResponse(self._follow(request, build.id, offset), media_type="text/event-stream")
         found, after = await run_in_threadpool(logs.read, self.service.log(build.id), offset)
         headers = {"x-next-offset": str(after), "x-build-state": build.state}
-        if ranged:
-            headers["content-range"] = f"bytes {offset}-{max(offset, after - 1)}/*"
+        if ranged and found:
+            headers["content-range"] = f"bytes {offset}-{after - 1}/*"
         return PlainTextResponse(found, 206 if ranged and found else 200, headers)
 
     async def _follow(self, request: Request, build: int, offset: int) -> AsyncIterator[str]:
@@ -193,8 +196,8 @@ class Api:
 
     def _build(self, request: Request) -> Build:
         try:
-            return self.service.reading.build(int(request.path_params["number"]))
-        except (CiError, OverflowError) as error:
+            return self.service.reading.build(request.path_params["number"])
+        except CiError as error:
             raise Refused(404, "there is no such build") from error
 
 

@@ -110,9 +110,8 @@ class Pages:
     async def build(self, request: Request) -> Response:
         if (gate := self._gate(request)) is not None:
             return gate
-        number = int(str(request.path_params["number"])[:15])
         try:
-            found = await run_in_threadpool(self.service.reading.build, number)
+            found = await run_in_threadpool(self.service.reading.build, request.path_params["number"])
         except CiError as error:
             raise Refused(404, error.message) from error
         if request.url.path.endswith(".json"):
@@ -231,7 +230,7 @@ class Pages:
         )
         person = self.sessions.require(request, scope, form.get("csrf", ""))  # type: ignore[arg-type]
         if "number" in request.path_params:
-            build = await run_in_threadpool(self.service.reading.build, int(str(request.path_params["number"])[:15]))
+            build = await run_in_threadpool(self.service.reading.build, request.path_params["number"])
             done = await run_in_threadpool(act_on_build, self.service, person.name, build, verb)
             return RedirectResponse(f"/builds/{done['build_id']}", 303)
         if "project" in request.path_params:
