@@ -6,20 +6,21 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlctl.errors import UsageError
+from rlctl.errors import BackendUnreachable, UsageError
 from rlctl.images import append as appending
 from rlctl.images.code import BASE_LABEL, Code, collect
 from rlctl.images.reference import Reference
 from rlctl.images.upload import Uploader, sha256
-from tests.ci.oci import Registry, registry
+from tests.ci.oci import Registry, elsewhere, registry
 
-__all__ = ["registry"]
+__all__ = ["elsewhere", "registry"]
 
 
 @pytest.fixture
@@ -83,6 +84,51 @@ def test_layers_of_the_base_are_mounted_and_not_sent(registry: Registry, code: C
     assert any("mount=" in line for line in registry.asked)
     sent = [line for line in registry.asked if line.startswith("PUT") and "/blobs/" in line]
     assert len(sent) == 2, "the layer of code and the configuration"
+
+
+def lying(elsewhere: Registry, content: bytes) -> tuple[Reference, str]:
+    """A layer in another registry: the image that it is of, its digest."""
+    digest = sha256(content)
+    elsewhere.blobs["rlctl/actor", digest] = content
+    return Reference(elsewhere.name, "rlctl/actor", "1"), digest
+
+
+def test_a_layer_comes_from_another_registry_once(registry: Registry, elsewhere: Registry) -> None:
+    content = os.urandom(3 << 20)
+    base, digest = lying(elsewhere, content)
+    to, image = Uploader(registry.name, "http"), Reference(registry.name, "team/rlctl-actor", "1")
+    for asked in (1, 0):
+        elsewhere.asked.clear()
+        to.copy(image, digest, base, Uploader(elsewhere.name, "http"))
+        assert len(elsewhere.asked) == asked
+        assert registry.blobs["team/rlctl-actor", digest] == content
+
+
+def test_a_layer_whose_content_is_another_one_is_not_taken(registry: Registry, elsewhere: Registry) -> None:
+    base, digest = lying(elsewhere, b"layer")
+    elsewhere.blobs["rlctl/actor", digest] = b"other"
+    with pytest.raises(BackendUnreachable, match="another content"):
+        Uploader(registry.name, "http").copy(
+            Reference(registry.name, "team/rlctl-actor", "1"), digest, base, Uploader(elsewhere.name, "http")
+        )
+    assert not registry.blobs
+
+
+@pytest.mark.parametrize("where", ["http://169.254.169.254", "http://registry.invalid", "ftp://127.0.0.1", "file://"])
+def test_a_registry_sends_nobody_to_where_nothing_proves_who_answers(elsewhere: Registry, where: str) -> None:
+    base, digest = lying(elsewhere, b"{}")
+    elsewhere.moved = where
+    with pytest.raises(BackendUnreachable, match="307"):
+        Uploader(elsewhere.name, "http").document(base, digest, blob=True)
+
+
+def test_a_registry_on_loopback_may_name_another_place_there(registry: Registry, elsewhere: Registry) -> None:
+    base, digest = lying(elsewhere, b"{}")
+    registry.blobs["rlctl/actor", digest] = b"{}"
+    elsewhere.moved = f"http://{registry.name}"
+    found = Uploader(elsewhere.name, "http").document(base, digest, blob=True)
+    assert found is not None
+    assert found[0] == b"{}"
 
 
 def test_a_base_that_is_not_there_or_for_another_machine_is_named(registry: Registry, code: Code) -> None:
