@@ -15,7 +15,7 @@ from rlctl.images.code import Code
 from rlctl.images.make import CODE_IN, Maker, Wish
 from rlctl.images.reference import Reference
 from rlctl_ci.builders.provenance import statement
-from rlctl_ci.builders.registry import attach, reader, uploader
+from rlctl_ci.builders.registry import attach, plain, reader, uploader
 from rlctl_ci.builders.source import code_of, spec_at
 from rlctl_ci.errors import BuildStopped
 from rlctl_ci.programs import Bounds, Programs, clean
@@ -61,7 +61,7 @@ class Program:
             run=self.run(job),
             scratch=scratch,
         )
-        wish = Wish(project.registry, verify=not project.plain_http)
+        wish = Wish(project.registry, plain=plain(project))
         maker = Maker(builder, reader(project), wish, workspace, True, job.say)
         found = []
         for one in maker.with_code(code, published, CODE_IN):

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rlctl.images.reference import Reference
 from rlctl.images.registry import Registry, logins
 from rlctl.images.upload import Uploader
-from rlctl_ci.config import LOOPBACK, Project
+from rlctl_ci.config import Project
 
 _KIND: Final = "application/vnd.oci.image.manifest.v1+json"
 _EMPTY: Final = b"{}"
@@ -24,14 +24,17 @@ def credentials(project: Project) -> Callable[[str], tuple[str, str] | None]:
     return logins(os.environ)
 
 
+def plain(project: Project) -> str | None:
+    """The one registry that speaks plain HTTP: that of the project, on loopback; the configuration sees to it."""
+    return (project.registry or "").partition("/")[0] if project.plain_http else None
+
+
 def uploader(project: Project, registry: str) -> Uploader:
-    """HTTPS; plain HTTP only where the project says so, and on loopback."""
-    plain = project.plain_http and registry.rpartition(":")[0] in LOOPBACK
-    return Uploader(registry, "http" if plain else "https", credentials(project))
+    return Uploader(registry, "http" if registry == plain(project) else "https", credentials(project))
 
 
 def reader(project: Project) -> Registry:
-    return Registry(not project.plain_http, credentials(project))
+    return Registry(credentials=credentials(project), plain=plain(project))
 
 
 def attach(to: Uploader, image: Reference, proof: Mapping[str, Any]) -> Reference:
