@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from rlctl_ci import logs
+from rlctl_ci.forges.find import FORGES
 from rlctl_ci.logs import Log, Masker
 from rlctl_ci.service import Service
-from tests.ci.test_http import hook, http, service
+from rlctl_ci.store.records import Push
+from rlctl_ci.web.app import make
+from tests.ci.test_http import OURS, SECRET, config, hook, http, service
+from tests.ci.world import MAIN, sha
 
 __all__ = ["http", "service"]
 
@@ -39,3 +45,72 @@ def test_a_part_of_a_log_ends_with_a_line(tmp_path: Path) -> None:
     assert logs.read(path, 0, 10) == (b"one\ntwo\n", 8)
     assert logs.read(path, 8, 10) == (b"three\n", 14)
     assert logs.read(path, 8, 3) == (b"thr", 11), "a line that is longer than a part comes in several"
+
+
+def test_builds_are_listed_page_by_page(service: Service, http: TestClient) -> None:
+    for number in range(1, 6):
+        service.queue.accept("pole", Push(MAIN, sha(number)), recipe="r", delivery=f"{number}")
+    service.queue.accept("lab", Push(MAIN, sha(1)), recipe="r", delivery="1")
+    assert pages(http, "builds", "id") == [[5, 4], [3, 2], [1]]
+
+
+def test_deployments_are_listed_page_by_page(service: Service, http: TestClient) -> None:
+    for number in range(1, 5):
+        service.queue.accept("pole", Push(MAIN, sha(number)), recipe="r", delivery=f"{number}")
+        with service.database.write() as db:
+            db.execute(
+                "INSERT INTO deploys (build, project, ref, run, state, started, updated)"
+                " VALUES (?, 'pole', ?, 'pole', 'verified', 0, 0)",
+                (number, MAIN),
+            )
+    assert pages(http, "deploys", "build") == [[4, 3], [2, 1], []]
+
+
+def pages(http: TestClient, kind: str, key: str) -> list[list[int]]:
+    """Of two entries each, of one project, until there is no further one."""
+    found: list[list[int]] = []
+    before: dict[str, int] = {}
+    while len(found) < 10:
+        page = http.get(f"/api/v1/{kind}", params={"project": "pole", "limit": 2, **before}).json()
+        found.append([one[key] for one in page[kind]])
+        if page["next_before"] is None:
+            return found
+        before = {"before": page["next_before"]}
+    raise AssertionError(f"it does not end: {found}")
+
+
+def pushed(http: TestClient, number: int, *paths: str) -> int:
+    """A push that changes these; the status of its answer."""
+    forge = FORGES["github"]
+    told: dict[str, Any] = forge.example(Push(MAIN, sha(number), "ana", "faster"))
+    if paths:
+        told["commits"] = [{"added": [], "modified": list(paths), "removed": []}]
+    body = json.dumps(told).encode()
+    headers = dict(forge.sign(body, SECRET.encode(), delivery=f"{number}", now=0))
+    return http.post("/hooks/github/pole", content=body, headers=headers).status_code
+
+
+def test_a_push_that_changes_no_path_that_matters_builds_nothing(tmp_path: Path) -> None:
+    about = config(tmp_path)
+    pole = about.projects["pole"].model_copy(update={"paths": ["agents/**", "spec.yaml"]})
+    service = Service(about.model_copy(update={"projects": {"pole": pole}}), lambda project, service: {})
+    http = TestClient(make(service), base_url=OURS, client=("127.0.0.1", 1))
+    assert pushed(http, 1, "docs/a.md", "README.md") == 204
+    assert pushed(http, 2, "docs/a.md", "agents/deep/b.py") == 202
+    assert pushed(http, 3, "spec.yaml") == 202
+    assert pushed(http, 4) == 202, "the forge does not say what it changes"
+    service.close()
+
+
+def test_a_project_that_gets_too_many_pushes_is_slowed_down_and_no_other(tmp_path: Path) -> None:
+    service = Service(config(tmp_path, hooks_per_minute=2), lambda project, service: {})
+    app = make(service, clock=lambda: 0.0)
+    senders = [TestClient(app, base_url=OURS, client=(f"10.0.0.{number}", 1)) for number in range(6)]
+    bad = {"X-Hub-Signature-256": "sha256=" + "0" * 64}
+    assert [hook(one, **bad).status_code for one in senders[:3]] == [401] * 3, "a stranger uses nothing up"
+    assert [pushed(one, number) for number, one in enumerate(senders[3:], 1)] == [202, 202, 429]
+    other = FORGES["gitlab"]
+    body = json.dumps(other.example(Push(MAIN, sha(1)))).encode()
+    headers = dict(other.sign(body, SECRET.encode(), delivery="1", now=0))
+    assert senders[5].post("/hooks/gitlab/lab", content=body, headers=headers).status_code == 202
+    service.close()
