@@ -114,3 +114,31 @@ def test_a_project_that_gets_too_many_pushes_is_slowed_down_and_no_other(tmp_pat
     headers = dict(other.sign(body, SECRET.encode(), delivery="1", now=0))
     assert senders[5].post("/hooks/gitlab/lab", content=body, headers=headers).status_code == 202
     service.close()
+
+
+def test_reasons_and_notes_hide_the_secrets_of_their_project(service: Service, http: TestClient) -> None:
+    hook(http)
+    service.queue.cancel(1, f"fetch of https://x:{SECRET}@example.org failed")
+    service.people.pause("pole", f"see {SECRET}")
+    with service.database.write() as db:
+        db.execute(
+            "INSERT INTO deploys (build, project, ref, run, state, note, started, updated)"
+            " VALUES (1, 'pole', ?, 'pole', 'failed', ?, 0, 0)",
+            (MAIN, f"note {SECRET}"),
+        )
+        db.execute("INSERT INTO pins (project, ref, sha, why, at) VALUES ('pole', ?, ?, ?, 0)", (MAIN, sha(7), SECRET))
+    stream = {"accept": "text/event-stream"}
+    paths = [
+        "/", "/index.json", "/builds/1", "/builds/1.json", "/feed.atom", "/api/v1/projects", "/api/v1/builds",
+        "/api/v1/deploys", "/api/v1/builds/1",
+    ]  # fmt: skip
+    for text in (*(http.get(path).text for path in paths), http.get("/api/v1/builds/1/log", headers=stream).text):
+        assert "***" in text
+        assert SECRET not in text
+
+
+def test_reasons_are_hidden_whole_while_the_secrets_cannot_be_read(service: Service, http: TestClient) -> None:
+    hook(http)
+    service.queue.cancel(1, "because")
+    service.config.projects["pole"].secret_file.unlink()
+    assert http.get("/api/v1/builds/1").json()["reason"] == "***"

@@ -14,11 +14,14 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 
 from rlctl.errors import RlctlError
 from rlctl_ci import logs
+from rlctl_ci.config import Config
 from rlctl_ci.errors import Busy, CiError, Settled
 from rlctl_ci.refs import HEADS, fault, is_sha
 from rlctl_ci.service import Service
+from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build, Push
 from rlctl_ci.web.sessions import Refused, Sessions
+from rlctl_ci.web.shown import Shown
 
 FOLLOW_S: Final = 0.5
 PING_S: Final = 15.0
@@ -26,7 +29,7 @@ MAX_PAGE: Final = 200
 _FROM = re.compile(r"bytes=([0-9]{1,15})-")
 
 
-def build_document(service: Service, build: Build, *, full: bool = False) -> dict[str, Any]:
+def build_document(reading: Reading, build: Build, *, full: bool = False) -> dict[str, Any]:
     """One build for machines."""
     found: dict[str, Any] = {
         "id": build.id, "project": build.project, "ref": build.ref, "branch": build.branch, "sha": build.sha,
@@ -35,13 +38,11 @@ def build_document(service: Service, build: Build, *, full: bool = False) -> dic
         "attempts": build.attempts, "created": build.created, "updated": build.updated,
     }  # fmt: skip
     if full:
-        deploy = service.reading.deploy(build.id)
-        found["events"] = [
-            {"at": at, "state": state, "note": note} for at, state, note in service.reading.events(build.id)
-        ]
+        deploy = reading.deploy(build.id)
+        found["events"] = [{"at": at, "state": state, "note": note} for at, state, note in reading.events(build.id)]
         found["artifacts"] = [
             {"name": one.name, "reference": one.reference, "base": one.base, "bytes": one.bytes}
-            for one in service.reading.artifacts(build.id)
+            for one in reading.artifacts(build.id)
         ]
         found["deploy"] = None if deploy is None else {
             "run": deploy.run, "state": deploy.state, "before_revision": deploy.before_revision,
@@ -50,9 +51,9 @@ def build_document(service: Service, build: Build, *, full: bool = False) -> dic
     return found
 
 
-def projects_document(service: Service) -> list[dict[str, Any]]:
+def projects_document(config: Config, reading: Reading) -> list[dict[str, Any]]:
     """All projects, with what holds them up."""
-    pauses, pins = service.reading.pauses(), service.reading.pins()
+    pauses, pins = reading.pauses(), reading.pins()
     return [
         {
             "name": name, "forge": project.forge, "repository": project.repository, "branches": project.branches,
@@ -62,7 +63,7 @@ def projects_document(service: Service) -> list[dict[str, Any]]:
                 for (owner, ref), (sha, why) in pins.items() if owner == name
             ],
         }
-        for name, project in service.config.projects.items()
+        for name, project in config.projects.items()
     ]  # fmt: skip
 
 
@@ -73,11 +74,12 @@ class Api:
     """
 
     def __init__(self, service: Service, sessions: Sessions) -> None:
-        self.service, self.sessions = service, sessions
+        self.service, self.sessions, self.reading = service, sessions, Shown(service)
 
     async def projects(self, request: Request) -> Response:
         self.sessions.require(request, "read")
-        return JSONResponse({"projects": await run_in_threadpool(projects_document, self.service)})
+        found = await run_in_threadpool(projects_document, self.service.config, self.reading)
+        return JSONResponse({"projects": found})
 
     async def builds(self, request: Request) -> Response:
         if request.method == "POST":
@@ -87,11 +89,9 @@ class Api:
         project = request.query_params.get("project")
 
         def found() -> dict[str, Any]:
-            builds = self.service.reading.builds(
-                project=project, before=before or None, limit=max(1, min(limit, MAX_PAGE))
-            )
+            builds = self.reading.builds(project=project, before=before or None, limit=max(1, min(limit, MAX_PAGE)))
             return {
-                "builds": [build_document(self.service, build) for build in builds],
+                "builds": [build_document(self.reading, build) for build in builds],
                 "next_before": builds[-1].id if len(builds) == max(1, min(limit, MAX_PAGE)) else None,
             }
 
@@ -103,9 +103,7 @@ class Api:
         limit = max(1, min(number(request, "limit", 50), MAX_PAGE))
 
         def found() -> dict[str, Any]:
-            rows = self.service.reading.deploys(
-                project=request.query_params.get("project"), before=before or None, limit=limit
-            )
+            rows = self.reading.deploys(project=request.query_params.get("project"), before=before or None, limit=limit)
             return {
                 "deploys": [
                     {
@@ -123,7 +121,7 @@ class Api:
     async def build(self, request: Request) -> Response:
         self.sessions.require(request, "read")
         build = self._build(request)
-        return JSONResponse(await run_in_threadpool(lambda: build_document(self.service, build, full=True)))
+        return JSONResponse(await run_in_threadpool(lambda: build_document(self.reading, build, full=True)))
 
     async def log(self, request: Request) -> Response:
         """From `offset`, `Range: bytes=N-` or `Last-Event-ID` on; as events it goes on until the build is over.
@@ -147,7 +145,7 @@ class Api:
     async def _follow(self, request: Request, build: int, offset: int) -> AsyncIterator[str]:
         quiet_s = 0.0
         while not await request.is_disconnected():
-            state = await run_in_threadpool(lambda: self.service.reading.build(build))
+            state = await run_in_threadpool(self.reading.build, build)
             found, after = await run_in_threadpool(logs.read, self.service.log(build), offset)
             if found:
                 lines = found.decode("utf-8", "replace").splitlines()
@@ -196,7 +194,7 @@ class Api:
 
     def _build(self, request: Request) -> Build:
         try:
-            return self.service.reading.build(request.path_params["number"])
+            return self.reading.build(request.path_params["number"])
         except CiError as error:
             raise Refused(404, "there is no such build") from error
 
