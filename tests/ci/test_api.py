@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as Xml
 
 import pytest
 from starlette.testclient import TestClient
@@ -15,10 +16,11 @@ from rlctl_ci.logs import Log, Masker
 from rlctl_ci.service import Service
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
-from tests.ci.test_http import OURS, SECRET, config, hook, http, service
+from tests.ci.test_http import BAD_TEXT, OURS, SECRET, config, hook, http, service
 from tests.ci.world import MAIN, sha
 
 __all__ = ["http", "service"]
+ATOM = "{http://www.w3.org/2005/Atom}"
 
 
 @pytest.mark.parametrize("path", ["/builds/{}", "/builds/{}.json", "/api/v1/builds/{}", "/api/v1/builds/{}/log"])
@@ -27,7 +29,16 @@ def test_a_number_that_no_build_has_is_a_404(http: TestClient, path: str, digits
     assert http.get(path.format("9" * digits)).status_code == 404
 
 
-RANGES = ["bytes=5--", "bytes=²-", "bytes=0-1", "bytes=-1", "bytes=", "bytes=" + "9" * 30 + "-", "lines=1-", "bytes=1-,2-"]
+RANGES = [
+    "bytes=5--",
+    "bytes=²-",
+    "bytes=0-1",
+    "bytes=-1",
+    "bytes=",
+    "bytes=" + "9" * 30 + "-",
+    "lines=1-",
+    "bytes=1-,2-",
+]
 
 
 @pytest.mark.parametrize("asked", RANGES)
@@ -142,3 +153,31 @@ def test_reasons_are_hidden_whole_while_the_secrets_cannot_be_read(service: Serv
     service.queue.cancel(1, "because")
     service.config.projects["pole"].secret_file.unlink()
     assert http.get("/api/v1/builds/1").json()["reason"] == "***"
+
+
+def test_the_newest_builds_are_a_feed_that_pages_lead_to(service: Service, http: TestClient) -> None:
+    assert Xml.fromstring(http.get("/feed.atom").content).find(f"{ATOM}entry") is None
+    for number in (1, 2):
+        service.queue.accept("pole", Push(MAIN, sha(number), BAD_TEXT, BAD_TEXT), recipe="r", delivery=f"{number}")
+    service.queue.cancel(2, "no")
+    answer = http.get("/feed.atom")
+    assert answer.headers["content-type"].startswith("application/atom+xml")
+    feed = Xml.fromstring(answer.content)
+    entries = feed.findall(f"{ATOM}entry")
+    assert [one.findtext(f"{ATOM}id") for one in entries] == [f"{OURS}/builds/2", f"{OURS}/builds/1"]
+    assert entries[0].findtext(f"{ATOM}title") == "pole main: build 2 cancelled"
+    assert [child.tag for child in entries[0]].count(f"{ATOM}updated") == 1
+    assert 'href="/feed.atom"' in http.get("/").text
+
+
+def test_the_feed_needs_the_same_rights_as_the_page(tmp_path: Path) -> None:
+    service = Service(
+        config(tmp_path, listen="0.0.0.0:8710", hosts=["ci"], behind_tls=True), lambda project, service: {}
+    )
+    http = TestClient(make(service), base_url="http://ci", client=("10.0.0.1", 1))
+    assert http.get("/feed.atom").status_code == 401
+    token = service.people.issue("ana", ["read"])
+    answer = http.get("/feed.atom", headers={"authorization": f"Bearer {token}"})
+    assert answer.status_code == 200
+    assert "<id>https://ci/</id>" in answer.text
+    service.close()

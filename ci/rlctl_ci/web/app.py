@@ -91,6 +91,7 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
         ("/builds/{number:build}", pages.build, ["GET"]),
         ("/builds/{number:build}.json", pages.build, ["GET"]),
         ("/live", pages.live, ["GET"]),
+        ("/feed.atom", pages.feed, ["GET"]),
         ("/badge/{project}.svg", pages.badge, ["GET"]),
         ("/static/{name}", static, ["GET"]),
         ("/sign-in", pages.sign_in, ["GET", "POST"]),

@@ -18,6 +18,7 @@ from rlctl_ci.service import Service
 from rlctl_ci.states import ACTIVE, WAITING
 from rlctl_ci.store.records import Build
 from rlctl_ci.web.api import act_on_build, act_on_project, build_document, projects_document
+from rlctl_ci.web.feed import feed
 from rlctl_ci.web.html import Html, ago, document, join, line, state, table, tag
 from rlctl_ci.web.sessions import COOKIE, VALID_S, Refused, Sessions
 from rlctl_ci.web.shown import Shown
@@ -190,6 +191,12 @@ class Pages:
             elif time.monotonic() - said >= BEAT_S:
                 said = time.monotonic()
                 yield "event: beat\ndata: {}\n\n"
+
+    async def feed(self, request: Request) -> Response:
+        self.sessions.require(request, "read")
+        builds = await run_in_threadpool(lambda: self.reading.builds(limit=SHOWN))
+        home = f"{'https' if self._secure else 'http'}://{request.headers['host']}"
+        return Response(feed(builds, home, self.service.started), media_type="application/atom+xml")
 
     async def badge(self, request: Request) -> Response:
         self.sessions.require(request, "read")
