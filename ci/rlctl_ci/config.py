@@ -79,7 +79,7 @@ class Project(Model):
     registry: str | None = None
     """host[:port][/path]; needed on a cluster."""
     plain_http: bool = False
-    """The registry speaks HTTP; on loopback only."""
+    """The registry speaks HTTP; on loopback only. Every other one is still spoken to by HTTPS."""
     registry_auth: Path | None = None
     """A file as `docker login` writes it, in place of the logins of this user."""
     platform: Annotated[str, Field(pattern=r"^[a-z0-9]+/[a-z0-9]+$")] = "linux/amd64"

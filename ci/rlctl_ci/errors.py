@@ -47,5 +47,9 @@ class LostLease(CiError):
     """Another worker, or another life of the service, has this build now: not a step further."""
 
 
+class Settled(CiError):
+    """The build is over, or not over yet: what was asked for does not fit its state."""
+
+
 class Busy(CiError):
     """The database cannot be written to right now: locked, or its disk is full."""

@@ -12,7 +12,10 @@ from urllib.parse import quote, quote_plus
 
 MASK: Final = "***"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
-_NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_NOT_SHOWN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 def plain(text: str) -> str:
@@ -68,11 +71,12 @@ class Log:
 
 
 def read(path: Path, offset: int, most: int = 1 << 20) -> tuple[bytes, int]:
-    """Bytes of a log from an offset on, whole lines where there are any; and the offset to go on from."""
+    """Bytes of a log from an offset on, whole lines where `most` bytes hold one; and the offset to go on from."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, offset))
             found = file.read(most)
     except FileNotFoundError:
         return b"", max(0, offset)
+    found = found[: found.rfind(b"\n") + 1] or found
     return found, max(0, offset) + len(found)

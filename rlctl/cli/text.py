@@ -12,7 +12,8 @@ _ESCAPE = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c|$)"  # strings: titles, clipboard
     r"|\x1b[ -/]*[0-~]"  # the other escapes
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # every other control character but tab and newline
-    r"|[\u200e\u200f\u202a-\u202e\u2066-\u2069]",  # marks that reorder what is read
+    r"|[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"  # reorders what is read, or hides
+    r"|[\ud800-\udfff\U000e0000-\U000e007f]",
     re.DOTALL,
 )
 _BARS = "▁▂▃▄▅▆▇█"
@@ -20,7 +21,7 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def plain(text: str) -> str:
-    """Text without terminal escapes, control characters (but tab and newline) and marks that reorder it."""
+    """Text without terminal escapes, control characters (but tab and newline) and signs that reorder it or are not seen."""
     return _ESCAPE.sub("", text)
 
 

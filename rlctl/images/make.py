@@ -31,6 +31,11 @@ class Wish:
     volumes: tuple[str, ...] = ()
     network: str | None = None
     verify: bool = True
+    plain: str | None = None  # a registry that speaks plain HTTP, whatever holds for all others
+
+    def verifies(self, registry: str) -> bool:
+        """Whether certificates of this registry are looked at."""
+        return self.verify and registry != self.plain
 
     def reference(self, name: Name, tag: str) -> Reference:
         """The full name of an image.
@@ -40,8 +45,13 @@ class Wish:
         """
         return Reference.parse(f"{self.registry or LOCAL}/rlctl-{name}:{tag}")
 
-    def build(self, name: Reference, context: Path, file: Path, target: str | None, args: Mapping[str, str]) -> Build:
-        return Build(str(name), context, file, target, args, self.volumes, self.network, self.verify)
+    def build(
+        self, name: Reference, context: Path, file: Path, target: str | None, args: Mapping[str, str], base: str = ""
+    ) -> Build:
+        """Args:
+        base: the registry that the image below is pulled from.
+        """
+        return Build(str(name), context, file, target, args, self.volumes, self.network, self.verifies(base))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +128,7 @@ class Maker:
                 folder = self.workspace / name
                 folder.mkdir()
                 file = layers.stage(code, str(base), folder)
-                config = self._built(self.wish.build(reference, folder, file, None, {}))
+                config = self._built(self.wish.build(reference, folder, file, None, {}, base.registry))
             elif not self.push:
                 self.say(f"{reference} is here already")
                 yield Made(name, reference, reference.tag, "there", config)
@@ -167,7 +177,7 @@ class Maker:
         if not self.push:
             return Made(name, reference, reference.tag, "built", config)
         self.say(f"{self.builder.name} pushes {reference}")
-        digest = self.builder.push(str(reference), verify=self.wish.verify, say=self.say)
+        digest = self.builder.push(str(reference), verify=self.wish.verifies(reference.registry), say=self.say)
         pushed = reference.by_digest(digest)
         try:
             manifest = self.registry.manifest(pushed)

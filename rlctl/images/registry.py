@@ -63,11 +63,13 @@ class Registry:
         verify: certificates; False: they are not looked at, and plain HTTP will do.
         credentials: user and password for a registry, or None.
         timeout_s: of one request.
+        plain: a registry that speaks plain HTTP, whatever holds for all others.
     """
 
     verify: bool = True
     credentials: Callable[[str], tuple[str, str] | None] = lambda _: None
     timeout_s: float = TIMEOUT_S
+    plain: str | None = None
 
     def manifest(self, image: Reference) -> Manifest | None:
         """The manifest that a name stands for; None when there is none.
@@ -111,7 +113,7 @@ class Registry:
         return self._get(image, f"manifests/{image.digest or image.tag or 'latest'}", ", ".join(_KINDS))
 
     def _get(self, image: Reference, path: str, accept: str) -> bytes | None:
-        schemes = ("https",) if self.verify else ("https", "http")
+        schemes = ("http",) if image.registry == self.plain else ("https",) if self.verify else ("https", "http")
         for scheme in schemes:
             url = f"{scheme}://{_HOSTS.get(image.registry, image.registry)}/v2/{image.repository}/{path}"
             try:

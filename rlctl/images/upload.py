@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import ssl
+import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPMessage
-from typing import Any, Final
+from functools import cache
+from http.client import HTTPException, HTTPMessage
+from typing import IO, Any, Final
 
 from rlctl.errors import BackendUnreachable
 from rlctl.images.reference import Reference
@@ -28,13 +31,19 @@ MANIFESTS: Final = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 _CHALLENGE = re.compile(r'([a-z]+)="([^"]*)"')
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+_PART: Final = 1 << 20
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
-    """Only what is read may lie elsewhere; what is written goes where we were told to write."""
+    """Only what is read may lie elsewhere, and never where nobody proves who they are: a registry on loopback may name
+    another place on loopback, all others HTTPS alone. What is written goes where we were told to write.
+    """
 
     def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: str) -> Any:
-        if req.get_method() not in ("GET", "HEAD"):
+        to = urllib.parse.urlsplit(newurl)
+        trusted = to.scheme == "https" or (to.scheme == "http" == req.type and to.hostname in _LOOPBACK)
+        if req.get_method() not in ("GET", "HEAD") or not trusted:
             return None
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -76,8 +85,6 @@ class Uploader:
 
     def mount(self, image: Reference, digest: str, origin: Reference) -> bool:
         """Take a blob over from another repository of this registry; False when it has to be sent."""
-        if self.has(image, digest):
-            return True
         query = urllib.parse.urlencode({"mount": digest, "from": origin.repository})
         found = self._call("POST", f"{image.repository}/blobs/uploads/?{query}", image, data=b"", also=origin)
         assert found is not None
@@ -86,8 +93,22 @@ class Uploader:
     def send(self, image: Reference, content: bytes) -> str:
         """A blob, unless it is there; returns its digest."""
         digest = sha256(content)
-        if self.has(image, digest):
-            return digest
+        if not self.has(image, digest):
+            self._send(image, digest, content)
+        return digest
+
+    def copy(self, image: Reference, digest: str, origin: Reference, source: Uploader) -> None:
+        """A blob of another repository, which may lie in another registry; it holds gigabytes, so it passes a file."""
+        if self.has(image, digest) or (self.registry == source.registry and self.mount(image, digest, origin)):
+            return
+        with tempfile.TemporaryFile() as file:
+            source._call("GET", f"{origin.repository}/blobs/{digest}", origin, accept="*/*", most=MAX_BLOB, into=file)
+            file.seek(0)
+            if f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" != digest:
+                raise _refused(origin, f"{digest} has another content")
+            self._send(image, digest, file)
+
+    def _send(self, image: Reference, digest: str, content: bytes | IO[bytes]) -> None:
         found = self._call("POST", f"{image.repository}/blobs/uploads/", image, data=b"")
         assert found is not None
         location = urllib.parse.urljoin(f"{self.scheme}://{self.registry}/v2/", found[1].get("Location", ""))
@@ -96,17 +117,6 @@ class Uploader:
         separator = "&" if "?" in location else "?"
         where = f"{location}{separator}{urllib.parse.urlencode({'digest': digest})}"
         self._call("PUT", where, image, data=content, kind="application/octet-stream")
-        return digest
-
-    def copy(self, image: Reference, digest: str, origin: Reference, source: Uploader) -> None:
-        """A blob of another repository, which may lie in another registry."""
-        if self.registry == source.registry and self.mount(image, digest, origin):
-            return
-        found = source._call("GET", f"{origin.repository}/blobs/{digest}", origin, accept="*/*", most=MAX_BLOB)
-        assert found is not None
-        if sha256(found[0]) != digest:
-            raise _refused(origin, f"{digest} has another content")
-        self.send(image, found[0])
 
     def put(self, image: Reference, manifest: bytes, kind: str) -> str:
         """A manifest, under the tag of the name; returns its digest."""
@@ -124,8 +134,9 @@ class Uploader:
         return [] if found is None else [str(tag) for tag in json.loads(found[0]).get("tags") or ()]
 
     def _call(
-        self, method: str, path: str, image: Reference, *, data: bytes | None = None, accept: str = "", kind: str = "",
-        missing: bool = False, most: int = MAX_DOCUMENT, also: Reference | None = None,
+        self, method: str, path: str, image: Reference, *, data: bytes | IO[bytes] | None = None, accept: str = "",
+        kind: str = "", missing: bool = False, most: int = MAX_DOCUMENT, also: Reference | None = None,
+        into: IO[bytes] | None = None,
     ) -> tuple[bytes, HTTPMessage] | None:  # fmt: skip
         url = path if "://" in path else f"{self.scheme}://{self.registry}/v2/{path}"
         writes = method not in ("GET", "HEAD")
@@ -137,7 +148,7 @@ class Uploader:
             headers |= {"Accept": accept} if accept else {}
             headers |= {"Content-Type": kind} if kind else {}
             try:
-                return self._open(method, url, headers, data, most)
+                return self._open(method, url, headers, data, most, into)
             except urllib.error.HTTPError as error:
                 with error:
                     challenge = error.headers.get("WWW-Authenticate", "")
@@ -148,7 +159,7 @@ class Uploader:
                     self._tokens[scope] = self._authorise(image, challenge, scope)
                     continue
                 raise _refused(image, f"{method} {error.code}: {' '.join(said.split())[:200]}") from error
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, HTTPException) as error:
                 raise _refused(image, str(getattr(error, "reason", None) or error)) from error
         raise AssertionError("unreachable")
 
@@ -172,23 +183,37 @@ class Uploader:
         return f"Bearer {answer.get('token') or answer.get('access_token') or ''}"
 
     def _open(
-        self, method: str, url: str, headers: Mapping[str, str], data: bytes | None, most: int
-    ) -> tuple[bytes, HTTPMessage]:
+        self, method: str, url: str, headers: Mapping[str, str], data: bytes | IO[bytes] | None, most: int,
+        into: IO[bytes] | None = None,
+    ) -> tuple[bytes, HTTPMessage]:  # fmt: skip
+        """The body, empty where it goes `into` a file."""
         if not url.startswith(f"{self.scheme}://") and not url.startswith("https://"):
             raise ValueError(f"not an address of a registry: {url}")
         request = urllib.request.Request(url, data=data, method=method)
+        if data is not None and not isinstance(data, bytes):
+            request.add_unredirected_header("Content-Length", str(data.seek(0, os.SEEK_END)))
+            data.seek(0)
         for key, value in headers.items():
             request.add_unredirected_header(key, value)  # storage that a blob lies in is not told who we are
         opener = urllib.request.build_opener(
-            _Stay, urllib.request.HTTPSHandler(context=ssl.create_default_context()), urllib.request.ProxyHandler()
+            _Stay, urllib.request.HTTPSHandler(context=_context()), urllib.request.ProxyHandler()
         )
         with opener.open(request, timeout=TIMEOUT_S) as answer:
-            body: bytes = answer.read(most + 1)
-            if len(body) > most:
-                raise ValueError(f"longer than {most >> 20} MiB: {url}")
             found: HTTPMessage = answer.headers
             found["rlctl-status"] = str(answer.status)
+            body: bytes = b"" if into is not None else answer.read(most + 1)
+            size = len(body)
+            while into is not None and size <= most and (part := answer.read(_PART)):
+                size += into.write(part)
+            if size > most:
+                raise ValueError(f"longer than {most >> 20} MiB: {url}")
             return body, found
+
+
+@cache
+def _context() -> ssl.SSLContext:
+    """Made once: it reads every certificate of the machine, and an image is a dozen requests."""
+    return ssl.create_default_context()
 
 
 def sha256(content: bytes) -> str:

@@ -6,118 +6,21 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import tarfile
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from rlctl.errors import UsageError
+from rlctl.errors import BackendUnreachable, UsageError
 from rlctl.images import append as appending
 from rlctl.images.code import BASE_LABEL, Code, collect
 from rlctl.images.reference import Reference
 from rlctl.images.upload import Uploader, sha256
+from tests.ci.oci import Registry, elsewhere, registry
 
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-
-
-class Registry(ThreadingHTTPServer):
-    """The part of the distribution API that is used, in memory; it checks digests as real ones do."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.blobs: dict[tuple[str, str], bytes] = {}
-        self.manifests: dict[tuple[str, str], tuple[bytes, str]] = {}
-        self.asked: list[str] = []
-        self.name = f"127.0.0.1:{self.server_address[1]}"
-
-    def image(self, repository: str, tag: str, **config: Any) -> Reference:
-        """An image of one layer."""
-        raw = io.BytesIO()
-        with tarfile.open(fileobj=raw, mode="w") as tar:
-            tar.addfile(tarfile.TarInfo("base"))
-        packed = gzip.compress(raw.getvalue(), mtime=0)
-        about = {
-            "os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [sha256(raw.getvalue())]},
-            "config": {"Env": ["PATH=/bin"], "Entrypoint": ["python"], **config},
-        }  # fmt: skip
-        text = json.dumps(about).encode()
-        for content in (packed, text):
-            self.blobs[repository, sha256(content)] = content
-        kinds = "application/vnd.oci.image.config.v1+json", "application/vnd.oci.image.layer.v1.tar+gzip"
-        told = [
-            {"mediaType": kind, "digest": sha256(content), "size": len(content)}
-            for kind, content in zip(kinds, (text, packed), strict=True)
-        ]
-        whole = {"schemaVersion": 2, "mediaType": MANIFEST, "config": told[0], "layers": told[1:]}
-        manifest = json.dumps(whole).encode()
-        for name in (tag, sha256(manifest)):
-            self.manifests[repository, name] = manifest, MANIFEST
-        return Reference(self.name, repository, digest=sha256(manifest))
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Registry
-
-    def _do(self) -> None:
-        parts = urlsplit(self.path)
-        self.server.asked.append(f"{self.command} {self.path}")
-        repository, kind, name = parts.path.removeprefix("/v2/").rsplit("/", 2)
-        query = {key: value[0] for key, value in parse_qs(parts.query).items()}
-        body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        if kind == "manifests" and self.command == "PUT":
-            for one in [json.loads(body)["config"], *json.loads(body)["layers"]]:
-                if (repository, one["digest"]) not in self.server.blobs:
-                    return self._say(400, b"a blob is missing")
-            for each in (name, sha256(body)):
-                self.server.manifests[repository, each] = body, self.headers["content-type"]
-            return self._say(201)
-        if kind == "manifests":
-            found = self.server.manifests.get((repository, name))
-            return self._say(404) if found is None else self._say(200, found[0], {"content-type": found[1]})
-        if kind == "blobs" and name != "uploads":
-            blob = self.server.blobs.get((repository, name))
-            return self._say(404) if blob is None else self._say(200, blob)
-        repository = repository.removesuffix("/blobs")
-        if self.command == "POST":
-            blob = self.server.blobs.get((query.get("from", ""), query.get("mount", "")))
-            if blob is not None:
-                self.server.blobs[repository, query["mount"]] = blob
-                return self._say(201)
-            return self._say(202, b"", {"location": f"/v2/{repository}/blobs/uploads/1?state=x"})
-        if sha256(body) != query["digest"]:
-            return self._say(400, b"digest")
-        self.server.blobs[repository, query["digest"]] = body
-        return self._say(201)
-
-    do_GET = do_HEAD = do_POST = do_PUT = _do
-
-    def _say(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for key, value in (headers or {}).items():
-            self.send_header(key, value)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    found = Registry()
-    thread = threading.Thread(target=found.serve_forever, daemon=True)
-    thread.start()
-    yield found
-    found.shutdown()
-    found.server_close()
-    thread.join()
+__all__ = ["elsewhere", "registry"]
 
 
 @pytest.fixture
@@ -181,6 +84,51 @@ def test_layers_of_the_base_are_mounted_and_not_sent(registry: Registry, code: C
     assert any("mount=" in line for line in registry.asked)
     sent = [line for line in registry.asked if line.startswith("PUT") and "/blobs/" in line]
     assert len(sent) == 2, "the layer of code and the configuration"
+
+
+def lying(elsewhere: Registry, content: bytes) -> tuple[Reference, str]:
+    """A layer in another registry: the image that it is of, its digest."""
+    digest = sha256(content)
+    elsewhere.blobs["rlctl/actor", digest] = content
+    return Reference(elsewhere.name, "rlctl/actor", "1"), digest
+
+
+def test_a_layer_comes_from_another_registry_once(registry: Registry, elsewhere: Registry) -> None:
+    content = os.urandom(3 << 20)
+    base, digest = lying(elsewhere, content)
+    to, image = Uploader(registry.name, "http"), Reference(registry.name, "team/rlctl-actor", "1")
+    for asked in (1, 0):
+        elsewhere.asked.clear()
+        to.copy(image, digest, base, Uploader(elsewhere.name, "http"))
+        assert len(elsewhere.asked) == asked
+        assert registry.blobs["team/rlctl-actor", digest] == content
+
+
+def test_a_layer_whose_content_is_another_one_is_not_taken(registry: Registry, elsewhere: Registry) -> None:
+    base, digest = lying(elsewhere, b"layer")
+    elsewhere.blobs["rlctl/actor", digest] = b"other"
+    with pytest.raises(BackendUnreachable, match="another content"):
+        Uploader(registry.name, "http").copy(
+            Reference(registry.name, "team/rlctl-actor", "1"), digest, base, Uploader(elsewhere.name, "http")
+        )
+    assert not registry.blobs
+
+
+@pytest.mark.parametrize("where", ["http://169.254.169.254", "http://registry.invalid", "ftp://127.0.0.1", "file://"])
+def test_a_registry_sends_nobody_to_where_nothing_proves_who_answers(elsewhere: Registry, where: str) -> None:
+    base, digest = lying(elsewhere, b"{}")
+    elsewhere.moved = where
+    with pytest.raises(BackendUnreachable, match="307"):
+        Uploader(elsewhere.name, "http").document(base, digest, blob=True)
+
+
+def test_a_registry_on_loopback_may_name_another_place_there(registry: Registry, elsewhere: Registry) -> None:
+    base, digest = lying(elsewhere, b"{}")
+    registry.blobs["rlctl/actor", digest] = b"{}"
+    elsewhere.moved = f"http://{registry.name}"
+    found = Uploader(elsewhere.name, "http").document(base, digest, blob=True)
+    assert found is not None
+    assert found[0] == b"{}"
 
 
 def test_a_base_that_is_not_there_or_for_another_machine_is_named(registry: Registry, code: Code) -> None:

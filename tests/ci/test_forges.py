@@ -114,18 +114,39 @@ def github(event: str = "push", **fields: Any) -> Event:
     return FORGES["github"].read([(b"x-github-event", event.encode()), (b"x-github-delivery", b"d")], body)
 
 
-@pytest.mark.parametrize(
-    ("event", "fields"),
-    [
-        ("ping", {}),
-        ("pull_request", {"pull_request": {"head": {"repo": {"fork": True}}}}),
-        ("push", {"ref": "refs/tags/v1"}),
-        ("push", {"after": "0" * 40, "deleted": True}),
-        ("workflow_run", {}),
-    ],
-)
-def test_what_is_no_push_to_a_branch_is_ignored(event: str, fields: dict[str, Any]) -> None:
-    assert github(event, **fields).push is None
+PUSHES = {"github": "push", "gitlab": "Push Hook", "gitea": "push", "standard": "push"}
+OTHERS = {
+    "github": ["ping", "pull_request", "workflow_run", "delete", "create", "never heard of"],
+    "gitlab": ["Tag Push Hook", "Merge Request Hook", "System Hook", "Pipeline Hook", "never heard of"],
+    "gitea": ["create", "delete", "pull_request", "release", "never heard of"],
+    "standard": ["ping", "tag", "never heard of", ""],
+}
+
+
+def told(name: str, event: str, ref: str, after: str) -> Event:
+    """What a forge makes of an event."""
+    if name == "standard":
+        body: dict[str, Any] = {"type": event, "data": {"ref": ref, "sha": after}}
+        return FORGES[name].read([(b"webhook-id", b"d")], json.dumps(body).encode())
+    fork = {"head": {"repo": {"fork": True}}}
+    body = {"ref": ref, "after": after, "checkout_sha": None, "deleted": set(after) == {"0"}, "pull_request": fork}
+    return FORGES[name].read([(f"x-{name}-event".encode(), event.encode())], json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(("name", "event"), [(name, event) for name, events in OTHERS.items() for event in events])
+def test_an_event_that_is_no_push_is_ignored_and_named(name: str, event: str) -> None:
+    found = told(name, event, MAIN, sha(7))
+    assert found.push is None
+    assert found.why == f"event {event or '-'}"
+
+
+@pytest.mark.parametrize("name", FORGES)
+def test_a_tag_and_the_end_of_a_branch_are_ignored(name: str) -> None:
+    assert told(name, PUSHES[name], MAIN, sha(7)).push is not None
+    assert told(name, PUSHES[name], "refs/tags/v1", sha(7)).why == "not a branch"
+    for zero in ("0" * 40, "0" * 64):
+        ended = told(name, PUSHES[name], MAIN, zero)
+        assert (ended.push, ended.why) == (None, "the branch was deleted")
 
 
 def test_a_push_says_which_paths_it_changes_only_when_it_lists_all_of_them() -> None:

@@ -71,6 +71,7 @@ def test_a_table_is_aligned_and_has_no_trailing_blanks() -> None:
         ("\x9b2Jrest\x85", "rest"),
         ("a\rb\x08c\x00", "abc"),
         ("left\u202eright", "leftright"),
+        ("soft\u00adhyphen, \u2028line, \ufeffmark, \U000e0041tag", "softhyphen, line, mark, tag"),
         ("tab\tand\nline", "tab\tand\nline"),
         ("\x1b", ""),
         ("Grüße ± 雪", "Grüße ± 雪"),

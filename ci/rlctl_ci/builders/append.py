@@ -15,7 +15,7 @@ from rlctl.images.code import Code
 from rlctl.images.make import CODE_IN
 from rlctl.images.reference import Reference
 from rlctl.images.upload import sha256
-from rlctl_ci.builders.provenance import statement
+from rlctl_ci.builders.provenance import notes, statement
 from rlctl_ci.builders.registry import attach, uploader
 from rlctl_ci.builders.source import code_of, spec_at
 from rlctl_ci.errors import BuildStopped
@@ -75,6 +75,6 @@ class Append:
         else:
             job.say(f"pushing {image}")
             appending.push(done, to, image, uploader(job.project, base.reference.registry))
-            pushed = image.by_digest(digest)
-            attach(to, image, statement(job, [(str(pushed), digest)], {name: str(base.reference)}))
-        return Artifact(name, str(image.by_digest(digest)), str(base.reference), len(done.layer))
+        pushed = str(image.by_digest(digest))
+        attach(to, image, digest, statement(job, [(pushed, digest)], {name: str(base.reference)}), notes(job))
+        return Artifact(name, pushed, str(base.reference), len(done.layer))

@@ -14,8 +14,8 @@ from rlctl.images.choose import choose
 from rlctl.images.code import Code
 from rlctl.images.make import CODE_IN, Maker, Wish
 from rlctl.images.reference import Reference
-from rlctl_ci.builders.provenance import statement
-from rlctl_ci.builders.registry import attach, reader, uploader
+from rlctl_ci.builders.provenance import notes, statement
+from rlctl_ci.builders.registry import attach, plain, reader, uploader
 from rlctl_ci.builders.source import code_of, spec_at
 from rlctl_ci.errors import BuildStopped
 from rlctl_ci.programs import Bounds, Programs, clean
@@ -61,18 +61,18 @@ class Program:
             run=self.run(job),
             scratch=scratch,
         )
-        wish = Wish(project.registry, verify=not project.plain_http)
+        wish = Wish(project.registry, plain=plain(project))
         maker = Maker(builder, reader(project), wish, workspace, True, job.say)
         found = []
         for one in maker.with_code(code, published, CODE_IN):
             job.stop()
             base = published.get(one.name) or ""
-            if one.what != "there":
-                tagged = Reference(one.reference.registry, one.reference.repository, one.tag)
-                proof = statement(job, [(str(one.reference), one.reference.digest)], {one.name: base})
-                attach(uploader(project, one.reference.registry), tagged, proof)
+            image, digest = one.reference, one.reference.digest
+            proof = statement(job, [(str(image), digest)], {one.name: base})
+            tagged = Reference(image.registry, image.repository, one.tag)
+            attach(uploader(project, image.registry), tagged, digest, proof, notes(job))
             size = one.manifest.size if one.manifest is not None else 0
-            found.append(Artifact(one.name, str(one.reference), base, size))
+            found.append(Artifact(one.name, str(image), base, size))
         return found
 
     def run(self, job: Job) -> Run:

@@ -37,8 +37,25 @@ def statement(job: Job, subjects: Sequence[tuple[str, str]], bases: Mapping[str,
                 "builder": {"id": "https://rlctl.dev/ci", "version": {"rlctl": __version__}},
                 "metadata": {
                     "invocationId": f"build-{build.id}-{build.attempts}",
-                    "startedOn": datetime.fromtimestamp(build.updated, UTC).isoformat(),
+                    "startedOn": _started(job),
                 },
             },
         },
     }
+
+
+def notes(job: Job) -> dict[str, str]:
+    """What tools show of where an image comes from.
+
+    They lie beside the image and are no labels of it: with a commit in it, equal code would no longer be one image,
+    and every push would restart every role.
+    """
+    return {
+        "org.opencontainers.image.revision": job.build.sha,
+        "org.opencontainers.image.source": job.project.repository,
+        "org.opencontainers.image.created": _started(job),
+    }
+
+
+def _started(job: Job) -> str:
+    return datetime.fromtimestamp(job.build.updated, UTC).isoformat()

@@ -10,11 +10,12 @@ from typing import Any, Final
 from rlctl.images.reference import Reference
 from rlctl.images.registry import Registry, logins
 from rlctl.images.upload import Uploader
-from rlctl_ci.config import LOOPBACK, Project
+from rlctl_ci.config import Project
 
 _KIND: Final = "application/vnd.oci.image.manifest.v1+json"
 _EMPTY: Final = b"{}"
 PROVENANCE: Final = "application/vnd.in-toto+json"
+SUBJECT: Final = "dev.rlctl.subject"
 
 
 def credentials(project: Project) -> Callable[[str], tuple[str, str] | None]:
@@ -24,22 +25,35 @@ def credentials(project: Project) -> Callable[[str], tuple[str, str] | None]:
     return logins(os.environ)
 
 
+def plain(project: Project) -> str | None:
+    """The one registry that speaks plain HTTP: that of the project, on loopback; the configuration sees to it."""
+    return (project.registry or "").partition("/")[0] if project.plain_http else None
+
+
 def uploader(project: Project, registry: str) -> Uploader:
-    """HTTPS; plain HTTP only where the project says so, and on loopback."""
-    plain = project.plain_http and registry.rpartition(":")[0] in LOOPBACK
-    return Uploader(registry, "http" if plain else "https", credentials(project))
+    return Uploader(registry, "http" if registry == plain(project) else "https", credentials(project))
 
 
 def reader(project: Project) -> Registry:
-    return Registry(not project.plain_http, credentials(project))
+    return Registry(credentials=credentials(project), plain=plain(project))
 
 
-def attach(to: Uploader, image: Reference, proof: Mapping[str, Any]) -> Reference:
-    """Provenance beside an image: an artifact whose subject it is, under the tag of the image and `.provenance`."""
-    content = json.dumps(proof, sort_keys=True).encode()
-    subject = to.document(image)
-    assert subject is not None
+def attach(to: Uploader, image: Reference, digest: str, proof: Mapping[str, Any], notes: Mapping[str, str]) -> None:
+    """Provenance beside an image, unless that is there: an artifact under the tag of the image and `.provenance`.
+
+    Args:
+        to: the registry.
+        image: by tag.
+        digest: of it.
+        proof: see `provenance.statement`.
+        notes: annotations, for those who look at a registry without reading it.
+    """
     where = Reference(image.registry, image.repository, f"{image.tag}.provenance")
+    subject = str(image.by_digest(digest))
+    there = to.document(where)
+    if there is not None and (json.loads(there[0]).get("annotations") or {}).get(SUBJECT) == subject:
+        return
+    content = json.dumps(proof, sort_keys=True).encode()
     manifest = {
         "schemaVersion": 2,
         "mediaType": _KIND,
@@ -48,7 +62,6 @@ def attach(to: Uploader, image: Reference, proof: Mapping[str, Any]) -> Referenc
             "mediaType": "application/vnd.oci.empty.v1+json", "digest": to.send(where, _EMPTY), "size": len(_EMPTY)
         },
         "layers": [{"mediaType": PROVENANCE, "digest": to.send(where, content), "size": len(content)}],
-        "annotations": {"dev.rlctl.subject": str(image)},
+        "annotations": {**notes, SUBJECT: subject},
     }  # fmt: skip
     to.put(where, json.dumps(manifest, sort_keys=True).encode(), _KIND)
-    return where

@@ -16,7 +16,7 @@ from rlctl.plan import Change, Document, Plan, changes, make
 from rlctl.spec.schema import Spec
 from rlctl_ci.builders.source import spec_at
 from rlctl_ci.config import Project
-from rlctl_ci.deploy import health
+from rlctl_ci.deploy import health, stranger
 from rlctl_ci.deploy.policy import Reach, reach
 from rlctl_ci.errors import BuildStopped, Transient
 
@@ -106,7 +106,9 @@ class Act:
             self.say(f"{change.action}: {change.why}")
         place = self.backend.place(state.run, spec.storage.path)
         plan, documents = self._rendered(spec, base, place)
-        aim = reach(spec, plan, documents, self.backend.documents(state.run), state.hashes)
+        before = self.backend.documents(state.run)
+        aim = reach(spec, plan, documents, before, state.hashes)
+        stranger.refuse(aim.plan, spec, aim.documents, before)
         for role, policy in aim.held.items():
             self.say(f"{role} keeps what it runs: on_push is {policy}")
         for check in self.backend.preflight(aim.plan, aim.documents):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Final
 
-from rlctl_ci.errors import CiError
+from rlctl_ci.errors import Settled
 from rlctl_ci.states import MAX_ATTEMPTS, TERMINAL, WAITING, State
 from rlctl_ci.store.deployments import Deployments
 from rlctl_ci.store.inbox import Inbox
@@ -164,12 +164,13 @@ class Queue(Inbox, Deployments):
         """Ask for the end of a build; one that nobody works on ends at once. Returns its state now.
 
         Raises:
-            CiError: there is no such build, or it is over.
+            CiError: there is no such build.
+            Settled: it is over.
         """
         with self.database.write() as db:
             row = self._row(db, build)
             if row["state"] in TERMINAL:
-                raise CiError(f"build {build} is over: {row['state']}")
+                raise Settled(f"build {build} is over: {row['state']}")
             if row["state"] in WAITING and not self._begun(db, build):
                 self._move(db, row, "cancelled", why)
             else:

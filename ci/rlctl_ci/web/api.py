@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -13,18 +14,22 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 
 from rlctl.errors import RlctlError
 from rlctl_ci import logs
-from rlctl_ci.errors import CiError
+from rlctl_ci.config import Config
+from rlctl_ci.errors import Busy, CiError, Settled
 from rlctl_ci.refs import HEADS, fault, is_sha
 from rlctl_ci.service import Service
+from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build, Push
 from rlctl_ci.web.sessions import Refused, Sessions
+from rlctl_ci.web.shown import Shown
 
 FOLLOW_S: Final = 0.5
 PING_S: Final = 15.0
 MAX_PAGE: Final = 200
+_FROM = re.compile(r"bytes=([0-9]{1,15})-")
 
 
-def build_document(service: Service, build: Build, *, full: bool = False) -> dict[str, Any]:
+def build_document(reading: Reading, build: Build, *, full: bool = False) -> dict[str, Any]:
     """One build for machines."""
     found: dict[str, Any] = {
         "id": build.id, "project": build.project, "ref": build.ref, "branch": build.branch, "sha": build.sha,
@@ -33,13 +38,11 @@ def build_document(service: Service, build: Build, *, full: bool = False) -> dic
         "attempts": build.attempts, "created": build.created, "updated": build.updated,
     }  # fmt: skip
     if full:
-        deploy = service.reading.deploy(build.id)
-        found["events"] = [
-            {"at": at, "state": state, "note": note} for at, state, note in service.reading.events(build.id)
-        ]
+        deploy = reading.deploy(build.id)
+        found["events"] = [{"at": at, "state": state, "note": note} for at, state, note in reading.events(build.id)]
         found["artifacts"] = [
             {"name": one.name, "reference": one.reference, "base": one.base, "bytes": one.bytes}
-            for one in service.reading.artifacts(build.id)
+            for one in reading.artifacts(build.id)
         ]
         found["deploy"] = None if deploy is None else {
             "run": deploy.run, "state": deploy.state, "before_revision": deploy.before_revision,
@@ -48,9 +51,9 @@ def build_document(service: Service, build: Build, *, full: bool = False) -> dic
     return found
 
 
-def projects_document(service: Service) -> list[dict[str, Any]]:
+def projects_document(config: Config, reading: Reading) -> list[dict[str, Any]]:
     """All projects, with what holds them up."""
-    pauses, pins = service.reading.pauses(), service.reading.pins()
+    pauses, pins = reading.pauses(), reading.pins()
     return [
         {
             "name": name, "forge": project.forge, "repository": project.repository, "branches": project.branches,
@@ -60,7 +63,7 @@ def projects_document(service: Service) -> list[dict[str, Any]]:
                 for (owner, ref), (sha, why) in pins.items() if owner == name
             ],
         }
-        for name, project in service.config.projects.items()
+        for name, project in config.projects.items()
     ]  # fmt: skip
 
 
@@ -71,11 +74,12 @@ class Api:
     """
 
     def __init__(self, service: Service, sessions: Sessions) -> None:
-        self.service, self.sessions = service, sessions
+        self.service, self.sessions, self.reading = service, sessions, Shown(service)
 
     async def projects(self, request: Request) -> Response:
         self.sessions.require(request, "read")
-        return JSONResponse({"projects": await run_in_threadpool(projects_document, self.service)})
+        found = await run_in_threadpool(projects_document, self.service.config, self.reading)
+        return JSONResponse({"projects": found})
 
     async def builds(self, request: Request) -> Response:
         if request.method == "POST":
@@ -85,11 +89,9 @@ class Api:
         project = request.query_params.get("project")
 
         def found() -> dict[str, Any]:
-            builds = self.service.reading.builds(
-                project=project, before=before or None, limit=max(1, min(limit, MAX_PAGE))
-            )
+            builds = self.reading.builds(project=project, before=before or None, limit=max(1, min(limit, MAX_PAGE)))
             return {
-                "builds": [build_document(self.service, build) for build in builds],
+                "builds": [build_document(self.reading, build) for build in builds],
                 "next_before": builds[-1].id if len(builds) == max(1, min(limit, MAX_PAGE)) else None,
             }
 
@@ -101,9 +103,7 @@ class Api:
         limit = max(1, min(number(request, "limit", 50), MAX_PAGE))
 
         def found() -> dict[str, Any]:
-            rows = self.service.reading.deploys(
-                project=request.query_params.get("project"), before=before or None, limit=limit
-            )
+            rows = self.reading.deploys(project=request.query_params.get("project"), before=before or None, limit=limit)
             return {
                 "deploys": [
                     {
@@ -121,30 +121,31 @@ class Api:
     async def build(self, request: Request) -> Response:
         self.sessions.require(request, "read")
         build = self._build(request)
-        return JSONResponse(await run_in_threadpool(lambda: build_document(self.service, build, full=True)))
+        return JSONResponse(await run_in_threadpool(lambda: build_document(self.reading, build, full=True)))
 
     async def log(self, request: Request) -> Response:
-        """From `offset`, `Range: bytes=N-` or `Last-Event-ID` on; as events it goes on until the build is over."""
+        """From `offset`, `Range: bytes=N-` or `Last-Event-ID` on; as events it goes on until the build is over.
+
+        A range of another form is not looked at, as HTTP allows.
+        """
         self.sessions.require(request, "read")
         build = self._build(request)
-        offset = number(request, "offset", 0)
-        ranged = request.headers.get("range", "")
-        if ranged.startswith("bytes=") and ranged[6:].rstrip("-").isdigit() and ranged.endswith("-"):
-            offset = int(ranged[6:-1][:15])
+        ranged = _FROM.fullmatch(request.headers.get("range", ""))
+        offset = int(ranged[1]) if ranged else number(request, "offset", 0)
         if "text/event-stream" in request.headers.get("accept", ""):
             last = request.headers.get("last-event-id", "")
             offset = int(last[:15]) if last.isascii() and last.isdigit() else offset
             return StreamingResponse(self._follow(request, build.id, offset), media_type="text/event-stream")
         found, after = await run_in_threadpool(logs.read, self.service.log(build.id), offset)
         headers = {"x-next-offset": str(after), "x-build-state": build.state}
-        if ranged:
-            headers["content-range"] = f"bytes {offset}-{max(offset, after - 1)}/*"
+        if ranged and found:
+            headers["content-range"] = f"bytes {offset}-{after - 1}/*"
         return PlainTextResponse(found, 206 if ranged and found else 200, headers)
 
     async def _follow(self, request: Request, build: int, offset: int) -> AsyncIterator[str]:
         quiet_s = 0.0
         while not await request.is_disconnected():
-            state = await run_in_threadpool(lambda: self.service.reading.build(build))
+            state = await run_in_threadpool(self.reading.build, build)
             found, after = await run_in_threadpool(logs.read, self.service.log(build), offset)
             if found:
                 lines = found.decode("utf-8", "replace").splitlines()
@@ -193,14 +194,14 @@ class Api:
 
     def _build(self, request: Request) -> Build:
         try:
-            return self.service.reading.build(int(request.path_params["number"]))
-        except (CiError, OverflowError) as error:
+            return self.reading.build(request.path_params["number"])
+        except CiError as error:
             raise Refused(404, "there is no such build") from error
 
 
 def act_on_build(service: Service, who: str, build: Build, verb: str) -> dict[str, Any]:
     """Raises:
-    CiError: it is over, or not over.
+    Settled: it is over, or not over.
     """
     if verb == "cancel":
         state = service.queue.cancel(build.id, f"cancelled by {who}")
@@ -208,7 +209,7 @@ def act_on_build(service: Service, who: str, build: Build, verb: str) -> dict[st
         service.wake()
         return {"build_id": build.id, "state": state}
     if not build.terminal:
-        raise CiError(f"build {build.id} is not over: {build.state}")
+        raise Settled(f"build {build.id} is not over: {build.state}")
     again = service.trigger(build.project, Push(build.ref, build.sha, build.author, build.title))
     service.people.audit(who, "retry", f"build {build.id} as {again}")
     return {"build_id": again, "retry_of": build.id}
@@ -264,7 +265,7 @@ async def refused(request: Request, error: Exception) -> Response:
             {"error": error.message}, error.status, {"www-authenticate": "Bearer"} if error.status == 401 else None
         )
     assert isinstance(error, RlctlError)
-    status = 409 if isinstance(error, CiError) and ("over" in error.message) else 400
+    status = 409 if isinstance(error, Settled) else 503 if isinstance(error, Busy) else 400
     return JSONResponse({"error": error.message, "hint": error.hint}, status)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -24,6 +25,15 @@ from rlctl_ci.web.sessions import Refused, Sessions
 
 STATIC = Path(__file__).parent / "static"
 _KINDS = {"style.css": "text/css", "live.js": "text/javascript"}
+
+
+class BuildNumber(IntegerConvertor):
+    """A number that the database can hold; a longer one is no build."""
+
+    regex = "[0-9]{1,15}"
+
+
+register_url_convertor("build", BuildNumber())
 
 
 def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard:
@@ -49,6 +59,8 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
             await run_in_threadpool(service.database.check)
         except RlctlError:
             return PlainTextResponse("the database cannot be written\n", 503)
+        if not service.healthy():
+            return PlainTextResponse("a thread has ended; start the service again\n", 503)
         return PlainTextResponse("ok\n")
 
     async def static(request: Request) -> Response:
@@ -69,23 +81,24 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
         ("/api/v1/projects", api.projects, ["GET"]),
         ("/api/v1/builds", api.builds, ["GET", "POST"]),
         ("/api/v1/deploys", api.deploys, ["GET"]),
-        ("/api/v1/builds/{number:int}", api.build, ["GET"]),
-        ("/api/v1/builds/{number:int}/log", api.log, ["GET"]),
-        *((f"/api/v1/builds/{{number:int}}/{verb}", _with(api.act, verb), ["POST"]) for verb in ("cancel", "retry")),
+        ("/api/v1/builds/{number:build}", api.build, ["GET"]),
+        ("/api/v1/builds/{number:build}/log", api.log, ["GET"]),
+        *((f"/api/v1/builds/{{number:build}}/{verb}", _with(api.act, verb), ["POST"]) for verb in ("cancel", "retry")),
         *(
             (f"/api/v1/projects/{{project}}/{verb}", _with(api.act_on_project, verb), ["POST"])
             for verb in ("pause", "resume", "rollback")
         ),
         ("/", pages.overview, ["GET"]),
         ("/index.json", pages.overview, ["GET"]),
-        ("/builds/{number:int}", pages.build, ["GET"]),
-        ("/builds/{number:int}.json", pages.build, ["GET"]),
+        ("/builds/{number:build}", pages.build, ["GET"]),
+        ("/builds/{number:build}.json", pages.build, ["GET"]),
         ("/live", pages.live, ["GET"]),
+        ("/feed.atom", pages.feed, ["GET"]),
         ("/badge/{project}.svg", pages.badge, ["GET"]),
         ("/static/{name}", static, ["GET"]),
         ("/sign-in", pages.sign_in, ["GET", "POST"]),
         ("/sign-out", pages.act, ["POST"]),
-        *((f"/builds/{{number:int}}/{verb}", _with(pages.act, verb), ["POST"]) for verb in ("cancel", "retry")),
+        *((f"/builds/{{number:build}}/{verb}", _with(pages.act, verb), ["POST"]) for verb in ("cancel", "retry")),
         *(
             (f"/projects/{{project}}/{verb}", _with(pages.act, verb), ["POST"])
             for verb in ("pause", "resume", "rollback")

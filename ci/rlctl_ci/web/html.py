@@ -76,8 +76,11 @@ def ago(at: float, now: float) -> Html:
             break
     else:
         words = f"{past} s ago"
-    stamp = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return tag("time", words, datetime=stamp, title=stamp)
+    return tag("time", words, datetime=stamp(at), title=stamp(at))
+
+
+def stamp(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def line(value: str) -> str:
@@ -94,6 +97,7 @@ def document(title: str, body: Iterable[object], *, live: str | None, icon: str,
         tag("title", title),
         tag("link", rel="icon", href=f"/static/{icon}.svg", type="image/svg+xml"),
         tag("link", rel="stylesheet", href="/static/style.css"),
+        tag("link", rel="alternate", href="/feed.atom", type="application/atom+xml", title="Builds"),
         Html('<script src="/static/live.js" defer></script>'),
     )
     top = tag("header", tag("h1", tag("a", "rlctl ci", href="/")), who)

@@ -18,8 +18,10 @@ from rlctl_ci.service import Service
 from rlctl_ci.states import ACTIVE, WAITING
 from rlctl_ci.store.records import Build
 from rlctl_ci.web.api import act_on_build, act_on_project, build_document, projects_document
+from rlctl_ci.web.feed import feed
 from rlctl_ci.web.html import Html, ago, document, join, line, state, table, tag
 from rlctl_ci.web.sessions import COOKIE, VALID_S, Refused, Sessions
+from rlctl_ci.web.shown import Shown
 
 SHOWN: Final = 50
 LOG_SHOWN: Final = 96 << 10
@@ -37,6 +39,7 @@ class Pages:
 
     def __init__(self, service: Service, sessions: Sessions, *, secure: bool) -> None:
         self.service, self.sessions, self._secure = service, sessions, secure
+        self.reading = Shown(service)
 
     async def overview(self, request: Request) -> Response:
         if (gate := self._gate(request)) is not None:
@@ -48,10 +51,10 @@ class Pages:
 
     def _overview(self, request: Request) -> tuple[str, dict[str, Any]]:
         now = self.service.now()
-        builds, projects = self.service.reading.builds(limit=SHOWN), projects_document(self.service)
-        deploys = self.service.reading.deploys(limit=10)
+        builds, projects = self.reading.builds(limit=SHOWN), projects_document(self.service.config, self.reading)
+        deploys = self.reading.deploys(limit=10)
         data = {
-            "time": now, "projects": projects, "builds": [build_document(self.service, one) for one in builds],
+            "time": now, "projects": projects, "builds": [build_document(self.reading, one) for one in builds],
             "deploys": [{"build": one.build, "run": one.run, "state": one.state, "note": one.note} for one in deploys],
         }  # fmt: skip
         busy = [one for one in builds if one.state in (*ACTIVE, *WAITING)]
@@ -89,7 +92,7 @@ class Pages:
                 words += f" ({line(pin['why'])}). A newer commit goes on. "
                 found.append(tag("p", words, resume, class_="banner"))
         rows = [
-            (one["name"], f"{one['run']} ({one['target']})", ", ".join(one["branches"]), one["builder"],
+            (one["name"], f"{one['run']} ({one['target']})", ", ".join(map(line, one["branches"])), one["builder"],
              join([self._button(request, f"/projects/{one['name']}/pause", "Pause"),
                    self._button(request, f"/projects/{one['name']}/rollback", "Roll back")], " "))
             for one in projects
@@ -110,13 +113,12 @@ class Pages:
     async def build(self, request: Request) -> Response:
         if (gate := self._gate(request)) is not None:
             return gate
-        number = int(str(request.path_params["number"])[:15])
         try:
-            found = await run_in_threadpool(self.service.reading.build, number)
+            found = await run_in_threadpool(self.reading.build, request.path_params["number"])
         except CiError as error:
             raise Refused(404, error.message) from error
         if request.url.path.endswith(".json"):
-            return JSONResponse(await run_in_threadpool(lambda: build_document(self.service, found, full=True)))
+            return JSONResponse(await run_in_threadpool(lambda: build_document(self.reading, found, full=True)))
         return HTMLResponse(await run_in_threadpool(self._build, request, found))
 
     def _build(self, request: Request, build: Build) -> str:
@@ -124,7 +126,7 @@ class Pages:
         size = path.stat().st_size if path.exists() else 0
         begin = max(0, size - LOG_SHOWN)
         content, after = logs.read(path, begin, LOG_SHOWN)
-        events = self.service.reading.events(build.id)
+        events = self.reading.events(build.id)
         steps = [
             (
                 state(name),
@@ -137,8 +139,8 @@ class Pages:
         facts = [("Project", build.project), ("Branch", line(build.branch)), ("Commit", tag("code", build.sha)),
                  ("By", line(build.author) or "-"), ("What", line(build.title) or "-"),
                  ("Attempts", build.attempts)]  # fmt: skip
-        facts += [(one.name, tag("code", one.reference)) for one in self.service.reading.artifacts(build.id)]
-        deploy = self.service.reading.deploy(build.id)
+        facts += [(one.name, tag("code", one.reference)) for one in self.reading.artifacts(build.id)]
+        deploy = self.reading.deploy(build.id)
         if deploy is not None:
             facts.append(("Deployed", f"{deploy.run}: {deploy.state.replace('_', ' ')}, {line(deploy.note)}"))
         verb = ("Cancel", "cancel") if not build.terminal else ("Build again", "retry")
@@ -178,11 +180,11 @@ class Pages:
         return StreamingResponse(self._changes(request), media_type="text/event-stream")
 
     async def _changes(self, request: Request) -> AsyncIterator[str]:
-        last, said = await run_in_threadpool(self.service.reading.mark), time.monotonic()
+        last, said = await run_in_threadpool(self.reading.mark), time.monotonic()
         yield "event: beat\ndata: {}\n\n"
         while not await request.is_disconnected():
             await asyncio.sleep(1.0)
-            now = await run_in_threadpool(self.service.reading.mark)
+            now = await run_in_threadpool(self.reading.mark)
             if now != last:
                 last, said = now, time.monotonic()
                 yield "event: changed\ndata: {}\n\n"
@@ -190,10 +192,16 @@ class Pages:
                 said = time.monotonic()
                 yield "event: beat\ndata: {}\n\n"
 
+    async def feed(self, request: Request) -> Response:
+        self.sessions.require(request, "read")
+        builds = await run_in_threadpool(lambda: self.reading.builds(limit=SHOWN))
+        home = f"{'https' if self._secure else 'http'}://{request.headers['host']}"
+        return Response(feed(builds, home, self.service.started), media_type="application/atom+xml")
+
     async def badge(self, request: Request) -> Response:
         self.sessions.require(request, "read")
         name = request.path_params["project"]
-        found = await run_in_threadpool(lambda: self.service.reading.builds(project=name, limit=20))
+        found = await run_in_threadpool(lambda: self.reading.builds(project=name, limit=20))
         last = next((one for one in found if one.state in ("succeeded", "failed", "rolled_back")), None)
         word = last.state.replace("_", " ") if last is not None else "none"
         color = ICONS["none" if last is None else "good" if last.state == "succeeded" else "bad"]
@@ -231,7 +239,7 @@ class Pages:
         )
         person = self.sessions.require(request, scope, form.get("csrf", ""))  # type: ignore[arg-type]
         if "number" in request.path_params:
-            build = await run_in_threadpool(self.service.reading.build, int(str(request.path_params["number"])[:15]))
+            build = await run_in_threadpool(self.reading.build, request.path_params["number"])
             done = await run_in_threadpool(act_on_build, self.service, person.name, build, verb)
             return RedirectResponse(f"/builds/{done['build_id']}", 303)
         if "project" in request.path_params:

@@ -16,31 +16,36 @@ from rlctl_ci.service import Service
 from rlctl_ci.web.app import make
 
 HEADERS_WITHIN_S: Final = 10.0
+KEEP_ALIVE_S: Final = 15
 CONNECTIONS: Final = 512
 TOKEN_FILE: Final = "token"
 
 
 class Patient(H11Protocol):
-    """Ends a connection that does not say what it wants: slow headers would hold it for ever."""
+    """Ends a connection that does not say what it wants: slow headers of any of its requests would hold it for ever."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._asked = False
         self._slow = self.loop.call_later(HEADERS_WITHIN_S, self._too_slow)
 
     def handle_events(self) -> None:
         before = self.cycle
         super().handle_events()
         if self.cycle is not before:
-            self._asked = True
             self._slow.cancel()
+
+    def on_response_complete(self) -> None:
+        self._slow.cancel()
+        # uvicorn ends one that stays silent; one byte is enough for it to wait without end
+        self._slow = self.loop.call_later(KEEP_ALIVE_S + HEADERS_WITHIN_S, self._too_slow)
+        super().on_response_complete()  # goes on with what has come meanwhile, which is in time
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._slow.cancel()
         super().connection_lost(exc)
 
     def _too_slow(self) -> None:
-        if not self._asked and not self.transport.is_closing():
+        if not self.transport.is_closing():
             self.transport.abort()
 
 
@@ -74,6 +79,22 @@ def local_token(service: Service) -> Path:
     return path
 
 
+def server(service: Service) -> uvicorn.Server:
+    """It listens when it is run."""
+    config = service.config
+    settings: dict[str, Any] = {}
+    if config.tls_cert is not None:
+        settings = {"ssl_certfile": str(config.tls_cert), "ssl_keyfile": str(config.tls_key)}
+    return uvicorn.Server(
+        uvicorn.Config(
+            make(service), host=config.host, port=config.port, http=Patient, ws="none", lifespan="off",
+            log_level="warning", access_log=False, server_header=False, limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=5, h11_max_incomplete_event_size=32 << 10,
+            proxy_headers=False, **settings,
+        )
+    )  # fmt: skip
+
+
 def serve(service: Service) -> None:
     """Until SIGTERM or SIGINT.
 
@@ -84,18 +105,8 @@ def serve(service: Service) -> None:
     check(config, service)
     if config.loopback:
         local_token(service)
-    settings: dict[str, Any] = {}
-    if config.tls_cert is not None:
-        settings = {"ssl_certfile": str(config.tls_cert), "ssl_keyfile": str(config.tls_key)}
     service.start()
     try:
-        uvicorn.Server(
-            uvicorn.Config(
-                make(service), host=config.host, port=config.port, http=Patient, ws="none", lifespan="off",
-                log_level="warning", access_log=False, server_header=False, limit_concurrency=CONNECTIONS,
-                timeout_keep_alive=15, timeout_graceful_shutdown=5, h11_max_incomplete_event_size=32 << 10,
-                proxy_headers=False, **settings,
-            )
-        ).run()  # fmt: skip
+        server(service).run()
     finally:
         service.close()

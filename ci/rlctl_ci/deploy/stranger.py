@@ -1,0 +1,100 @@
+"""What a commit may not change on a cluster: the service applies it with its own rights, and whoever pushes has fewer.
+
+A person's `rlctl up` may change all of this, and what they have applied stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from rlctl.plan import PATCHED_BY, Document, Plan
+from rlctl.render.kubernetes import WORKLOADS
+from rlctl.render.kubernetes import documents as rendered
+from rlctl.spec import yaml
+from rlctl.spec.schema import Spec
+from rlctl_ci.errors import BuildStopped
+
+_OURS: Final = "templates/"
+"""How the origin of a template begins that is not a user's."""
+_EXPOSED: Final = "proxy-"
+"""How roles begin that stand before a page for callers outside the cluster, with a Secret of the spec's choice."""
+_POD: Final = (
+    "serviceAccountName", "serviceAccount", "automountServiceAccountToken", "imagePullSecrets", "securityContext",
+    "hostNetwork", "hostPID", "hostIPC", "hostUsers", "shareProcessNamespace", "runtimeClassName", "resourceClaims",
+)  # fmt: skip
+_CONTAINER: Final = ("securityContext", "envFrom", "volumeDevices")
+_ABOUT_ITSELF: Final = ("fieldRef", "resourceFieldRef")
+"""Sources of a variable that tell a pod nothing but what it is."""
+
+
+def refuse(plan: Plan, spec: Spec, documents: Sequence[Document], before: Sequence[Document]) -> None:
+    """Look at what is about to be applied for a commit.
+
+    Args:
+        plan, spec: of the commit.
+        documents: as they would be applied, with patches and templates of the commit.
+        before: as they were applied last.
+
+    Raises:
+        BuildStopped: a template is replaced, a page is exposed otherwise, or a role would have rights that it neither
+            has nor gets from our templates.
+    """
+    if plan.target != "kubernetes":
+        return
+    known = {document.text for document in before}
+    changed = [document for document in documents if document.text not in known]
+    faults = {f"{document.name} is of a template of its own" for document in changed if not _is_ours(document)}
+    faults |= {f"{document.name} exposes a page" for document in changed if document.role.startswith(_EXPOSED)}
+    patched = [document for document in changed if PATCHED_BY in document.origin]
+    if patched and not faults:
+        granted = {*_rights(before), *_rights(rendered(replace(plan, base=None, code_path=None), spec))}
+        faults = {right for right in _rights(patched) if right not in granted}
+    if faults:
+        listed = "; ".join(fault[:300] for fault in sorted(faults)[:10])
+        raise BuildStopped("rights", f"a push may not change this: {listed}", hint="a person may: rlctl up")
+
+
+def _is_ours(document: Document) -> bool:
+    return document.origin.split(PATCHED_BY)[0].startswith(_OURS)
+
+
+def _rights(documents: Iterable[Document]) -> Iterator[str]:
+    """A line for each thing that gives rights, also where nothing is said of it: a default may give more."""
+    for document in documents:
+        tree = yaml.read(document.text, document.name)
+        if tree.problems:  # what one reader leaves out, another one may find
+            raise BuildStopped("rights", f"{document.name} cannot be read: {tree.problems[0]}")
+        found = tree.value
+        whose = f"{document.role or 'run'} {found['kind']}"
+        if found["kind"] not in WORKLOADS:
+            yield f"{whose}: {_json(found)}"
+            continue
+        pod = found["spec"]["template"]["spec"]
+        yield f"{whose}: volumeClaimTemplates: {_json(found['spec'].get('volumeClaimTemplates'))}"
+        yield from (f"{whose}: {key}: {_json(pod.get(key))}" for key in _POD)
+        volumes = {volume["name"]: volume for volume in pod.get("volumes") or () if set(volume) - {"name", "emptyDir"}}
+        yield from (f"{whose}: volume {_json(volume)}" for volume in volumes.values())
+        first, *others = pod["containers"]  # of ours there is one, and patches add theirs behind it
+        yield from _container(f"{whose}: container {first['name']}", first, volumes)
+        for group in (others, pod.get("initContainers"), pod.get("ephemeralContainers")):
+            yield from (f"{whose}: one more container: {_json(container)}" for container in group or ())
+
+
+def _container(whose: str, container: Mapping[str, Any], volumes: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"{whose}: {key}: {_json(container.get(key))}" for key in _CONTAINER)
+    for variable in container.get("env") or ():
+        if set(variable.get("valueFrom") or ()) - set(_ABOUT_ITSELF):
+            yield f"{whose}: env {_json(variable)}"
+    for mount in container.get("volumeMounts") or ():
+        if mount["name"] in volumes:
+            yield f"{whose}: mount {_json(mount)}"
+    for port in container.get("ports") or ():
+        if port.get("hostPort") or port.get("hostIP"):
+            yield f"{whose}: port {_json(port)}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)

@@ -1,0 +1,61 @@
+"""What people read: as it is stored, with the secrets of its project hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rlctl.errors import RlctlError
+from rlctl_ci.logs import MASK
+from rlctl_ci.service import Service
+from rlctl_ci.store.reading import Reading
+from rlctl_ci.store.records import Build, Deploy
+
+
+class Shown(Reading):
+    """Args:
+    service: whose database, and whose secrets.
+    """
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service.database)
+        self._service = service
+
+    def build(self, number: int) -> Build:
+        found = super().build(number)
+        return replace(found, reason=self._mask(found.project)(found.reason))
+
+    def builds(
+        self, *, project: str | None = None, before: int | None = None, limit: int = 50, state: str | None = None
+    ) -> list[Build]:
+        found = super().builds(project=project, before=before, limit=limit, state=state)
+        masks = {name: self._mask(name) for name in {one.project for one in found}}
+        return [replace(one, reason=masks[one.project](one.reason)) for one in found]
+
+    def events(self, build: int) -> list[tuple[float, str, str]]:
+        mask = self._mask(super().build(build).project)
+        return [(at, state, mask(note)) for at, state, note in super().events(build)]
+
+    def deploy(self, build: int) -> Deploy | None:
+        found = super().deploy(build)
+        return None if found is None else replace(found, note=self._mask(found.project)(found.note))
+
+    def deploys(self, *, project: str | None = None, before: int | None = None, limit: int = 50) -> list[Deploy]:
+        found = super().deploys(project=project, before=before, limit=limit)
+        masks = {name: self._mask(name) for name in {one.project for one in found}}
+        return [replace(one, note=masks[one.project](one.note)) for one in found]
+
+    def pins(self) -> dict[tuple[str, str], tuple[str, str]]:
+        return {key: (sha, self._mask(key[0])(why)) for key, (sha, why) in super().pins().items()}
+
+    def pauses(self) -> dict[str, str]:
+        return {name: self._mask(name)(why) for name, why in super().pauses().items()}
+
+    def _mask(self, name: str) -> Callable[[str], str]:
+        project = self._service.config.projects.get(name)
+        if project is None:
+            return str  # no longer configured: nothing of it is secret
+        try:
+            return self._service.masker(name, project)
+        except RlctlError:  # who cannot read the secrets cannot hide them
+            return lambda text: MASK if text else ""

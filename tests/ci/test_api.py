@@ -1,0 +1,183 @@
+"""What is asked of the service: numbers, ranges, pages of lists, the feed; and what it hides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import pytest
+from starlette.testclient import TestClient
+
+from rlctl_ci import logs
+from rlctl_ci.forges.find import FORGES
+from rlctl_ci.logs import Log, Masker
+from rlctl_ci.service import Service
+from rlctl_ci.store.records import Push
+from rlctl_ci.web.app import make
+from tests.ci.test_http import BAD_TEXT, OURS, SECRET, config, hook, http, service
+from tests.ci.world import MAIN, sha
+
+__all__ = ["http", "service"]
+ATOM = "{http://www.w3.org/2005/Atom}"
+
+
+@pytest.mark.parametrize("path", ["/builds/{}", "/builds/{}.json", "/api/v1/builds/{}", "/api/v1/builds/{}/log"])
+@pytest.mark.parametrize("digits", [15, 16, 5000])
+def test_a_number_that_no_build_has_is_a_404(http: TestClient, path: str, digits: int) -> None:
+    assert http.get(path.format("9" * digits)).status_code == 404
+
+
+RANGES = [
+    "bytes=5--",
+    "bytes=²-",
+    "bytes=0-1",
+    "bytes=-1",
+    "bytes=",
+    "bytes=" + "9" * 30 + "-",
+    "lines=1-",
+    "bytes=1-,2-",
+]
+
+
+@pytest.mark.parametrize("asked", RANGES)
+def test_a_range_of_another_form_is_not_looked_at(service: Service, http: TestClient, asked: str) -> None:
+    hook(http)
+    Log(service.log(1), 1 << 20, Masker([]))("one")
+    answer = http.get("/api/v1/builds/1/log", headers={b"range": asked.encode("latin-1")})  # type: ignore[dict-item]
+    assert (answer.status_code, answer.text) == (200, "one\n")
+    assert "content-range" not in answer.headers
+
+
+def test_a_part_of_a_log_ends_with_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("one\ntwo\nthree\n")
+    assert logs.read(path, 0, 10) == (b"one\ntwo\n", 8)
+    assert logs.read(path, 8, 10) == (b"three\n", 14)
+    assert logs.read(path, 8, 3) == (b"thr", 11), "a line that is longer than a part comes in several"
+
+
+def test_builds_are_listed_page_by_page(service: Service, http: TestClient) -> None:
+    for number in range(1, 6):
+        service.queue.accept("pole", Push(MAIN, sha(number)), recipe="r", delivery=f"{number}")
+    service.queue.accept("lab", Push(MAIN, sha(1)), recipe="r", delivery="1")
+    assert pages(http, "builds", "id") == [[5, 4], [3, 2], [1]]
+
+
+def test_deployments_are_listed_page_by_page(service: Service, http: TestClient) -> None:
+    for number in range(1, 5):
+        service.queue.accept("pole", Push(MAIN, sha(number)), recipe="r", delivery=f"{number}")
+        with service.database.write() as db:
+            db.execute(
+                "INSERT INTO deploys (build, project, ref, run, state, started, updated)"
+                " VALUES (?, 'pole', ?, 'pole', 'verified', 0, 0)",
+                (number, MAIN),
+            )
+    assert pages(http, "deploys", "build") == [[4, 3], [2, 1], []]
+
+
+def pages(http: TestClient, kind: str, key: str) -> list[list[int]]:
+    """Of two entries each, of one project, until there is no further one."""
+    found: list[list[int]] = []
+    before: dict[str, int] = {}
+    while len(found) < 10:
+        page = http.get(f"/api/v1/{kind}", params={"project": "pole", "limit": 2, **before}).json()
+        found.append([one[key] for one in page[kind]])
+        if page["next_before"] is None:
+            return found
+        before = {"before": page["next_before"]}
+    raise AssertionError(f"it does not end: {found}")
+
+
+def pushed(http: TestClient, number: int, *paths: str) -> int:
+    """A push that changes these; the status of its answer."""
+    forge = FORGES["github"]
+    told: dict[str, Any] = forge.example(Push(MAIN, sha(number), "ana", "faster"))
+    if paths:
+        told["commits"] = [{"added": [], "modified": list(paths), "removed": []}]
+    body = json.dumps(told).encode()
+    headers = dict(forge.sign(body, SECRET.encode(), delivery=f"{number}", now=0))
+    return http.post("/hooks/github/pole", content=body, headers=headers).status_code
+
+
+def test_a_push_that_changes_no_path_that_matters_builds_nothing(tmp_path: Path) -> None:
+    about = config(tmp_path)
+    pole = about.projects["pole"].model_copy(update={"paths": ["agents/**", "spec.yaml"]})
+    service = Service(about.model_copy(update={"projects": {"pole": pole}}), lambda project, service: {})
+    http = TestClient(make(service), base_url=OURS, client=("127.0.0.1", 1))
+    assert pushed(http, 1, "docs/a.md", "README.md") == 204
+    assert pushed(http, 2, "docs/a.md", "agents/deep/b.py") == 202
+    assert pushed(http, 3, "spec.yaml") == 202
+    assert pushed(http, 4) == 202, "the forge does not say what it changes"
+    service.close()
+
+
+def test_a_project_that_gets_too_many_pushes_is_slowed_down_and_no_other(tmp_path: Path) -> None:
+    service = Service(config(tmp_path, hooks_per_minute=2), lambda project, service: {})
+    app = make(service, clock=lambda: 0.0)
+    senders = [TestClient(app, base_url=OURS, client=(f"10.0.0.{number}", 1)) for number in range(6)]
+    bad = {"X-Hub-Signature-256": "sha256=" + "0" * 64}
+    assert [hook(one, **bad).status_code for one in senders[:3]] == [401] * 3, "a stranger uses nothing up"
+    assert [pushed(one, number) for number, one in enumerate(senders[3:], 1)] == [202, 202, 429]
+    other = FORGES["gitlab"]
+    body = json.dumps(other.example(Push(MAIN, sha(1)))).encode()
+    headers = dict(other.sign(body, SECRET.encode(), delivery="1", now=0))
+    assert senders[5].post("/hooks/gitlab/lab", content=body, headers=headers).status_code == 202
+    service.close()
+
+
+def test_reasons_and_notes_hide_the_secrets_of_their_project(service: Service, http: TestClient) -> None:
+    hook(http)
+    service.queue.cancel(1, f"fetch of https://x:{SECRET}@example.org failed")
+    service.people.pause("pole", f"see {SECRET}")
+    with service.database.write() as db:
+        db.execute(
+            "INSERT INTO deploys (build, project, ref, run, state, note, started, updated)"
+            " VALUES (1, 'pole', ?, 'pole', 'failed', ?, 0, 0)",
+            (MAIN, f"note {SECRET}"),
+        )
+        db.execute("INSERT INTO pins (project, ref, sha, why, at) VALUES ('pole', ?, ?, ?, 0)", (MAIN, sha(7), SECRET))
+    stream = {"accept": "text/event-stream"}
+    paths = [
+        "/", "/index.json", "/builds/1", "/builds/1.json", "/feed.atom", "/api/v1/projects", "/api/v1/builds",
+        "/api/v1/deploys", "/api/v1/builds/1",
+    ]  # fmt: skip
+    for text in (*(http.get(path).text for path in paths), http.get("/api/v1/builds/1/log", headers=stream).text):
+        assert "***" in text
+        assert SECRET not in text
+
+
+def test_reasons_are_hidden_whole_while_the_secrets_cannot_be_read(service: Service, http: TestClient) -> None:
+    hook(http)
+    service.queue.cancel(1, "because")
+    service.config.projects["pole"].secret_file.unlink()
+    assert http.get("/api/v1/builds/1").json()["reason"] == "***"
+
+
+def test_the_newest_builds_are_a_feed_that_pages_lead_to(service: Service, http: TestClient) -> None:
+    assert Xml.fromstring(http.get("/feed.atom").content).find(f"{ATOM}entry") is None
+    for number in (1, 2):
+        service.queue.accept("pole", Push(MAIN, sha(number), BAD_TEXT, BAD_TEXT), recipe="r", delivery=f"{number}")
+    service.queue.cancel(2, "no")
+    answer = http.get("/feed.atom")
+    assert answer.headers["content-type"].startswith("application/atom+xml")
+    feed = Xml.fromstring(answer.content)
+    entries = feed.findall(f"{ATOM}entry")
+    assert [one.findtext(f"{ATOM}id") for one in entries] == [f"{OURS}/builds/2", f"{OURS}/builds/1"]
+    assert entries[0].findtext(f"{ATOM}title") == "pole main: build 2 cancelled"
+    assert [child.tag for child in entries[0]].count(f"{ATOM}updated") == 1
+    assert 'href="/feed.atom"' in http.get("/").text
+
+
+def test_the_feed_needs_the_same_rights_as_the_page(tmp_path: Path) -> None:
+    service = Service(
+        config(tmp_path, listen="0.0.0.0:8710", hosts=["ci"], behind_tls=True), lambda project, service: {}
+    )
+    http = TestClient(make(service), base_url="http://ci", client=("10.0.0.1", 1))
+    assert http.get("/feed.atom").status_code == 401
+    token = service.people.issue("ana", ["read"])
+    answer = http.get("/feed.atom", headers={"authorization": f"Bearer {token}"})
+    assert answer.status_code == 200
+    assert "<id>https://ci/</id>" in answer.text
+    service.close()

@@ -1,0 +1,134 @@
+"""What a commit may ask of a cluster, and what only a person may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl import __version__
+from rlctl.plan import Document, Plan, make
+from rlctl.render.engine import templates
+from rlctl.render.kubernetes import documents
+from rlctl.spec.schema import Spec
+from rlctl_ci.deploy.stranger import refuse
+from rlctl_ci.errors import BuildStopped
+
+POD = "spec: {template: {spec: %s}}"
+OURS = "spec: {template: {spec: {containers: [{name: actor, %s}]}}}"
+MOUNT = "volumeMounts: [{name: x, mountPath: /x}]"
+RIGHTS = {
+    "account": POD % "{serviceAccountName: rlctl-ci}",
+    "token": POD % "{automountServiceAccountToken: true}",
+    "no word of a token": POD % "{automountServiceAccountToken: null}",
+    "secret": POD % "{volumes: [{name: x, secret: {secretName: rlctl-ci-secrets}}]}",
+    "secret in place of nothing": POD % "{volumes: [{name: tmp, emptyDir: null, secret: {secretName: rlctl-ci}}]}",
+    "keys of the core": POD % "{volumes: [{name: keys, secret: {secretName: pole-keys-core}}]}",
+    "projected": POD % "{volumes: [{name: x, projected: {sources: [{serviceAccountToken: {path: t}}]}}]}",
+    "host path": POD % "{volumes: [{name: x, hostPath: {path: /}}]}",
+    "csi": POD % "{volumes: [{name: x, csi: {driver: secrets-store.csi.k8s.io}}]}",
+    "claim of the service": POD % "{volumes: [{name: x, persistentVolumeClaim: {claimName: rlctl-ci}}]}",
+    "mount of keys": OURS % "volumeMounts: [{name: keys, mountPath: /code}]",
+    "variables": OURS % "envFrom: [{secretRef: {name: rlctl-ci-secrets}}]",
+    "variable": OURS % "env: [{name: X, valueFrom: {secretKeyRef: {name: rlctl-ci-secrets, key: hook}}}]",
+    "root": OURS % "securityContext: {runAsUser: 0}",
+    "capabilities": OURS % "securityContext: {capabilities: {add: [SYS_ADMIN]}}",
+    "no word of escalation": OURS % "securityContext: null",
+    "root of the pod": POD % "{securityContext: {runAsNonRoot: false}}",
+    "host port": OURS % "ports: [{name: probe, hostPort: 80}]",
+    "network": POD % "{hostNetwork: true}",
+    "processes": POD % "{hostPID: true}",
+    "memory": POD % "{hostIPC: true}",
+    "sidecar": POD % "{containers: [{name: x, image: x}]}",
+    "first step": POD % "{initContainers: [{name: x, image: x}]}",
+}
+HARMLESS = {
+    "place": POD % "{nodeSelector: {pool: cheap}, tolerations: [{operator: Exists}], priorityClassName: low}",
+    "resources": OURS % "resources: {limits: {memory: 9Gi}}",
+    "variable": OURS % "env: [{name: X, value: y}]",
+    "folder": POD % "{volumes: [{name: x, emptyDir: {}}], containers: [{name: actor, %s}]}" % MOUNT,
+    "annotation": "metadata: {annotations: {a: b}}",
+}  # fmt: skip
+
+
+def rendered(folder: Path, **fields: Any) -> tuple[Plan, Spec, list[Document]]:
+    usual: dict[str, Any] = {
+        "run": "pole", "env": {"id": "CartPole-v1"}, "algorithm": {"name": "impala"}, "target": "kubernetes",
+        "images": dict.fromkeys(("core", "actor", "learner"), "registry.invalid/rlctl/none@sha256:" + "0" * 64),
+    }  # fmt: skip
+    spec = Spec.model_validate({**usual, **fields})
+    plan = make(spec, uid="0" * 32, base=folder)
+    return plan, spec, documents(plan, spec)
+
+
+def patched(folder: Path, text: str, name: str = "actor.patch.yaml") -> tuple[Plan, Spec, list[Document]]:
+    path = folder / "templates" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return rendered(folder)
+
+
+@pytest.mark.parametrize("what", RIGHTS)
+def test_a_commit_gives_a_role_no_rights_but_a_person_does(tmp_path: Path, what: str) -> None:
+    before = rendered(tmp_path)[2]
+    plan, spec, after = patched(tmp_path, RIGHTS[what])
+    with pytest.raises(BuildStopped, match="actor Deployment") as refusal:
+        refuse(plan, spec, after, before)
+    assert "rlctl up" in refusal.value.hint
+    refuse(plan, spec, after, after)
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_a_commit_says_where_its_roles_run_and_with_how_much(tmp_path: Path, what: str) -> None:
+    before = rendered(tmp_path)[2]
+    plan, spec, after = patched(tmp_path, HARMLESS[what])
+    assert {one.text for one in after} != {one.text for one in before}
+    refuse(plan, spec, after, before)
+
+
+def test_a_spec_that_changes_everything_that_a_spec_may_is_no_patch(tmp_path: Path) -> None:
+    before = rendered(tmp_path)[2]
+    image = "registry.invalid/rlctl/other@sha256:" + "1" * 64
+    more = {"images": dict.fromkeys(("core", "actor", "learner"), image), "roles": {"actor": {"replicas": 1500}}}
+    plan, spec, after = rendered(tmp_path, **more)
+    refuse(plan, spec, after, before)
+    refuse(plan, spec, after, [])
+
+
+def test_what_a_person_has_applied_stays_while_commits_go_on(tmp_path: Path) -> None:
+    before = patched(tmp_path, RIGHTS["account"])[2]
+    plan, spec, after = rendered(tmp_path, algorithm={"name": "impala", "lr": 0.5}, roles={"actor": {"replicas": 1500}})
+    refuse(plan, spec, after, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("manager.serviceaccount.patch.yaml", "metadata: {annotations: {eks.amazonaws.com/role-arn: admin}}"),
+        ("run.networkpolicy.patch.yaml", "spec: {egress: [{}]}"),
+    ],
+)
+def test_a_commit_alters_neither_accounts_nor_the_network(tmp_path: Path, name: str, text: str) -> None:
+    before = rendered(tmp_path)[2]
+    plan, spec, after = patched(tmp_path, text, name)
+    with pytest.raises(BuildStopped, match="a push may not"):
+        refuse(plan, spec, after, before)
+
+
+def test_a_commit_replaces_no_template(tmp_path: Path) -> None:
+    before = rendered(tmp_path)[2]
+    ours = (templates() / "kubernetes" / "actor.yaml.j2").read_text()
+    text = f"# copied from rlctl {__version__}\n" + ours.replace("revisionHistoryLimit: 5", "revisionHistoryLimit: 6")
+    plan, spec, after = patched(tmp_path, text, "kubernetes/actor.yaml.j2")
+    with pytest.raises(BuildStopped, match="template of its own"):
+        refuse(plan, spec, after, before)
+
+
+def test_a_commit_exposes_no_page_with_a_secret_of_its_choice(tmp_path: Path) -> None:
+    before = rendered(tmp_path)[2]
+    proxy = {"image": "registry.invalid/proxy@sha256:" + "2" * 64, "secret": "rlctl-ci-secrets"}
+    section = {"expose": "loadbalancer", "source_ranges": ["10.0.0.0/8"], "proxy": proxy}
+    plan, spec, after = rendered(tmp_path, kubernetes=section)
+    with pytest.raises(BuildStopped, match="exposes a page"):
+        refuse(plan, spec, after, before)
