@@ -21,6 +21,7 @@ from rlctl_ci.refs import fault
 from rlctl_ci.store.records import Build
 from rlctl_ci.work import Job
 from tests.ci.world import project, sha
+from tests.end_to_end.conftest import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -253,7 +254,15 @@ def test_a_program_that_takes_too_long_is_killed_with_all_that_it_started(tmp_pa
     said: list[str] = []
     with pytest.raises(BuildStopped, match="more than"):
         Programs({}, Bounds(3.0))([sys.executable, "-c", code], said.append)
-    assert not Path(f"/proc/{said[0]}/cmdline").exists() or not Path(f"/proc/{said[0]}/cmdline").read_bytes()
+    wait_until(lambda: gone(said[0]), timeout_s=60, what="the end of what it had started")
+
+
+def gone(pid: str) -> bool:
+    """No process, or one that only waits for being asked after; a kill is not over when it is sent."""
+    try:
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
 
 
 def test_a_cancelled_program_is_killed(tmp_path: Path) -> None:

@@ -75,7 +75,12 @@ class Machine:
         return found.phase
 
     def supervisor_pid(self, run: str) -> int:
-        return int((self.backend.place(run).layout.run / "supervisord.pid").read_text())
+        file = self.backend.place(run).layout.run / "supervisord.pid"
+        deadline = time.monotonic() + 60
+        while not (file.exists() and file.read_text().strip()):  # it answers before it has written this
+            assert time.monotonic() < deadline, f"no {file}"
+            time.sleep(0.05)
+        return int(file.read_text())
 
     def survivors(self) -> list[int]:
         """Processes of this machine's runs, the supervisors too, whoever their parent is."""

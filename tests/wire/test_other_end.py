@@ -63,7 +63,12 @@ def test_waiting_blocks_follow_the_receiver_to_another_address(folder: Path, wir
     assert offer(sender)
     receiver = make_receiver(wire, f"ipc://{folder}/somewhere")
     sender.redirect(receiver.address)
-    until(lambda: sender.pending == 0, lambda: sender.poll(0.0), lambda: receiver.poll(0.001))
+    waited: list[Segment] = []
+    until(
+        lambda: sender.pending == 0 and len(waited) == 2,
+        lambda: sender.poll(0.0),
+        lambda: waited.extend(receiver.poll(0.001)),
+    )
     assert len(carry(sender, receiver, 2)) == 2
 
 
