@@ -26,7 +26,10 @@ def down(
     run: RunArgument = None,
     volumes: Annotated[bool, typer.Option("--volumes", help="Remove the data of the run as well; asks.")] = False,
     grace: Annotated[
-        str, typer.Option("--grace", metavar="TIME", help="How long a process may take to end before it is killed.")
+        str,
+        typer.Option(
+            "--grace", metavar="TIME", help="Until a process is killed, at most 10s; on a cluster how long to wait."
+        ),
     ] = "10s",
     run_option: RunOption = None,
     yes: Yes = False,
@@ -114,7 +117,7 @@ def _ask(world: World, meant: _Meant) -> None:
     world.complain(
         f"down --volumes removes run {meant.run}{of} on {where(meant.backend, meant.target)} for good:\n"
         f"  {_how_many(meant)} processes are stopped\n"
-        f"  models, checkpoints, logs and results in {meant.storage} are deleted; nothing of the run is kept"
+        f"  checkpoints, logs and results in {meant.storage} are deleted; nothing of the run is kept"
     )
     if not world.can_ask():
         raise Refused(

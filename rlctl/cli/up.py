@@ -61,7 +61,7 @@ def up(
         DryRun | None, typer.Option("--dry-run", help="Show what would be sent and changed, and change nothing.")
     ] = None,
     force_conflicts: Annotated[
-        bool, typer.Option("--force-conflicts", help="Take over fields of cluster objects that somebody else owns.")
+        bool, typer.Option("--force-conflicts", help="Even if somebody else owns the run, or fields of its objects.")
     ] = False,
     output: OutputOption = Output.table,
     quiet: Quiet = False,

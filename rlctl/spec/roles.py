@@ -57,7 +57,7 @@ class Actor(Model):
 
 
 class Evaluator(Model):
-    """Plays whole episodes with one pinned model; the only source of stop conditions."""
+    """Plays whole episodes with one pinned model; the only source of `stop.eval_return`."""
 
     replicas: Annotated[int, Field(ge=0, le=1_000), live("manager")] = 1
     cpu: Annotated[Cores, restart("evaluator")] = 1.0
