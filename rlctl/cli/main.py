@@ -7,9 +7,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from rlctl.cli.world import Signalled, World
 from rlctl.errors import RlctlError, SpecError, UsageError
@@ -22,13 +23,20 @@ def main(world: World | None = None) -> None:
     signal.signal(signal.SIGTERM, _terminated)
     world = world or World()
     code = run(sys.argv[1:], world)
-    try:
-        world.stdout.flush()
-    except OSError as error:
-        code = 141 if isinstance(error, BrokenPipeError) else code or 1
-    if code == 141:  # whoever read has gone; nothing may be flushed to it at the end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), world.stdout.fileno())
+    for stream in (world.stdout, world.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            code = 141 if isinstance(error, BrokenPipeError) else code or 1
+            _silence(stream)
+    if code == 141:
+        _silence(world.stdout)
     sys.exit(code)
+
+
+def _silence(stream: TextIO) -> None:
+    """Python flushes once more at the end, and makes the exit code 120 when that fails."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def run(arguments: Sequence[str], world: World) -> int:
@@ -95,38 +103,43 @@ def _in_words(error: Any, message: str) -> str:
 
 def _report(world: World, error: RlctlError) -> int:
     try:
-        if isinstance(error, SpecError):
-            for problem in error.problems:
-                world.complain(str(problem))
-            world.complain(error.message + (f"; {error.hint}" if error.hint else ""))
-        else:
-            world.complain(f"error: {error.message}")
-            for line in getattr(error, "details", ()):
-                world.complain(f"  {line}")
-            if error.hint:
-                world.complain(f"  next: {error.hint}")
+        with suppress(RlctlError):  # a stream that cannot be written changes no exit code, here and below
+            _explain(world, error)
         _as_json(world, error.exit_code, error.reason, error.message, error.hint, error.objects)
     except Signalled as gone:
         return gone.exit_code
     return error.exit_code
 
 
+def _explain(world: World, error: RlctlError) -> None:
+    if isinstance(error, SpecError):
+        for problem in error.problems:
+            world.complain(str(problem))
+        world.complain(error.message + (f"; {error.hint}" if error.hint else ""))
+        return
+    world.complain(f"error: {error.message}")
+    for line in getattr(error, "details", ()):
+        world.complain(f"  {line}")
+    if error.hint:
+        world.complain(f"  next: {error.hint}")
+
+
 def _signalled(world: World, gone: Signalled) -> int:
-    try:
-        if gone.message:
-            world.complain(gone.message)
+    with suppress(Signalled):
+        with suppress(RlctlError):
+            if gone.message:
+                world.complain(gone.message)
         if gone.exit_code != 141:
             _as_json(world, gone.exit_code, "interrupted", "ended by a signal", "", ())
-    except Signalled:
-        pass
     return gone.exit_code
 
 
 def _bug(world: World, error: Exception) -> int:
     path = _write_bug(world, error)
     try:
-        world.complain(f"error: this is a bug in rlctl: {type(error).__name__}: {error}")
-        world.complain(f"  the traceback is in {path}; please send it with what you did")
+        with suppress(RlctlError):
+            world.complain(f"error: this is a bug in rlctl: {type(error).__name__}: {error}")
+            world.complain(f"  the traceback is in {path}; please send it with what you did")
         _as_json(world, BUG, "bug", f"{type(error).__name__}: {error}", f"traceback: {path}", (str(path),))
     except Signalled as gone:
         return gone.exit_code
@@ -161,7 +174,8 @@ def _write_bug(world: World, error: Exception) -> Path:
 def _as_json(world: World, code: int, reason: str, message: str, hint: str, objects: Sequence[str]) -> None:
     """Exactly one document on stdout: where the answer is already there, the failure is on stderr alone."""
     error = {"code": code, "reason": reason, "message": message, "hint": hint, "objects": [*objects]}
-    if world.streams:
-        world.line({"error": error})
-    elif not world.wrote_json:
-        world.document({"error": error})
+    with suppress(RlctlError):
+        if world.streams:
+            world.line({"error": error})
+        elif not world.wrote_json:
+            world.document({"error": error})

@@ -14,7 +14,7 @@ import pytest
 
 from rlctl.backends.memory import MemoryBackend
 from rlctl.cli.main import run
-from rlctl.cli.world import World
+from rlctl.cli.world import Signalled, World
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, Refused, TimedOut
 from tests.cli.conftest import Rlctl
 
@@ -86,6 +86,13 @@ class Broken(MemoryBackend):
         raise KeyError("nothing of the user's")
 
 
+class Interrupted(MemoryBackend):
+    """A backend that is told to end meanwhile."""
+
+    def runs(self, broken: Any = None) -> Any:
+        raise Signalled(143, "left")
+
+
 def test_a_bug_is_70_with_its_traceback_in_a_file(rlctl: Rlctl) -> None:
     rlctl.targets["local"] = Broken
     result = rlctl("status", "-o", "json")
@@ -146,6 +153,27 @@ def test_a_full_disk_is_told_in_words(rlctl: Rlctl) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
 
 
+@pytest.mark.parametrize(("verb", "code"), [(["scale", "actor=1"], 5), (["--foo"], 2)])
+def test_a_failure_keeps_its_code_when_nobody_can_be_told(rlctl: Rlctl, verb: list[str], code: int) -> None:
+    rlctl.up()
+    rlctl("down")
+    with open("/dev/full", "w") as full:
+        out = io.StringIO()
+        assert run([*verb, "-o", "json"], World(stdout=out, stderr=full, targets=rlctl.targets)) == code
+        assert json.loads(out.getvalue())["error"]["code"] == code
+        assert run([*verb, "-o", "json"], World(stdout=full, stderr=full, targets=rlctl.targets)) == code
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+
+
+def test_a_bug_and_a_signal_keep_their_codes_when_nobody_can_be_told(rlctl: Rlctl) -> None:
+    rlctl.targets["local"] = Broken
+    with open("/dev/full", "w") as full:
+        assert run(["status"], World(stdout=full, stderr=full, targets=rlctl.targets)) == 70
+        rlctl.targets["local"] = Interrupted
+        assert run(["status"], World(stdout=full, stderr=full, targets=rlctl.targets)) == 143
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+
+
 SCRIPT = """
     from rlctl.backends.memory import MemoryBackend
     from rlctl.cli.main import main
@@ -195,3 +223,25 @@ def test_the_program_ends_quietly_when_its_reader_goes(rlctl: Rlctl) -> None:
     process.stderr.close()
     assert process.wait(60) == 141
     assert err == ""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("arguments", "full", "code"),
+    [(["scale"], "stderr", 2), (["scale"], "both", 2), (["lint", "--schema"], "stdout", 1), (["version"], "stderr", 0)],
+)
+def test_the_program_keeps_its_exit_code_when_a_stream_is_full(
+    rlctl: Rlctl, arguments: list[str], full: str, code: int
+) -> None:
+    with open("/dev/full", "w") as sink:
+        ended = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(SCRIPT), *arguments],
+            stdout=sink if full in ("stdout", "both") else subprocess.DEVNULL,
+            stderr=sink if full in ("stderr", "both") else subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "XDG_STATE_HOME": str(rlctl.folder / "state")},
+            cwd=Path(__file__).parents[2],
+            timeout=60,
+            check=False,
+        )
+    assert ended.returncode == code
