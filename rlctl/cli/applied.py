@@ -5,26 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from rlctl.cli.world import World
+from rlctl.cli.world import ReaderGone, World
+from rlctl.errors import RlctlError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Applied
 
 
-def follow(world: World, doing: Iterable[Applied]) -> list[Applied]:
-    """Say every change as it happens, neighbours of a role in one line; returns all, the unchanged ones too."""
+def follow(world: World, doing: Iterable[Applied], *, heard: bool = True) -> list[Applied]:
+    """Say every change as it happens, neighbours of a role in one line; returns all, the unchanged ones too.
+
+    A target that has begun ends its work, whether or not anybody hears of it: half of it would be worse.
+
+    Args:
+        heard: what keeps a line from being written is raised once all is done.
+    """
     done: list[Applied] = []
     group: list[Applied] = []
+    unheard: list[RlctlError | ReaderGone] = []
+
+    def say() -> None:
+        if not unheard:
+            try:
+                _say(world, group)
+            except (RlctlError, ReaderGone) as error:
+                unheard.append(error)
+        group.clear()
+
     try:
         for applied in doing:
             done.append(applied)
             if group and not _continues(group[-1], applied):
-                _say(world, group)
-                group = []
+                say()
             if applied.what != "unchanged":
                 group.append(applied)
     finally:
-        _say(world, group)
+        say()
+    if heard and unheard:
+        raise unheard[0]
     return done
 
 

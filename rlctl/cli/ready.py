@@ -102,20 +102,20 @@ def undo(world: World, backend: Backend, before: RunState | None, run: str) -> s
     """
     try:
         if before is None:
-            world.say(f"--atomic: removing {run}, which was not there before")
-            follow(world, backend.delete(run, volumes=True, grace_s=GRACE_S))
+            world.mention(f"--atomic: removing {run}, which was not there before")
+            follow(world, backend.delete(run, volumes=True, grace_s=GRACE_S), heard=False)
             return f"{run} is removed again"
         if before.phase != "running":
-            world.say(f"--atomic: stopping {run}, which did not run before")
-            follow(world, backend.delete(run, volumes=False, grace_s=GRACE_S))
+            world.mention(f"--atomic: stopping {run}, which did not run before")
+            follow(world, backend.delete(run, volumes=False, grace_s=GRACE_S), heard=False)
             return f"{run} is stopped again; its data stays"
         if before.revision == 0:
             return f"nothing of {run} was undone: no `up` of it has ever come to its end, so there is no way back"
         # even while its number is still the same: it moves with an `up`'s last write, after all the others
-        world.say(f"--atomic: rolling {run} back to revision {before.revision}")
-        done = follow(world, backend.rollback(run, before.revision))
+        world.mention(f"--atomic: rolling {run} back to revision {before.revision}")
+        done = follow(world, backend.rollback(run, before.revision), heard=False)
         if scaled := _scaled(before, backend.find(run)):
-            done += follow(world, backend.scale(run, scaled))
+            done += follow(world, backend.scale(run, scaled), heard=False)
         if nothing_done(done):
             return f"revision {before.revision} of {run} runs as before: there was nothing to roll back"
         return f"{run} is rolled back to revision {before.revision}"

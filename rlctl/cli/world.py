@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -69,6 +70,13 @@ class Signalled(BaseException):
         super().__init__(message)
         self.exit_code = exit_code
         self.message = message
+
+
+class ReaderGone(Signalled):
+    """Whoever read what we write has gone: as quiet as a death by SIGPIPE."""
+
+    def __init__(self) -> None:
+        super().__init__(141)
 
 
 def _browse(url: str) -> object:
@@ -160,6 +168,11 @@ class World:
         if not self.quiet:
             self.complain(text)
 
+    def mention(self, text: str) -> None:
+        """As `say`, in the middle of a target's work, which goes on when nobody hears of it."""
+        with suppress(RlctlError, ReaderGone):
+            self.say(text)
+
     def complain(self, text: str) -> None:
         """A line to stderr, --quiet or not."""
         self._write(self.stderr, text + "\n")
@@ -209,9 +222,9 @@ class World:
             cluster = Cluster(said.context or usual.context, said.namespace or usual.namespace)
         if (target, cluster) not in self._backends:
             made = self._load(target, cluster if target in ON_CLUSTERS else ())
-            made.waiting = self.say
+            made.waiting = self.mention
             if isinstance(made, Telling):
-                made.note = self.say
+                made.note = self.mention
             self._backends[target, cluster] = made
         return self._backends[target, cluster]
 
@@ -240,7 +253,7 @@ class World:
             stream.write(text)
             stream.flush()
         except BrokenPipeError:
-            raise Signalled(141) from None  # whoever read has gone: as quiet as a death by SIGPIPE
+            raise ReaderGone from None
         except UnicodeEncodeError:
             encoding = stream.encoding or "ascii"
             self._write(stream, text.encode(encoding, "replace").decode(encoding))
