@@ -42,7 +42,8 @@ Exit codes:
     8  partly applied; the same command again goes on
     9  refused: needs --yes or --force
    70  a bug in rlctl; the traceback is in a file whose path is printed
-  130  ended by Ctrl-C; 143 by SIGTERM; 141 the reader of a pipe has gone
+  129  ended by a hangup, 130 by Ctrl-C, 143 by SIGTERM
+  141  the reader of a pipe has gone
 """
 
 

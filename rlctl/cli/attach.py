@@ -25,23 +25,30 @@ def poll_every_s(backend: Backend) -> float:
 
 
 class Interrupts:
-    """The first Ctrl-C is remembered, so that nothing is left half written; the second leaves at once."""
+    """The first signal is remembered, so that nothing is left half written; the second leaves at once.
 
-    def __init__(self) -> None:
+    Args:
+        numbers: of the signals; Ctrl-C unless it says otherwise.
+    """
+
+    def __init__(self, *numbers: signal.Signals) -> None:
         self.asked = False
-        self._before: Any = signal.SIG_DFL
+        self._numbers = numbers or (signal.SIGINT,)
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
-        self._before = signal.getsignal(signal.SIGINT)
-        if self._before is not signal.SIG_IGN:  # started with & by a script: Ctrl-C is not meant for us
-            signal.signal(signal.SIGINT, self._hear)
+        for number in self._numbers:
+            before = signal.getsignal(number)
+            if before is not signal.SIG_IGN:  # started with & by a script, or with nohup: not meant for us
+                self._before[number] = before
+                signal.signal(number, self._hear)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._before is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, self._before)
+        for number, before in self._before.items():
+            signal.signal(number, before)
 
     def _hear(self, number: int, _: FrameType | None) -> None:
         if self.asked:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rlctl.cli.applied import as_plain, follow, nothing_done
+from rlctl.cli.attach import Interrupts
 from rlctl.cli.clusters import backend_of, where
 from rlctl.cli.force import force, owner_of
 from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, TakeOver, Target, Yes
 from rlctl.cli.problems import exists
 from rlctl.cli.target import find, known, look_up, looked_at, one_name, wanted_run
 from rlctl.cli.text import span
-from rlctl.cli.world import Output, World
+from rlctl.cli.world import Output, Signalled, World
 from rlctl.errors import BackendUnreachable, Refused, RlctlError, Unreadable, UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ def down(
     """Stop a run and keep its data.
 
     `rlctl up` goes on from there. --volumes removes the data too. A run that is not there is no error (exit 0).
+    Ctrl-C or a hangup once does not keep it from ending everything; twice leaves at once (exit 130 or 129).
     """
     world: World = ctx.obj.setup(output, quiet, context, namespace)
     try:
@@ -63,7 +66,11 @@ def down(
         world.complain("  the file is kept as it is; what runs is stopped without it")
     if volumes and not yes:
         _ask(world, meant)
-    done = follow(world, meant.backend.delete(meant.run, volumes=volumes, grace_s=grace_s))
+    try:
+        with Interrupts(signal.SIGINT, signal.SIGHUP):
+            done = follow(world, meant.backend.delete(meant.run, volumes=volumes, grace_s=grace_s))
+    except Signalled as gone:
+        raise Signalled(gone.exit_code, f"left {meant.run} half stopped; the same command goes on") from None
     _say_end(world, meant, idle=nothing_done(done), volumes=volumes)
     world.document(
         {

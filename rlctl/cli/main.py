@@ -21,6 +21,8 @@ BUG = 70
 def main(world: World | None = None) -> None:
     """The program `rlctl`; ends the process."""
     signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, _terminated)
     world = world or World()
     code = run(sys.argv[1:], world)
     for stream in (world.stdout, world.stderr):

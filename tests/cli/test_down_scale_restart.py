@@ -1,7 +1,12 @@
 """Verbs that change a run that is there."""
 
+import signal
+from collections.abc import Iterator
+
 import pytest
 
+from rlctl.backends.base import Applied
+from rlctl.backends.memory import MemoryBackend
 from tests.cli.conftest import Rlctl
 
 
@@ -132,3 +137,29 @@ def test_restart_of_a_role_that_the_run_has_not_is_a_usage_error(rlctl: Rlctl) -
     result = rlctl("restart", "replay")
     assert result.code == 2
     assert "roles: manager, modelpool, learner, actor, evaluator" in result.err
+
+
+class Interrupted(MemoryBackend):
+    """A backend during whose `delete` Ctrl-C is pressed so often."""
+
+    times = 1
+
+    def delete(self, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
+        for applied in super().delete(run, volumes=volumes, grace_s=grace_s):
+            for _ in range(self.times):
+                signal.raise_signal(signal.SIGINT)
+            self.times = 0
+            yield applied
+
+
+@pytest.mark.parametrize(("times", "code", "left"), [(1, 0, 0), (2, 130, 5)])
+def test_down_is_ended_by_the_second_ctrl_c_and_not_by_the_first(
+    rlctl: Rlctl, times: int, code: int, left: int
+) -> None:
+    rlctl.backend = backend = Interrupted()
+    rlctl.up()
+    backend.times = times
+    result = rlctl("down", "pole")
+    assert result.code == code
+    assert len(backend.processes("pole")) == left
+    assert ("left pole half stopped; the same command goes on" in result.err) == (code != 0)

@@ -175,10 +175,13 @@ def test_a_bug_and_a_signal_keep_their_codes_when_nobody_can_be_told(rlctl: Rlct
 
 
 SCRIPT = """
+    import signal
+
     from rlctl.backends.memory import MemoryBackend
     from rlctl.cli.main import main
     from rlctl.cli.world import World
 
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # below nohup, too
     backend = MemoryBackend()
     main(World(targets={"local": lambda: backend}))
 """
@@ -197,7 +200,7 @@ def start(rlctl: Rlctl, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 0)])
 def test_a_signal_ends_an_attached_up_and_says_that_the_run_goes_on(
     rlctl: Rlctl, number: signal.Signals, code: int
 ) -> None:
