@@ -181,10 +181,11 @@ def test_last_words_are_written_in_the_room_kept_for_them(tmp_path: Path) -> Non
     assert os.listdir(tmp_path) == ["failure.json"]
 
 
-def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
-    (tmp_path / ".state.json.123.tmp").write_text("half")
+def test_what_killed_writers_left_is_removed_and_what_is_written_now_stays(tmp_path: Path) -> None:
+    (tmp_path / ".state.json.99999999.tmp").write_text("half")  # no pid is that long
+    (tmp_path / f".watch.json.{os.getpid()}.tmp").write_text("half")
     files.remove_asides(tmp_path)
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == [f".watch.json.{os.getpid()}.tmp"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -105,9 +105,10 @@ def write_at_last(folder: Path, writing: Callable[[], object]) -> None:
 
 
 def remove_asides(folder: Path) -> None:
-    """Remove what killed writers left; the caller holds the lock of the run."""
+    """Remove what killed writers left. Those of a live run write meanwhile, and hold no lock."""
     for aside in folder.glob(".*.tmp"):
-        aside.unlink(missing_ok=True)
+        if not Path("/proc", aside.name.split(".")[-2]).exists():  # its writer
+            aside.unlink(missing_ok=True)
 
 
 def to_json(value: Mapping[str, Any]) -> str:
