@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from rlctl.backends.base import Applied, Process
 from rlctl.backends.local import LocalBackend
@@ -126,3 +128,15 @@ def read_log(machine: Machine, run: str, name: str) -> str:
     """What a process has written so far."""
     path = machine.backend.place(run).layout.logs / f"{name}.log"
     return path.read_text() if path.exists() else ""
+
+
+def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on this process opens no file to write it, as when its file system was mounted again without that."""
+    really = os.open
+
+    def refuse(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return really(path, flags, *more, **options)
+
+    monkeypatch.setattr(os, "open", refuse)

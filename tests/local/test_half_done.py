@@ -19,7 +19,7 @@ from rlctl.backends.base import Document
 from rlctl.backends.local import LocalBackend, listing, lock, places, state
 from rlctl.backends.local.places import Place
 from rlctl.errors import BackendUnreachable, PartlyApplied
-from tests.local.machine import Machine, role_plan, until
+from tests.local.machine import Machine, read_only, role_plan, until
 from tests.local.test_damaged_index import enter
 
 
@@ -153,3 +153,20 @@ def test_what_an_interrupted_scale_left_is_shown_and_the_same_scale_adds_it(mach
     assert machine.processes("one")["actor/1"].reason == listing.NOT_ADDED
     list(machine.backend.scale("one", {"actor": 2}))
     until(lambda: len(machine.pids("one")) == 3, "the second actor")
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(240)
+def test_a_run_is_stopped_on_a_file_system_that_is_only_read(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.up("one", role_plan("manager"), role_plan("actor", 1))
+    said: list[str] = []
+    machine.backend.waiting = said.append
+    with monkeypatch.context() as patch:
+        read_only(patch)
+        removed = [each.object for each in machine.backend.delete("one", volumes=False, grace_s=5)]
+    assert removed == ["actor/0", "manager/0", "supervisord"]
+    assert not machine.survivors()
+    assert said[-1].startswith("cannot record that run one was stopped: ")
+    assert said[-1].endswith("Read-only file system")

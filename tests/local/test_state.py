@@ -15,6 +15,7 @@ from rlctl.backends.local import LocalBackend, files, lock, places, state
 from rlctl.backends.local.places import Place
 from rlctl.errors import BackendUnreachable, Conflict, Locked, RlctlError
 from rlctl.spec.layout import state_home
+from tests.local.machine import read_only
 
 STATE = RunState(
     run="one", uid="0" * 32, target="local", phase="stopped", rlctl_version="0.1", revision=3,
@@ -213,6 +214,16 @@ def test_a_lock_tells_who_holds_it_and_since_when(tmp_path: Path) -> None:
         pass
     assert f"process {os.getpid()} (rlctl up) since 7 s" in caught.value.message
     with lock.held(path, "one", "down"):
+        pass
+
+
+def test_a_lock_holds_on_a_file_system_that_is_only_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "one.lock"
+    path.touch()
+    read_only(monkeypatch)
+    with lock.held(path, "one", "down"), pytest.raises(Locked), lock.held(path, "one", "down"):
+        pass
+    with pytest.raises(OSError, match="Read-only"), lock.held(tmp_path / "two.lock", "two", "down"):
         pass
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from rlctl.backends.base import Applied, Say
 from rlctl.backends.local import lock, state
 from rlctl.backends.local.daemon import NAME, Daemon
-from rlctl.backends.local.files import write_at_last
+from rlctl.backends.local.files import unusable, write_at_last
 from rlctl.backends.local.names import shown
 from rlctl.backends.local.places import Place
 from rlctl.backends.local.stopping import GRACE_S, stop, stop_in_order
@@ -56,7 +56,10 @@ def end(place: Place, grace_s: float, say: Say = nobody) -> Iterator[Applied]:
                 f"{daemon} of run {place.run} neither answers nor dies",
                 hint=f"Its process is in {place.layout.run / 'supervisord.pid'}.",
             )
-    _record_stopped(place)
+    try:
+        _record_stopped(place)
+    except OSError as error:  # nothing lives any more, and that is what counts
+        say(unusable(f"cannot record that run {place.run} was stopped", error).message)
     yield Applied(NAME, "removed", why)
 
 

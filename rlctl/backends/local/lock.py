@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rlctl.errors import Conflict, Locked
@@ -22,9 +23,9 @@ def held(path: Path, run: str, verb: str, clock: Callable[[], float] = time.time
 
     Raises:
         Locked: another command holds it; with its process and for how long.
-        OSError: the file cannot be written.
+        OSError: the file cannot be opened.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = _opened(path)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,11 +36,22 @@ def held(path: Path, run: str, verb: str, clock: Callable[[], float] = time.time
                 objects=(run,),
             ) from None
         note = json.dumps({"pid": os.getpid(), "verb": verb, "since": clock()}).encode()
-        os.pwrite(handle, note + b"\n", 0)
-        os.ftruncate(handle, len(note) + 1)
+        with suppress(OSError):  # it only says who holds the lock
+            os.pwrite(handle, note + b"\n", 0)
+            os.ftruncate(handle, len(note) + 1)
         yield
     finally:
         os.close(handle)
+
+
+def _opened(path: Path) -> int:
+    """To be written; to be read where that cannot be: the lock is as good, and what runs there can be stopped."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES) or not path.exists():
+            raise
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _holder(handle: int, now: float) -> str:
