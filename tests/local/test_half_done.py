@@ -19,7 +19,7 @@ from rlctl.backends.base import Document
 from rlctl.backends.local import LocalBackend, listing, lock, places, state
 from rlctl.backends.local.places import Place
 from rlctl.errors import BackendUnreachable, PartlyApplied
-from tests.local.machine import Machine, read_only, role_plan, until
+from tests.local.machine import Machine, read_only, role_plan, until, whats
 from tests.local.test_damaged_index import enter
 
 
@@ -170,3 +170,14 @@ def test_a_run_is_stopped_on_a_file_system_that_is_only_read(
     assert not machine.survivors()
     assert said[-1].startswith("cannot record that run one was stopped: ")
     assert said[-1].endswith("Read-only file system")
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(240)
+def test_scale_and_up_go_on_when_tmp_was_cleared_of_old_files(machine: Machine) -> None:
+    machine.up("one", role_plan("manager"), role_plan("actor", 1))
+    link = machine.backend.place("one").sockets / places.LINK
+    link.unlink()
+    assert whats(machine.backend.scale("one", {"actor": 2}))["actor/1"] == "created"
+    link.unlink()
+    assert whats(machine.up("one", role_plan("manager"), role_plan("actor", 3)))["actor/2"] == "created"

@@ -58,6 +58,7 @@ def apply(
         state.write_state(layout, replace(wanted, phase="running"))
         supervisor = Supervisor.of(place, say=say)
         supervisor.await_listening()  # a command that was killed may have started it just now
+        supervisord.linked(place)
         try:
             yield from _reloaded(place, documents, converge(supervisor, wanted_sections), say)
         except Conflict:

@@ -26,7 +26,7 @@ from rlctl.backends.local.files import read_json, reported
 from rlctl.backends.local.names import is_role, shown, split_name
 from rlctl.backends.local.places import Place
 from rlctl.backends.local.stopping import GRACE_S, stop
-from rlctl.backends.local.supervisord import Supervisor
+from rlctl.backends.local.supervisord import Supervisor, linked
 from rlctl.backends.local.unix_http import request
 from rlctl.backends.local.waiting import nobody
 from rlctl.backends.revisions import check_fits, missing
@@ -114,6 +114,7 @@ class LocalBackend:
             documents = state.read_documents(place.layout)
             supervisor = Supervisor.of(place, say=self.waiting)
             supervisor.pid()  # one that does not answer is found out before anything is written
+            linked(place)
             state.write_state(place.layout, apply.scaled(known, wanted))
             write_files(place.layout, documents, wanted)
             try:

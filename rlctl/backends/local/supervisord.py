@@ -170,6 +170,18 @@ class Supervisor:
         return BackendUnreachable(f"{NAME} {how}") if self._daemon is None else self._daemon.fault(how)
 
 
+def linked(place: Place) -> Path:
+    """The link below which the supervisor reads its configuration; made when it is missing.
+
+    Include patterns are relative to the configuration's folder and split at spaces: no path of the user's there. What
+    clears /tmp of old files leaves the sockets of a live run, and takes this.
+    """
+    link = place.sockets / LINK
+    if not link.is_symlink():
+        link.symlink_to(place.layout.run)
+    return link
+
+
 def start(place: Place, say: Say = nobody) -> None:
     """Start the supervisor of a run from its written documents; returns when it listens.
 
@@ -184,10 +196,8 @@ def start(place: Place, say: Say = nobody) -> None:
         BackendUnreachable: it did not start; with what it said.
         OSError: a file or link cannot be made.
     """
-    # Include patterns of a configuration are relative to its folder and split at spaces: no path of the user's there.
-    link = place.sockets / LINK
-    link.unlink(missing_ok=True)
-    link.symlink_to(place.layout.run)
+    (place.sockets / LINK).unlink(missing_ok=True)
+    link = linked(place)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     files = _WANTED_FILES if hard == resource.RLIM_INFINITY else min(_WANTED_FILES, hard)
     command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(link / "supervisord.conf"), "-a", str(files)]
