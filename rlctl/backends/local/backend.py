@@ -21,11 +21,10 @@ from rlctl.backends.base import (
 )
 from rlctl.backends.differences import differences
 from rlctl.backends.local import apply, doctor, down, history, listing, lock, logs, pages, places, state
-from rlctl.backends.local.converge import converge, sections, write_files
+from rlctl.backends.local.converge import converge, restart, sections, write_files
 from rlctl.backends.local.files import read_json, reported
 from rlctl.backends.local.names import is_role, shown, split_name
 from rlctl.backends.local.places import Place
-from rlctl.backends.local.stopping import GRACE_S, stop
 from rlctl.backends.local.supervisord import Supervisor, linked
 from rlctl.backends.local.unix_http import request
 from rlctl.backends.local.waiting import nobody
@@ -131,14 +130,15 @@ class LocalBackend:
 
         Raises:
             Conflict: no such run or role, the run is not live, or another command holds it.
+            BackendUnreachable: the supervisor does not answer; nothing is changed.
+            PartlyApplied: it stopped answering meanwhile, or refused to start one; the same call goes on.
         """
         with reported(f"cannot restart {role} of run {run}"), _locked(run, "restart"):
             place, known = _live(run)
             listing.check_role(known, role)
             supervisor = Supervisor.of(place, say=self.waiting)
             names = [name for name in supervisor.children() if is_role(name) and split_name(name)[0] == role]
-            killed = stop(supervisor, names, GRACE_S)
-            supervisor.batch("startProcess", [(name, False) for name in names])
+            killed = restart(supervisor, names)
             for name in names:
                 yield Applied(shown(name), "restarted", "killed: it did not end in time" if name in killed else "")
 

@@ -13,8 +13,8 @@ from rlctl.backends.base import Applied, Document
 from rlctl.backends.local.files import write_changed
 from rlctl.backends.local.names import in_order, shown
 from rlctl.backends.local.stopping import GRACE_S, stop
-from rlctl.backends.local.supervisord import STILL_RUNNING, Supervisor
-from rlctl.errors import PartlyApplied
+from rlctl.backends.local.supervisord import ALREADY_STARTED, STILL_RUNNING, Supervisor
+from rlctl.errors import BackendUnreachable, PartlyApplied
 from rlctl.spec.layout import Layout
 
 _REPLICAS = "replicas"
@@ -88,7 +88,7 @@ def converge(supervisor: Supervisor, wanted: Iterable[str]) -> Iterator[Applied]
     _all(supervisor, "addProcessGroup", sorted([*added, *changed], key=in_order))
     # Stopped by a command that was killed before it started them again. The watch looks after those that exited.
     resumed = [name for name, child in before.items() if child.state == "STOPPED" and child.start and name not in ended]
-    supervisor.batch("startProcess", [(name, False) for name in resumed])
+    _all(supervisor, "startProcess", resumed, False)
     for name in sorted({*added, *changed, *resumed, *wanted}, key=in_order):
         if name in added:
             yield Applied(shown(name), "created")
@@ -98,6 +98,36 @@ def converge(supervisor: Supervisor, wanted: Iterable[str]) -> Iterator[Applied]
             yield Applied(shown(name), "restarted", "it was stopped")
         else:
             yield Applied(shown(name), "unchanged")
+
+
+def restart(supervisor: Supervisor, names: list[str]) -> list[str]:
+    """End these processes at the same time and start them again, whoever interrupts that.
+
+    Returns:
+        Those that had to be killed.
+
+    Raises:
+        PartlyApplied: the supervisor refused to start one, or stopped answering; the same call goes on.
+    """
+    interrupted: BaseException | None = None
+    try:
+        try:
+            killed = stop(supervisor, names)
+        except Exception:
+            raise
+        except BaseException as error:  # Ctrl-C, SIGTERM: whoever was told to end would stay stopped for ever
+            interrupted = error
+            killed = stop(supervisor, names)
+        _all(supervisor, "startProcess", names, False)
+    except BackendUnreachable as error:
+        raise PartlyApplied(
+            f"not all that was stopped has started again: {error.message}",
+            hint=f"{error.hint}; then the same command again" if error.hint else "the same command again",
+            objects=error.objects,
+        ) from error
+    if interrupted is not None:
+        raise interrupted
+    return killed
 
 
 def _remove(supervisor: Supervisor, names: list[str]) -> None:
@@ -111,9 +141,13 @@ def _remove(supervisor: Supervisor, names: list[str]) -> None:
     _all(supervisor, "removeProcessGroup", names)
 
 
-def _all(supervisor: Supervisor, method: str, names: list[str]) -> None:
-    faults = zip(names, supervisor.batch(method, [(name,) for name in names]), strict=True)
-    refused = [f"{shown(name)}: {fault.faultString}" for name, fault in faults if fault]
+def _all(supervisor: Supervisor, method: str, names: list[str], *more: bool) -> None:
+    faults = zip(names, supervisor.batch(method, [(name, *more) for name in names]), strict=True)
+    refused = [
+        f"{shown(name)}: {fault.faultString}"
+        for name, fault in faults
+        if fault and fault.faultCode != ALREADY_STARTED  # as wanted
+    ]
     if refused:
         raise PartlyApplied(
             f"the supervisor refused {method} for {', '.join(refused)}",
