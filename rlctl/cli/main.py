@@ -162,13 +162,14 @@ def _write_bug(world: World, error: Exception) -> Path:
             *traceback.format_exception(error),
         )
     )
-    for folder in (state_home() / "bugs", Path(tempfile.gettempdir()) / f"rlctl-bugs-{os.getuid()}"):
+    for home in (lambda: state_home() / "bugs", lambda: Path(tempfile.gettempdir()) / f"rlctl-bugs-{os.getuid()}"):
         try:
+            folder = home()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path = folder / f"{world.now():%Y%m%dT%H%M%S}-{os.getpid()}.txt"
             path.write_text(text)
             return path
-        except OSError:
+        except (OSError, UsageError):
             continue
     return Path(os.devnull)
 

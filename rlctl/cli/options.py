@@ -14,12 +14,17 @@ from rlctl.cli.world import TARGETS, Output, WideOutput
 ROLE_NAMES = ("manager", "modelpool", "replay", "learner", "inference", "actor", "evaluator")
 
 
+def _index() -> str:
+    """As rlctl.spec.layout.state_home says; importing that would import pydantic."""
+    said = os.environ.get("XDG_STATE_HOME", "")
+    home = said if os.path.isabs(said) else os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(home, "rlctl", "index")
+
+
 def run_names() -> list[str]:
     """Recorded runs, from the names of the index files alone: completion has to answer at once."""
-    # the same folder as rlctl.spec.layout.state_home; importing it would import pydantic
-    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     try:
-        return sorted(name[:-5] for name in os.listdir(os.path.join(home, "rlctl", "index")) if name.endswith(".json"))
+        return sorted(name[:-5] for name in os.listdir(_index()) if name.endswith(".json"))
     except OSError:
         return []
 
@@ -30,11 +35,10 @@ def complete_run(incomplete: str) -> list[str]:
 
 def _recorded(key: str) -> list[str]:
     """What the index says about recorded runs: contexts, namespaces."""
-    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     found = set()
     for name in run_names():
         try:
-            with open(os.path.join(home, "rlctl", "index", f"{name}.json"), encoding="utf-8") as file:
+            with open(os.path.join(_index(), f"{name}.json"), encoding="utf-8") as file:
                 found.add(json.load(file).get(key))
         except (OSError, ValueError, AttributeError):
             continue

@@ -6,10 +6,22 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlctl.errors import UsageError
+
 
 def state_home() -> Path:
-    """`$XDG_STATE_HOME/rlctl`, where runs and the index of runs live unless the spec says otherwise."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "rlctl"
+    """`$XDG_STATE_HOME/rlctl`, where runs and the index of runs live unless the spec says otherwise.
+
+    A relative one is ignored, as the XDG specification says.
+
+    Raises:
+        UsageError: this user has no home folder either.
+    """
+    said = os.environ.get("XDG_STATE_HOME", "")
+    home = os.path.expanduser("~")
+    if not os.path.isabs(said) and not os.path.isabs(home):
+        raise UsageError("no folder for the runs of this user is known", hint="set HOME or XDG_STATE_HOME to one")
+    return (Path(said) if os.path.isabs(said) else Path(home) / ".local" / "state") / "rlctl"
 
 
 @dataclass(frozen=True, slots=True)

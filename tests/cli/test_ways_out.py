@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
+from rlctl.backends.local import LocalBackend
 from rlctl.backends.memory import MemoryBackend
 from rlctl.cli.main import run
+from rlctl.cli.options import run_names
 from rlctl.cli.world import Signalled, World
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, Refused, TimedOut
+from rlctl.spec.layout import state_home
 from tests.cli.conftest import Rlctl
 
 
@@ -102,6 +105,39 @@ def test_a_bug_is_70_with_its_traceback_in_a_file(rlctl: Rlctl) -> None:
     assert str(path) in result.err
     assert path.is_relative_to(rlctl.folder / "state")
     assert 'KeyError: "nothing of the user\'s"' in path.read_text()
+
+
+@pytest.fixture
+def homeless(rlctl: Rlctl, monkeypatch: pytest.MonkeyPatch) -> Rlctl:
+    """A user of whom no absolute folder is known."""
+    monkeypatch.setenv("XDG_STATE_HOME", "state")
+    monkeypatch.setenv("HOME", "home")
+    monkeypatch.setenv("TMPDIR", str(rlctl.folder))
+    return rlctl
+
+
+def test_a_user_without_a_home_is_told_what_to_set(homeless: Rlctl) -> None:
+    homeless.targets["local"] = LocalBackend
+    for verb in (["status"], ["status", "pole"], ["up", homeless.spec], ["down"]):
+        result = homeless(*verb)
+        assert result.code == 2, verb
+        assert "next: set HOME or XDG_STATE_HOME" in result.err
+
+
+def test_a_bug_is_told_to_a_user_without_a_home(homeless: Rlctl) -> None:
+    homeless.targets["local"] = Broken
+    result = homeless("status", "-o", "json")
+    assert result.code == 70
+    assert Path(result.json["error"]["objects"][0]).is_file()
+
+
+def test_a_relative_state_folder_is_ignored(homeless: Rlctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(homeless.folder))
+    index = homeless.folder / ".local" / "state" / "rlctl" / "index"
+    assert state_home() == index.parent
+    index.mkdir(parents=True)
+    (index / "pole.json").touch()
+    assert run_names() == ["pole"]
 
 
 def test_a_bug_is_told_even_when_its_folder_cannot_be_written(rlctl: Rlctl, monkeypatch: pytest.MonkeyPatch) -> None:
