@@ -37,22 +37,8 @@ def init(
     files = sorted(
         path.relative_to(source) for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     )
-    if folder.exists() and not folder.is_dir():
-        raise Refused(f"{folder} is a file", hint="choose another folder", objects=(str(folder),))
-    new = [name for name in files if not _same(source / name, folder / name)]
-    there = [name for name in new if (folder / name).exists()]
-    if there and not force:
-        listed = ", ".join(str(folder / name) for name in there)
-        raise Refused(
-            f"not overwritten: {listed}; nothing was written",
-            hint="choose another folder, or overwrite with --force",
-            objects=tuple(str(folder / name) for name in there),
-        )
     try:
-        for name in new:
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes((source / name).read_bytes())
+        new = _copy(source, folder, files, force=force)
     except OSError as error:
         raise UsageError(f"cannot write below {folder}: {(error.strerror or str(error)).lower()}") from error
     for name in files:
@@ -68,6 +54,31 @@ def init(
         }
     )
     return 0
+
+
+def _copy(source: Path, folder: Path, files: list[Path], *, force: bool) -> list[Path]:
+    """Those that were not there yet.
+
+    Raises:
+        Refused: others are in their place.
+        OSError: one cannot be looked at or written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise Refused(f"{folder} is a file", hint="choose another folder", objects=(str(folder),))
+    new = [name for name in files if not _same(source / name, folder / name)]
+    there = [name for name in new if (folder / name).exists()]
+    if there and not force:
+        listed = ", ".join(str(folder / name) for name in there)
+        raise Refused(
+            f"not overwritten: {listed}; nothing was written",
+            hint="choose another folder, or overwrite with --force",
+            objects=tuple(str(folder / name) for name in there),
+        )
+    for name in new:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((source / name).read_bytes())
+    return new
 
 
 def _same(source: Path, copy: Path) -> bool:

@@ -142,7 +142,7 @@ def _tail(text: str) -> int | None:
 
 def _regex(text: str | None) -> str | None:
     try:
-        re.compile(text or "")
-    except re.error as error:
+        re.compile((text or "").encode())  # logs are searched as they lie there
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"--grep: {text!r} is not a regular expression: {error}") from error
     return text

@@ -97,11 +97,13 @@ def moment(text: str, *, now: datetime) -> datetime:
     Raises:
         ValueError: neither.
     """
-    ago_s = _units(text)
-    if ago_s is not None:
-        return now - timedelta(seconds=ago_s)
     try:
+        ago_s = _units(text)
+        if ago_s is not None:
+            return now - timedelta(seconds=ago_s)
         return datetime.fromisoformat(text).astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{text!r} is before or after all times that can be written") from None
     except ValueError:
         raise ValueError(
             f"{text!r} is neither a time ago (5s, 2m, 3h, 1d) nor RFC 3339 (2026-11-21T04:00:00Z)"

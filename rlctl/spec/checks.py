@@ -31,6 +31,7 @@ def impossible(spec: Spec, base: Path) -> Iterator[Fault]:
     """
     yield from unsound(spec)
     yield from _code(spec, base)
+    yield from _storage(spec)
 
 
 def unsound(spec: Spec) -> Iterator[Fault]:
@@ -89,6 +90,15 @@ def _code(spec: Spec, base: Path) -> Iterator[Fault]:
         yield Fault(("code", "path"), what)
     if spec.code.requirements is not None and not os.path.isfile(base / spec.code.requirements):
         yield Fault(("code", "requirements"), f"no such file: {printable(str(base / spec.code.requirements))}")
+
+
+def _storage(spec: Spec) -> Iterator[Fault]:
+    if spec.storage.path is not None:
+        try:
+            Path(spec.storage.path).expanduser()
+        except (RuntimeError, ValueError):
+            user = spec.storage.path.partition("/")[0]
+            yield Fault(("storage", "path"), f"no home folder is known for {show(user)}; write the folder out")
 
 
 def _likes(spec: Spec) -> Iterator[Fault]:

@@ -90,6 +90,8 @@ def _read(path: Path) -> Tree:
     tree = Tree()
     try:
         if str(path) == "-":
+            if sys.stdin is None:
+                raise ValueError("standard input is closed")
             raw = sys.stdin.buffer.read(yaml.MAX_BYTES + 1)
         else:
             with path.open("rb") as file:
@@ -105,7 +107,7 @@ def _read(path: Path) -> Tree:
         tree.report((), "no such file", Place(name))
     except _NotUtf8 as error:
         tree.report((), str(error), Place(name, error.line, error.column))
-    except (OSError, ValueError) as error:  # ValueError: too long, or a name with a null byte
+    except (OSError, ValueError) as error:  # ValueError: closed, too long, or a name with a null byte
         reason = error.strerror if isinstance(error, OSError) else None
         tree.report((), f"cannot be read: {reason.lower() if reason else error}", Place(name))
     if not isinstance(tree.value, dict):

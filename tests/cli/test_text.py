@@ -109,3 +109,11 @@ def test_a_span_is_seconds_or_has_units() -> None:
 
 def test_a_stamp_in_utc_says_so() -> None:
     assert stamp(NOW, utc=True) == "04:00:00.000Z"
+
+
+@pytest.mark.parametrize(
+    "text", ["1000000d", f"{'9' * 400}s", "0001-01-01T00:00:00+12:00", "9999-12-31T23:00:00-12:00"]
+)
+def test_a_moment_that_no_calendar_has_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="before or after all times"):
+        moment(text, now=NOW)

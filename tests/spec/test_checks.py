@@ -68,6 +68,10 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
         ('code: {path: "a\\0b"}', "4:8: code.path: no such folder: a\\x00b"),
         ("code: {requirements: r.txt}", "4:8: code.requirements: no such file: r.txt"),
         (
+            "storage: {path: ~nobody-such/runs}",
+            "4:11: storage.path: no home folder is known for '~nobody-such'; write the folder out",
+        ),
+        (
             "algorithm: {}\npolicies: {main: {}}",
             "4:1: algorithm: `policies` is given too; move it to policies.main.algorithm, or remove one of them",
         ),

@@ -177,6 +177,8 @@ def test_standard_input_is_a_spec_file(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(GOOD.encode() + b"seed: x")))
     assert problems("-") == ["stdin:4:1: seed: must be a whole number, got 'x'"]
+    monkeypatch.setattr(sys, "stdin", None)  # as in rlctl lint - <&-
+    assert problems("-") == ["stdin: cannot be read: standard input is closed"]
 
 
 def test_paths_in_the_spec_are_relative_to_its_folder(tmp_path: Path) -> None:

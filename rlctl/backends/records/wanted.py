@@ -24,7 +24,7 @@ class Filter:
     def __init__(self, query: LogQuery) -> None:
         try:
             self._grep = None if query.grep is None else re.compile(query.grep.encode())
-        except re.error as error:
+        except (re.error, ValueError, OverflowError, RecursionError) as error:
             raise UsageError(f"--grep {query.grep!r} is not a regular expression: {error}") from error
         if query.level is not None and query.level.upper() not in LEVELS:
             raise UsageError(
