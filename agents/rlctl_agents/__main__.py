@@ -30,7 +30,8 @@ def die_with_parent() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         print(f"prctl: {os.strerror(ctypes.get_errno())}", file=sys.stderr)
-    orphaned = parent == 1 and "SUPERVISOR_ENABLED" in os.environ and not _is_supervisor(1)
+    # the new parent of an orphan is process 1, or a nearer one that asked for orphans, such as a user's systemd
+    orphaned = os.environ.get("SUPERVISOR_PROCESS_NAME") in sys.argv and not _is_supervisor(parent)
     if os.getppid() != parent or orphaned:
         os._exit(FAILED)
 

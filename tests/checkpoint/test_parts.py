@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import resource
+import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,16 +90,19 @@ def test_a_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
 
 
 def test_leftovers_of_dead_processes_are_removed_and_those_of_live_ones_stay(tmp_path: Path) -> None:
-    import os
-    import socket
-
-    dead = tmp_path / f"a.bin.tmp.{socket.gethostname()}.{2**22 + 1}"
-    live = tmp_path / f"b.bin.tmp.{socket.gethostname()}.{os.getpid()}"
-    elsewhere = tmp_path / "c.bin.tmp.another-host.12"
-    for path in (dead, live, elsewhere):
+    def leftover(host: str, pid: int) -> Path:
+        path = tmp_path / f"a.bin.tmp.{host}.{pid}"
         path.touch()
-    assert remove_leftovers(tmp_path) == 1
-    assert sorted(tmp_path.iterdir()) == sorted([live, elsewhere])
+        return path
+
+    with subprocess.Popen(["sleep", "20"]) as other:
+        leftover(socket.gethostname(), 2**22 + 1)
+        leftover(socket.gethostname(), os.getpid())  # of a predecessor: in a container each is process 1
+        kept = [leftover(socket.gethostname(), other.pid), leftover("another-host", 12)]
+        removed = remove_leftovers(tmp_path)
+        other.kill()
+    assert removed == 2
+    assert sorted(tmp_path.iterdir()) == sorted(kept)
 
 
 def test_the_name_of_a_part_says_for_which_generation_it_was_written(tmp_path: Path) -> None:

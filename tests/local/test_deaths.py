@@ -34,13 +34,33 @@ def test_a_killed_replica_comes_back_at_once_and_the_others_go_on(machine: Machi
     until(lambda: machine.backend.control("one", "GET", "/status")["phase"] == "running", "the manager's socket")
 
 
-def test_what_a_dead_replica_started_dies_too(machine: Machine) -> None:
-    machine.up("one", role_plan("manager"), role_plan("actor", 1, {"spawns": True}))
+def simulator_of(machine: Machine) -> psutil.Process:
+    """What the only actor of run one has started; it does not end at SIGTERM."""
     pid = machine.pids("one")["actor/0"]
     until(lambda: len(psutil.Process(pid).children()) == 1, "the simulator")
     (simulator,) = psutil.Process(pid).children()
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: not simulator.is_running() or simulator.status() == psutil.STATUS_ZOMBIE, "the simulator to die")
+    return simulator
+
+
+def ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_a_dead_replica_started_dies_too(machine: Machine) -> None:
+    machine.up("one", role_plan("manager"), role_plan("actor", 1, {"spawns": True}))
+    simulator = simulator_of(machine)
+    os.kill(machine.pids("one")["actor/0"], signal.SIGKILL)
+    until(lambda: ended(simulator), "the simulator to die")
+
+
+def test_what_a_replica_started_does_not_outlast_its_end_by_a_command(machine: Machine) -> None:
+    machine.up("one", role_plan("manager"), role_plan("actor", 1, {"spawns": True}))
+    first = simulator_of(machine)
+    list(machine.backend.restart("one", "actor"))
+    until(lambda: ended(first), "the simulator to die at a restart", 10)
+    second = simulator_of(machine)
+    list(machine.backend.delete("one", volumes=False, grace_s=10))
+    until(lambda: ended(second), "the simulator to die at the end of the run", 10)
 
 
 def test_a_crash_loop_backs_off_gives_up_and_reports_the_first_cause(machine: Machine) -> None:

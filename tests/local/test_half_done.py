@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,8 +37,8 @@ def place(homes: Path) -> Iterator[Place]:
 
 
 @contextlib.contextmanager
-def answering(path: Path, answers: int) -> Iterator[None]:
-    """A supervisor that answers so many requests and then breaks off."""
+def answering(path: Path, answers: int, value: Any = 4711) -> Iterator[None]:
+    """A supervisor that answers so many requests, all alike, and then breaks off."""
     left = answers
 
     class Handler(BaseHTTPRequestHandler):
@@ -52,7 +53,7 @@ def answering(path: Path, answers: int) -> Iterator[None]:
             self.rfile.read(int(self.headers["Content-Length"]))
             if left:
                 left -= 1
-                body = xmlrpc.client.dumps((4711,), methodresponse=True).encode()
+                body = xmlrpc.client.dumps((value,), methodresponse=True).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "text/xml")
                 self.send_header("Content-Length", str(len(body)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +47,7 @@ class Bench:
 
     root: Path
     now: int = 1000
+    set_back_s: int = 0  # by how much the clock on the wall was
     children_: dict[str, Child] = field(default_factory=dict)
     shut_down: bool = False
 
@@ -53,8 +56,12 @@ class Bench:
         self.layout.make()
         self.watch = Watch(self.layout, cast(Supervisor, self), self.root, clock=lambda: float(self.now))
 
+    @property
+    def wall(self) -> int:
+        return self.now - self.set_back_s
+
     def children(self) -> dict[str, Child]:
-        return {name: replace(child, now=self.now) for name, child in self.children_.items()}
+        return {name: replace(child, now=self.wall) for name, child in self.children_.items()}
 
     def batch(self, method: str, calls: list[tuple[Any, ...]]) -> list[None]:
         for name, *_ in calls if method == "startProcess" else []:
@@ -70,16 +77,16 @@ class Bench:
         self.shut_down = True
 
     def start(self, name: str) -> None:
-        self.children_[name] = Child(name, "RUNNING", 10**9 + self.now, self.now, 0, self.now, 0, "")
+        self.children_[name] = Child(name, "RUNNING", 10**9 + self.now, self.wall, 0, self.wall, 0, "")
 
     def die(self, name: str, exit_status: int, error: str) -> bool:
         self.log(name, error, "ERROR")
         child = self.children_[name]
-        self.children_[name] = replace(child, state="EXITED", stop=self.now, exit_status=exit_status)
+        self.children_[name] = replace(child, state="EXITED", stop=self.wall, exit_status=exit_status)
         return self.watch.look()
 
     def log(self, name: str, message: str, level: str = "INFO") -> None:
-        line = {"ts": datetime.fromtimestamp(self.now, UTC).isoformat(), "level": level, "msg": message}
+        line = {"ts": datetime.fromtimestamp(self.wall, UTC).isoformat(), "level": level, "msg": message}
         with (self.layout.logs / f"{name}.log").open("a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -125,3 +132,29 @@ def test_a_process_that_has_joined_and_lives_on_is_in_trouble_no_more(tmp_path: 
     bench.pass_time(1)
     assert not bench.stored("actor-0")["in_trouble"]
     assert bench.stored("actor-0")["restarts"] == 1
+
+
+def test_the_error_that_ended_a_process_is_told_although_the_clock_was_set_back(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.start("actor-0")
+    bench.pass_time(25)
+    bench.set_back_s = 500
+    assert bench.die("actor-0", 1, "EnvError: no rom")
+    assert bench.stored("actor-0")["reason"] == "actor 0 exited 1 after 00:00:25: EnvError: no rom"
+
+
+def test_a_process_has_joined_although_the_clock_was_set_back_before_it_did(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, now=int(time.time()))
+    bench.start("actor-0")
+    bench.pass_time(1)
+    assert bench.die("actor-0", 1, "EnvError: no rom")
+    bench.pass_time(1)
+    # what the supervisor has started is there, and remembers the clock of before
+    with subprocess.Popen(["sleep", "20"], start_new_session=True) as process:
+        bench.children_["actor-0"] = replace(bench.children_["actor-0"], pid=process.pid, start=bench.wall + 3600)
+        bench.pass_time(1)
+        bench.log("actor-0", "lease granted")
+        assert bench.stored("actor-0")["in_trouble"]
+        bench.pass_time(30)
+        process.kill()
+    assert not bench.stored("actor-0")["in_trouble"]

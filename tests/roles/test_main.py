@@ -125,14 +125,14 @@ def test_a_role_that_waits_for_its_manager_stops_at_sigterm_with_0(folder: Path)
 @pytest.mark.processes
 def test_no_role_outlives_a_parent_that_is_killed(folder: Path) -> None:
     parent = (
-        "import subprocess, sys, time\n"
+        "import subprocess, sys, time  # as in supervisord\n"
         "child = subprocess.Popen(sys.argv[1:])\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", parent, *command(folder, "modelpool", {})],
-        env=environment(), stdout=subprocess.PIPE, text=True,
+        env=environment(SUPERVISOR_PROCESS_NAME="modelpool-0"), stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
     child = int(process.stdout.readline())
@@ -144,6 +144,16 @@ def test_no_role_outlives_a_parent_that_is_killed(folder: Path) -> None:
         assert time.monotonic() < deadline, "the role lives on"
         time.sleep(0.05)
     process.stdout.close()
+
+
+@pytest.mark.processes
+def test_a_role_whose_supervisor_died_before_it_could_ask_to_die_too_ends_at_once(folder: Path) -> None:
+    done = subprocess.run(  # its parent is not process 1, as below a user's systemd
+        command(folder, "modelpool", {}), env=environment(SUPERVISOR_PROCESS_NAME="modelpool-0"),
+        capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout == ""
 
 
 def _runs(pid: int) -> bool:

@@ -12,6 +12,7 @@ from rlctl_agents.roles.files import create_file, replace_file
 from rlctl_agents.roles.matches import Evaluation
 from rlctl_agents.roles.progress import HISTORY, LINEAGES, Damaged, Progress, Shelf, load_books
 from rlctl_agents.roles.terms import APART, next_term, read_term, standing_term
+from tests.checkpoint.test_parts import files_of_at_most
 from tests.roles.world import ref
 
 
@@ -148,6 +149,18 @@ def test_a_line_that_a_power_cut_left_open_does_not_swallow_the_next(tmp_path: P
     last = JsonLines(tmp_path / "events.jsonl").last()
     assert last is not None
     assert last["n"] == 5
+
+
+def test_a_line_that_the_disk_takes_half_of_does_not_swallow_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    file = JsonLines(path)
+    file.append({"n": 1})
+    with files_of_at_most(path.stat().st_size + 5):
+        file.append({"n": 2})
+    assert "events.jsonl" in file.failure
+    file.append({"n": 3})
+    assert file.failure == ""
+    assert path.read_text() == '{"n": 1}\n{"n": 3}\n'
 
 
 def test_events_go_on_when_the_file_cannot_be_written(tmp_path: Path) -> None:

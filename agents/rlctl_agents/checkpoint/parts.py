@@ -119,11 +119,12 @@ def read_part(folder: Path, file: str, sha256: str) -> bytes:
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Remove what dead processes of this host left half-written; returns how many files."""
+    """Remove what dead processes of this host left half-written, before this one writes; returns how many files."""
     removed = 0
     for path in folder.glob(f"*{_TEMPORARY}{socket.gethostname()}.*"):
         pid = path.name.rpartition(".")[2]
-        if pid.isdigit() and not _alive(int(pid)):
+        # a predecessor in a container had our own number: each is process 1
+        if pid.isdigit() and (int(pid) == os.getpid() or not _alive(int(pid))):
             with contextlib.suppress(OSError):
                 path.unlink()
                 removed += 1

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,10 +33,18 @@ class JsonLines:
         self._mend()
 
     def append(self, value: dict[str, Any]) -> None:
-        """Write a line."""
+        """Write a line, or nothing of it."""
+        left = memoryview(json.dumps(value).encode() + b"\n")
         try:
             with self._path.open("ab", buffering=0) as file:
-                file.write(json.dumps(value).encode() + b"\n")
+                whole = file.tell()
+                try:
+                    while left:  # a full disk takes a part of it first, and says nothing
+                        left = left[file.write(left) :]
+                except OSError:
+                    with suppress(OSError):
+                        file.truncate(whole)  # to half a line the next one would be glued
+                    raise
             self.failure = ""
         except OSError as error:
             self.failure = f"cannot write {self._path}: {error.strerror}"

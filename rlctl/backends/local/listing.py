@@ -12,6 +12,7 @@ from rlctl.backends.local import lock, state
 from rlctl.backends.local.files import read_json
 from rlctl.backends.local.names import in_order, is_role, shown, split_name
 from rlctl.backends.local.places import Place
+from rlctl.backends.local.proc import boot_time, started
 from rlctl.backends.local.supervisord import Child, Supervisor
 from rlctl.errors import BackendUnreachable, Conflict
 from rlctl.spec.base import ROLES
@@ -70,10 +71,11 @@ def processes(place: Place, known: RunState) -> list[Process]:
         return [_dead(name, known, watched.get(name, {})) for name in sorted(names, key=in_order)]
     children = Supervisor.of(place, ANSWER_TIMEOUT_S).children()
     names |= {name for name in children if is_role(name)}
-    return [_process(name, children.get(name), watched.get(name, {})) for name in sorted(names, key=in_order)]
+    booted = boot_time()
+    return [_process(name, children.get(name), watched.get(name, {}), booted) for name in sorted(names, key=in_order)]
 
 
-def _process(name: str, child: Child | None, watched: Mapping[str, Any]) -> Process:
+def _process(name: str, child: Child | None, watched: Mapping[str, Any], booted: float) -> Process:
     role, index = split_name(name)
     known_role = next(each for each in ROLES if each == role)
     restarts = int(watched.get("restarts", 0))
@@ -90,9 +92,11 @@ def _process(name: str, child: Child | None, watched: Mapping[str, Any]) -> Proc
     elif seen == "stopped":
         reason = "stopped by a command"
     live = seen in ("starting", "running")
-    started = datetime.fromtimestamp(child.start, UTC) if child.start and live else None
+    # the supervisor remembers what the clock said then; reports are compared with what it says now
+    began = (started(child.pid, booted) or child.start) if live else 0
+    since = datetime.fromtimestamp(began, UTC) if began else None
     trouble = _trouble(watched) if live else ""
-    return Process(known_role, index, seen, child.pid or None, started, restarts, reason, trouble)
+    return Process(known_role, index, seen, child.pid or None, since, restarts, reason, trouble)
 
 
 def _trouble(watched: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from rlctl.backends.local import lock
 from rlctl.backends.local.causes import read_tail
 from rlctl.backends.local.files import broken, read_json, to_json, write_changed
 from rlctl.backends.local.places import Place
+from rlctl.backends.local.proc import boot_time
 from rlctl.errors import BackendUnreachable, Unreadable
 from rlctl.spec.layout import Layout
 
@@ -172,7 +173,7 @@ def _vanished(layout: Layout) -> Failure:
         started = (layout.run / "supervisord.pid").stat().st_mtime
     except OSError:
         started = 0.0
-    booted = _boot_time()
+    booted = boot_time()
     if 0.0 < started < booted:
         text, at = "the machine was restarted while the run was up", datetime.fromtimestamp(booted, UTC)
         return Failure(process="supervisord", text=text, last_lines=(), at=at)
@@ -205,17 +206,6 @@ def _last_sign(layout: Layout) -> datetime:
         except OSError:
             continue
     return datetime.fromtimestamp(max(times), UTC)
-
-
-def _boot_time() -> float:
-    """Unix time of the machine's start; 0 when the kernel does not say."""
-    try:
-        for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
-            if line.startswith("btime "):
-                return float(line.split()[1])
-    except (OSError, ValueError):
-        pass
-    return 0.0
 
 
 def write_documents(layout: Layout, documents: Iterable[Document]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from rlctl.backends.local.names import in_order, shown, split_name
-from rlctl.backends.local.supervisord import Supervisor
+from rlctl.backends.local.supervisord import Child, Supervisor
 from rlctl.backends.local.waiting import Patience
 from rlctl.spec.base import Role
 
@@ -25,7 +25,7 @@ _AGAIN_S = 1.0
 
 
 def stop(supervisor: Supervisor, names: Iterable[str], grace_s: float = GRACE_S) -> list[str]:
-    """End these processes at the same time; returns when none lives.
+    """End these processes and all that they started, at the same time; returns when none of them lives.
 
     Args:
         names: of processes of the supervisor; what it does not know or does not run is no error.
@@ -38,12 +38,15 @@ def stop(supervisor: Supervisor, names: Iterable[str], grace_s: float = GRACE_S)
         BackendUnreachable: the supervisor does not answer.
     """
     waiting = sorted(set(names), key=in_order)
+    groups = _pids(_live(supervisor, waiting))  # before they are told: some end at once, and leave others behind
     supervisor.batch("stopProcess", [(name, False) for name in waiting])
     began, told, killed = time.monotonic(), time.monotonic(), list[str]()
     patience = Patience(grace_s + GRACE_S, supervisor.say)
     while True:
-        children = supervisor.children()
-        live = [children[name] for name in waiting if name in children and children[name].live]
+        live = _live(supervisor, waiting)
+        for pid in groups - _pids(live):  # what it started may have heard SIGTERM and gone on
+            signal_group(pid, signal.SIGKILL)
+        groups = _pids(live)
         now = time.monotonic()
         if not live or now - began >= grace_s + GRACE_S:  # at last: killed, and still there, the kernel holds it
             return killed
@@ -58,6 +61,15 @@ def stop(supervisor: Supervisor, names: Iterable[str], grace_s: float = GRACE_S)
                 if child.now - child.start - (now - began) <= _YOUNG_S:
                     signal_group(child.pid, signal.SIGTERM)
         time.sleep(_POLL_S)
+
+
+def _live(supervisor: Supervisor, names: Iterable[str]) -> list[Child]:
+    children = supervisor.children()
+    return [children[name] for name in names if name in children and children[name].live]
+
+
+def _pids(children: Iterable[Child]) -> set[int]:
+    return {child.pid for child in children}
 
 
 def stop_in_order(supervisor: Supervisor, grace_s: float = GRACE_S) -> Iterator[str]:

@@ -27,6 +27,7 @@ from rlctl.backends.local.files import read_json, to_json, write_at_last, write_
 from rlctl.backends.local.names import is_role, shown
 from rlctl.backends.local.places import SOCKET, clear_sockets
 from rlctl.backends.local.policy import Again, Death, GiveUp, Policy, Seen
+from rlctl.backends.local.proc import boot_time, started
 from rlctl.backends.local.stopping import signal_group, stop_in_order
 from rlctl.backends.local.supervisord import BAD_NAME, Child, Supervisor
 from rlctl.errors import BackendUnreachable, RlctlError
@@ -73,8 +74,8 @@ class Watch:
         for death in deaths:
             if not self._judge(death, children, now):
                 return self._end()
-        started = self._start_due()
-        if deaths or started or self._policy.troubled(now) != self._troubled:
+        begun = self._start_due()
+        if deaths or begun or self._policy.troubled(now) != self._troubled:
             self._store(now)
         return True
 
@@ -89,7 +90,7 @@ class Watch:
         report = describe(
             death,
             self._layout.logs,
-            started=child.start,
+            started=_began(child, death.lived_s),
             error=child.error,
             out_of_memory=kills > self._oom_kills,
         )
@@ -125,7 +126,8 @@ class Watch:
         seen = _seen(child)
         if seen.state == "stopped" or not self._policy.unsure(seen):
             return seen
-        return replace(seen, startup_s=startup_s(child.name, self._layout.logs, child.start))
+        began = started(child.pid, boot_time()) or child.start
+        return replace(seen, startup_s=startup_s(child.name, self._layout.logs, began))
 
     def _store(self, now: float) -> None:
         self._troubled = self._policy.troubled(now)
@@ -172,6 +174,12 @@ def _seen(child: Child) -> Seen:
     if child.state in _STOPPED_STATES:
         return Seen(child.name, "stopped")
     return Seen(child.name, "live", child.pid, max(0.0, child.now - child.start))
+
+
+def _began(child: Child, lived_s: float) -> float:
+    """When a dead process was started, by the clock that its last lines went by: perhaps it was set back meanwhile."""
+    set_back = child.state == "EXITED" and child.stop < child.start
+    return child.stop - lived_s if set_back else child.start
 
 
 def say(text: str) -> None:

@@ -103,7 +103,9 @@ def main() -> int:
     if options.control:
         serve(options, behaviour.get("refuses", ""))
     if behaviour.get("spawns"):
+        heard = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # inherited: it outlasts SIGTERM
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "left behind by " + options.name])
+        signal.signal(signal.SIGTERM, heard)
     if behaviour.get("first_only", options.name) == options.name and "after_s" in behaviour:
         time.sleep(behaviour["after_s"])
         if "says" in behaviour:
