@@ -162,14 +162,16 @@ def _write_bug(world: World, error: Exception) -> Path:
             *traceback.format_exception(error),
         )
     )
-    for home in (lambda: state_home() / "bugs", lambda: Path(tempfile.gettempdir()) / f"rlctl-bugs-{os.getuid()}"):
+    homes = [Path(tempfile.gettempdir()) / f"rlctl-bugs-{os.getuid()}"]
+    with suppress(UsageError):  # nobody knows where that is
+        homes.insert(0, state_home() / "bugs")
+    for folder in homes:
         try:
-            folder = home()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path = folder / f"{world.now():%Y%m%dT%H%M%S}-{os.getpid()}.txt"
             path.write_text(text)
             return path
-        except (OSError, UsageError):
+        except OSError:
             continue
     return Path(os.devnull)
 

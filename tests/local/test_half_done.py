@@ -158,9 +158,7 @@ def test_what_an_interrupted_scale_left_is_shown_and_the_same_scale_adds_it(mach
 
 @pytest.mark.processes
 @pytest.mark.timeout(240)
-def test_a_run_is_stopped_on_a_file_system_that_is_only_read(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_stopped_on_a_file_system_that_is_only_read(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.up("one", role_plan("manager"), role_plan("actor", 1))
     said: list[str] = []
     machine.backend.waiting = said.append
