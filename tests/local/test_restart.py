@@ -20,13 +20,13 @@ class Obedient(Supervisor):
     def __init__(self, meanwhile: BaseException | None = None, refuse: dict[str, int] | None = None) -> None:
         super().__init__(Path("/nowhere"))
         self.states = dict.fromkeys(ACTORS, "RUNNING")
-        self._meanwhile = meanwhile  # raised at the first look
+        self._meanwhile = meanwhile  # raised at the first look after they were told to end
         self._refuse = refuse or {}
 
     def call(self, method: str, *arguments: Any) -> Any:
         if method == "system.multicall":
             return [self._do(each["methodName"], each["params"][0]) for each in arguments[0]]
-        if self._meanwhile is not None:
+        if self._meanwhile is not None and "STOPPING" in self.states.values():
             error, self._meanwhile = self._meanwhile, None
             raise error
         seen = [
