@@ -128,7 +128,9 @@ def test_a_bug_is_told_to_a_user_without_a_home(homeless: Rlctl) -> None:
     homeless.targets["local"] = Broken
     result = homeless("status", "-o", "json")
     assert result.code == 70
-    assert Path(result.json["error"]["objects"][0]).is_file()
+    path = Path(result.json["error"]["objects"][0])
+    assert path.is_file()
+    assert path.is_absolute(), "not in a folder named as the state folder that is ignored"
 
 
 def test_a_relative_state_folder_is_ignored(homeless: Rlctl, monkeypatch: pytest.MonkeyPatch) -> None:
