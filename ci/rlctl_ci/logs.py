@@ -10,17 +10,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, quote_plus
 
+from rlctl.spec.words import plain
+
 MASK: Final = "***"
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
-_NOT_SHOWN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
-)
-
-
-def plain(text: str) -> str:
-    """Without colours, cursor movements, and signs that turn the direction of writing."""
-    return _NOT_SHOWN.sub("", _ESCAPES.sub("", text))
 
 
 class Masker:

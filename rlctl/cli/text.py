@@ -7,22 +7,10 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
-_ESCAPE = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erasing
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c|$)"  # strings: titles, clipboard
-    r"|\x1b[ -/]*[0-~]"  # the other escapes
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # every other control character but tab and newline
-    r"|[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"  # what reorders, or is not seen
-    r"|[\ud800-\udfff\U000e0000-\U000e007f]",
-    re.DOTALL,
-)
+from rlctl.spec.words import plain as plain
+
 _BARS = "▁▂▃▄▅▆▇█"
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def plain(text: str) -> str:
-    """Text without terminal escapes, control characters (but tab and newline) and signs that reorder it or hide."""
-    return _ESCAPE.sub("", text)
 
 
 def duration(seconds: float) -> str:

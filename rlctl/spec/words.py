@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 Path = tuple[str | int, ...]
 """Keys from the top of a spec to a value; an entry of a list is its number from 0."""
+
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erasing
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c|$)"  # strings: titles, clipboard
+    r"|\x1b[ -/]*[0-~]"  # the other escapes
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # every other control character but tab and newline
+    r"|[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"  # what reorders, or is not seen
+    r"|[\ud800-\udfff\U000e0000-\U000e007f]",
+    re.DOTALL,
+)
+
+
+def plain(text: str) -> str:
+    """Text without terminal escapes, control characters (but tab and newline) and signs that reorder it or hide."""
+    return _ESCAPE.sub("", text)
 
 
 def printable(text: str) -> str:
