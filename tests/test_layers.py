@@ -53,7 +53,7 @@ DOORS = {
     "tensorboard": ["rlctl_agents.roles.tensorboard", "rlctl_agents.roles.tensorboard_server"],
     "torch": ["rlctl_agents.models", "rlctl_agents.ops", "rlctl_agents.algorithms", "rlctl_agents.roles"],
     "safetensors": ["rlctl_agents.models", "rlctl_agents.checkpoint"],
-    "signal": ["rlctl.cli", "rlctl.backends.local", "rlctl_ci.programs", "rlctl_agents.roles", "rlctl_agents.__main__"],
+    "signal": ["rlctl.cli", "rlctl.backends.local", "rlctl_ci.keeper", "rlctl_agents.roles", "rlctl_agents.__main__"],
     "pickle": [],
     "dill": [],
     "cloudpickle": [],

@@ -1,12 +1,12 @@
-"""Starts programs: the only module here that does. Always an argument list, a group of their own, and limits."""
+"""Starts programs: the only module here that does. Always an argument list, limits, and an end; see `keeper`."""
 
 from __future__ import annotations
 
 import os
-import resource
 import select
-import signal
+import shutil
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +17,12 @@ from typing import IO, Final
 
 from rlctl.errors import BackendUnreachable
 from rlctl.images.base import Ended
+from rlctl_ci import keeper
 from rlctl_ci.errors import BuildStopped
 
 KEPT_LINES: Final = 200
 MAX_LINE: Final = 8192
-GRACE_S: Final = 5.0
+GRACE_S: Final = 5
 _LOOK_S: Final = 0.2
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR", "BUILDAH_ISOLATION", "STORAGE_DRIVER",
                 "DOCKER_HOST", "XDG_RUNTIME_DIR")  # fmt: skip
@@ -44,14 +45,16 @@ class Programs:
     Args:
         environ: of the programs, whole.
         bounds: of each of them.
-        stop: raises when the work has to end; the whole group is killed then.
+        stop: raises when the work has to end; the program and all that it has started is killed then.
         folder: where they start.
+        whole: nothing that a program has started outlives it; False: a daemon of a session of its own may.
     """
 
     environ: Mapping[str, str]
     bounds: Bounds
     stop: Callable[[], None] = lambda: None
     folder: Path | None = None
+    whole: bool = True
 
     def __call__(
         self, argv: Sequence[str], say: Callable[[str], object] | None = None, *, out: Path | None = None,
@@ -67,22 +70,26 @@ class Programs:
             BackendUnreachable: it cannot be started.
             BuildStopped: it took too long.
         """
+        if shutil.which(argv[0], path=self.environ.get("PATH", os.defpath)) is None:
+            raise BackendUnreachable(f"{argv[0]} cannot be started: no such program")
         target: IO[bytes] | int = subprocess.PIPE if out is None else out.open("wb")
+        ear, life = os.pipe()
         try:
             process = subprocess.Popen(
-                list(argv), stdin=subprocess.DEVNULL if data is None else subprocess.PIPE, stdout=target,
+                [*self._kept(ear), *argv], stdin=subprocess.DEVNULL if data is None else subprocess.PIPE, stdout=target,
                 stderr=subprocess.STDOUT if out is None else subprocess.PIPE, env=dict(self.environ), cwd=self.folder,
-                start_new_session=True,
+                start_new_session=True, pass_fds=(ear,),
             )  # fmt: skip
         except OSError as error:
+            os.close(life)
             raise BackendUnreachable(
                 f"{argv[0]} cannot be started: {(error.strerror or str(error)).lower()}"
             ) from error
         finally:
+            os.close(ear)
             if not isinstance(target, int):
                 target.close()
         try:
-            self._limit(process.pid)
             if data is not None:
                 assert process.stdin is not None
                 with suppress(BrokenPipeError):
@@ -91,16 +98,13 @@ class Programs:
             lines = self._watch(process, argv[0], say)
             return Ended(process.wait(), tuple(lines))
         finally:
-            _kill(process)  # whatever it has left running
+            _end(process, life)
 
-    def _limit(self, pid: int) -> None:
-        for kind, mebibytes in (
-            (resource.RLIMIT_AS, self.bounds.memory_mib),
-            (resource.RLIMIT_FSIZE, self.bounds.file_mib),
-        ):
-            if mebibytes is not None:
-                with suppress(ProcessLookupError, PermissionError):
-                    resource.prlimit(pid, kind, (mebibytes << 20, mebibytes << 20))
+    def _kept(self, ear: int) -> list[str]:
+        """What stands before a program."""
+        limits = (self.bounds.memory_mib, self.bounds.file_mib)
+        numbers = (ear, int(self.whole), GRACE_S, *((most or 0) << 20 for most in limits))
+        return [sys.executable, "-I", "-S", keeper.__file__, *map(str, numbers)]
 
     def _watch(self, process: subprocess.Popen[bytes], name: str, say: Callable[[str], object] | None) -> deque[str]:
         pipe = process.stdout or process.stderr
@@ -135,15 +139,13 @@ def _told(line: bytes, kept: deque[str], say: Callable[[str], object] | None) ->
         say(text)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The whole group: politely when it still works, then not."""
+def _end(process: subprocess.Popen[bytes], life: int) -> None:
+    """Of the program and of what it has started: in good order while it still works, then not."""
     if process.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            os.write(life, b".")
+            process.wait(GRACE_S + keeper.UNKILLABLE_S)
+    os.close(life)
     process.wait()
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:

@@ -29,7 +29,7 @@ from rlctl_ci.service import Service
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
 from tests.ci.corpus import WORDS
-from tests.ci.test_git import Repository, git, job_of
+from tests.ci.test_git import Repository, git, job_of, kept
 from tests.ci.world import MAIN, sha
 from tests.cli.conftest import Rlctl, rlctl
 
@@ -49,8 +49,9 @@ _watching: list[list[tuple[str, Any]]] = []
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
     if _watching and (event in STARTED or (event == "open" and _writes(arguments))):
+        what = kept(arguments[1])[0] if event == "subprocess.Popen" else arguments[0]
         for found in _watching:
-            found.append((event, arguments[0]))
+            found.append((event, what))
 
 
 def _writes(arguments: tuple[Any, ...]) -> bool:

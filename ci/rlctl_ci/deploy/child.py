@@ -54,7 +54,9 @@ class Child:
 
     def _ask(self, job: Job, request: Mapping[str, Any]) -> Any:
         rules = self.project.verify
-        run = Programs(self.environ, Bounds(rules.ready_within_s + rules.watch_s + _SLACK_S), job.stop, Path("/"))
+        bounds = Bounds(rules.ready_within_s + rules.watch_s + _SLACK_S)
+        # a supervisor that it has to start again is the run's, and outlives it
+        run = Programs(self.environ, bounds, job.stop, Path("/"), whole=False)
         answer: dict[str, Any] = {}
 
         def hear(line: str) -> None:

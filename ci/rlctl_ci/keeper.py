@@ -1,0 +1,127 @@
+"""Stands between the service and a program: what the program has started ends with it, and all of it with the service.
+
+    python -I -S keeper.py LIFE WHOLE GRACE_S MEMORY_BYTES FILE_BYTES PROGRAM ARGUMENT...
+
+LIFE is the reading end of a pipe of which the service alone has the other: a byte asks for an end in good order, its
+end means that the service is gone, whatever has killed it. A signal at the death of a parent would not do: it does not
+reach what a program starts, and it comes when the *thread* that started it ends.
+
+WHOLE is 1 where nothing may be left, also what has a session of its own; 0 where the program may leave a daemon.
+A limit of 0 is none. Started by file, with nothing but the standard library, because every call of git pays for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+UNKILLABLE_S: Final = 10.0
+"""So long is waited for a process that hangs in the kernel; nobody can do more about it."""
+_SET_PARENT_DEATH_SIGNAL: Final = 1
+_SET_CHILD_SUBREAPER: Final = 36
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status of the program, or 128 and the signal that ended it."""
+    life, whole, grace_s, memory, file = (int(one) for one in arguments[:5])
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    if whole:
+        _prctl(_SET_CHILD_SUBREAPER, 1)  # who loses its parent becomes ours, and of nobody else
+    program = os.fork()
+    if program == 0:
+        _become(arguments[5:], memory, file)
+    os.close(0)
+    deadline: float | None = None
+    code: int | None = None
+    while code is None:
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready = select.select([life, woken], [], [], left_s)[0]
+        if woken in ready:
+            os.read(woken, 4096)
+            code = _reaped(program)
+        if code is None and life in ready:
+            if not os.read(life, 1):
+                break
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program, signal.SIGTERM)
+            deadline = time.monotonic() + grace_s
+        elif not ready:
+            break  # in good order was too slow
+    _end(program, bool(whole))
+    return 128 + signal.SIGKILL if code is None else code if code >= 0 else 128 - code
+
+
+def _become(argv: Sequence[str], memory: int, file: int) -> None:
+    try:
+        os.setsid()
+        _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, file)):
+            if most:
+                resource.setrlimit(kind, (most, most))
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):  # Python has changed them
+            signal.signal(number, signal.SIG_DFL)
+        os.execvp(argv[0], list(argv))
+    except (OSError, ValueError) as error:
+        print(f"{argv[0]}: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(127)
+
+
+def _reaped(program: int) -> int | None:
+    """Wait for all that has ended; how the program did, if it is one of them."""
+    code = None
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == program:
+                code = os.waitstatus_to_exitcode(ended[1])
+    return code
+
+
+def _end(program: int, whole: bool) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(program, signal.SIGKILL)
+    deadline = time.monotonic() + UNKILLABLE_S
+    while whole and time.monotonic() < deadline:
+        _reaped(program)
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return  # of what it has started, nothing is left
+        for pid in _below(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def _below(parent: int) -> set[int]:
+    """Everything that a process has started, and what those have."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(entry.parent.name)] = int(entry.read_bytes().rpartition(b")")[2].split()[1])
+    found, more = set[int](), {parent}
+    while more:
+        more = {pid for pid, above in parents.items() if above in more} - found
+        found |= more
+    return found
+
+
+def _prctl(what: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # Linux alone; elsewhere the group has to do
+        ctypes.CDLL(None).prctl(what, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
