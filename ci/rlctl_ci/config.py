@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from rlctl.errors import Problem, SpecError
+from rlctl.errors import Problem, SpecError, UsageError
+from rlctl.images.reference import Reference
 from rlctl.spec import yaml
 from rlctl.spec.layout import state_home
 from rlctl.spec.schema import RUN_NAME
@@ -78,6 +79,9 @@ class Project(Model):
     """append: one layer of code over the published images, nothing is executed."""
     registry: str | None = None
     """host[:port][/path]; needed on a cluster."""
+    bases: list[str] = []
+    """host[:port][/path] of further images that a commit may name in `images`, besides `registry`, those of `sets`, and
+    repositories that the run uses already."""
     plain_http: bool = False
     """The registry speaks HTTP; on loopback only. Every other one is still spoken to by HTTPS."""
     registry_auth: Path | None = None
@@ -105,6 +109,18 @@ class Project(Model):
         if value.startswith("/") and "\n" not in value:
             return value
         raise ValueError("must be https://HOST/..., ssh://USER@HOST/... without a password, or an absolute folder")
+
+    @field_validator("bases")
+    @classmethod
+    def _registries(cls, value: list[str]) -> list[str]:
+        for name in value:
+            try:
+                known = Reference.parse(f"{name}/x").registry
+            except UsageError:
+                known = ""
+            if not known:
+                raise ValueError(f"{name!r} must be host[:port][/path], as in ghcr.io/team, without a tag")
+        return value
 
     @field_validator("branches")
     @classmethod

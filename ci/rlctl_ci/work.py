@@ -44,6 +44,7 @@ class Live:
 
     revision: int
     baseline: Mapping[str, Any]  # what it did a second, its counters
+    images: tuple[str, ...] = ()
 
 
 class Fetcher(Protocol):
@@ -359,6 +360,11 @@ class Work:
                 self.queue.decide(build.id, self.owner, "failed", "failed", reason, pin=reason)
                 return
         self.queue.end(build.id, self.owner, to, reason, code=code)
+
+
+def images_of(live: Live | None) -> tuple[str, ...]:
+    """Of a run that may not run."""
+    return () if live is None else live.images
 
 
 def project_builder(job: Job) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ _CONFIGS: Final = {
     "application/vnd.oci.image.manifest.v1+json": "application/vnd.oci.image.config.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json": "application/vnd.docker.container.image.v1+json",
 }
+_DIGEST: Final = re.compile("sha256:[0-9a-f]{64}")
 EPOCH: Final = "1970-01-01T00:00:00Z"
 
 
@@ -46,14 +48,20 @@ class Appended:
     manifest: bytes
 
 
-def read_base(source: Uploader, image: Reference, platform: str) -> Base:
+def read_base(source: Callable[[Reference], Uploader], image: Reference, platform: str) -> Base:
     """The image below; where the name is a list, that of one kind of machine; never one that holds code itself.
+
+    Args:
+        source: the registry of an image; raises where it may not be asked.
+        image: what is named; what that was laid over may be of another registry.
+        platform: as in linux/amd64.
 
     Raises:
         UsageError: it is not there, or not for this kind of machine.
         BackendUnreachable: the registry does not answer.
     """
-    found = source.document(image)
+    registry = source(image)
+    found = registry.document(image)
     if found is None:
         raise UsageError(f"there is no {image}", hint="push it, or name another", objects=(str(image),))
     body, kind = found
@@ -66,9 +74,12 @@ def read_base(source: Uploader, image: Reference, platform: str) -> Base:
             if (about.get("os"), about.get("architecture")) == (system, machine):
                 return read_base(source, image.by_digest(one["digest"]), platform)
         raise UsageError(f"{image} is not for {platform}", hint="platform: in ci.yaml", objects=(str(image),))
+    digests = [str(one.get("digest")) for one in (manifest.get("config") or {}, *(manifest.get("layers") or ()))]
+    if strange := next((one for one in digests if not _DIGEST.fullmatch(one)), None):
+        raise UsageError(f"{image} names {strange!r}, which is no digest", objects=(str(image),))
     if kind not in _LAYERS:
         raise UsageError(f"{image} is {kind}, which nothing can be laid over", objects=(str(image),))
-    read = source.document(image, manifest["config"]["digest"], blob=True)
+    read = registry.document(image, manifest["config"]["digest"], blob=True)
     if read is None:
         raise UsageError(f"{image} has no configuration", objects=(str(image),))
     config = json.loads(read[0])

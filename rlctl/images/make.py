@@ -77,6 +77,7 @@ class Maker:
         workspace: an empty folder.
         push: push what is built.
         say: told every line.
+        check: raises where an image may not be laid under code, before its registry is asked.
     """
 
     builder: Builder
@@ -85,6 +86,7 @@ class Maker:
     workspace: Path
     push: bool
     say: Callable[[str], object]
+    check: Callable[[Reference], object] = lambda _: None
 
     def own(self, names: Sequence[Name]) -> Iterator[Made]:
         """Our own images.
@@ -145,6 +147,7 @@ class Maker:
                 objects=(name,),
             )
         base = Reference.parse(text)
+        self.check(base)
         if not base.remote:
             return base
         manifest = self.registry.manifest(base)
@@ -155,7 +158,11 @@ class Maker:
                 objects=(str(base),),
             )
         below = self.registry.labels(base, manifest).get(layers.BASE_LABEL)
-        return Reference.parse(below) if below else base.by_digest(manifest.digest)
+        if below:
+            base = Reference.parse(below)
+            self.check(base)
+            return base
+        return base.by_digest(manifest.digest)
 
     def _identity(self, base: Reference) -> str:
         """What a base is; the name of one on this machine alone may stand for another image tomorrow."""

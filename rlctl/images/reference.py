@@ -12,7 +12,7 @@ LOCAL: Final = "localhost"
 """In place of a registry: an image that never left this machine."""
 _REFERENCE = re.compile(
     r"(?:(?P<registry>[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+(?::[0-9]{1,5})?|[A-Za-z0-9-]+:[0-9]{1,5}|localhost)/)?"
-    r"(?P<repository>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)"
+    r"(?P<repository>[a-z0-9]+(?:(?:\.|__?|-+|/)[a-z0-9]+)*)"
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
     r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.errors import BackendUnreachable
+from rlctl.images import elsewhere
 from rlctl.images.reference import Reference
 
 TIMEOUT_S: Final = 20.0
@@ -148,20 +149,27 @@ class Registry:
             return self._open(url, headers | basic)
         fields = dict(_CHALLENGE.findall(challenge))
         query = urllib.parse.urlencode({key: fields[key] for key in ("service", "scope") if key in fields})
-        answer = _json(image, self._open(f"{fields.get('realm', '')}?{query}", basic))
+        realm = urllib.parse.urlsplit(fields.get("realm", ""))
+        asked_by = urllib.parse.urlsplit(url).scheme
+        if not elsewhere.trusted(realm.scheme, realm.hostname, asked_by, any_http=not self.verify):
+            raise ValueError("its realm is no address that proves who it is")
+        answer = _json(image, self._open(f"{realm.geturl()}?{query}", basic, image.registry))
         token = answer.get("token") or answer.get("access_token") or ""
         return self._open(url, headers | {"Authorization": f"Bearer {token}"})
 
-    def _open(self, url: str, headers: Mapping[str, str]) -> bytes:
+    def _open(self, url: str, headers: Mapping[str, str], registry: str = "") -> bytes:
+        """Args:
+        registry: that has named the address; empty: it is its own.
+        """
         if not url.startswith(("https://", "http://")):
             raise ValueError(f"not an address of a registry: {url}")
         request = urllib.request.Request(url)
         for key, value in headers.items():
             request.add_unredirected_header(key, value)  # storage that a blob lies in is not told who we are
-        context = None
-        if url.startswith("https://"):  # a context reads every certificate of the machine, which takes a while
-            context = ssl.create_default_context() if self.verify else _blind()
-        with urllib.request.urlopen(request, timeout=self.timeout_s, context=context) as answer:
+        context = elsewhere.certificates() if self.verify else _blind()
+        home = _HOSTS.get(registry, registry) or request.host
+        opener = elsewhere.opener(home, context, any_http=not self.verify)
+        with opener.open(request, timeout=self.timeout_s) as answer:
             body: bytes = answer.read(MAX_BYTES + 1)
         if len(body) > MAX_BYTES:
             raise ValueError(f"longer than {MAX_BYTES >> 20} MiB: {url}")

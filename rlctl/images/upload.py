@@ -7,18 +7,17 @@ import hashlib
 import json
 import os
 import re
-import ssl
 import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from http.client import HTTPException, HTTPMessage
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from rlctl.errors import BackendUnreachable
+from rlctl.images import elsewhere
 from rlctl.images.reference import Reference
 
 TIMEOUT_S: Final = 60.0
@@ -31,21 +30,7 @@ MANIFESTS: Final = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 _CHALLENGE = re.compile(r'([a-z]+)="([^"]*)"')
-_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _PART: Final = 1 << 20
-
-
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Only what is read may lie elsewhere, and never where nobody proves who they are: a registry on loopback may name
-    another place on loopback, all others HTTPS alone. What is written goes where we were told to write.
-    """
-
-    def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: str) -> Any:
-        to = urllib.parse.urlsplit(newurl)
-        trusted = to.scheme == "https" or (to.scheme == "http" == req.type and to.hostname in _LOOPBACK)
-        if req.get_method() not in ("GET", "HEAD") or not trusted:
-            return None
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 @dataclass
@@ -170,16 +155,20 @@ class Uploader:
             return basic
         fields = dict(_CHALLENGE.findall(challenge))
         realm = fields.get("realm", "")
-        if not realm.startswith(f"{self.scheme}://") and not realm.startswith("https://"):
-            raise _refused(image, "its realm is no address")
+        where = urllib.parse.urlsplit(realm)
+        if not elsewhere.trusted(where.scheme, where.hostname, self.scheme):
+            raise _refused(image, "its realm is no address that proves who it is")
         query = urllib.parse.urlencode(
             [
                 *([("service", fields["service"])] if "service" in fields else []),
                 *(("scope", one) for one in scope.split(" ")),
             ]
         )
-        body, _ = self._open("GET", f"{realm}?{query}", {"Authorization": basic} if basic else {}, None, MAX_DOCUMENT)
-        answer = json.loads(body)
+        known_as = {"Authorization": basic} if basic else {}
+        try:
+            answer = json.loads(self._open("GET", f"{realm}?{query}", known_as, None, MAX_DOCUMENT)[0])
+        except (OSError, ValueError, HTTPException) as error:
+            raise _refused(image, f"no token: {getattr(error, 'reason', None) or error}") from error
         return f"Bearer {answer.get('token') or answer.get('access_token') or ''}"
 
     def _open(
@@ -195,10 +184,7 @@ class Uploader:
             data.seek(0)
         for key, value in headers.items():
             request.add_unredirected_header(key, value)  # storage that a blob lies in is not told who we are
-        opener = urllib.request.build_opener(
-            _Stay, urllib.request.HTTPSHandler(context=_context()), urllib.request.ProxyHandler()
-        )
-        with opener.open(request, timeout=TIMEOUT_S) as answer:
+        with elsewhere.opener(self.registry, elsewhere.certificates()).open(request, timeout=TIMEOUT_S) as answer:
             found: HTTPMessage = answer.headers
             found["rlctl-status"] = str(answer.status)
             body: bytes = b"" if into is not None else answer.read(most + 1)
@@ -208,12 +194,6 @@ class Uploader:
             if size > most:
                 raise ValueError(f"longer than {most >> 20} MiB: {url}")
             return body, found
-
-
-@cache
-def _context() -> ssl.SSLContext:
-    """Made once: it reads every certificate of the machine, and an image is a dozen requests."""
-    return ssl.create_default_context()
 
 
 def sha256(content: bytes) -> str:

@@ -12,7 +12,7 @@ from rlctl.spec.units import Memory
 from rlctl.spec.words import show
 
 IMAGE: Final = (
-    r"^(?:[A-Za-z0-9.-]+(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
+    r"^(?:[A-Za-z0-9.-]+(?::[0-9]{1,5})?/)?[a-z0-9]+(?:(?:\.|__?|-+|/)[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
     r"@sha256:[0-9a-f]{64}$"
 )
 """By digest: a tag could be another image on every node."""

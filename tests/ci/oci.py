@@ -27,7 +27,9 @@ class Registry(ThreadingHTTPServer):
 
     Attributes:
         asked: method and path of every request.
+        told: who each of them said to be.
         moved: an address that blobs are said to lie at.
+        locked: nobody is answered who does not say who they are.
     """
 
     def __init__(self) -> None:
@@ -37,7 +39,9 @@ class Registry(ThreadingHTTPServer):
         self.uploads: dict[str, bytes] = {}
         self.numbers = itertools.count()
         self.asked: list[str] = []
+        self.told: list[str] = []
         self.moved = ""
+        self.locked = False
         self.name = f"127.0.0.1:{self.server_address[1]}"
 
     def image(self, repository: str, tag: str, **config: Any) -> Reference:
@@ -73,7 +77,10 @@ class Handler(BaseHTTPRequestHandler):
     def _do(self) -> None:
         parts = urlsplit(self.path)
         self.server.asked.append(f"{self.command} {self.path}")
+        self.server.told.append(self.headers.get("authorization", ""))
         body = self._body()
+        if self.server.locked and not self.server.told[-1]:
+            return self._say(401, b"", {"www-authenticate": 'Basic realm="x"'})
         if parts.path == "/v2/":
             return self._say(200)
         repository, kind, name = parts.path.removeprefix("/v2/").rsplit("/", 2)

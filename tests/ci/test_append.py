@@ -35,9 +35,8 @@ def code(tmp_path: Path) -> Code:
 def made(registry: Registry, base: Reference, code: Code) -> tuple[Reference, dict[str, Any], dict[str, Any]]:
     source = Uploader(registry.name, "http")
     image = Reference(registry.name, "team/rlctl-actor", "code-1")
-    digest = appending.push(
-        appending.append(appending.read_base(source, base, "linux/amd64"), code, {}), source, image, source
-    )
+    below = appending.read_base(lambda _: source, base, "linux/amd64")
+    digest = appending.push(appending.append(below, code, {}), source, image, source)
     manifest = json.loads(registry.manifests["team/rlctl-actor", digest][0])
     config = json.loads(registry.blobs["team/rlctl-actor", manifest["config"]["digest"]])
     return image.by_digest(digest), manifest, config
@@ -134,18 +133,20 @@ def test_a_registry_on_loopback_may_name_another_place_there(registry: Registry,
 def test_a_base_that_is_not_there_or_for_another_machine_is_named(registry: Registry, code: Code) -> None:
     source = Uploader(registry.name, "http")
     with pytest.raises(UsageError, match="there is no"):
-        appending.read_base(source, Reference(registry.name, "none", "1"), "linux/amd64")
+        appending.read_base(lambda _: source, Reference(registry.name, "none", "1"), "linux/amd64")
     base = registry.image("rlctl/actor", "1")
     index = {"schemaVersion": 2, "manifests": [
         {"digest": base.digest, "platform": {"os": "linux", "architecture": "amd64"}}]}  # fmt: skip
     registry.manifests["rlctl/actor", "all"] = json.dumps(index).encode(), "application/vnd.oci.image.index.v1+json"
     all_ = Reference(registry.name, "rlctl/actor", "all")
-    assert appending.read_base(source, all_, "linux/amd64").reference == base
+    assert appending.read_base(lambda _: source, all_, "linux/amd64").reference == base
     with pytest.raises(UsageError, match="linux/arm64"):
-        appending.read_base(source, all_, "linux/arm64")
+        appending.read_base(lambda _: source, all_, "linux/arm64")
 
 
 def test_code_that_needs_packages_is_not_appended(registry: Registry, code: Code) -> None:
-    base = appending.read_base(Uploader(registry.name, "http"), registry.image("rlctl/actor", "1"), "linux/amd64")
+    base = appending.read_base(
+        lambda _: Uploader(registry.name, "http"), registry.image("rlctl/actor", "1"), "linux/amd64"
+    )
     with pytest.raises(UsageError, match="installs nothing"):
         appending.append(base, Code(code.archive, b"numpy\n", 1), {})

@@ -31,9 +31,12 @@ from tests.ci.world import MAIN, project, sha
 __all__ = ["elsewhere", "registry"]
 
 
-def job_for(folder: Path, registry: Registry, commit: str = sha(1), ref: str = MAIN, builder: str = "append") -> Job:
+def job_for(
+    folder: Path, registry: Registry, commit: str = sha(1), ref: str = MAIN, builder: str = "append",
+    **more: Any,
+) -> Job:  # fmt: skip
     fields = {"target": "kubernetes", "registry": f"{registry.name}/team", "plain_http": True, "builder": builder}
-    return job_of(folder, commit, ref, **fields)
+    return job_of(folder, commit, ref, **{**fields, "bases": [f"{registry.name}/rlctl"], **more})
 
 
 @pytest.fixture

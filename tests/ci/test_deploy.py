@@ -18,8 +18,11 @@ from rlctl_ci.config import Project
 from rlctl_ci.deploy import health
 from rlctl_ci.deploy.act import Act, backend_of, handle
 from rlctl_ci.errors import BuildStopped, Transient
+from tests.ci.oci import Registry, registry
 from tests.ci.world import project
 from tests.conformance.targets import Memory, Pretended, Target
+
+__all__ = ["registry"]
 
 IMAGE = "registry.invalid/rlctl/none@sha256:" + "1" * 64
 
@@ -125,6 +128,29 @@ def test_what_the_run_cannot_become_changes_nothing(target: Target, tmp_path: Pa
     with pytest.raises(BuildStopped, match=r"env\.id"):
         acting(target).apply(folder, {})
     assert target.state() == before
+
+
+def test_a_commit_names_no_image_that_the_run_has_nothing_to_do_with(
+    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    target = Pretended(tmp_path)
+    monkeypatch.setattr(target.backend, "preflight", lambda plan, documents: [])
+    public, other = str(registry.image("public/actor", "1")), str(registry.image("other/actor", "1"))
+    target.up()
+    folder = source(tmp_path, target)
+    text = (folder / "spec.yaml").read_text()
+    (folder / "spec.yaml").write_text(text.replace(NONE, public))
+    acting(target, bases=[f"{registry.name}/public"]).apply(folder, {})
+    before = target.state()
+    doing = acting(target, registry=f"{registry.name}/team", plain_http=True)
+    (folder / "spec.yaml").write_text(text.replace(NONE, public).replace(public, other, 1))
+    with pytest.raises(BuildStopped, match="uses no image of"):
+        doing.apply(folder, {})
+    assert target.state() == before
+    assert not [line for line in registry.asked if "/other/" in line]
+    (folder / "spec.yaml").write_text(text.replace(NONE, str(registry.image("public/actor", "2", User="1"))))
+    assert doing.apply(folder, {}) == before.revision + 1
 
 
 def test_the_live_number_of_actors_stays(target: Target, tmp_path: Path) -> None:

@@ -29,7 +29,22 @@ def test_a_name_has_registry_repository_tag_and_digest(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Team/Image", "a b", "a:", f"a@{DIGEST[:-1]}", "a@sha512:0", "https://x.y/a", "../a"]
+    "text",
+    [
+        "",
+        "Team/Image",
+        "a b",
+        "a:",
+        f"a@{DIGEST[:-1]}",
+        "a@sha512:0",
+        "https://x.y/a",
+        "../a",
+        "r.example.org/team/../a",
+        "r.example.org/team//a",
+        "r.example.org/team/./a",
+        "r.example.org/a/..",
+        "a..b",
+    ],
 )
 def test_what_is_no_name_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no name of an image"):

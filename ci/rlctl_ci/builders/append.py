@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,14 @@ from rlctl.images.base import Name
 from rlctl.images.code import Code
 from rlctl.images.make import CODE_IN
 from rlctl.images.reference import Reference
-from rlctl.images.upload import sha256
+from rlctl.images.upload import Uploader, sha256
+from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.provenance import notes, statement
 from rlctl_ci.builders.registry import attach, uploader
 from rlctl_ci.builders.source import code_of, spec_at
 from rlctl_ci.errors import BuildStopped
 from rlctl_ci.store.records import Artifact
-from rlctl_ci.work import Job
+from rlctl_ci.work import Job, Live, images_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,15 @@ class Made:
     bases: dict[Name, Base]
 
 
+@dataclass(frozen=True, slots=True)
 class Append:
-    """A `Maker`. No program is started, and no instruction of the repository is followed."""
+    """A `Maker`. No program is started, and no instruction of the repository is followed.
+
+    Args:
+        look: the run as it is; None: it does not run.
+    """
+
+    look: Callable[[Job], Live | None] = lambda _: None
 
     def make(self, job: Job, source: Path) -> Made | None:
         code = code_of(job, source)
@@ -40,7 +48,12 @@ class Append:
             return None
         job.say(f"code: {code.files} files, {len(code.archive) / 1e6:.1f} MB")
         published = spec_at(job.project, source, for_images=True)[0].images
-        bases = {}
+        allowed, bases = Bases(job.project, lambda: images_of(self.look(job))), {}
+
+        def source_of(image: Reference) -> Uploader:
+            allowed.check(image)
+            return uploader(job.project, image.registry)
+
         for name in CODE_IN:
             image = getattr(published, name)
             if image is None:
@@ -48,11 +61,8 @@ class Append:
                     "base", f"the spec names no {name} image to lay the code over",
                     hint=f"sets: [images.{name}=REGISTRY/NAME@sha256:...] in ci.yaml, or images in the spec",
                 )  # fmt: skip
-            reference = Reference.parse(image)
             try:
-                bases[name] = appending.read_base(
-                    uploader(job.project, reference.registry), reference, job.project.platform
-                )
+                bases[name] = appending.read_base(source_of, Reference.parse(image), job.project.platform)
             except UsageError as error:
                 raise BuildStopped("base", error.message, hint=error.hint) from error
         return Made(code, bases)

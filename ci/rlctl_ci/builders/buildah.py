@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlctl_ci.builders.program import Program
+from rlctl_ci.builders.program import Look, Program
 
 
-def make(home: Path) -> Program:
+def make(home: Path, look: Look = lambda _: None) -> Program:
     """A `Maker`."""
-    return Program("buildah", home)
+    return Program("buildah", home, look)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,16 @@ from rlctl.images.choose import choose
 from rlctl.images.code import Code
 from rlctl.images.make import CODE_IN, Maker, Wish
 from rlctl.images.reference import Reference
+from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.provenance import notes, statement
 from rlctl_ci.builders.registry import attach, plain, reader, uploader
 from rlctl_ci.builders.source import code_of, spec_at
 from rlctl_ci.errors import BuildStopped
 from rlctl_ci.programs import Bounds, Programs, clean
 from rlctl_ci.store.records import Artifact
-from rlctl_ci.work import Job
+from rlctl_ci.work import Job, Live, images_of
+
+Look = Callable[[Job], Live | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +33,13 @@ class Program:
     Args:
         name: of the program.
         home: a folder of its own, in place of a person's.
+        look: the run as it is; None: it does not run.
         environ: ours; most of it is not passed on.
     """
 
     name: str
     home: Path
+    look: Look = lambda _: None
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def make(self, job: Job, source: Path) -> tuple[Code, dict[str, str | None]] | None:
@@ -62,7 +67,8 @@ class Program:
             scratch=scratch,
         )
         wish = Wish(project.registry, plain=plain(project))
-        maker = Maker(builder, reader(project), wish, workspace, True, job.say)
+        allowed = Bases(project, lambda: images_of(self.look(job)))
+        maker = Maker(builder, reader(project), wish, workspace, True, job.say, allowed.check)
         found = []
         for one in maker.with_code(code, published, CODE_IN):
             job.stop()

@@ -12,8 +12,10 @@ from typing import Any, Final
 from rlctl.backends.base import Applied, Backend, RunState
 from rlctl.backends.kubernetes.refusals import lasting
 from rlctl.errors import BackendUnreachable, Conflict, Locked, PartlyApplied, RlctlError, SpecError
+from rlctl.images.reference import Reference
 from rlctl.plan import Change, Document, Plan, changes, make
 from rlctl.spec.schema import Spec
+from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.source import spec_at
 from rlctl_ci.config import Project
 from rlctl_ci.deploy import health, stranger
@@ -39,12 +41,13 @@ class Act:
     sleep: Callable[[float], None] = time.sleep
 
     def look(self) -> dict[str, Any] | None:
-        """Revision and throughput of a live run; None when it does not run."""
+        """Revision, throughput and images of a live run; None when it does not run."""
         state = self.backend.find(self.project.run)
         if state is None or state.phase != "running":
             return None
         status = health.report(self.backend, state.run)
-        return {"revision": state.revision, "baseline": {"rows_per_s": health.throughput(status)}}
+        baseline = {"rows_per_s": health.throughput(status)}
+        return {"revision": state.revision, "baseline": baseline, "images": _images(state.spec)}
 
     def apply(self, source: Path, artifacts: Mapping[str, str]) -> int:
         """Make the run what the commit says.
@@ -101,6 +104,9 @@ class Act:
         if state is None or state.phase != "running":
             raise BuildStopped("ended", f"run {self.project.run} has ended meanwhile")
         spec, base = self._spec(source, artifacts, state)
+        allowed = Bases(self.project, lambda: _images(state.spec))
+        for image in {*_images(spec.model_dump(mode="json"))} - {*artifacts.values()}:
+            allowed.check(Reference.parse(image))
         found = self._changes(state, spec)
         for change in {change.path: change for change in found}.values():
             self.say(f"{change.action}: {change.why}")
@@ -178,6 +184,10 @@ class Act:
                 if isinstance(cause, BackendUnreachable) and not lasting(cause):
                     raise Transient("partial", error.message, hint=error.hint) from error
                 raise
+
+
+def _images(spec: Mapping[str, Any]) -> list[str]:
+    return [image for image in (spec.get("images") or {}).values() if isinstance(image, str)]
 
 
 def _stopped(error: Conflict | SpecError) -> BuildStopped:

@@ -40,7 +40,7 @@ class Child:
 
     def look(self, job: Job) -> Live | None:
         found = self._ask(job, {"verb": "look"})
-        return None if found is None else Live(found["revision"], found["baseline"])
+        return None if found is None else Live(found["revision"], found["baseline"], tuple(found["images"]))
 
     def apply(self, job: Job, source: Path, artifacts: Sequence[Artifact]) -> int:
         made = {one.name: one.reference for one in artifacts}

@@ -1,0 +1,126 @@
+"""Where an answer of a registry may send us: to who proves who they are, and to nobody nearer to us than the registry.
+
+Blobs lie in storage and tokens are given by others, so a registry names other places; whoever can make it say so would
+else have us ask what only we can reach: the machine itself, its network, the metadata of a cloud.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import socket
+import ssl
+import urllib.request
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+NOWHERE, HERE, NEAR, FAR = range(4)
+"""How far a place is: one that is never meant (link-local, where clouds tell secrets), this machine, a private network,
+everywhere else."""
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+
+
+def opener(registry: str, context: ssl.SSLContext, *, any_http: bool = False) -> urllib.request.OpenerDirector:
+    """What asks a registry.
+
+    Args:
+        registry: host and port; what it is asked itself goes wherever its name leads.
+        context: certificates.
+        any_http: one that speaks plain HTTP may name others that do; else only on loopback.
+    """
+    return urllib.request.build_opener(
+        _Redirects(any_http), _Http(registry), _Https(registry, context), urllib.request.ProxyHandler()
+    )
+
+
+@cache
+def certificates() -> ssl.SSLContext:
+    """Made once: it reads every certificate of the machine, and an image is a dozen requests."""
+    return ssl.create_default_context()
+
+
+def trusted(scheme: str, host: str | None, asked_by: str, *, any_http: bool = False) -> bool:
+    """Whether a registry that was asked by one scheme may name a place."""
+    return scheme == "https" or (scheme == "http" == asked_by and (any_http or host in LOOPBACK))
+
+
+def distance(address: str) -> int:
+    """Of an address, as numbers: NOWHERE, HERE, NEAR or FAR."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        if found in _NAT64:
+            found = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        elif found.ipv4_mapped is not None:
+            found = found.ipv4_mapped
+    if found.is_loopback:
+        return HERE
+    if found.is_link_local or found.is_multicast or found.is_unspecified or found.is_reserved:
+        return NOWHERE
+    return FAR if found.is_global else NEAR
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Only what is read may lie elsewhere; what is written goes where we were told to write."""
+
+    def __init__(self, any_http: bool) -> None:
+        self._any_http = any_http
+
+    def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: str) -> Any:
+        to = urlsplit(newurl)
+        known = trusted(to.scheme, to.hostname, req.type, any_http=self._any_http)
+        if req.get_method() not in ("GET", "HEAD") or not known:
+            return None
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+class _Http(urllib.request.HTTPHandler):
+    def __init__(self, registry: str) -> None:
+        super().__init__()
+        self._registry = registry
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return _opened(self, http.client.HTTPConnection, self._registry, req, {})
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, registry: str, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._registry, self._certificates = registry, context
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return _opened(self, http.client.HTTPSConnection, self._registry, req, {"context": self._certificates})
+
+
+def _opened(
+    handler: urllib.request.AbstractHTTPHandler, kind: Callable[..., http.client.HTTPConnection], registry: str,
+    request: urllib.request.Request, more: Mapping[str, Any],
+) -> http.client.HTTPResponse:  # fmt: skip
+    by_proxy = request.has_proxy() or getattr(request, "_tunnel_host", None)  # then that one says where it leads
+    if request.host == registry or by_proxy:
+        return handler.do_open(kind, request, **more)
+
+    def made(host: str, **given: Any) -> http.client.HTTPConnection:
+        connection = kind(host, **given)
+        # looked up once, looked at, and spoken to: a name cannot lead elsewhere in between
+        connection._create_connection = partial(_connected, registry)  # type: ignore[attr-defined]
+        return connection
+
+    return handler.do_open(made, request, **more)
+
+
+def _connected(
+    registry: str, to: tuple[str, int], timeout_s: float, source: tuple[str, int] | None = None
+) -> socket.socket:
+    found = _addresses(*to)
+    least = min(distance(one) for one in _addresses(urlsplit(f"//{registry}").hostname or "", 443))
+    for address in found:
+        if distance(address) < max(HERE, least):
+            raise OSError(f"it names {to[0]}, which is at {address}: nearer to us than it is itself")
+    return socket.create_connection((found[0], to[1]), timeout_s, source)
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    return [str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
