@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import threading
 from collections.abc import Iterable
@@ -13,10 +14,11 @@ from urllib.parse import quote, quote_plus
 from rlctl.spec.words import plain
 
 MASK: Final = "***"
+_ESCAPED = re.compile("%[0-9A-F]{2}")
 
 
 class Masker:
-    """Hides secrets as they are, in base64 at every offset, and in URLs."""
+    """Hides secrets as they are, in base64 at every offset, in URLs and in JSON."""
 
     def __init__(self, secrets: Iterable[bytes]) -> None:
         forms: set[str] = set()
@@ -24,10 +26,14 @@ class Masker:
             word = secret.decode("utf-8", "replace")
             if len(word) < 6:
                 continue
-            forms |= {word, quote(word, safe=""), quote_plus(word)}
+            coded = {quote(word, safe=""), quote(word), quote_plus(word)}
+            forms |= {word, *coded, *(_ESCAPED.sub(lambda found: found[0].lower(), one) for one in coded)}
+            for as_it_is in (True, False):
+                text = json.dumps(word, ensure_ascii=as_it_is)[1:-1]
+                forms |= {text, text.replace("/", "\\/")}
             for offset in range(3):  # the same bytes read differently by where they begin in a longer text
-                coded = base64.b64encode(b"\0" * offset + secret).decode()
-                inner = coded[0 if offset == 0 else 4 : len(coded) - 4]
+                packed = base64.b64encode(b"\0" * offset + secret).decode()
+                inner = packed[0 if offset == 0 else 4 : len(packed) - 4]
                 if len(inner) >= 8:
                     forms |= {inner, inner.replace("+", "-").replace("/", "_")}
         longest = sorted(forms, key=len, reverse=True)

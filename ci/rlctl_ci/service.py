@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from rlctl.errors import BackendUnreachable, RlctlError
+from rlctl.images.registry import passwords
 from rlctl_ci.config import Config, Project, secrets
 from rlctl_ci.errors import Busy, CiError, LostLease, Transient
 from rlctl_ci.forges.base import Event
-from rlctl_ci.logs import Log, Masker
+from rlctl_ci.logs import MASK, Log, Masker
 from rlctl_ci.refs import HEADS
 from rlctl_ci.store.database import Database
 from rlctl_ci.store.people import People
@@ -58,7 +59,7 @@ class Service:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _only_one(self.folder / "lock")
         self.database = Database(self.folder / "ci.db")
-        self.queue = Queue(self.database, now)
+        self.queue = Queue(self.database, now, self.hidden)
         self.reading = Reading(self.database)
         self.people = People(self.database, now)
         self.owner = f"{os.getpid()}-{random.token_hex(4)}"
@@ -208,10 +209,23 @@ class Service:
 
     def masker(self, name: str, project: Project) -> Masker:
         hidden = list(secrets(name, project.secret_file))
-        for path in (project.git_token_file, project.registry_auth):
-            if path is not None and path.is_file():
-                hidden += [word for word in path.read_bytes().replace(b'"', b" ").split() if len(word) >= 12]
+        if project.git_token_file is not None and project.git_token_file.is_file():
+            hidden.append(project.git_token_file.read_bytes().strip())
+        if project.git_key_file is not None and project.git_key_file.is_file():
+            hidden += [line for line in project.git_key_file.read_bytes().splitlines() if len(line) >= 12]
+        if project.registry_auth is not None:
+            hidden += passwords(project.registry_auth)
         return Masker(hidden)
+
+    def hidden(self, name: str, text: str) -> str:
+        """Text without the secrets of a project."""
+        project = self.config.projects.get(name)
+        if project is None:
+            return text  # no longer configured: nothing of it is secret
+        try:
+            return self.masker(name, project)(text)
+        except RlctlError:  # who cannot read the secrets cannot hide them
+            return MASK
 
     def work_of(self, project: Project, owner: str) -> Work:
         return Work(self.queue, self.reading, owner, **self._hands(project, self))

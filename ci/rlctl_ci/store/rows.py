@@ -18,15 +18,23 @@ UNDECIDED: Final = "('planned', 'applied', 'rolling_back')"
 """States of a deployment that has begun and has no end yet: it holds its run."""
 
 
+Hide = Callable[[str, str], str]
+"""Project and text -> the text without secrets of the project."""
+
+
 class Rows:
     """Args:
     database: where everything is.
     now: seconds since the epoch; may jump.
+    hide: applied to whatever a build, a deployment and a pin say of themselves, before it is stored.
     """
 
-    def __init__(self, database: Database, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, database: Database, now: Callable[[], float] = time.time, hide: Hide = lambda project, text: text
+    ) -> None:
         self.database = database
         self.now = now
+        self._hide = hide
 
     def _any(self, statement: str, *values: object) -> bool:
         return bool(self.database.read(f"{statement} LIMIT 1", *values))
@@ -48,7 +56,7 @@ class Rows:
 
     def _move(self, db: sqlite3.Connection, row: sqlite3.Row, to: State, note: str) -> None:
         assert allowed(row["state"], to), f"build {row['id']}: {row['state']} -> {to}"
-        now = self.now()
+        now, note = self.now(), note and self._hide(row["project"], note)
         lease = "" if to in ACTIVE else ", lease_owner = '', lease_until = 0"
         db.execute(
             f"UPDATE builds SET state = ?, reason = ?, updated = ?{lease} WHERE id = ?", (to, note, now, row["id"])
@@ -56,6 +64,7 @@ class Rows:
         db.execute("INSERT INTO events (build, at, state, note) VALUES (?, ?, ?, ?)", (row["id"], now, to, note))
 
     def _deployed(self, db: sqlite3.Connection, build: int, state: str, revision: int | None, note: str) -> None:
+        note = note and self._hide(self._row(db, build)["project"], note)
         db.execute(
             "UPDATE deploys SET state = ?, revision = coalesce(?, revision), note = ?, updated = ? WHERE build = ?",
             (state, revision, note, self.now(), build),
@@ -64,7 +73,7 @@ class Rows:
     def _pin(self, db: sqlite3.Connection, row: sqlite3.Row, why: str) -> None:
         db.execute(
             "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?, ?)",
-            (row["project"], row["ref"], row["sha"], why, self.now()),
+            (row["project"], row["ref"], row["sha"], self._hide(row["project"], why), self.now()),
         )
 
     def _close(self, db: sqlite3.Connection, row: sqlite3.Row, outcome: str) -> None:

@@ -1,12 +1,11 @@
-"""What people read: as it is stored, with the secrets of its project hidden."""
+"""What people read: as it is stored, with what has become a secret since then hidden."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from rlctl.errors import RlctlError
-from rlctl_ci.logs import MASK
 from rlctl_ci.service import Service
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build, Deploy
@@ -52,10 +51,4 @@ class Shown(Reading):
         return {name: self._mask(name)(why) for name, why in super().pauses().items()}
 
     def _mask(self, name: str) -> Callable[[str], str]:
-        project = self._service.config.projects.get(name)
-        if project is None:
-            return str  # no longer configured: nothing of it is secret
-        try:
-            return self._service.masker(name, project)
-        except RlctlError:  # who cannot read the secrets cannot hide them
-            return lambda text: MASK if text else ""
+        return partial(self._service.hidden, name)
