@@ -10,7 +10,7 @@ from typing import Final
 
 from rlctl.backends.base import Backend
 from rlctl.images.reference import Reference
-from rlctl_ci.builders.registry import uploader
+from rlctl_ci.builders.registry import proofs, uploader
 from rlctl_ci.config import Config
 from rlctl_ci.deploy.act import backend_of
 from rlctl_ci.store.reading import Reading
@@ -68,8 +68,11 @@ def waste(
 
 
 def remove(config: Config, found: Iterable[Waste], code: Path) -> int:
-    """Remove what `waste` has found; a folder only from below `code`. Returns how many."""
-    count = 0
+    """Remove what `waste` has found, with its provenance; a folder only from below `code`. Returns how many.
+
+    With an image a registry forgets all its tags; those of builds that are not kept, on an image that is, stay.
+    """
+    count, known = 0, dict[tuple[str, str], dict[str, Reference]]()
     for one in found:
         project = config.projects.get(one.project)
         if one.reference.startswith("/"):
@@ -82,7 +85,12 @@ def remove(config: Config, found: Iterable[Waste], code: Path) -> int:
                 count += 1
         elif project is not None:
             image = Reference.parse(one.reference)
-            uploader(project, image.registry).remove(image)
+            to, where = uploader(project, image.registry), (image.registry, image.repository)
+            if where not in known:
+                known[where] = proofs(to, image)
+            if one.reference in known[where]:
+                to.remove(known[where][one.reference])
+            to.remove(image)
             count += 1
     return count
 

@@ -31,6 +31,9 @@ MANIFESTS: Final = (
 )
 _CHALLENGE = re.compile(r'([a-z]+)="([^"]*)"')
 _PART: Final = 1 << 20
+_PAGE: Final = 1000
+_PAGES: Final = 1000
+_NEXT = re.compile(r'<([^>]*)>\s*;\s*rel="?next')
 
 
 @dataclass
@@ -114,9 +117,19 @@ class Uploader:
         self._call("DELETE", f"{image.repository}/manifests/{image.digest}", image, missing=True)
 
     def tags(self, image: Reference) -> list[str]:
-        """Of a repository."""
-        found = self._call("GET", f"{image.repository}/tags/list", image, accept="application/json", missing=True)
-        return [] if found is None else [str(tag) for tag in json.loads(found[0]).get("tags") or ()]
+        """Of a repository, page by page."""
+        tags: list[str] = []
+        path = f"{image.repository}/tags/list?n={_PAGE}"
+        for _ in range(_PAGES):
+            found = self._call("GET", path, image, accept="application/json", missing=True)
+            if found is None:
+                break
+            tags += [str(tag) for tag in json.loads(found[0]).get("tags") or ()]
+            more = _NEXT.search(found[1].get("Link", ""))
+            if more is None:
+                break
+            path = f"{image.repository}/tags/list?{urllib.parse.urlsplit(more[1]).query}"
+        return tags
 
     def _call(
         self, method: str, path: str, image: Reference, *, data: bytes | IO[bytes] | None = None, accept: str = "",

@@ -85,6 +85,14 @@ class Handler(BaseHTTPRequestHandler):
             return self._say(200)
         repository, kind, name = parts.path.removeprefix("/v2/").rsplit("/", 2)
         query = {key: value[0] for key, value in parse_qs(parts.query).items()}
+        if kind == "tags":
+            return self._tags(repository, query)
+        if kind == "manifests" and self.command == "DELETE":
+            gone, _ = self.server.manifests.get((repository, name), (b"", ""))
+            self.server.manifests = {
+                key: one for key, one in self.server.manifests.items() if key[0] != repository or one[0] != gone
+            }
+            return self._say(202 if gone else 404)
         if kind == "manifests" and self.command == "PUT":
             for one in [json.loads(body)["config"], *json.loads(body)["layers"]]:
                 if (repository, one["digest"]) not in self.server.blobs:
@@ -120,7 +128,16 @@ class Handler(BaseHTTPRequestHandler):
         self.server.blobs[repository, query["digest"]] = whole
         return self._say(201)
 
-    do_GET = do_HEAD = do_POST = do_PATCH = do_PUT = _do
+    do_GET = do_HEAD = do_POST = do_PATCH = do_PUT = do_DELETE = _do
+
+    def _tags(self, repository: str, query: dict[str, str]) -> None:
+        """Two a page, whatever is asked for."""
+        tags = sorted(
+            name for where, name in self.server.manifests if where == repository and not name.startswith("sha256:")
+        )
+        rest = [tag for tag in tags if tag > query.get("last", "")]
+        more = {"link": f'</v2/{repository}/tags/list?n=2&last={rest[1]}>; rel="next"'} if len(rest) > 2 else {}
+        self._say(200, json.dumps({"name": repository, "tags": rest[:2]}).encode(), more)
 
     def _body(self) -> bytes:
         if self.headers.get("transfer-encoding") != "chunked":

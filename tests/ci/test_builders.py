@@ -19,7 +19,9 @@ from rlctl.images.reference import Reference
 from rlctl_ci.builders import buildah
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.registry import plain, reader, uploader
-from rlctl_ci.refs import fault
+from rlctl_ci.cleaning import Waste, remove
+from rlctl_ci.config import Config
+from rlctl_ci.refs import fault, slug
 from rlctl_ci.store.records import Artifact
 from rlctl_ci.work import Job
 from tests.ci.corpus import WORDS
@@ -105,6 +107,50 @@ def test_provenance_that_a_kill_has_left_out_comes_with_the_next_attempt(
     assert not [line for line in registry.asked if not line.startswith(("GET", "HEAD"))]
 
 
+def names(registry: Registry, repository: str, digest: str) -> list[str]:
+    """Tags of an image."""
+    whole = registry.manifests[repository, digest]
+    return sorted(
+        name
+        for (where, name), one in registry.manifests.items()
+        if where == repository and one == whole and name != digest
+    )
+
+
+def test_an_image_is_found_by_commit_and_by_branch_and_stays_one_image(
+    tmp_path: Path, registry: Registry, source: Path
+) -> None:
+    shas = ["1" * 40, "e" + "2" * 39]
+    made = [appended(job_for(tmp_path, registry, one, "refs/heads/feat/x"), source) for one in shas]
+    assert made[0] == made[1]
+    image = Reference.parse(made[0][0].reference)
+    found = names(registry, image.repository, image.digest)
+    branch, code, *commits = found
+    assert branch == f"branch-{slug('refs/heads/feat/x')}-1"
+    assert code.startswith("code-")
+    assert commits == ["git-111111111111", "git-e22222222222"]
+
+
+def test_an_image_that_goes_takes_its_tags_and_its_provenance_with_it(
+    tmp_path: Path, registry: Registry, source: Path
+) -> None:
+    old = appended(job_for(tmp_path, registry, "1" * 40), source)
+    (source / "lights.py").write_text("x = 2\n")
+    new = appended(job_for(tmp_path, registry, "2" * 40), source)
+    about = {"registry": f"{registry.name}/team", "plain_http": True, "target": "kubernetes", "secret_file": "/none"}
+    config = Config.model_validate({"projects": {"pole": {**project(**about).model_dump(), **about}}})
+    found = [Waste("pole", one.reference, 1) for one in old]
+    assert remove(config, found, tmp_path) == 2
+    for one in new:
+        image = Reference.parse(one.reference)
+        left = {name for where, name in registry.manifests if where == image.repository}
+        kept = {name for name in left if not name.startswith("sha256:")}
+        assert {name.partition("-")[0] for name in kept} == {"code", "git", "branch"}
+        assert len(kept) == 4, "the image, its provenance, its commit and its branch"
+        assert "git-222222222222" in kept
+        assert len(left - kept) == 2
+
+
 def test_a_branch_of_any_name_is_data_to_a_registry(tmp_path: Path, registry: Registry, source: Path) -> None:
     made = set()
     with watched() as did:
@@ -118,7 +164,8 @@ def test_a_branch_of_any_name_is_data_to_a_registry(tmp_path: Path, registry: Re
             assert told["ref"] == ref
     assert len(made) == 1
     assert {event for event, _ in did} <= {"open", "socket.connect"}
-    digest, tag = "sha256:[0-9a-f]{64}", r"code-[0-9a-f]{12}(\.provenance)?"
+    digest = "sha256:[0-9a-f]{64}"
+    tag = r"code-[0-9a-f]{12}(\.provenance)?|git-[0-9a-f]{12}|branch-[a-z0-9-]{1,40}-1"
     wanted = rf"[A-Z]+ /v2/(rlctl/|team/rlctl-)(actor|learner)/(blobs|manifests)/({digest}|{tag}|uploads/\S*)"
     assert not [line for line in registry.asked if not re.fullmatch(wanted, line)]
 

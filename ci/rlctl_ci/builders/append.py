@@ -17,7 +17,7 @@ from rlctl.images.reference import Reference
 from rlctl.images.upload import Uploader, sha256
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.provenance import notes, statement
-from rlctl_ci.builders.registry import attach, uploader
+from rlctl_ci.builders.registry import attach, tag, uploader
 from rlctl_ci.builders.source import code_of, spec_at
 from rlctl_ci.errors import BuildStopped
 from rlctl_ci.store.records import Artifact
@@ -85,6 +85,7 @@ class Append:
         else:
             job.say(f"pushing {image}")
             appending.push(done, to, image, uploader(job.project, base.reference.registry))
+        tag(to, image.by_digest(digest), job)
         pushed = str(image.by_digest(digest))
         attach(to, image, digest, statement(job, [(pushed, digest)], {name: str(base.reference)}), notes(job))
         return Artifact(name, pushed, str(base.reference), len(done.layer))

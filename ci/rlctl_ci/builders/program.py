@@ -16,7 +16,7 @@ from rlctl.images.make import CODE_IN, Maker, Wish
 from rlctl.images.reference import Reference
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.provenance import notes, statement
-from rlctl_ci.builders.registry import attach, plain, reader, uploader
+from rlctl_ci.builders.registry import attach, plain, reader, tag, uploader
 from rlctl_ci.builders.source import code_of, spec_at
 from rlctl_ci.errors import BuildStopped
 from rlctl_ci.programs import Bounds, Programs, clean
@@ -76,7 +76,9 @@ class Program:
             image, digest = one.reference, one.reference.digest
             proof = statement(job, [(str(image), digest)], {one.name: base})
             tagged = Reference(image.registry, image.repository, one.tag)
-            attach(uploader(project, image.registry), tagged, digest, proof, notes(job))
+            to = uploader(project, image.registry)
+            tag(to, image, job)
+            attach(to, tagged, digest, proof, notes(job))
             size = one.manifest.size if one.manifest is not None else 0
             found.append(Artifact(one.name, str(image), base, size))
         return found

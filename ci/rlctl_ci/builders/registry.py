@@ -9,11 +9,14 @@ from typing import Any, Final
 
 from rlctl.images.reference import Reference
 from rlctl.images.registry import Registry, logins
-from rlctl.images.upload import Uploader
+from rlctl.images.upload import Uploader, sha256
 from rlctl_ci.config import Project
+from rlctl_ci.refs import slug
+from rlctl_ci.work import Job
 
 _KIND: Final = "application/vnd.oci.image.manifest.v1+json"
 _EMPTY: Final = b"{}"
+_PROOF: Final = ".provenance"
 PROVENANCE: Final = "application/vnd.in-toto+json"
 SUBJECT: Final = "dev.rlctl.subject"
 
@@ -38,6 +41,42 @@ def reader(project: Project) -> Registry:
     return Registry(credentials=credentials(project), plain=plain(project))
 
 
+def tags(job: Job) -> tuple[str, str]:
+    """By which a person finds what was made of a commit, or last of a branch; deployments go by digest.
+
+    They begin with letters, because readers of YAML take a short commit name for a number, or for 1e12.
+    """
+    return f"git-{job.build.sha[:12]}", f"branch-{slug(job.build.ref)}-{job.build.id}"
+
+
+def tag(to: Uploader, image: Reference, job: Job) -> None:
+    """Give an image the tags of a build, unless it has them: the same image under further names.
+
+    Args:
+        to: the registry.
+        image: by digest, as it was pushed.
+        job: the attempt.
+    """
+    found = to.document(image)
+    assert found is not None, image
+    for name in tags(job):
+        named = Reference(image.registry, image.repository, name)
+        there = to.document(named)
+        if there is None or there[0] != found[0]:
+            to.put(named, found[0], found[1].partition(";")[0])
+
+
+def proofs(to: Uploader, image: Reference) -> dict[str, Reference]:
+    """Image -> its provenance by digest, of all that lie in the repository of an image."""
+    found = {}
+    for name in to.tags(image):
+        there = to.document(Reference(image.registry, image.repository, name)) if name.endswith(_PROOF) else None
+        if there is not None:
+            subject = (json.loads(there[0]).get("annotations") or {}).get(SUBJECT, "")
+            found[str(subject)] = image.by_digest(sha256(there[0]))
+    return found
+
+
 def attach(to: Uploader, image: Reference, digest: str, proof: Mapping[str, Any], notes: Mapping[str, str]) -> None:
     """Provenance beside an image, unless that is there: an artifact under the tag of the image and `.provenance`.
 
@@ -48,7 +87,7 @@ def attach(to: Uploader, image: Reference, digest: str, proof: Mapping[str, Any]
         proof: see `provenance.statement`.
         notes: annotations, for those who look at a registry without reading it.
     """
-    where = Reference(image.registry, image.repository, f"{image.tag}.provenance")
+    where = Reference(image.registry, image.repository, f"{image.tag}{_PROOF}")
     subject = str(image.by_digest(digest))
     there = to.document(where)
     if there is not None and (json.loads(there[0]).get("annotations") or {}).get(SUBJECT) == subject:
