@@ -22,6 +22,8 @@ from rlctl_ci.work import Job
 LOOK_WITHIN_S: Final = 30.0
 FETCH_WITHIN_S: Final = 300.0
 MAX_FILES: Final = 50_000
+MAX_DEPTH: Final = 100
+"""Of folders in each other: what takes a folder away goes down by calling itself, also when the service starts."""
 _GONE: Final = re.compile(r"not our ref|request for unadvertised object")
 """How a repository says that it has no such commit; by the older protocol it says the second."""
 _SETTINGS: Final = {
@@ -183,6 +185,8 @@ def unpack(archive: Path, to: Path, most_bytes: int) -> None:
                     raise BuildStopped(
                         "source", f"the commit holds more than {most_bytes >> 20} MiB or {MAX_FILES} files"
                     )
+                if member.name.count("/") > MAX_DEPTH:
+                    raise BuildStopped("source", f"the commit has folders deeper than {MAX_DEPTH}")
                 tar.extract(member, to, filter="data")
     except (tarfile.TarError, OSError, ValueError) as error:
         raise BuildStopped("source", f"the commit cannot be unpacked: {error}") from error

@@ -15,6 +15,7 @@ from typing import IO, Any, Final
 
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.images.registry import passwords
+from rlctl.spec.words import plain
 from rlctl_ci.config import Config, Project, secrets
 from rlctl_ci.errors import Busy, CiError, LostLease, Transient
 from rlctl_ci.forges.base import Event
@@ -30,6 +31,8 @@ from rlctl_ci.work import Job, Work
 IDLE_S: Final = 2.0
 DOUBT_S: Final = 5.0
 """Between a hook that may be an old one and a look at the branch: not every one of them is a look."""
+MAX_NOTE: Final = 8000
+"""Characters of a reason: a commit has its own words in what is wrong with it."""
 AWAY_S: Final = 30.0
 """Between attempts at a rollback of which the target does not hear."""
 
@@ -218,12 +221,13 @@ class Service:
         return Masker(hidden)
 
     def hidden(self, name: str, text: str) -> str:
-        """Text without the secrets of a project."""
+        """Text that can be stored and shown: not too long, without the secrets of a project."""
+        text = plain(text)
         project = self.config.projects.get(name)
         if project is None:
-            return text  # no longer configured: nothing of it is secret
+            return text[:MAX_NOTE]  # no longer configured: nothing of it is secret
         try:
-            return self.masker(name, project)(text)
+            return self.masker(name, project)(text)[:MAX_NOTE]
         except RlctlError:  # who cannot read the secrets cannot hide them
             return MASK
 

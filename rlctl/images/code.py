@@ -59,7 +59,7 @@ def collect(folder: Path, requirements: Path | None = None, *, without: Iterable
     Raises:
         UsageError: a file cannot be read, or there is more than a GiB of them.
     """
-    left_out = {path.resolve() for path in without}
+    left_out = {os.path.realpath(path) for path in without}
     archive = io.BytesIO()
     files = 0
     try:
@@ -69,7 +69,7 @@ def collect(folder: Path, requirements: Path | None = None, *, without: Iterable
         with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for name in _walk(folder, ignore):
                 path = folder / name
-                if path.resolve() in left_out or patches.leaves_out(name) or name == IGNORE_FILE:
+                if os.path.realpath(path) in left_out or patches.leaves_out(name) or name == IGNORE_FILE:
                     continue
                 files += _add(tar, name, path)
                 if archive.tell() > MAX_BYTES:

@@ -155,6 +155,14 @@ def test_reasons_are_hidden_whole_while_the_secrets_cannot_be_read(service: Serv
     assert http.get("/api/v1/builds/1").json()["reason"] == "***"
 
 
+def test_a_reason_in_the_words_of_a_commit_is_text_that_has_an_end(service: Service, http: TestClient) -> None:
+    hook(http)
+    service.queue.cancel(1, "spec.yaml: \udcff\x1b[2J" + "key " * 100_000)
+    reason = http.get("/api/v1/builds/1").json()["reason"]
+    assert reason.startswith("spec.yaml: key key")
+    assert len(reason) == 8000
+
+
 def test_the_newest_builds_are_a_feed_that_pages_lead_to(service: Service, http: TestClient) -> None:
     assert Xml.fromstring(http.get("/feed.atom").content).find(f"{ATOM}entry") is None
     for number in (1, 2):

@@ -192,7 +192,7 @@ def test_a_repository_that_is_too_slow_may_be_faster_later(
         fetcher(tmp_path, job).head(job)
 
 
-@pytest.mark.parametrize("kind", ["../out", "/etc/out", "link out", "device", "large", "many"])
+@pytest.mark.parametrize("kind", ["../out", "/etc/out", "link out", "device", "large", "many", "deep"])
 def test_an_archive_that_leads_out_or_has_no_end_is_refused(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +209,8 @@ def test_an_archive_that_leads_out_or_has_no_end_is_refused(
             info.type = tarfile.CHRTYPE
         elif kind == "large":
             info.size = 2048
+        elif kind == "deep":
+            info.name = "a/" * 200 + "file"
         tar.addfile(info, io.BytesIO(bytes(2048)) if kind == "large" else None)
         if kind == "many":
             monkeypatch.setattr("rlctl_ci.git.MAX_FILES", 3)
@@ -227,6 +229,22 @@ def test_code_outside_the_repository_is_refused(tmp_path: Path, repository: Repo
     job = job_of(tmp_path, commit)
     with pytest.raises(BuildStopped, match=r"leads out|no such folder"):
         Folder(tmp_path / "code").make(job, fetcher(tmp_path, job).fetch(job))
+
+
+@pytest.mark.parametrize("link", ["spec.yaml", "other"])
+def test_a_link_that_leads_in_circles_is_said_to_be_one_or_taken_as_it_is(
+    tmp_path: Path, repository: Repository, link: str
+) -> None:
+    (repository.folder / link).unlink(missing_ok=True)
+    (repository.folder / link).symlink_to(link)
+    job = job_of(tmp_path, repository.commit("more.py", ""))
+    source, made = fetcher(tmp_path, job).fetch(job), Folder(tmp_path / "code")
+    if link == "spec.yaml":
+        with pytest.raises(BuildStopped, match="leads nowhere"):
+            made.make(job, source)
+    else:
+        (artifact,) = made.push(job, made.make(job, source))
+        assert os.readlink(Path(artifact.reference) / link) == link
 
 
 def test_a_spec_of_another_run_is_refused_and_a_faulty_one_named(tmp_path: Path, repository: Repository) -> None:

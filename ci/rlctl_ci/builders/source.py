@@ -59,9 +59,12 @@ def inside(source: Path, base: Path, name: str, what: str) -> Path:
     """A path that the commit names, links followed.
 
     Raises:
-        BuildStopped: it leads out of the repository.
+        BuildStopped: it leads out of the repository, or in circles.
     """
-    path = (base / name).resolve()
+    try:
+        path = (base / name).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise BuildStopped("source", f"{what}: {name} leads nowhere") from error
     if not path.is_relative_to(source.resolve()):
         raise BuildStopped("source", f"{what}: {name} leads out of the repository")
     return path
