@@ -22,6 +22,9 @@ class Receiver:
         arrived, self.arrived = self.arrived, []
         return arrived
 
+    def wake(self) -> None:
+        pass
+
     def settle(self, segment: Segment, outcome: Outcome, rows: int | None = None) -> None:
         self.settled.append((outcome, rows))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlctl_agents.roles.noise import Noise, environment_seeds, philox4x32, uniforms
+from rlctl_agents.roles.noise import AT_ONCE, Noise, environment_seeds, philox4x32, uniforms
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,15 @@ def test_a_slot_gets_the_noise_of_its_rows_whoever_acts_beside_it() -> None:
     streams = np.array([3_000_000, 3_000_001, 3_000_002])
     together, alone = Noise(9, streams, 5, rows=4), Noise(9, streams[1:2], 5, rows=7)
     ragged = Noise(9, streams, 5, rows=3)
-    everyone = np.stack([together.take(np.arange(3)).copy() for _ in range(10)])
-    np.testing.assert_array_equal(everyone[:, 1], np.stack([alone.take(np.arange(1))[0].copy() for _ in range(10)]))
+    count = AT_ONCE // 5 + 10  # more than any of them makes at once
+    everyone = np.stack([together.take(np.arange(3)).copy() for _ in range(count)])
+    np.testing.assert_array_equal(everyone[:, 1], np.stack([alone.take(np.arange(1))[0].copy() for _ in range(count)]))
     rows = np.zeros(3, int)
-    for who in ([0], [1, 2], [1], [0, 1, 2], [2], [0, 2], [0, 1]):
+    for who in [[0, 1, 2], [0, 1, 2], *([[0], [1, 2], [1], [0, 1, 2], [2], [0, 2], [0, 1]] * 200)]:
         slot = np.array(who)
         np.testing.assert_array_equal(ragged.take(slot), everyone[rows[slot], slot])
         rows[slot] += 1
-    np.testing.assert_array_equal(everyone[:, 2], uniforms(9, streams[2], np.arange(10), 5))
+    np.testing.assert_array_equal(everyone[:, 2], uniforms(9, streams[2], np.arange(count), 5))
 
 
 def test_a_policy_without_chance_takes_no_noise() -> None:

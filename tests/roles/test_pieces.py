@@ -20,7 +20,7 @@ STEPS, STREAMS = 4, 5
 
 
 def learned(algorithm: Impala, schema: Schema, batch: Batch, most_rows: int) -> Loss:
-    return backward(algorithm, pieces(algorithm, batch, column_axes(schema), most_rows))
+    return backward(algorithm.loss, pieces(algorithm, batch, column_axes(schema), most_rows))
 
 
 def made(core: str, *, advantage_norm: bool = False) -> tuple[Impala, Schema, Batch]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import msgspec
 import pytest
 
 from rlctl_agents.wire.protocol import Grant, Refusal
 from rlctl_agents.wire.receiver import QUARANTINE_AFTER
 from rlctl_agents.wire.sockets import Wire
-from tests.wire.pair import STEPS, Clock, RawSender, carry, make_receiver, make_sender, until
+from tests.wire.pair import LIMIT_S, STEPS, Clock, RawSender, carry, make_receiver, make_sender, until
 
 ROWS = 2 * STEPS
 
@@ -172,3 +175,30 @@ def test_accounts_of_senders_long_gone_make_room(wire: Wire, address: str, monke
     raw.say(raw.hello(boot="late"))
     until(lambda: "late" in receiver.accounts, lambda: receiver.poll(0.001))
     assert sorted(receiver.accounts) == ["1", "2", "late"]
+
+
+def test_whoever_wakes_a_receiver_ends_its_wait(wire: Wire, address: str) -> None:
+    receiver = make_receiver(wire, address)
+    waker = threading.Thread(target=receiver.wake)
+    began = time.monotonic()
+    waker.start()
+    assert receiver.poll(LIMIT_S) == []
+    assert time.monotonic() - began < LIMIT_S / 2
+    waker.join()
+
+
+def test_waking_a_receiver_thousands_of_times_costs_no_waiting_and_one_wait(wire: Wire, address: str) -> None:
+    receiver = make_receiver(wire, address)
+    for _ in range(5000):
+        receiver.wake()
+    assert receiver.poll(LIMIT_S) == []
+    began = time.monotonic()
+    receiver.poll(0.02)
+    assert time.monotonic() - began >= 0.02
+
+
+def test_waking_a_closed_receiver_does_nothing(wire: Wire, address: str) -> None:
+    receiver = make_receiver(wire, address)
+    receiver.close()
+    receiver.wake()
+    assert receiver.accounts == {}

@@ -119,8 +119,10 @@ class Impala(Algorithm):
         """RMSProp as torch has it, epsilon outside the root: g / (sqrt(mean of g^2) + epsilon); or Adam."""
         config = self.config
         if config.optimizer == "adam":
-            return torch.optim.Adam(self.net.parameters(), lr=config.lr, eps=config.epsilon)
-        return torch.optim.RMSprop(self.net.parameters(), lr=config.lr, alpha=config.rmsprop_decay, eps=config.epsilon)
+            return torch.optim.Adam(self.net.parameters(), lr=config.lr, eps=config.epsilon, foreach=True)
+        return torch.optim.RMSprop(
+            self.net.parameters(), lr=config.lr, alpha=config.rmsprop_decay, eps=config.epsilon, foreach=True
+        )
 
     def set_progress(self, consumed_rows: int, optimizer: torch.optim.Optimizer) -> None:
         """The learning rate falls linearly to 0 over `lr_decay_rows`."""

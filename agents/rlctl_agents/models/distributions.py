@@ -66,9 +66,9 @@ class Categorical(LeafDistribution):
     def sample(self, params: Tensor, noise: Tensor, legal: Tensor | None) -> Choice:
         log_p = _log_p(params, legal)
         cumulated = log_p.exp().cumsum(-1)
-        threshold = noise.clamp(LOWEST, HIGHEST) * cumulated[..., -1:]
-        action = (cumulated <= threshold).sum(-1)
-        return Choice(action, _at(log_p, action))
+        threshold = noise.clamp(LOWEST, HIGHEST) * cumulated.narrow(-1, -1, 1)
+        action = (cumulated <= threshold).sum(-1, keepdim=True)
+        return Choice(action.squeeze(-1), log_p.gather(-1, action).squeeze(-1))
 
     def mode(self, params: Tensor, legal: Tensor | None) -> Choice:
         log_p = _log_p(params, legal)
@@ -203,6 +203,8 @@ class ActionDistribution(nn.Module):
         Args:
             legal: [..., n] bool for a lone Discrete, else None.
         """
+        if len(self.leaves) == 1:
+            return self._joint([self.leaves[0][1].sample(params, noise, legal)])
         uniforms = torch.split(noise, [leaf.noise for _, leaf in self.leaves], -1)
         return self._joint(
             [

@@ -36,6 +36,11 @@ def choose_device(spec: Spec, index: int = 0) -> torch.device:
     return device
 
 
+def compiles(spec: Spec, device: torch.device) -> bool:
+    """Whether the learner compiles its loss there. Not in lock-step: what a compiler makes differs between machines."""
+    return device.type == "cuda" and not spec.sync
+
+
 def backend(device: torch.device) -> str:
     """For `init_process_group`: what is small or on the host goes by gloo, gradients on GPUs by NCCL."""
     if device.type != "cuda":

@@ -30,12 +30,16 @@ Takes the batch of this learner in pieces, and the valid rows in all of them; ()
 """
 
 
-def alone(algorithm: Algorithm) -> Gradient:
-    """Of one learner."""
+def alone(loss_of: Callable[[Batch], Loss]) -> Gradient:
+    """Of one learner.
+
+    Args:
+        loss_of: the algorithm's, as it is written or compiled.
+    """
 
     def gradient(parts: Sequence[Batch], rows: int) -> Mean:
         assert parts, "one learner has a batch for every update"
-        loss = backward(algorithm, parts)
+        loss = backward(loss_of, parts)
         return Mean({**loss.metrics, "total": loss.total}, rows)
 
     return gradient
@@ -53,9 +57,7 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
     """
     objective = _Objective(algorithm)
     # what somebody else's algorithm or torso leaves out of a loss is not for us to know
-    made_by = {type(one).__module__ for one in (algorithm, *algorithm.net.modules())}
-    ours = all(name.startswith(("rlctl_agents.", "torch.")) for name in made_by)
-    wrapped = collective.wrapped(objective, find_unused=not ours)
+    wrapped = collective.wrapped(objective, find_unused=not ours(algorithm))
     parameters = [one for one in algorithm.net.parameters() if one.requires_grad]
     names: list[str] = []  # of the metrics, once there was a batch
 
@@ -77,6 +79,12 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
         return Mean({name: torch.tensor(value / divisor, device=device) for name, value in values.items()}, int(valid))
 
     return gradient
+
+
+def ours(algorithm: Algorithm) -> bool:
+    """Neither algorithm nor network holds code of the user's own."""
+    made_by = {type(one).__module__ for one in (algorithm, *algorithm.net.modules())}
+    return all(name.startswith(("rlctl_agents.", "torch.")) for name in made_by)
 
 
 class _Objective(nn.Module):

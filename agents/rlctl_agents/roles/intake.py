@@ -12,15 +12,18 @@ from typing import Protocol
 from rlctl_agents.roles.assembler import Assembler, Columns, Outcome, Settled
 from rlctl_agents.types.experience import ModelRef, Segment
 
-POLL_S = 0.002
-"""Longest wait for segments between two looks at what the learner gave back: a returned batch means new credits."""
+POLL_S = 0.5
+"""Longest wait for segments; what the learner says ends it."""
 
 
 class Receiver(Protocol):
-    """The receiving end of the wire; all calls come from one thread."""
+    """The receiving end of the wire; all other calls come from one thread."""
 
     def poll(self, timeout_s: float) -> list[Segment]:
-        """Segments that have arrived; waits for the first at most so long."""
+        """Segments that have arrived; waits for the first at most so long, or until it is woken."""
+
+    def wake(self) -> None:
+        """End the wait; from any thread."""
 
     def settle(self, segment: Segment, outcome: Outcome, rows: int | None = None) -> None:
         """Rows of a segment are done with: their sender may send as many."""
@@ -87,11 +90,11 @@ class Intake:
 
     def give_back(self, columns: Columns, present: ModelRef) -> None:
         """The batch has been learned from, and these are the weights now."""
-        self._told.put(partial(self._take_back, columns, present))
+        self._tell(partial(self._take_back, columns, present))
 
     def learned(self, present: ModelRef) -> None:
         """These are the weights now, and nothing from here was learned from."""
-        self._told.put(partial(self._hear, present))
+        self._tell(partial(self._hear, present))
 
     def move(self, present: ModelRef, batches: Sequence[Columns], budget_rows: int, queue_rows: int) -> None:
         """The learner's part of a batch, or its weights, are others from now on. What is filled already stays filled.
@@ -102,13 +105,18 @@ class Intake:
             budget_rows, queue_rows: as the receiver has them.
         """
         rows = batches[0].version.size
-        self._told.put(partial(self._move, present, batches, (budget_rows, rows, queue_rows)))
+        self._tell(partial(self._move, present, batches, (budget_rows, rows, queue_rows)))
 
     def close(self) -> None:
         """Stop receiving; rows not learned from stay in flight."""
         self._stop.set()
         if self._thread.ident is not None:
+            self._receiver.wake()
             self._thread.join(5.0)
+
+    def _tell(self, said: Callable[[], None]) -> None:
+        self._told.put(said)
+        self._receiver.wake()
 
     def _run(self) -> None:
         try:

@@ -14,7 +14,7 @@ import torch
 from rlctl.spec.layout import Layout
 from rlctl_agents.roles.assembler import ROWS_OF_ALL, Arrival, Assembler, Columns, LockStep, LockStepError
 from rlctl_agents.roles.collective import Broken
-from rlctl_agents.roles.device import choose_device, require_device
+from rlctl_agents.roles.device import choose_device, compiles, require_device
 from rlctl_agents.roles.fitting import difference_of, own_schema
 from rlctl_agents.roles.generations import Generations, Job, NothingReadable, resume
 from rlctl_agents.roles.intake import Intake
@@ -153,6 +153,8 @@ class Learner:
             queue_rows=0 if spec.sync else QUEUED_BATCHES * config.batch_rows,
         )
         batches = [self._learning.allocate(schema, streams) for _ in range(BATCHES)]
+        if compiles(spec, device) and lease.learners == 1:
+            self._learning.compile(batches[0])  # before the first beat, after which a minute of silence is a fault
         self._intake = Intake(self._receiver, assembler, batches, self._learning.ref, self._learning.stage)
         self._publisher = Publisher(
             wire,

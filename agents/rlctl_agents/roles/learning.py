@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,11 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlctl_agents.algorithms.base import Algorithm, Batch
+from rlctl_agents.algorithms.base import Algorithm, Batch, Loss
 from rlctl_agents.models.weights import pack
 from rlctl_agents.roles import gradient
 from rlctl_agents.roles.assembler import Columns, column_axes
 from rlctl_agents.roles.collective import Collective
+from rlctl_agents.roles.compiled import BACKENDS, compiled
 from rlctl_agents.roles.learner_state import LearnerState, capture, restore
 from rlctl_agents.roles.pieces import PIECE_ROWS, pieces
 from rlctl_agents.roles.staging import Staging
@@ -23,6 +26,8 @@ from rlctl_agents.types.experience import ModelRef, Schema
 
 NONFINITE_IN_A_ROW = 10
 """So many updates without a finite gradient, one after the other, and the learner gives up."""
+
+log = logging.getLogger(__name__)
 
 
 class Diverged(Exception):
@@ -69,7 +74,8 @@ class Learning:
         self._optimizer = algorithm.make_optimizer()
         self._policy = policy
         self._nonfinite_in_a_row = 0
-        self._gradient = gradient.alone(algorithm)
+        self._loss: Callable[[Batch], Loss] = algorithm.loss
+        self._gradient = gradient.alone(self._loss)
         self._staging = staging or Staging(device)
         self._piece_rows = piece_rows or (PIECE_ROWS if device.type == "cpu" else sys.maxsize)
         self._axes: dict[str, int] = {}  # field -> its axis of streams
@@ -92,13 +98,35 @@ class Learning:
         """A batch is full: it may begin its way to the device. From any thread."""
         self._staging.begin(columns)
 
+    def compile(self, columns: Columns, backends: Sequence[str] = BACKENDS) -> None:
+        """Compile the loss for batches of this shape, by the first of these backends that can; logs which, and why the
+        others cannot. It stays as it is written for those who step together, and where code of the user's own is in it.
+
+        Args:
+            columns: as allocated, filled or not.
+            backends: of `torch.compile`.
+        """
+        if not gradient.ours(self._algorithm):
+            log.info("the loss is not compiled: it holds code of your own")
+            return
+        example = self._parts(columns)[0]
+        for backend in backends:
+            try:
+                self._loss = compiled(self._algorithm, example, backend)
+            except Exception as error:  # whatever a compiler may raise; what is at fault otherwise shows without it
+                log.warning("%s cannot compile the loss: %s: %.300s", backend, type(error).__name__, error)
+                continue
+            log.info("the loss is compiled by %s", backend)
+            self._gradient = gradient.alone(self._loss)
+            return
+
     def join(self, collective: Collective | None) -> None:
         """From now on step together with these others, or alone.
 
         Raises:
             Broken: one of them is gone already.
         """
-        made = gradient.alone(self._algorithm)
+        made = gradient.alone(self._loss)
         self._gradient = made if collective is None else gradient.together(self._algorithm, collective)
 
     def update(self, columns: Columns | None) -> Updated:

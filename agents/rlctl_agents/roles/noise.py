@@ -10,6 +10,8 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _ROUNDS = 10
+AT_ONCE = 8192
+"""About so many numbers are made at once where a segment needs fewer: these would cost as much."""
 
 
 def philox4x32(counter: list[NDArray[np.uint64]], key: tuple[int, int]) -> list[NDArray[np.uint64]]:
@@ -73,7 +75,7 @@ def environment_seeds(seed: int, stream: NDArray[np.int64]) -> list[int]:
 
 
 class Noise:
-    """Noise for the decisions of some slots, made for a whole segment at a time.
+    """Noise for the decisions of some slots, made for whole segments at a time.
 
     Every slot's next decision takes the numbers of its next row, whoever else acts beside it.
 
@@ -81,33 +83,48 @@ class Noise:
         seed: of the run.
         stream: [slots] id of each slot's stream.
         width: numbers per decision; 0 for a policy without chance.
-        rows: how many rows are made at once.
+        rows: how many rows are made at once, or more where there are few slots.
     """
 
     def __init__(self, seed: int, stream: NDArray[np.int64], width: int, rows: int) -> None:
         self._seed = seed
         self._stream = stream
         self._width = width
-        self._rows = rows
+        self._rows = rows = max(rows, AT_ONCE // max(1, stream.size * width))
         self._row0 = np.zeros(stream.size, np.int64)
         self._cursor = np.full(stream.size, rows, np.int64)
+        self._even = rows
+        """The cursor of all, while all slots have decided together; below 0 once they have not."""
         self._made = np.empty((rows, stream.size, width), np.float32)
 
     def take(self, slot: NDArray[np.int64]) -> NDArray[np.float32]:
         """[K, width] for these slots, each named once. Valid until the next call, which gives their next row's."""
         if self._width == 0:
             return self._made[0, : slot.size]
+        if self._even >= 0:
+            if slot.size == self._stream.size:
+                return self._take_all()
+            self._cursor[:], self._even = self._even, -1
         cursor = self._cursor[slot]
         spent = slot[cursor == self._rows]
         if spent.size:
-            row = self._row0[spent] + np.arange(self._rows, dtype=np.int64)[:, None]
-            self._made[:, spent] = uniforms(self._seed, self._stream[spent], row, self._width)
-            self._row0[spent] += self._rows
+            self._make(spent)
             self._cursor[spent] = 0
             cursor = self._cursor[slot]
         self._cursor[slot] += 1
-        if slot.size == self._stream.size and (cursor == cursor[0]).all():
-            taken: NDArray[np.float32] = self._made[int(cursor[0])]
-        else:
-            taken = self._made[cursor, slot]
+        taken: NDArray[np.float32] = self._made[cursor, slot]
         return taken
+
+    def _take_all(self) -> NDArray[np.float32]:
+        if self._even == self._rows:
+            self._make(np.arange(self._stream.size))
+            self._even = 0
+        self._even += 1
+        taken: NDArray[np.float32] = self._made[self._even - 1]
+        return taken
+
+    def _make(self, slot: NDArray[np.int64]) -> None:
+        """The next rows of these slots."""
+        row = self._row0[slot] + np.arange(self._rows, dtype=np.int64)[:, None]
+        self._made[:, slot] = uniforms(self._seed, self._stream[slot], row, self._width)
+        self._row0[slot] += self._rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -34,10 +34,11 @@ def pieces(algorithm: Algorithm, batch: Batch, axes: Mapping[str, int], most_row
     ]
 
 
-def backward(algorithm: Algorithm, parts: Sequence[Batch]) -> Loss:
+def backward(loss_of: Callable[[Batch], Loss], parts: Sequence[Batch]) -> Loss:
     """Add the gradient of the mean loss over the valid rows of all pieces to the weights' gradients.
 
     Args:
+        loss_of: an algorithm's.
         parts: one batch, in pieces.
 
     Returns:
@@ -45,14 +46,14 @@ def backward(algorithm: Algorithm, parts: Sequence[Batch]) -> Loss:
         rows, so what is no mean over rows (`explained_variance`) is that of a piece.
     """
     if len(parts) == 1:
-        loss = algorithm.loss(parts[0])
+        loss = loss_of(parts[0])
         mean = loss.total / loss.rows.clamp(min=1)
         mean.backward()  # type: ignore[no-untyped-call]
         return loss._replace(total=mean.detach())
     rows = torch.stack([part.fields["valid"].sum() for part in parts]).sum().to(torch.float32).clamp(min=1)
     done: list[Loss] = []
     for part in parts:
-        loss = algorithm.loss(part)
+        loss = loss_of(part)
         mean = loss.total / rows
         mean.backward()  # type: ignore[no-untyped-call]
         done.append(loss._replace(total=mean.detach()))

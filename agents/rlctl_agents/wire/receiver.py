@@ -7,7 +7,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal
+from uuid import uuid4
 
 import msgspec
 import numpy as np
@@ -72,7 +74,7 @@ class ExperienceReceiver:
         queue_rows: no new credit while so many rows are delivered and not settled; 0: no such limit.
         clock: seconds, never going back.
 
-    One thread at a time; `accounts` may be read from another.
+    One thread at a time; `accounts` may be read, and `wake` be called, from another.
 
     Raises:
         ValueError: an address that is not allowed, a schema that cannot be sent, or a budget below a batch.
@@ -120,6 +122,12 @@ class ExperienceReceiver:
             max_message_bytes=MAX_ARRAY_BYTES,
             options={zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 64, zmq.RCVHWM: 64},
         )
+        self._woken, within = wire.bind(zmq.PULL, f"inproc://wake-{uuid4().hex}")
+        self._waker = wire.connect(zmq.PUSH, within)
+        self._waking = threading.Lock()
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._woken, zmq.POLLIN)
 
     @property
     def accounts(self) -> dict[str, Account]:
@@ -141,7 +149,7 @@ class ExperienceReceiver:
         return self._credits.outstanding
 
     def poll(self, timeout_s: float) -> list[Segment]:
-        """Blocks that came, in order of arrival per sender; waits at most `timeout_s` for the first.
+        """Blocks that came, in order of arrival per sender; waits at most `timeout_s` for the first, or until `wake`.
 
         Their arrays are read-only views on the message; each must be settled in the end.
         """
@@ -153,7 +161,15 @@ class ExperienceReceiver:
             left = until - time.monotonic()
             if segments or left <= 0:
                 return segments
-            self._socket.poll(int(min(left, 0.5) * 1000) + 1, zmq.POLLIN)
+            ready = dict(self._poller.poll(int(min(left, 0.5) * 1000) + 1))
+            while self._woken in ready and receive(self._woken, 1, 0) is not None:
+                until = 0.0
+
+    def wake(self) -> None:
+        """End the wait of `poll`, or of the next one if nobody waits; once it is closed, nothing. From any thread."""
+        with self._waking, suppress(zmq.Again):  # so many are waiting that it will not wait
+            if not self._waker.closed:
+                self._waker.send(b"", zmq.NOBLOCK)
 
     def settle(self, segment: Segment, outcome: Outcome, rows: int | None = None) -> None:
         """Say what became of a block, or of the next `rows` rows of it; the credit returns to the budget.
@@ -190,6 +206,9 @@ class ExperienceReceiver:
     def close(self) -> None:
         """Stop listening."""
         self._socket.close(0)
+        self._woken.close(0)
+        with self._waking:
+            self._waker.close(0)
 
     def _drain(self) -> list[Segment]:
         segments: list[Segment] = []
