@@ -10,6 +10,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import IntegerConvertor, register_url_convertor
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -63,6 +64,9 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
             return PlainTextResponse("a thread has ended; start the service again\n", 503)
         return PlainTextResponse("ok\n")
 
+    async def openapi(request: Request) -> Response:
+        return Response((STATIC / "openapi.json").read_bytes(), media_type="application/json")
+
     async def static(request: Request) -> Response:
         name = request.path_params["name"]
         if name in _KINDS:
@@ -78,6 +82,7 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
         ("/healthz", alive, ["GET"]),
         ("/readyz", ready, ["GET"]),
         ("/metrics", numbers, ["GET"]),
+        ("/api/v1/openapi.json", openapi, ["GET"]),
         ("/api/v1/projects", api.projects, ["GET"]),
         ("/api/v1/builds", api.builds, ["GET", "POST"]),
         ("/api/v1/deploys", api.deploys, ["GET"]),
@@ -90,6 +95,8 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
         ),
         ("/", pages.overview, ["GET"]),
         ("/index.json", pages.overview, ["GET"]),
+        ("/projects/{project}.json", pages.overview, ["GET"]),
+        ("/projects/{project}", pages.overview, ["GET"]),
         ("/builds/{number:build}", pages.build, ["GET"]),
         ("/builds/{number:build}.json", pages.build, ["GET"]),
         ("/live", pages.live, ["GET"]),
@@ -106,7 +113,7 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
     ]
     app = Starlette(
         routes=[Route(path, handler, methods=methods) for path, handler, methods in routes],
-        exception_handlers={Refused: refused, RlctlError: refused},
+        exception_handlers={HTTPException: refused, Refused: refused, RlctlError: refused},
     )
     return Guard(app, config, Rate(config.hooks_per_minute, clock))
 
