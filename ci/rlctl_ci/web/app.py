@@ -68,7 +68,7 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
         return Response((STATIC / "openapi.json").read_bytes(), media_type="application/json")
 
     async def static(request: Request) -> Response:
-        name = request.path_params["name"]
+        name = request.path_params.get("name", "none.svg")
         if name in _KINDS:
             headers = {"cache-control": "public, max-age=300"}
             return Response((STATIC / name).read_bytes(), media_type=_KINDS[name], headers=headers)
@@ -103,6 +103,7 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
         ("/feed.atom", pages.feed, ["GET"]),
         ("/badge/{project}.svg", pages.badge, ["GET"]),
         ("/static/{name}", static, ["GET"]),
+        ("/favicon.ico", static, ["GET"]),  # what browsers ask for where a log says nothing else
         ("/sign-in", pages.sign_in, ["GET", "POST"]),
         ("/sign-out", pages.act, ["POST"]),
         *((f"/builds/{{number:build}}/{verb}", _with(pages.act, verb), ["POST"]) for verb in ("cancel", "retry")),

@@ -9,13 +9,15 @@ from html import escape
 from typing import Final
 
 from rlctl_ci.forges.base import text as one_line
-from rlctl_ci.states import State
 
-MARKS: Final[dict[State, tuple[str, str]]] = {
+MARKS: Final[dict[str, tuple[str, str]]] = {
     "succeeded": ("✓", "good"), "failed": ("✗", "bad"), "rolled_back": ("↺", "bad"), "cancelled": ("–", "none"),
     "ignored": ("·", "none"), "superseded": ("»", "none"), "interrupted": ("!", "warn"), "received": ("…", "busy"),
     "queued": ("…", "busy"), "fetching": ("▸", "busy"), "building": ("▸", "busy"), "pushing": ("▸", "busy"),
     "deploying": ("▸", "busy"), "verifying": ("▸", "busy"),
+    # of deployments
+    "planned": ("…", "busy"), "applied": ("▸", "busy"), "verified": ("✓", "good"), "skipped": ("·", "none"),
+    "rolling_back": ("▸", "busy"),
 }  # fmt: skip
 
 
@@ -65,9 +67,11 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]], empty: str, ki
     return tag("table", tag("thead", head), tag("tbody", *body), class_=f"list {kind}".strip())
 
 
-def state(name: str) -> Html:
-    """A sign, a word and a colour."""
-    mark, kind = MARKS[name]  # type: ignore[index]
+def state(name: str, *, past: bool = False) -> Html:
+    """A sign, a word and a colour; a step that is past does not look as if it were under way."""
+    mark, kind = MARKS[name]
+    if past and kind == "busy":
+        mark, kind = "✓", "none"
     return tag("span", tag("i", mark, aria_hidden="true"), f" {name.replace('_', ' ')}", class_=f"state {kind}")
 
 
@@ -85,6 +89,11 @@ def ago(at: float, now: float) -> Html:
 
 def stamp(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def clip(value: str, kind: str = "") -> Html:
+    """Two lines of what may be many; all of it where one points, and on the page of the build."""
+    return tag("span", line(value), class_=f"clip {kind}".strip(), title=line(value))
 
 
 def line(value: str) -> str:

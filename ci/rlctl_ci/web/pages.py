@@ -21,7 +21,7 @@ from rlctl_ci.store.records import Build
 from rlctl_ci.web.api import act_on_build, act_on_project, build_document, projects_document
 from rlctl_ci.web.asked import number
 from rlctl_ci.web.feed import feed
-from rlctl_ci.web.html import Html, ago, document, join, line, state, table, tag
+from rlctl_ci.web.html import MARKS, Html, ago, clip, document, join, line, state, table, tag
 from rlctl_ci.web.sessions import COOKIE, VALID_S, Refused, Sessions
 from rlctl_ci.web.shown import Shown
 
@@ -73,6 +73,7 @@ class Pages:
         if data["next_before"] is not None:
             pages.append(tag("a", "older builds", href=f"{request.url.path}?before={data['next_before']}"))
         body = [
+            tag("h1", name or "Projects"),
             tag("section", *self._projects(request, projects), id="facts"),
             tag(
                 "section",
@@ -85,10 +86,10 @@ class Pages:
                 tag("p", *pages, class_="pages"),
                 tag("h2", "Deployments"),
                 table(("Build", "Run", "State", "Revision", "Note", "When"),
-                      [(link(one.build), one.run, one.state.replace("_", " "),
-                        f"{one.before_revision or '-'} → {one.revision or '…'}", line(one.note),
+                      [(link(one.build), one.run, state(one.state),
+                        f"{one.before_revision or '-'} → {one.revision or '…'}", clip(one.note),
                         ago(one.started, now)) for one in deploys],
-                      "Nothing has been deployed yet."),
+                      "Nothing has been deployed yet.", "deploys"),
                 id="live",
             ),
         ]  # fmt: skip
@@ -97,31 +98,29 @@ class Pages:
         return document(title, body, live=f"/live?since={mark}", icon=icon, who=self._who(request), trail=trail), data
 
     def _projects(self, request: Request, projects: list[dict[str, Any]]) -> list[Html]:
-        found = []
+        found, rows = [], []
         for one in projects:
-            resume = self._button(request, f"/projects/{one['name']}/resume", "Resume")
+            name, where = one["name"], f"/projects/{one['name']}"
+            resume = self._button(request, f"{where}/resume", "Resume")
             if one["paused"]:
-                found.append(tag("p", f"{one['name']} is paused: {line(one['paused'])} ", resume, class_="banner"))
+                found.append(banner(f"{name} is paused: {line(one['paused'])}", resume))
             for pin in one["pins"]:
-                words = f"{one['name']}: {line(pin['branch'])} is pinned, because {pin['sha'][:12]} was rolled back"
-                words += f" ({line(pin['why'])}). A newer commit goes on. "
-                found.append(tag("p", words, resume, class_="banner"))
-        rows = [
-            (tag("a", one["name"], href=f"/projects/{one['name']}"), f"{one['run']} ({one['target']})",
-             ", ".join(map(line, one["branches"])), one["builder"],
-             join([self._button(request, f"/projects/{one['name']}/pause", "Pause"),
-                   self._button(request, f"/projects/{one['name']}/rollback", "Roll back",
-                                sure=f"Roll {one['run']} back to the revision before its newest deployment?")]))
-            for one in projects
-        ]  # fmt: skip
-        return [*found, tag("h2", "Projects"), table(("Project", "Run", "Branches", "Builder", ""), rows, "None.")]
+                words = f"{name}: {line(pin['branch'])} is pinned, because {pin['sha'][:12]} was rolled back"
+                found.append(banner(f"{words} ({line(pin['why'])}). A newer commit goes on.", resume))
+            pause = Html("") if one["paused"] else self._button(request, f"{where}/pause", "Pause")
+            sure = f"Roll {one['run']} back to the revision before its newest deployment?"
+            back = self._button(request, f"{where}/rollback", "Roll back", sure=sure)
+            branches = ", ".join(map(line, one["branches"]))
+            rows.append((tag("a", name, href=where), f"{one['run']} ({one['target']})", branches, one["builder"],
+                         join([pause, back])))  # fmt: skip
+        return [*found, table(("Project", "Run", "Branches", "Builder", ""), rows, "None.", "projects")]
 
     def _row(self, build: Build, now: float) -> tuple[object, ...]:
         who = f" · {line(build.author)}" if build.author else ""
-        what = join([line(build.title) or "-", tag("span", who, class_="soft")])
-        why = tag("span", line(build.reason), class_="soft why") if build.reason else ""
+        what = tag("span", line(build.title) or "-", tag("span", who, class_="soft"), class_="clip")
+        why = clip(build.reason, "soft") if build.reason else ""
         return (
-            link(build.id), state(build.state), build.project, line(build.branch), build.sha[:12],
+            link(build.id), state(build.state), clip(build.project), clip(build.branch), build.sha[:12],
             join([what, why]), ago(build.created, now),
         )  # fmt: skip
 
@@ -139,9 +138,10 @@ class Pages:
         begin = max(0, size - LOG_SHOWN)
         content, after = logs.read(path, begin, LOG_SHOWN)
         events = self.reading.events(build.id)
+        ends = [*(at for at, _, _ in events[1:]), None]
         steps = [
-            (state(name), f"{later - at:.1f} s" if later is not None else "", line(note), ago(at, now))
-            for (at, name, note), later in zip(events, [*(at for at, _, _ in events[1:]), None], strict=True)
+            (state(name, past=end is not None), "" if end is None else f"{end - at:.1f} s", line(note), ago(at, now))
+            for (at, name, note), end in zip(events, ends, strict=True)
         ]
         facts = [("Branch", line(build.branch)), ("Commit", tag("code", build.sha)), ("By", line(build.author) or "-"),
                  ("Attempts", build.attempts)]  # fmt: skip
@@ -149,6 +149,7 @@ class Pages:
         deploy = self.reading.deploy(build.id)
         if deploy is not None:
             facts.append(("Deployed", f"{deploy.run}: {deploy.state.replace('_', ' ')}, {line(deploy.note)}"))
+        kind = MARKS[build.state][1] if build.terminal else "soft"
         verb = ("Cancel", "cancel") if not build.terminal else ("Build again", "retry")
         source = f"/api/v1/builds/{build.id}/log"
         logged = tag(
@@ -163,7 +164,7 @@ class Pages:
                 tag("div", tag("h1", f"Build {build.id} ", state(build.state)),
                     self._button(request, f"/builds/{build.id}/{verb[1]}", verb[0]), class_="head"),
                 tag("p", line(build.title), class_="lead") if line(build.title) else "",
-                tag("p", line(build.reason), class_="soft") if line(build.reason) else "",
+                tag("p", line(build.reason), class_=kind) if build.reason else "",
                 tag("table", tag("tbody", *rows), class_="facts"),
                 tag("h2", "Steps"),
                 table(("State", "Took", "Note", "When"), steps, "None yet.", "steps"),
@@ -300,6 +301,10 @@ async def fields(request: Request) -> dict[str, str]:
         return dict(parse_qsl((await request.body()).decode("ascii"), max_num_fields=5))
     except ValueError:
         return {}
+
+
+def banner(words: str, button: Html) -> Html:
+    return tag("div", tag("span", words), button, class_="banner")
 
 
 def link(build: int) -> Html:
