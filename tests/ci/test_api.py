@@ -149,6 +149,20 @@ def test_what_is_not_there_is_said_in_words_to_a_browser_and_as_json_to_a_machin
     assert person.text.startswith("<!doctype html>")
 
 
+@pytest.mark.parametrize("public", [True, False])
+def test_only_a_public_badge_is_shown_in_pages_elsewhere(tmp_path: Path, public: bool) -> None:
+    service = Service(config(tmp_path, public_status=public), lambda project, service: {})
+    http = TestClient(make(service), base_url=OURS, client=("127.0.0.1", 1))
+    picture = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+    badge = http.get("/badge/pole.svg", headers=picture)
+    assert badge.status_code == (200 if public else 403)
+    assert badge.headers["cross-origin-resource-policy"] == ("cross-origin" if public else "same-origin")
+    assert http.get("/index.json", headers=picture).status_code == 403
+    assert http.get("/badge/pole.svg", headers={"origin": "https://evil.example"}).status_code == 403
+    assert http.post("/badge/pole.svg", headers=picture).status_code == 403
+    service.close()
+
+
 def test_a_target_that_is_away_is_no_fault_of_who_asks(service: Service, http: TestClient) -> None:
     def away(*_: object) -> None:
         raise BackendUnreachable("the cluster does not answer")

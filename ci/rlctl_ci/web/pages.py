@@ -118,7 +118,7 @@ class Pages:
     def _row(self, build: Build, now: float) -> tuple[object, ...]:
         who = f" · {line(build.author)}" if build.author else ""
         what = tag("span", line(build.title) or "-", tag("span", who, class_="soft"), class_="clip")
-        why = clip(build.reason, "soft") if build.reason else ""
+        why = clip(build.reason, "soft")
         return (
             link(build.id), state(build.state), clip(build.project), clip(build.branch), build.sha[:12],
             join([what, why]), ago(build.created, now),
@@ -148,7 +148,8 @@ class Pages:
         facts += [(one.name, tag("code", one.reference)) for one in self.reading.artifacts(build.id)]
         deploy = self.reading.deploy(build.id)
         if deploy is not None:
-            facts.append(("Deployed", f"{deploy.run}: {deploy.state.replace('_', ' ')}, {line(deploy.note)}"))
+            note = f", {line(deploy.note)}" if deploy.note else ""
+            facts.append(("Deployed", f"{deploy.run}: {deploy.state.replace('_', ' ')}{note}"))
         kind = MARKS[build.state][1] if build.terminal else "soft"
         verb = ("Cancel", "cancel") if not build.terminal else ("Build again", "retry")
         source = f"/api/v1/builds/{build.id}/log"
@@ -163,8 +164,8 @@ class Pages:
                 "section",
                 tag("div", tag("h1", f"Build {build.id} ", state(build.state)),
                     self._button(request, f"/builds/{build.id}/{verb[1]}", verb[0]), class_="head"),
-                tag("p", line(build.title), class_="lead") if line(build.title) else "",
-                tag("p", line(build.reason), class_=kind) if build.reason else "",
+                tag("p", line(build.title), class_="lead"),
+                tag("p", line(build.reason), class_=kind),
                 tag("table", tag("tbody", *rows), class_="facts"),
                 tag("h2", "Steps"),
                 table(("State", "Took", "Note", "When"), steps, "None yet.", "steps"),
@@ -226,7 +227,8 @@ class Pages:
             '<g fill="#fff" font-family="sans-serif" font-size="11"><text x="6" y="14">build</text>'
             '<text x="46" y="14">{0}</text></g></svg>'
         )
-        return Response(text.format(word, color), media_type="image/svg+xml")
+        public = {"cross-origin-resource-policy": "cross-origin"} if self.service.config.public_status else None
+        return Response(text.format(word, color), headers=public, media_type="image/svg+xml")
 
     async def sign_in(self, request: Request) -> Response:
         if request.method != "POST":
