@@ -6,7 +6,7 @@ import base64
 import json
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, quote_plus
@@ -15,6 +15,7 @@ from rlctl.spec.words import plain
 
 MASK: Final = "***"
 _ESCAPED = re.compile("%[0-9A-F]{2}")
+_PIECE: Final = 256 << 10
 
 
 class Masker:
@@ -78,3 +79,22 @@ def read(path: Path, offset: int, most: int = 1 << 20) -> tuple[bytes, int]:
         return b"", max(0, offset)
     found = found[: found.rfind(b"\n") + 1] or found
     return found, max(0, offset) + len(found)
+
+
+def size(path: Path) -> int:
+    """Bytes of a log; 0: nothing has been said yet."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def pieces(path: Path, begin: int, end: int) -> Iterator[bytes]:
+    """The bytes between two offsets, a few at a time: a log may be larger than what one wants to hold."""
+    if begin == end:
+        return
+    with path.open("rb") as file:
+        file.seek(begin)
+        while begin < end and (found := file.read(min(_PIECE, end - begin))):
+            begin += len(found)
+            yield found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
@@ -10,6 +12,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 from starlette.testclient import TestClient
 
+from rlctl.errors import BackendUnreachable
 from rlctl_ci import logs
 from rlctl_ci.forges.find import FORGES
 from rlctl_ci.logs import Log, Masker
@@ -29,16 +32,7 @@ def test_a_number_that_no_build_has_is_a_404(http: TestClient, path: str, digits
     assert http.get(path.format("9" * digits)).status_code == 404
 
 
-RANGES = [
-    "bytes=5--",
-    "bytes=²-",
-    "bytes=0-1",
-    "bytes=-1",
-    "bytes=",
-    "bytes=" + "9" * 30 + "-",
-    "lines=1-",
-    "bytes=1-,2-",
-]
+RANGES = ["bytes=5--", "bytes=²-", "bytes=3-1", "bytes=-", "bytes=", f"bytes={'9' * 30}-", "lines=1-", "bytes=1-,2-"]
 
 
 @pytest.mark.parametrize("asked", RANGES)
@@ -48,6 +42,47 @@ def test_a_range_of_another_form_is_not_looked_at(service: Service, http: TestCl
     answer = http.get("/api/v1/builds/1/log", headers={b"range": asked.encode("latin-1")})  # type: ignore[dict-item]
     assert (answer.status_code, answer.text) == (200, "one\n")
     assert "content-range" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("asked", "text", "said"),
+    [
+        ("bytes=0-", "one\ntwo\n", "0-7/8"), ("bytes=4-", "two\n", "4-7/8"), ("bytes=0-0", "o", "0-0/8"),
+        ("bytes=4-900", "two\n", "4-7/8"), ("bytes=-2", "o\n", "6-7/8"), ("bytes=-900", "one\ntwo\n", "0-7/8"),
+        ("bytes=8-", "", "*/8"), ("bytes=9-12", "", "*/8"), ("bytes=-0", "", "*/8"),
+    ],
+)  # fmt: skip
+def test_a_range_of_a_log_is_given_as_http_says(
+    service: Service, http: TestClient, asked: str, text: str, said: str
+) -> None:
+    hook(http)
+    Log(service.log(1), 1 << 20, Masker([]))("one\ntwo")
+    answer = http.get("/api/v1/builds/1/log", headers={"range": asked})
+    assert (answer.status_code, answer.text) == (206 if text else 416, text)
+    assert answer.headers["content-range"] == f"bytes {said}"
+    assert answer.headers["content-length"] == str(len(text))
+
+
+def test_a_log_of_several_mebibytes_is_given_whole_and_by_offset_piece_by_piece(
+    service: Service, http: TestClient
+) -> None:
+    hook(http)
+    assert http.get("/api/v1/builds/1/log").text == "", "nothing has been said yet"
+    lines = "".join(f"{number:07d} {'x' * 55}\n" for number in range(50_000))
+    service.log(1).write_text(lines)
+    whole = http.get("/api/v1/builds/1/log")
+    assert whole.text == lines
+    assert whole.headers["x-next-offset"] == whole.headers["content-length"] == str(len(lines))
+    pieces, offset = "", 0
+    while more := http.get("/api/v1/builds/1/log", params={"offset": offset}).text:
+        assert len(more) <= 1 << 20
+        pieces += more
+        offset += len(more)
+    assert pieces == lines
+    page = http.get("/builds/1").text
+    assert "the last 96 KiB of 3.1 MiB" in page
+    assert len(page) < 150_000
+    assert 'href="/api/v1/builds/1/log"' in page
 
 
 def test_a_part_of_a_log_ends_with_a_line(tmp_path: Path) -> None:
@@ -75,6 +110,90 @@ def test_deployments_are_listed_page_by_page(service: Service, http: TestClient)
                 (number, MAIN),
             )
     assert pages(http, "deploys", "build") == [[4, 3], [2, 1], []]
+
+
+def test_projects_are_listed_page_by_page(http: TestClient) -> None:
+    first = http.get("/api/v1/projects", params={"limit": 1}).json()
+    assert ([one["name"] for one in first["projects"]], first["next_after"]) == (["lab"], "lab")
+    second = http.get("/api/v1/projects", params={"limit": 1, "after": "lab"}).json()
+    assert ([one["name"] for one in second["projects"]], second["next_after"]) == (["pole"], None)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/projects", "/api/v1/builds", "/api/v1/deploys"])
+@pytest.mark.parametrize("limit", ["0", "201", "-1", "", "many", "1" * 400])
+def test_a_page_has_from_one_to_two_hundred_entries(http: TestClient, path: str, limit: str) -> None:
+    answer = http.get(path, params={"limit": limit})
+    assert answer.status_code == 400
+    assert answer.json()["error"] == "limit: must be a number from 1 to 200"
+
+
+def test_the_page_of_a_project_shows_its_builds_and_leads_to_older_ones(service: Service, http: TestClient) -> None:
+    service.queue.accept("lab", Push(MAIN, sha(1)), recipe="r", delivery="1")
+    for number in range(1, 61):
+        service.queue.accept("pole", Push(MAIN, sha(number)), recipe="r", delivery=f"{number}")
+    newest = http.get("/projects/pole.json").json()
+    assert [one["id"] for one in newest["builds"]] == list(range(61, 11, -1))
+    assert [one["name"] for one in newest["projects"]] == ["pole"]
+    assert 'href="/projects/pole?before=12"' in http.get("/projects/pole").text
+    older = http.get("/projects/pole.json", params={"before": 12}).json()
+    assert ([one["id"] for one in older["builds"]], older["next_before"]) == (list(range(11, 1, -1)), None)
+    assert 'href="/?before=12"' in http.get("/").text
+    assert http.get("/projects/nobody").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/builds/9", "/projects/nobody", "/badge/nobody.svg"])
+def test_what_is_not_there_is_said_in_words_to_a_browser_and_as_json_to_a_machine(http: TestClient, path: str) -> None:
+    machine, person = http.get(path), http.get(path, headers={"accept": "text/html"})
+    assert machine.status_code == person.status_code == 404
+    assert machine.json()["error"]
+    assert person.text.startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_only_a_public_badge_is_shown_in_pages_elsewhere(tmp_path: Path, public: bool) -> None:
+    service = Service(config(tmp_path, public_status=public), lambda project, service: {})
+    http = TestClient(make(service), base_url=OURS, client=("127.0.0.1", 1))
+    picture = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+    badge = http.get("/badge/pole.svg", headers=picture)
+    assert badge.status_code == (200 if public else 403)
+    assert badge.headers["cross-origin-resource-policy"] == ("cross-origin" if public else "same-origin")
+    assert http.get("/index.json", headers=picture).status_code == 403
+    assert http.get("/badge/pole.svg", headers={"origin": "https://evil.example"}).status_code == 403
+    assert http.post("/badge/pole.svg", headers=picture).status_code == 403
+    service.close()
+
+
+def test_a_target_that_is_away_is_no_fault_of_who_asks(service: Service, http: TestClient) -> None:
+    def away(*_: object) -> None:
+        raise BackendUnreachable("the cluster does not answer")
+
+    service.roll_back = away  # type: ignore[method-assign,assignment]
+    headers = {"authorization": f"Bearer {service.people.issue('ana', ['admin'])}"}
+    assert http.post("/api/v1/projects/pole/rollback", headers=headers).status_code == 503
+
+
+def test_a_page_hears_of_what_has_changed_since_it_was_made(service: Service) -> None:
+    app, mark = make(service), service.reading.mark()
+    service.queue.accept("pole", Push(MAIN, sha(1)), recipe="r", delivery="1")
+
+    async def first(headers: dict[str, str]) -> str:
+        said: list[bytes] = []
+        sent = {"type": "http.request", "body": b"", "more_body": False}
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.disconnect"} if said else sent
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            said.append(message.get("body", b""))
+
+        pairs = [(b"host", b"127.0.0.1:8710"), *((name.encode(), text.encode()) for name, text in headers.items())]
+        scope = {"type": "http", "method": "GET", "path": "/live", "query_string": f"since={mark}".encode()}
+        asgi = {"asgi": {"version": "3.0", "spec_version": "2.4"}}
+        await app({**scope, **asgi, "headers": pairs, "client": ("127.0.0.1", 1)}, receive, send)
+        return b"".join(said).decode()
+
+    assert "event: changed" in asyncio.run(first({}))
+    assert "event: beat" in asyncio.run(first({"last-event-id": service.reading.mark()}))
 
 
 def pages(http: TestClient, kind: str, key: str) -> list[list[int]]:

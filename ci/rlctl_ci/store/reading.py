@@ -101,11 +101,11 @@ class Reading:
         """State -> builds in it."""
         return {row[0]: row[1] for row in self._all("SELECT state, count(*) FROM builds GROUP BY state")}
 
-    def mark(self) -> tuple[int, int]:
+    def mark(self) -> str:
         """Another one whenever a page would look different."""
-        events = self._all("SELECT coalesce(max(id), 0) FROM events")[0][0]
-        others = "SELECT (SELECT count(*) FROM pauses) * 100000 + (SELECT count(*) FROM pins)"
-        return events, self._all(others)[0][0]
+        others = "(SELECT count(*) FROM pauses), (SELECT count(*) FROM pins)"
+        rows = self._all(f"SELECT (SELECT coalesce(max(id), 0) FROM events), {others}")
+        return "-".join(map(str, rows[0]))
 
     def durations(self, most: int = 1000) -> list[tuple[str, float]]:
         """State and seconds in it, of the newest steps."""

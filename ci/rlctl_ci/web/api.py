@@ -1,32 +1,29 @@
-"""`/api/v1`: builds, deployments and projects as JSON; logs by offset, as text or as events."""
+"""`/api/v1`: builds, deployments and projects as JSON. static/openapi.json says the same for machines."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from rlctl.errors import RlctlError
-from rlctl_ci import logs
+from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl_ci.config import Config
-from rlctl_ci.errors import Busy, CiError, Settled
+from rlctl_ci.errors import Busy, CiError, Settled, Transient
 from rlctl_ci.refs import HEADS, fault, is_sha
 from rlctl_ci.service import Service
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build, Push
+from rlctl_ci.web import tail
+from rlctl_ci.web.asked import document, number
+from rlctl_ci.web.html import notice
 from rlctl_ci.web.sessions import Refused, Sessions
 from rlctl_ci.web.shown import Shown
 
-FOLLOW_S: Final = 0.5
-PING_S: Final = 15.0
 MAX_PAGE: Final = 200
-_FROM = re.compile(r"bytes=([0-9]{1,15})-")
 
 
 def build_document(reading: Reading, build: Build, *, full: bool = False) -> dict[str, Any]:
@@ -78,32 +75,39 @@ class Api:
 
     async def projects(self, request: Request) -> Response:
         self.sessions.require(request, "read")
-        found = await run_in_threadpool(projects_document, self.service.config, self.reading)
-        return JSONResponse({"projects": found})
+        limit, after = _limit(request), request.query_params.get("after", "")
+
+        def found() -> dict[str, Any]:
+            known = sorted(projects_document(self.service.config, self.reading), key=lambda one: one["name"])
+            later = [one for one in known if one["name"] > after]
+            return {
+                "projects": later[:limit],
+                "next_after": later[limit - 1]["name"] if len(later) > limit else None,
+            }
+
+        return JSONResponse(await run_in_threadpool(found))
 
     async def builds(self, request: Request) -> Response:
         if request.method == "POST":
             return await self._trigger(request)
         self.sessions.require(request, "read")
-        limit, before = number(request, "limit", 50), number(request, "before", 0)
-        project = request.query_params.get("project")
+        limit, before, project = _limit(request), _before(request), request.query_params.get("project")
 
         def found() -> dict[str, Any]:
-            builds = self.reading.builds(project=project, before=before or None, limit=max(1, min(limit, MAX_PAGE)))
+            builds = self.reading.builds(project=project, before=before, limit=limit)
             return {
                 "builds": [build_document(self.reading, build) for build in builds],
-                "next_before": builds[-1].id if len(builds) == max(1, min(limit, MAX_PAGE)) else None,
+                "next_before": builds[-1].id if len(builds) == limit else None,
             }
 
         return JSONResponse(await run_in_threadpool(found))
 
     async def deploys(self, request: Request) -> Response:
         self.sessions.require(request, "read")
-        before = number(request, "before", 0)
-        limit = max(1, min(number(request, "limit", 50), MAX_PAGE))
+        limit, before, project = _limit(request), _before(request), request.query_params.get("project")
 
         def found() -> dict[str, Any]:
-            rows = self.reading.deploys(project=request.query_params.get("project"), before=before or None, limit=limit)
+            rows = self.reading.deploys(project=project, before=before, limit=limit)
             return {
                 "deploys": [
                     {
@@ -124,43 +128,8 @@ class Api:
         return JSONResponse(await run_in_threadpool(lambda: build_document(self.reading, build, full=True)))
 
     async def log(self, request: Request) -> Response:
-        """From `offset`, `Range: bytes=N-` or `Last-Event-ID` on; as events it goes on until the build is over.
-
-        A range of another form is not looked at, as HTTP allows.
-        """
         self.sessions.require(request, "read")
-        build = self._build(request)
-        ranged = _FROM.fullmatch(request.headers.get("range", ""))
-        offset = int(ranged[1]) if ranged else number(request, "offset", 0)
-        if "text/event-stream" in request.headers.get("accept", ""):
-            last = request.headers.get("last-event-id", "")
-            offset = int(last[:15]) if last.isascii() and last.isdigit() else offset
-            return StreamingResponse(self._follow(request, build.id, offset), media_type="text/event-stream")
-        found, after = await run_in_threadpool(logs.read, self.service.log(build.id), offset)
-        headers = {"x-next-offset": str(after), "x-build-state": build.state}
-        if ranged and found:
-            headers["content-range"] = f"bytes {offset}-{after - 1}/*"
-        return PlainTextResponse(found, 206 if ranged and found else 200, headers)
-
-    async def _follow(self, request: Request, build: int, offset: int) -> AsyncIterator[str]:
-        quiet_s = 0.0
-        while not await request.is_disconnected():
-            state = await run_in_threadpool(self.reading.build, build)
-            found, after = await run_in_threadpool(logs.read, self.service.log(build), offset)
-            if found:
-                lines = found.decode("utf-8", "replace").splitlines()
-                yield f"id: {after}\nevent: log\ndata: {json.dumps(lines)}\n\n"
-                offset, quiet_s = after, 0.0
-                continue
-            if state.terminal:
-                end = json.dumps({"state": state.state, "reason": state.reason})
-                yield f"id: {offset}\nevent: end\ndata: {end}\n\n"
-                return
-            quiet_s += FOLLOW_S
-            if quiet_s >= PING_S:
-                yield ": still here\n\n"
-                quiet_s = 0.0
-            await asyncio.sleep(FOLLOW_S)
+        return await tail.answer(self.service, self.reading, request, self._build(request))
 
     async def _trigger(self, request: Request) -> Response:
         person = self.sessions.require(request, "trigger", request.headers.get("x-csrf-token"))
@@ -233,40 +202,28 @@ def act_on_project(service: Service, who: str, name: str, verb: str) -> dict[str
     return service.roll_back(name, who)
 
 
-async def document(request: Request) -> dict[str, Any]:
-    """Raises:
-    CiError: the body is no JSON object.
-    """
-    try:
-        found = json.loads(await request.body())
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise CiError("the body is no JSON object")
-    return found
+def _limit(request: Request) -> int:
+    return number(request, "limit", 50, least=1, most=MAX_PAGE)
 
 
-def number(request: Request, name: str, usual: int) -> int:
-    """Raises:
-    CiError: it is none.
-    """
-    text = request.query_params.get(name)
-    if text is None:
-        return usual
-    if not text.isascii() or not text.isdigit() or len(text) > 15:
-        raise CiError(f"{name}: not a number")
-    return int(text)
+def _before(request: Request) -> int | None:
+    return number(request, "before", 0) or None
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """An answer to what was refused, or cannot be done."""
-    if isinstance(error, Refused):
-        return JSONResponse(
-            {"error": error.message}, error.status, {"www-authenticate": "Bearer"} if error.status == 401 else None
-        )
-    assert isinstance(error, RlctlError)
-    status = 409 if isinstance(error, Settled) else 503 if isinstance(error, Busy) else 400
-    return JSONResponse({"error": error.message, "hint": error.hint}, status)
-
-
-Route = Callable[[Request], Any]
+    """An answer to what was refused, cannot be done, or is not there: for machines, and in words for a browser."""
+    headers: Mapping[str, str] | None = None
+    hint = ""
+    if isinstance(error, HTTPException):  # no such path, or no such method of it
+        status, message, headers = error.status_code, error.detail, error.headers
+    elif isinstance(error, Refused):
+        status, message = error.status, error.message
+        headers = {"www-authenticate": "Bearer"} if status == 401 else None
+    else:
+        assert isinstance(error, RlctlError)
+        message, hint = error.message, error.hint
+        away = (Busy, Transient, BackendUnreachable)
+        status = 409 if isinstance(error, Settled) else 503 if isinstance(error, away) else 400
+    if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/"):
+        return HTMLResponse(notice(message, hint), status, headers)
+    return JSONResponse({"error": message, "hint": hint}, status, headers)

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import IntegerConvertor, register_url_convertor
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -63,8 +64,11 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
             return PlainTextResponse("a thread has ended; start the service again\n", 503)
         return PlainTextResponse("ok\n")
 
+    async def openapi(request: Request) -> Response:
+        return Response((STATIC / "openapi.json").read_bytes(), media_type="application/json")
+
     async def static(request: Request) -> Response:
-        name = request.path_params["name"]
+        name = request.path_params.get("name", "none.svg")
         if name in _KINDS:
             headers = {"cache-control": "public, max-age=300"}
             return Response((STATIC / name).read_bytes(), media_type=_KINDS[name], headers=headers)
@@ -78,6 +82,7 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
         ("/healthz", alive, ["GET"]),
         ("/readyz", ready, ["GET"]),
         ("/metrics", numbers, ["GET"]),
+        ("/api/v1/openapi.json", openapi, ["GET"]),
         ("/api/v1/projects", api.projects, ["GET"]),
         ("/api/v1/builds", api.builds, ["GET", "POST"]),
         ("/api/v1/deploys", api.deploys, ["GET"]),
@@ -90,12 +95,15 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
         ),
         ("/", pages.overview, ["GET"]),
         ("/index.json", pages.overview, ["GET"]),
+        ("/projects/{project}.json", pages.overview, ["GET"]),
+        ("/projects/{project}", pages.overview, ["GET"]),
         ("/builds/{number:build}", pages.build, ["GET"]),
         ("/builds/{number:build}.json", pages.build, ["GET"]),
         ("/live", pages.live, ["GET"]),
         ("/feed.atom", pages.feed, ["GET"]),
         ("/badge/{project}.svg", pages.badge, ["GET"]),
         ("/static/{name}", static, ["GET"]),
+        ("/favicon.ico", static, ["GET"]),  # what browsers ask for where a log says nothing else
         ("/sign-in", pages.sign_in, ["GET", "POST"]),
         ("/sign-out", pages.act, ["POST"]),
         *((f"/builds/{{number:build}}/{verb}", _with(pages.act, verb), ["POST"]) for verb in ("cancel", "retry")),
@@ -106,7 +114,7 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
     ]
     app = Starlette(
         routes=[Route(path, handler, methods=methods) for path, handler, methods in routes],
-        exception_handlers={Refused: refused, RlctlError: refused},
+        exception_handlers={HTTPException: refused, Refused: refused, RlctlError: refused},
     )
     return Guard(app, config, Rate(config.hooks_per_minute, clock))
 

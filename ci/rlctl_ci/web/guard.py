@@ -24,7 +24,7 @@ POLICY: Final = (
 HEADERS: Final = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # with no-referrer, browsers send forms with `Origin: null`
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -65,6 +65,7 @@ class Guard:
         self._app, self._rate = app, rate
         self._most = int(config.body_mib * (1 << 20))
         self._hosts = hosts(config)
+        self._public = config.public_status
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -81,7 +82,8 @@ class Guard:
                 ]  # fmt: skip
             await send(message)
 
-        refusal = self._refusal(scope["headers"])
+        badge = self._public and scope["method"] == "GET" and scope["path"].startswith("/badge/")
+        refusal = self._refusal(scope["headers"], elsewhere=badge)
         if refusal is None and not self._rate.allows(client):
             refusal = (429, "slower")
         if refusal is not None:
@@ -102,7 +104,10 @@ class Guard:
 
         await self._app(scope, again, headed)
 
-    def _refusal(self, headers: Collection[tuple[bytes, bytes]]) -> tuple[int, str] | None:
+    def _refusal(self, headers: Collection[tuple[bytes, bytes]], *, elsewhere: bool) -> tuple[int, str] | None:
+        """Args:
+        elsewhere: it may be a picture in somebody else's page.
+        """
         named = [value for name, value in headers if name == b"host"]
         if len(named) != 1 or named[0].decode("latin-1").lower() not in self._hosts:
             return 421, "not a host of ours; see `hosts:`"
@@ -111,10 +116,8 @@ class Guard:
                 scheme, _, host = value.decode("latin-1").lower().partition("://")
                 if scheme not in ("http", "https") or host not in self._hosts:
                     return 403, "not from another page"
-            elif (
-                name == b"sec-fetch-site" and value == b"cross-site" and (b"sec-fetch-mode", b"navigate") not in headers
-            ):
-                return 403, "not from another page"
+        if (b"sec-fetch-site", b"cross-site") in headers and (b"sec-fetch-mode", b"navigate") not in headers:
+            return None if elsewhere else (403, "not from another page")
         return None
 
     async def _body(self, headers: Collection[tuple[bytes, bytes]], receive: Receive) -> bytes | tuple[int, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from rlctl.errors import RlctlError
 from rlctl_ci.config import secrets
@@ -74,19 +74,19 @@ class Hooks:
         try:
             known = secrets(name, project.secret_file) if project is not None and right else _DECOY
         except RlctlError:
-            return Response("its secret cannot be read\n", 503)
+            return PlainTextResponse("its secret cannot be read\n", 503)
         if not forge.verify(headers, body, known, self._clock()) or not right:
-            return Response("no\n", 401)  # whatever was wrong
+            return PlainTextResponse("no\n", 401)  # whatever was wrong
         if not self._rate.allows(name):
-            return Response("slower\n", 429, {"retry-after": "10"})
+            return PlainTextResponse("slower\n", 429, {"retry-after": "10"})
         try:
             event = forge.read(headers, body)
         except Malformed as error:
-            return Response(f"{error}\n", 400)
+            return PlainTextResponse(f"{error}\n", 400)
         try:
             taken = await self._store(name, event)
         except Busy:
-            return Response("not stored; send it again\n", 503, {"retry-after": "10"})
+            return PlainTextResponse("not stored; send it again\n", 503, {"retry-after": "10"})
         if isinstance(taken, str):
             return Response(None, 204)
         return JSONResponse({"build_id": taken.build}, 202 if taken.new else 200)

@@ -1,0 +1,38 @@
+"""What a request asks for: numbers of its query, and its body."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from starlette.requests import Request
+
+from rlctl_ci.errors import CiError
+
+
+async def document(request: Request) -> dict[str, Any]:
+    """Raises:
+    CiError: the body is no JSON object.
+    """
+    try:
+        found = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise CiError("the body is no JSON object")
+    return found
+
+
+def number(request: Request, name: str, usual: int, *, least: int = 0, most: int = 10**15 - 1) -> int:
+    """Of the query; `usual` when it says nothing.
+
+    Raises:
+        CiError: it is none, or beyond these.
+    """
+    text = request.query_params.get(name)
+    if text is None:
+        return usual
+    if not re.fullmatch(r"[0-9]{1,15}", text) or not least <= int(text) <= most:
+        raise CiError(f"{name}: must be a number from {least} to {most}")
+    return int(text)
