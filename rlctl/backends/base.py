@@ -234,8 +234,11 @@ class Backend(Protocol):
     def documents(self, run: str) -> list[Document]:
         """As last applied."""
 
-    def processes(self, run: str) -> list[Process]:
+    def processes(self, run: str, known: RunState | None = None) -> list[Process]:
         """Every replica, live or given up, in role and index order.
+
+        Args:
+            known: the run as `find` has just told it; None: it is asked for.
 
         Raises:
             BackendUnreachable: the target does not say; `hint` is what to type, `objects` whoever is silent.

@@ -22,7 +22,7 @@ from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.spec.base import ROLES, Role
 
 MOST_REQUESTS: Final = 15
-"""Of one call of `processes`; a whole `status` makes up to ten more."""
+"""Of one call of `processes`; a whole `status` makes at most seven more."""
 PODS_READ: Final = 500
 """Of one kind of trouble: what all causes are counted from when there are more."""
 _PAGE: Final = 500
@@ -77,7 +77,7 @@ def find(api: Api, run: str) -> RunState | None:
     if learner is None or explain.asked(learner):
         return state
     try:
-        return as_told(state, control.ask(api, state, "GET", "/status", timeout_s=_ANSWER_S))
+        return as_told(state, control.ask(api, run, "GET", "/status", timeout_s=_ANSWER_S))
     except RlctlError:
         return state
 
