@@ -332,7 +332,8 @@ def as_document(snapshot: Snapshot) -> dict[str, Any]:
             {
                 "role": process.role, "index": process.index, "state": process.state, "pid": process.pid,
                 "started": rfc3339(process.started) if process.started else None,
-                "restarts": process.restarts, "reason": process.reason, "name": process.name, "count": process.count,
+                "restarts": process.restarts, "reason": process.reason, "lately": process.lately,
+                "name": process.name, "count": process.count,
                 "permanent": process.permanent, "evidence": process.evidence, "next": process.next,
                 "first_cause_lines": list(process.first_cause_lines),
             }
