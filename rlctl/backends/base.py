@@ -65,6 +65,7 @@ class Process:
     reason: str = ""  # why it is not running, in words
     trouble: str = ""
     """How it died last: it runs again but has not been of use since, or dies often. Stays when the run has finished."""
+    lately: str = ""  # a restart of the last minutes that is overcome, in words that name the process; no fault of now
     name: str = ""  # how the target calls it, where that is not role/index: a pod
     count: int = 1  # replicas that this entry stands for: where a target only counts those that are well
     permanent: bool = False  # it cannot mend itself: a missing image, a forbidden volume
@@ -234,8 +235,11 @@ class Backend(Protocol):
     def documents(self, run: str) -> list[Document]:
         """As last applied."""
 
-    def processes(self, run: str) -> list[Process]:
+    def processes(self, run: str, known: RunState | None = None) -> list[Process]:
         """Every replica, live or given up, in role and index order.
+
+        Args:
+            known: the run as `find` has just told it; None: it is asked for.
 
         Raises:
             BackendUnreachable: the target does not say; `hint` is what to type, `objects` whoever is silent.

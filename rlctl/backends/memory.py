@@ -187,7 +187,7 @@ class MemoryBackend(Remembering):
         self._reach()
         return list(self._known(run).documents)
 
-    def processes(self, run: str) -> list[Process]:
+    def processes(self, run: str, known: RunState | None = None) -> list[Process]:
         self._reach()
         found = self._known(run)
         if found.frozen is not None:

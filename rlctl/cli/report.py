@@ -97,6 +97,8 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
         facts.append(("resumed", str(told["resumed"]["text"])))
     if snapshot.crashes():
         facts.append(("note", plain(snapshot.crashes())))
+    if snapshot.phase == "running":
+        facts += [("note", plain(process.lately)) for process in snapshot.processes if process.lately]
     return facts
 
 

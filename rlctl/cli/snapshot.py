@@ -199,11 +199,17 @@ def told_of(process: Process) -> str:
     return f"{process.role}/{process.index} was restarted {times}, last: {process.trouble}"
 
 
-def take(world: World, backend: Backend, run: str) -> Snapshot | None:
+def take(world: World, backend: Backend, run: str, known: RunState | None = None) -> Snapshot | None:
     """The run as it is now; None when there is no such run (any more).
 
     A target that does not say how the processes are costs at most PATIENCE_S and one more answer of it: the rest is
     told without them, and `unseen` says why.
+
+    Args:
+        world: this invocation.
+        backend: of the run.
+        run: its name.
+        known: the run as `find` has just told it, so that the first look need not ask again.
 
     Raises:
         Unreadable: what is recorded of it cannot be read.
@@ -212,7 +218,7 @@ def take(world: World, backend: Backend, run: str) -> Snapshot | None:
     deadline_s = world.clock() + PATIENCE_S
     while True:
         try:
-            snapshot = _take(backend, run, world.now())
+            snapshot = _take(backend, known or backend.find(run), world.now())
         except Unreadable:
             raise
         except BackendUnreachable:
@@ -221,13 +227,14 @@ def take(world: World, backend: Backend, run: str) -> Snapshot | None:
         else:
             if snapshot is None or snapshot.unseen is None or world.clock() >= deadline_s:
                 return snapshot
+        known = None
         world.sleep(0.25)
 
 
-def _take(backend: Backend, run: str, now: datetime) -> Snapshot | None:
-    state = backend.find(run)
+def _take(backend: Backend, state: RunState | None, now: datetime) -> Snapshot | None:
     if state is None:
         return None
+    run = state.run
     status: Mapping[str, Any] | None = None
     answered = False
     # on a cluster the manager of a finished run stays, and knows its result
@@ -268,7 +275,7 @@ def _processes(backend: Backend, state: RunState) -> tuple[tuple[Process, ...], 
     from rlctl.spec.base import ROLES
 
     try:
-        return tuple(backend.processes(state.run)), None
+        return tuple(backend.processes(state.run, state)), None
     except BackendUnreachable as error:
         if state.target in ON_CLUSTERS:  # there may be thousands, and their numbers mean nothing
             counted = [(role, count) for role in ROLES if (count := state.replicas.get(role, 0))]
@@ -325,7 +332,8 @@ def as_document(snapshot: Snapshot) -> dict[str, Any]:
             {
                 "role": process.role, "index": process.index, "state": process.state, "pid": process.pid,
                 "started": rfc3339(process.started) if process.started else None,
-                "restarts": process.restarts, "reason": process.reason, "name": process.name, "count": process.count,
+                "restarts": process.restarts, "reason": process.reason, "lately": process.lately,
+                "name": process.name, "count": process.count,
                 "permanent": process.permanent, "evidence": process.evidence, "next": process.next,
                 "first_cause_lines": list(process.first_cause_lines),
             }

@@ -48,7 +48,7 @@ def status(
     backend, state = find(world, one_name(run, run_option), target)
     if watch:
         return _watch(world, backend, state.run, check=check, utc=utc)
-    snapshot = take(world, backend, state.run)
+    snapshot = take(world, backend, state.run, state)
     if snapshot is None:
         raise UsageError(f"run {state.run} has just been removed")
     for line in report(world, snapshot, utc=utc):

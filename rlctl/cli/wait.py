@@ -56,6 +56,8 @@ class Condition:
         if self.name == "return":
             mean = None if told["evaluation"] is None else told["evaluation"]["mean"]
             return None if mean is None else float(mean)
+        if told["time"] is None:
+            return None
         return float(told["totals"][_COUNTERS[self.name]])
 
     def met(self, snapshot: Snapshot) -> bool:
@@ -114,6 +116,8 @@ def wait(
 
     Exit 0 when it does, 1 when it cannot any more, 6 when the time is up, 7 when the run failed. ready: every
     wanted replica runs and has reported since it started. return: the mean of the newest evaluation.
+    steps, rows, updates and episodes count what the run has done in all its lives: what a learner that died had
+    learned since its newest generation counts, and counts again when it is learned again (stop.rows leaves it out).
     """  # fmt: skip
     world: World = ctx.obj.setup(output, quiet, context, namespace)
     wanted = parse(condition)

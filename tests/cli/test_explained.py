@@ -48,6 +48,16 @@ def test_json_has_evidence_and_lines_of_processes_and_of_problems(rlctl: Rlctl, 
     assert told["healthy"] is False
 
 
+def test_a_restart_that_is_overcome_is_a_note_and_no_problem(rlctl: Rlctl, clusters: Clusters) -> None:
+    before = rlctl("status", "pole", "-o", "json").json
+    lately = "pole-learner-0 was restarted 4 min ago: was killed for memory"
+    clusters.here.set_process("pole", "learner", 0, lately=lately)
+    assert f"note       {lately}\n" in rlctl("status", "pole").out
+    told = rlctl("status", "pole", "-o", "json").json
+    assert (told["problems"], told["healthy"]) == (before["problems"], before["healthy"])
+    assert [each["lately"] for each in told["processes"] if each["role"] == "learner"] == [lately]
+
+
 def test_what_was_said_of_the_one_before_is_not_said_again(rlctl: Rlctl, clusters: Clusters) -> None:
     clusters.here.set_process("pole", "modelpool", 0, **{**BAD_IMAGE, "name": "pole-modelpool-0"})
     clusters.here.set_process("pole", "learner", 0, **BAD_IMAGE)

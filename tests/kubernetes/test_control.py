@@ -50,7 +50,7 @@ def test_the_manager_answers_through_its_control_port() -> None:
     seen: list[bytes] = []
     api = cluster(answer(b'{"phase": "running"}', seen=seen))
 
-    assert control.ask(api, run_state(), "GET", "/status") == {"phase": "running"}
+    assert control.ask(api, "pong", "GET", "/status") == {"phase": "running"}
     assert seen[0].startswith(b"pong-manager-0 %d\nGET /status HTTP/1.1\r\n" % names.PORTS["control"])
 
 
@@ -58,7 +58,7 @@ def test_an_order_carries_its_body() -> None:
     seen: list[bytes] = []
     api = cluster(answer(b"{}", seen=seen))
 
-    control.ask(api, run_state(), "POST", "/reload", {"live": {"stop": {"eval_return": 475}}})
+    control.ask(api, "pong", "POST", "/reload", {"live": {"stop": {"eval_return": 475}}})
 
     assert json.loads(seen[0].partition(b"\r\n\r\n")[2]) == {"live": {"stop": {"eval_return": 475}}}
 
@@ -67,7 +67,7 @@ def test_a_refusal_says_what_the_manager_says() -> None:
     api = cluster(answer(b'{"error": {"message": "only just started"}}', "503 Service Unavailable"))
 
     with pytest.raises(RlctlError, match="the manager of run pong refused GET /status: only just started"):
-        control.ask(api, run_state(), "GET", "/status")
+        control.ask(api, "pong", "GET", "/status")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_an_answer_that_is_none_is_an_error_of_ours(body: bytes, said: str) -> N
         far.recv(65536)
 
     with pytest.raises(BackendUnreachable, match=said):
-        control.ask(cluster(answer(body) if body else nothing), run_state(), "GET", "/status")
+        control.ask(cluster(answer(body) if body else nothing), "pong", "GET", "/status")
 
 
 def test_a_manager_that_says_nothing_is_not_waited_for() -> None:
@@ -88,7 +88,7 @@ def test_a_manager_that_says_nothing_is_not_waited_for() -> None:
             pass
 
     with pytest.raises(BackendUnreachable, match=r"did not answer within 0\.2 s"):
-        control.ask(cluster(silent), run_state(), "GET", "/status", timeout_s=0.2)
+        control.ask(cluster(silent), "pong", "GET", "/status", timeout_s=0.2)
 
 
 def test_an_answer_that_drips_is_cut_off_by_the_clock() -> None:
@@ -101,19 +101,19 @@ def test_an_answer_that_drips_is_cut_off_by_the_clock() -> None:
         far.recv(1)
 
     with pytest.raises(BackendUnreachable, match="did not answer within 10 s"):
-        control.ask(cluster(drip), run_state(), "GET", "/status", clock=lambda: float(next(ticks)))
+        control.ask(cluster(drip), "pong", "GET", "/status", clock=lambda: float(next(ticks)))
 
 
 def test_a_manager_that_does_not_run_is_explained() -> None:
     api = Reads(pod("manager", "pong-manager-0", ready=False, waiting="ErrImagePull"))
 
     with pytest.raises(BackendUnreachable, match=r"does not run: pod pong-manager-0: image .* does not exist"):
-        control.ask(api, run_state(), "GET", "/status")
+        control.ask(api, "pong", "GET", "/status")
 
 
 def test_a_run_without_a_manager_is_unreachable() -> None:
     with pytest.raises(BackendUnreachable, match="the manager of run pong has no pod"):
-        control.ask(Reads(), run_state(), "GET", "/status")
+        control.ask(Reads(), "pong", "GET", "/status")
 
 
 def test_the_pod_that_is_ready_is_asked_and_not_the_one_that_ends() -> None:
@@ -123,7 +123,7 @@ def test_the_pod_that_is_ready_is_asked_and_not_the_one_that_ends() -> None:
     old["metadata"]["deletionTimestamp"] = "2026-11-21T04:09:59Z"
     api.objects.insert(0, old)
 
-    control.ask(api, run_state(), "GET", "/status")
+    control.ask(api, "pong", "GET", "/status")
 
     assert seen[0].startswith(b"pong-manager-0 ")
 

@@ -141,7 +141,7 @@ def test_actors_that_crash_are_found_in_the_one_shard_that_lacks_them() -> None:
 
 
 def test_a_rollout_is_told_by_counting() -> None:
-    api = Reads(*core(), *actors(2, 0))
+    api = Reads(*core(), *deepcopy(actors(2, 0)))
     for each in api.objects:
         if each["metadata"]["name"] == "pong-actor-1":
             each["status"]["updatedReplicas"] = 250
@@ -154,7 +154,7 @@ def test_a_rollout_is_told_by_counting() -> None:
 
 
 def test_old_actors_that_fail_while_they_are_replaced_cost_no_further_look() -> None:
-    api = Reads(*core(), *actors(1, 9, "CrashLoopBackOff"))
+    api = Reads(*core(), *deepcopy(actors(1, 9, "CrashLoopBackOff")))
     for each in api.objects:
         if each["kind"] == "Deployment":
             each["status"] |= {"updatedReplicas": 0, "conditions": [
@@ -274,6 +274,43 @@ def test_a_finished_run_still_has_its_manager() -> None:
     entries = listing.processes(api, run_state("finished", manager=1, learner=1, actor=10), now=lambda: NOW)
 
     assert brief(entries) == [("manager", "running", 1), ("learner", "exited", 1), ("actor", "exited", 10)]
+
+
+def killed_for_memory(name: str, role: str, ago_s: float) -> Object:
+    """A pod that is well again."""
+    found = pod(role, name)
+    ended = (NOW - timedelta(seconds=ago_s)).isoformat()
+    found["spec"]["containers"][0]["resources"] = {"limits": {"memory": "4Gi"}}
+    found["status"]["containerStatuses"][0] |= {
+        "restartCount": 1,
+        "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": ended}},
+    }
+    return found
+
+
+def test_a_restart_of_the_last_minutes_is_told_of_a_pod_that_is_well_again() -> None:
+    names = [f"pong-actor-0-{index}" for index in range(3)]
+    few = workload("Deployment", "actor", 3, 3, name="pong-actor-0", shard="0")
+    pods = [killed_for_memory(name, "actor", ago_s) for name, ago_s in zip(names, (500, 240, 5000), strict=True)]
+
+    *_, learner, entry = look(Reads(*core(), few, *pods), manager=1, learner=1, actor=3)
+
+    assert learner.lately == ""
+    assert (entry.state, entry.count, entry.reason) == ("running", 3, "")
+    assert entry.lately == (
+        "pong-actor-0-1 was restarted 4 min ago: actor was killed for memory: it needs more than its limit of 4Gi; "
+        "1 more like it"
+    )
+
+
+@pytest.mark.parametrize(("ago_s", "told"), [(599, True), (601, False)])
+def test_the_restart_of_a_learner_is_told_for_ten_minutes(ago_s: float, told: bool) -> None:
+    api = Reads(*core()[:-1], killed_for_memory("pong-learner-0", "learner", ago_s))
+
+    entry = look(api, manager=1, learner=1)[-1]
+
+    assert entry.state == "running"
+    assert entry.lately.startswith("pong-learner-0 was restarted 9 min ago: learner was killed for memory") == told
 
 
 # runs

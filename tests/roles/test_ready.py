@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +18,12 @@ from rlctl_agents.roles.probe_listener import Pulse
 from rlctl_agents.roles.process import STOP_S, Process
 from rlctl_agents.types.control import Commit, Generation, Match
 from rlctl_agents.types.experience import ModelRef
+from tests.envs.tiny import Reach
 from tests.roles.chain import private_folder
 from tests.roles.fakes import Manager, Pool, process_of, running, wait_until
 from tests.roles.test_modelpool import World
 from tests.roles.test_process_says import Clock
-from tests.roles.workers.small import SPEC
+from tests.roles.workers.small import SPEC, spec_of
 from tests.roles.world import Run, boot, ref
 
 
@@ -93,6 +96,36 @@ def test_who_plays_is_ready_once_it_has_weights_in_hand_and_alive_while_it_waits
         turns = pulse.count
         wait_until(lambda: pulse.count > turns + 3, "turns of the loop when learner and modelpool are gone")
         assert pulse.alive
+    assert raised == []
+
+
+class LoadsAWorld(Reach):
+    """Its reset takes as long as a test wants."""
+
+    begun, loaded = threading.Event(), threading.Event()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.begun.set()
+        self.loaded.wait(60)
+        return super().reset(seed=seed)
+
+
+def test_who_plays_is_alive_during_a_reset_of_ten_minutes_and_not_during_one_without_end(
+    folder: Path, manager: Manager
+) -> None:
+    spec = spec_of(env={"id": f"{__name__}:LoadsAWorld"})
+    process = process_of("actor", manager, spec)
+    clock = Clock()
+    process.pulse = Pulse(clock)
+    learning = running(learner.main, process_of("learner", manager, spec, volume=folder))
+    with Pool(folder), learning, running(actor.main, process) as raised:
+        assert LoadsAWorld.begun.wait(60)
+        clock.now += 600
+        assert process.pulse.alive
+        clock.now += 600
+        assert not process.pulse.alive
+        LoadsAWorld.loaded.set()
+        wait_until(lambda: process.pulse.alive, "a turn of the loop")
     assert raised == []
 
 

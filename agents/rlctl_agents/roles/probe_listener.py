@@ -22,14 +22,21 @@ from rlctl_agents.roles.prometheus import CONTENT_TYPE
 
 SILENT_S = 60.0
 """A process whose loop has not turned for so long is not alive; it says so itself, and Kubernetes restarts it."""
+SIMULATOR_S = 900.0
+"""The same of a process that plays: its loop stands still during a step or a reset, and a reset may load a world."""
 
 
 class Pulse:
-    """Turns of a process's main loop. A process that never beats is judged by its answering alone."""
+    """Turns of a process's main loop. A process that never beats is judged by its answering alone.
+
+    Attributes:
+        silent_s: so long the loop may stand still.
+        ready: as the table above says.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, silent_s: float = SILENT_S) -> None:
         self._clock = clock
-        self._silent_s = silent_s
+        self.silent_s = silent_s
         self._last: float | None = None
         self.ready = False
 
@@ -39,7 +46,7 @@ class Pulse:
 
     @property
     def alive(self) -> bool:
-        return self._last is None or self._clock() - self._last < self._silent_s
+        return self._last is None or self._clock() - self._last < self.silent_s
 
 
 class ProbeListener:

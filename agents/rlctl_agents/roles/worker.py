@@ -19,6 +19,7 @@ from rlctl_agents.models.precision import bf16_flag, choose
 from rlctl_agents.models.torso import ModelError, hold_still
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.probe import experience_of
+from rlctl_agents.roles.probe_listener import SIMULATOR_S
 from rlctl_agents.roles.process import Process, UserFault
 from rlctl_agents.roles.wiring import open_wire
 from rlctl_agents.types.spaces import Spaces
@@ -56,6 +57,7 @@ def work(process: Process, count: int, make: Callable[[Process, Wire, Member, En
         RuntimeError: the process may not go on under its lease.
     """
     process.explained = (EnvError,)
+    process.pulse.silent_s = SIMULATOR_S
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     with ExitStack() as stack:
         wire = open_wire(process.arguments)

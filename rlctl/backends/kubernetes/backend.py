@@ -154,7 +154,7 @@ class KubernetesBackend:
             note=lambda text: self.note(text),
             waiting=lambda text: self.waiting(text),
             trouble=lambda state: listing.processes(api, state),
-            ask=lambda state, path, body: control.ask(api, state, "GET" if body is None else "POST", path, body),
+            ask=lambda state, path, body: control.ask(api, state.run, "GET" if body is None else "POST", path, body),
             force=self.force_conflicts,
             at_home=entry is not None and record is not None and entry.uid == record.state.uid,
             take_over=self.force_conflicts or run in self.take_over,
@@ -323,9 +323,9 @@ class KubernetesBackend:
         found = api.get(revision_key(run, state.revision)) if state.revision else None
         return [] if found is None else list(of_revision(found, run, state.uid).documents)
 
-    def processes(self, run: str) -> list[Process]:
+    def processes(self, run: str, known: RunState | None = None) -> list[Process]:
         """Every replica; those that are well are only counted."""
-        return listing.processes(self._api, self._known(run))
+        return listing.processes(self._api, known or self._known(run))
 
     def control(
         self, run: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None
@@ -335,8 +335,7 @@ class KubernetesBackend:
         Raises:
             BackendUnreachable: there is no manager, or it does not answer.
         """
-        api = self._reach(run)
-        return control.ask(api, scaling.known(api, run).state, method, path, body)
+        return control.ask(self._reach(run), run, method, path, body)
 
     def stored_status(self, run: str) -> Mapping[str, Any] | None:
         """What the manager said last, when the run was taken down; None while it is up."""

@@ -26,7 +26,7 @@ _PAGES: Final = {"tensorboard": ("tensorboard", "tensorboard"), "status": ("mana
 
 
 def ask(
-    api: Api, state: RunState, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None,
+    api: Api, run: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None,
     *, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic,
 ) -> Any:  # fmt: skip
     """One JSON request to the run's manager, and its answer.
@@ -39,8 +39,8 @@ def ask(
         BackendUnreachable: there is no manager, no answer within the time, or not JSON.
         RlctlError: an answer of 400 or more; with what it says.
     """
-    who = f"the manager of run {state.run}"
-    pod = pages.pod_of(api, state, "manager", _now())
+    who = f"the manager of run {run}"
+    pod = pages.pod_of(api, run, "manager", _now())
     deadline = clock() + timeout_s
     try:
         with api.forward(pod, names.PORTS["control"]) as connected:
@@ -127,7 +127,7 @@ class _Chosen:
         self._pod = ""
 
     def choose(self) -> str:
-        self._pod = pages.pod_of(self._api, self._state, self._component, _now())
+        self._pod = pages.pod_of(self._api, self._state.run, self._component, _now())
         return self._pod
 
     @contextmanager

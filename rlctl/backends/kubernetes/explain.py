@@ -6,6 +6,7 @@ are one entry that stands for a thousand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,16 +19,20 @@ from rlctl.backends.kubernetes.causes import admission, containers, images, node
 from rlctl.backends.kubernetes.causes.base import (
     Around,
     Cause,
+    age_s,
     container_statuses,
     is_ready,
     moment,
     name_of,
     restarts,
+    span,
 )
 from rlctl.spec.base import Role
 
 _REMEMBERED_S: Final = 3600.0
 """Pods that were evicted or preempted are told of for so long; others have taken their places."""
+_LATELY_S: Final = 600.0
+"""The restart of a pod that is well again is told of for so long."""
 _ON_THEIR_WAY_OUT: Final = ("exited", "stopping")
 _MADE: Final = Cause("made", "is not made yet", "starting")
 _ASKED_LATER: Final = Cause(
@@ -119,12 +124,14 @@ def ordinal(pod: Object) -> int:
 
 
 def elastic(
-    role: Role, wanted: int, workloads: Sequence[Object], found: Sequence[Group], around: Around
-) -> list[Process]:
+    role: Role, wanted: int, workloads: Sequence[Object], found: Sequence[Group], around: Around,
+    pods: Sequence[Object] = (),
+) -> list[Process]:  # fmt: skip
     """Entries for the replicas of a role's Deployments: the well ones, then the others by cause.
 
     Args:
         found: of the pods that were read, which need not be all; the figures come from the workloads.
+        pods: those that were read.
     """
     if not workloads:
         return [_absent(role, wanted, "Deployment")] if wanted else []
@@ -136,7 +143,7 @@ def elastic(
     entries: list[Process] = []
     index = ready - old
     if index:
-        entries.append(Process(role, 0, "running", count=index))
+        entries.append(Process(role, 0, "running", count=index, lately=lately(pods, around)))
     old += sum(count for group, count in zip(active, shares, strict=True) if group.cause is _REPLACED)
     if old:
         entries.append(_replaced(role, index, old, wanted, workloads, around))
@@ -198,8 +205,33 @@ def _single(role: Role, index: int, pod: Object, workload: Object, around: Aroun
         return _of_group(role, index, Group(cause, (pod,)), 1, 1)
     lines, said, started = _life_before(pod, around)
     return Process(
-        role, index, "running", started=started, restarts=again, name=name, evidence=said, first_cause_lines=lines
+        role, index, "running", started=started, restarts=again, name=name, evidence=said, first_cause_lines=lines,
+        lately=lately([pod], around),
     )  # fmt: skip
+
+
+def lately(pods: Sequence[Object], around: Around) -> str:
+    """ "pong-learner-0 was restarted 4 min ago: exited 1: why", of pods that are well again; "": none was of late."""
+    ended = sorted((ago_s, name_of(pod)) for pod in pods if (ago_s := _restarted_s(pod, around.now)) <= _LATELY_S)
+    if not ended:
+        return ""
+    ago_s, name = ended[0]
+    _, said, _ = _life_before(next(pod for pod in pods if name_of(pod) == name), around)
+    why = f": {said}" if said else ""
+    more = f"; {len(ended) - 1} more like it" if len(ended) > 1 else ""
+    return f"{name} was restarted {span(ago_s)} ago{why}{more}"
+
+
+def _restarted_s(pod: Object, now: datetime) -> float:
+    """How long ago a container of a pod that is well ended last; infinity when none has."""
+    if not is_ready(pod):
+        return math.inf
+    ended = [
+        age_s(over.get("finishedAt"), now)
+        for status, _ in container_statuses(pod)
+        if status.get("restartCount") and (over := (status.get("lastState") or {}).get("terminated"))
+    ]
+    return min(ended, default=math.inf)
 
 
 def _life_before(pod: Object, around: Around) -> tuple[tuple[str, ...], str, datetime | None]:

@@ -1,4 +1,4 @@
-"""Which runs there are, and the processes of one: workloads for the figures, pods only where something is not well.
+"""Which runs there are, and the processes of one: workloads for the figures, pods where there are few, or some unwell.
 
 A run of 10,000 actors that are well costs a handful of requests, whatever happens to it at most MOST_REQUESTS.
 """
@@ -22,11 +22,13 @@ from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.spec.base import ROLES, Role
 
 MOST_REQUESTS: Final = 15
-"""Of one call of `processes`; a whole `status` makes up to ten more."""
+"""Of one call of `processes`; a whole `status` makes at most seven more."""
 PODS_READ: Final = 500
 """Of one kind of trouble: what all causes are counted from when there are more."""
 _PAGE: Final = 500
 """Objects that one request brings."""
+_FEW: Final = 100
+"""Pods of a role that are all read, so that it can be told what those that are well have been through."""
 _CAUSES_LOOKED_INTO: Final = 3
 _LOGS_READ: Final = 3
 _LOGS_S: Final = 1.5
@@ -77,7 +79,7 @@ def find(api: Api, run: str) -> RunState | None:
     if learner is None or explain.asked(learner):
         return state
     try:
-        return as_told(state, control.ask(api, state, "GET", "/status", timeout_s=_ANSWER_S))
+        return as_told(state, control.ask(api, run, "GET", "/status", timeout_s=_ANSWER_S))
     except RlctlError:
         return state
 
@@ -127,10 +129,8 @@ class _Look:
     def unwell(self, role: Role) -> list[Object]:
         """Pods of a role that are not well, or were not."""
         self._read_workloads()
-        if role in STATEFUL:
-            pods = self._core_pods([role])[role]
-            return [pod for pod in pods if not is_ready(pod) or restarts(pod)]
-        return self._unwell(role)
+        pods = self._core_pods([role])[role] if role in STATEFUL else self._elastic_pods(role)
+        return [pod for pod in pods if not is_ready(pod) or restarts(pod)]
 
     def _read_workloads(self) -> None:
         if self._workloads:
@@ -149,7 +149,7 @@ class _Look:
         stateful = [role for role in wanted if role in STATEFUL and (wanted[role] or role in self._workloads)]
         elastic = [role for role in wanted if role not in STATEFUL and (wanted[role] or role in self._workloads)]
         core = self._core_pods(stateful)
-        pods = core | {role: self._unwell(role) for role in elastic}
+        pods = core | {role: self._elastic_pods(role) for role in elastic}
         found = {role: explain.groups(pods[role], self._around, self._workloads.get(role, ())) for role in pods}
         found = self._looked_into(found)
         entries: list[Process] = []
@@ -160,7 +160,7 @@ class _Look:
                 entries += explain.stateful(role, count, workload, core.get(role, ()), self._around)
             elif role in elastic:
                 workloads = sorted(self._workloads.get(role, ()), key=_shard)
-                entries += explain.elastic(role, count, workloads, found[role], self._around)
+                entries += explain.elastic(role, count, workloads, found[role], self._around, pods[role])
             elif count and finished:
                 entries.append(Process(role, 0, "exited", count=count, reason="the run has finished"))
         return entries
@@ -176,9 +176,12 @@ class _Look:
                     found[role].append(pod)
         return found
 
-    def _unwell(self, role: Role) -> list[Object]:
-        """Pods of an elastic role that are not well, or as many of them as are needed to know why."""
+    def _elastic_pods(self, role: Role) -> list[Object]:
+        """All pods of a small role; of another those that are not well, or as many as are needed to know why."""
         workloads = self._workloads.get(role, [])
+        if 0 < max(explain.counts(workloads, "replicas"), sum(map(explain.asked, workloads))) <= _FEW:
+            selector = f"{self._selector},{names.COMPONENT}={role}"
+            return self._list("Pod", selector, fields="status.phase!=Succeeded", most=PODS_READ)
         short = [each for each in workloads if _unready(each) > 0]
         lacking = sum(explain.asked(each) for each in workloads) > explain.counts(workloads, "readyReplicas")
         if not short and not lacking:

@@ -146,7 +146,7 @@ class _Reader:
     def _asked(self, question: dict[str, str]) -> _Answer | None:
         path = "/logs" + (f"?{urlencode(question)}" if question else "")
         try:
-            told = control.ask(self._api, self._state, "GET", path, timeout_s=SEARCH_S)
+            told = control.ask(self._api, self._state.run, "GET", path, timeout_s=SEARCH_S)
         except RlctlError as error:
             self._tell(f"{error.message}; this is only what live pods still have")
             self._answers = False

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Final
 
-from rlctl.backends.base import RunState
 from rlctl.backends.kubernetes import explain, names
 from rlctl.backends.kubernetes.api import Api, Object
 from rlctl.backends.kubernetes.causes.base import Around, is_ready, name_of
@@ -24,21 +23,21 @@ _FEW: Final = 20
 Connect = Callable[[], AbstractContextManager[socket.socket]]
 
 
-def pod_of(api: Api, state: RunState, component: str, around: Around) -> str:
+def pod_of(api: Api, run: str, component: str, around: Around) -> str:
     """The name of a pod that can answer: ready rather than only running, young rather than old.
 
     Raises:
         BackendUnreachable: there is none; with why.
     """
-    pods = api.list("Pod", labels=names.selector(state.run, component), most=_FEW).items
+    pods = api.list("Pod", labels=names.selector(run, component), most=_FEW).items
     live = [pod for pod in pods if _runs(pod)]
     if live:
         return name_of(max(live, key=lambda pod: (is_ready(pod), str(pod["metadata"].get("creationTimestamp", "")))))
     why = next((cause for pod in pods if (cause := explain.of_pod(pod, around)) is not None), None)
     said = f" does not run: pod {name_of(pods[0])}: {why.text}" if why else " has no pod" if not pods else ""
     raise BackendUnreachable(
-        f"the {component} of run {state.run}{said}",
-        hint=why.next if why and why.next else f"rlctl status {state.run}",
+        f"the {component} of run {run}{said}",
+        hint=why.next if why and why.next else f"rlctl status {run}",
         objects=(f"{component}/0",),
     )
 

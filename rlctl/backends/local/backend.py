@@ -169,7 +169,7 @@ class LocalBackend:
         """As last applied."""
         return state.read_documents(_known(run).layout)
 
-    def processes(self, run: str) -> list[Process]:
+    def processes(self, run: str, known: RunState | None = None) -> list[Process]:
         """Every replica, live or given up, in role and index order.
 
         Raises:
@@ -177,7 +177,7 @@ class LocalBackend:
         """
         with reported(f"cannot list the processes of run {run}"):
             place = places.find(run)
-            known = None if place is None else state.read(place)
+            known = None if place is None else state.read(place)  # a look at a file: the newest is as cheap
             return [] if place is None or known is None else listing.processes(place, known)
 
     def control(
