@@ -145,6 +145,8 @@ class Git:
         url = self.project.repository
         scheme = "file" if url.startswith("/") else urlsplit(url).scheme
         settings = {**_SETTINGS, f"protocol.{scheme}.allow": "always"}
+        if scheme == "https" and "SSL_CERT_FILE" in self.environ:  # which git, unlike Python, does not look at
+            settings["http.sslCAInfo"] = self.environ["SSL_CERT_FILE"]
         if self.project.git_token_file is not None and scheme == "https":
             import base64
 

@@ -46,7 +46,7 @@ def serve(
 ) -> int:
     """Listen for pushes, build them, redeploy their runs.
 
-    Listens on loopback unless `listen:` says otherwise, and elsewhere only with tokens, names and TLS.
+    Listens on loopback unless `listen:` says otherwise, and elsewhere only with names and TLS.
     """
     world: World = ctx.obj.setup(output, quiet)
     read = _config(config)
@@ -61,14 +61,16 @@ def serve(
         raise BackendUnreachable(
             f"the package {error.name} is not installed", hint='install it with: pip install "rlctl[ci]"'
         ) from error
+    refuse(read)
     service = Service(read, of)
-    refuse(read, service)
     for name, project in read.projects.items():
         world.say(f"{name}: POST /hooks/{project.forge}/{name} -> {project.run} ({project.target}, {project.builder})")
     if check:
         service.close()
         world.document({"ok": True, "projects": list(read.projects)})
         return 0
+    if not read.loopback and not service.people.any_token():
+        world.say("note: nobody has a token yet, so hooks alone are answered: rlctl ci token NAME --scope admin")
     world.say(f"listening on {'https' if read.tls_cert else 'http'}://{read.listen}, state in {read.folder}")
     run(service)
     return 0

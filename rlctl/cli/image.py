@@ -45,6 +45,7 @@ class ImageName(StrEnum):
     core = "core"
     actor = "actor"
     learner = "learner"
+    ci = "ci"
 
 
 Only = Annotated[list[ImageName] | None, typer.Option("--only", help="This image alone; repeatable.")]
@@ -92,6 +93,7 @@ def build(
     """Build images on this machine.
 
     Without SPEC rlctl's own: core, actor, learner. With one, its `code` as a layer over the actor's and the learner's.
+    `--only ci`: the image of `rlctl ci serve` on a cluster, which is none of a run.
     """
     world: World = ctx.obj.setup(output, quiet)
     wish = _wish(registry, tag, base, build_arg, volume, network, tls_verify)
@@ -126,13 +128,16 @@ def push(
     """Build images and push them; print their digests.
 
     What is printed is a spec file with nothing but `images`. Layers that the registry has are not sent again, and code
-    that it has is not even built.
+    that it has is not even built. `--only ci` prints the image of the service, for `rlctl ci manifest --image`.
     """
     from rlctl.images import overlay
 
     world: World = ctx.obj.setup(output, quiet)
     if registry is None:
         raise UsageError("push needs --registry", hint="rlctl image push --registry registry.example.org/team")
+    service = ImageName.ci in (only or ())
+    if service and (write is not None or len(set(only or ())) > 1):
+        raise UsageError("--only ci goes alone: it is no image of a run, and no spec names it")
     wish = _wish(registry, tag, base, build_arg, volume, network, tls_verify)
     if write is not None and not force:
         overlay.read(write)  # whoever would be refused at the end is refused before the work
@@ -142,7 +147,7 @@ def push(
         images, published = _made(world, maker, specs, only, () if write is None else (write,))
         made = list(images)
     named = {name: image for name, image in published.items() if image} | {
-        image.name: str(image.reference) for image in made
+        image.name: str(image.reference) for image in made if not service
     }
     if write is not None:
         try:
@@ -155,7 +160,7 @@ def push(
         world.say(line)
     if write is not None:
         world.say(f"next: rlctl up {shlex.join(map(str, specs)) if specs else 'SPEC'}" + _unless_there(write, specs))
-    world.data(overlay.text(named).removesuffix("\n"))
+    world.data(str(made[0].reference) if service else overlay.text(named).removesuffix("\n"))
     world.document(
         {
             "images": [as_plain(image) for image in made],
@@ -190,15 +195,15 @@ def _wish(
     verify: bool,
 ) -> Wish:
     from rlctl import __version__
-    from rlctl.images.base import NAMES
+    from rlctl.images.context import RECIPES
     from rlctl.images.make import Wish
 
     if tag is not None and not re.fullmatch(r"\w[\w.-]{0,127}", tag, re.ASCII):
         raise UsageError(f"--tag {tag}: no tag of an image", hint="letters, digits, _ . and -, at most 128")
     bases = _pairs("--base", base)
     for name in bases:
-        if name not in NAMES:
-            raise UsageError(f"--base {name}={bases[name]}: no such image", hint=f"images: {', '.join(NAMES)}")
+        if name not in RECIPES:
+            raise UsageError(f"--base {name}={bases[name]}: no such image", hint=f"images: {', '.join(RECIPES)}")
     return Wish(
         registry=None if registry is None else registry.removeprefix("https://").rstrip("/"),
         tag=tag or __version__,
@@ -252,13 +257,15 @@ def _made(
     """The images that are asked for, made one after the other, and those that the spec names already."""
     from rlctl.images.base import NAMES
     from rlctl.images.code import collect
+    from rlctl.images.context import RECIPES
     from rlctl.images.make import CODE_IN
 
-    possible: tuple[Name, ...] = CODE_IN if specs else NAMES
+    possible: tuple[Name, ...] = CODE_IN if specs else tuple(RECIPES)
     for name in only or ():
         if name.value not in possible:
             raise UsageError(f"--only {name.value}: holds no code of yours", hint=f"images: {', '.join(possible)}")
-    names = [name for name in possible if not only or name in {each.value for each in only}]
+    wanted = {name.value for name in only} if only else set(NAMES)
+    names = [name for name in possible if name in wanted]
     if not specs:
         return maker.own(names), {}
     loaded = _load(world, specs)

@@ -10,8 +10,9 @@ from typing import Final, Literal, Protocol
 
 from rlctl.errors import BackendUnreachable, WorkloadFailed
 
-Name = Literal["core", "actor", "learner"]
+Name = Literal["core", "actor", "learner", "ci"]
 NAMES: Final[tuple[Name, ...]] = ("core", "actor", "learner")
+"""Those of a run, as its spec names them; `ci` is that of the service which redeploys runs."""
 OVERLAY_MARK: Final = "# Written by `rlctl image push`."
 """How a file of digests begins: by it an overlay is known among the user's own files."""
 LAST_LINES: Final = 15

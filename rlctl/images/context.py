@@ -31,6 +31,7 @@ RECIPES: Final[dict[Name, Recipe]] = {
     "core": Recipe("Dockerfile.actor", "core"),
     "actor": Recipe("Dockerfile.actor", "actor"),
     "learner": Recipe("Dockerfile.learner", "learner"),
+    "ci": Recipe("Dockerfile.actor", "ci"),
 }
 
 
@@ -45,6 +46,7 @@ def sources(package: Path = PACKAGE) -> Iterator[tuple[str, Path]]:
     root = package.parent
     yield "rlctl", package
     yield "agents/rlctl_agents", root / "rlctl_agents" if installed else root / "agents" / "rlctl_agents"
+    yield "ci/rlctl_ci", root / "rlctl_ci" if installed else root / "ci" / "rlctl_ci"
     yield "templates", package / "templates" if installed else root / "templates"
     for name in FILES:
         yield name, (packed if installed else root) / name

@@ -5,6 +5,7 @@
 reads SOURCE/pyproject.toml and SOURCE/constraints.txt and writes to TO:
 
     core.txt, learner.txt, actor.txt   what the extra of that name needs, without torch
+    ci.txt                             what the service on a cluster needs: the extras ci and kubernetes
     torch.txt                          torch alone: it comes first, from where its builder wants it
     pins.txt                           the versions that everything is tested with
     build.txt                          what builds the wheel
@@ -20,7 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-IMAGES = ("core", "learner", "actor")
+IMAGES = {"core": ["core"], "learner": ["learner"], "actor": ["actor"], "ci": ["ci", "kubernetes"]}
+"""Image -> the extras that it installs."""
 
 
 def name_of(requirement: str) -> str:
@@ -75,7 +77,10 @@ def lists(pyproject: Mapping[str, Any], constraints: str, torch: str, extras: Se
     project = pyproject["project"]
     pins = [line for line in constraints.splitlines() if line.strip() and not line.startswith("#")]
     made = {
-        **{f"{image}.txt": needed(project, [image, *(extras if image == "actor" else ())]) for image in IMAGES},
+        **{
+            f"{image}.txt": needed(project, [*own, *(extras if image == "actor" else ())])
+            for image, own in IMAGES.items()
+        },
         "pins.txt": pins,
     }
     made = {file: without_torch(lines) for file, lines in made.items()}

@@ -22,6 +22,7 @@ from rlctl_ci.programs import Bounds, Programs, clean
 from rlctl_ci.refs import fault
 from rlctl_ci.store.records import Build
 from rlctl_ci.work import Job
+from tests.ci import https_forge
 from tests.ci.world import project, sha
 from tests.end_to_end.conftest import wait_until
 
@@ -81,6 +82,28 @@ def test_a_commit_becomes_files(tmp_path: Path, repository: Repository) -> None:
     source = fetcher(tmp_path, job).fetch(job)
     assert (source / "spec.yaml").read_text().startswith("run: pole")
     assert not (source / ".git").exists()
+
+
+def test_a_forge_with_a_certificate_of_the_house_is_trusted_where_ssl_cert_file_says_so(
+    tmp_path: Path, repository: Repository
+) -> None:
+    files = [tmp_path / "cert.pem", tmp_path / "key.pem"]
+    for file, text in zip(files, https_forge.certificate("localhost"), strict=True):
+        file.write_text(text)
+    command = [sys.executable, https_forge.__file__, str(tmp_path), *map(str, files)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None
+            about = project(repository=f"https://localhost:{server.stdout.readline().strip()}/work/.git")
+            ours = {key: value for key, value in os.environ.items() if not key.startswith("SSL_CERT")}
+            job = job_of(tmp_path, repository.head)
+            with pytest.raises(Transient, match="certificate"):
+                Git(about, tmp_path / "store", ours).head(job)
+            trusting = Git(about, tmp_path / "store", {**ours, "SSL_CERT_FILE": str(files[0])})
+            assert trusting.head(job) == repository.head
+            assert (trusting.fetch(job) / "spec.yaml").read_text().startswith("run: pole")
+        finally:
+            server.kill()
 
 
 def test_neither_hooks_nor_filters_nor_attributes_of_a_repository_are_executed(

@@ -252,27 +252,30 @@ def test_who_sends_too_much_is_slowed_down(tmp_path: Path) -> None:
     service.close()
 
 
-def test_it_refuses_to_start_beyond_loopback_without_tokens_names_and_tls(tmp_path: Path) -> None:
+def test_it_refuses_to_start_beyond_loopback_without_names_and_tls(tmp_path: Path) -> None:
     open_ = config(tmp_path, listen="0.0.0.0:8710")
-    service = Service(open_, lambda project, service: {})
     with pytest.raises(Refused) as refusal:
-        check(open_, service)
-    assert all(word in refusal.value.message for word in ("token", "hosts", "tls"))
-    service.people.issue("ana", ["admin"])
-    with pytest.raises(Refused):
-        check(open_, service)
-    check(open_.model_copy(update={"hosts": ["ci.example.org"], "behind_tls": True}), service)
+        check(open_)
+    assert all(word in refusal.value.message for word in ("hosts", "tls"))
+    named = open_.model_copy(update={"hosts": ["ci.example.org"], "behind_tls": True})
+    check(named)
+    service = Service(open_, lambda project, service: {})
     http = TestClient(make(service), base_url="http://127.0.0.1:8710", client=("10.0.0.1", 1))
     assert http.get("/healthz").status_code == 421, "the name of loopback is no name of ours there"
     service.close()
 
 
-def test_reading_needs_a_token_beyond_loopback(tmp_path: Path) -> None:
+def test_beyond_loopback_nothing_but_hooks_is_answered_until_there_is_a_token(tmp_path: Path) -> None:
     service = Service(config(tmp_path, listen="0.0.0.0:8710", hosts=["ci"]), lambda project, service: {})
     http = TestClient(make(service), base_url="http://ci", client=("10.0.0.1", 1), follow_redirects=False)
     for path in ("/api/v1/builds", "/index.json", "/metrics", "/badge/pole.svg", "/live"):
         assert http.get(path).status_code == 401, path
+    for path in ("/api/v1/projects/pole/pause", "/api/v1/projects/pole/rollback"):
+        assert http.post(path, json={}).status_code == 401, path
     assert http.get("/", headers={"accept": "text/html"}).headers["location"] == "/sign-in"
+    assert hook(http).status_code == 202
+    mine = {"authorization": f"Bearer {service.people.issue('ana', ['read'])}"}
+    assert http.get("/api/v1/builds", headers=mine).status_code == 200, "at once, with no restart"
     service.close()
 
 

@@ -45,7 +45,13 @@ def test_an_installed_rlctl_builds_from_the_same_files_as_a_working_copy(tmp_pat
 def test_the_context_holds_what_the_dockerfiles_need_and_no_bytecode(tmp_path: Path) -> None:
     stage(tmp_path / "context")
     names = set(tree(tmp_path / "context"))
-    assert {*FILES, "rlctl/__init__.py", "agents/rlctl_agents/__main__.py", "templates/init/spec.yaml"} <= names
+    assert {
+        *FILES,
+        "rlctl/__init__.py",
+        "agents/rlctl_agents/__main__.py",
+        "ci/rlctl_ci/web/static/style.css",
+        "templates/init/spec.yaml",
+    } <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
 
 
@@ -62,7 +68,7 @@ def test_modes_and_times_follow_content_alone(tmp_path: Path) -> None:
 
 
 def test_every_image_has_a_recipe_with_a_file_that_is_there() -> None:
-    assert tuple(RECIPES) == NAMES
+    assert tuple(RECIPES) == (*NAMES, "ci")
     there = dict(sources(PACKAGE))
     for recipe in RECIPES.values():
         assert f" AS {recipe.target}\n" in there[recipe.file].read_text()

@@ -36,7 +36,7 @@ def test_torch_is_the_one_that_is_tested(file: Path) -> None:
 def test_our_code_is_the_last_layer_and_nobody_is_root(file: Path) -> None:
     for stage in re.split(r"(?m)^FROM ", file.read_text())[1:]:
         if "LABEL" in stage:  # one that becomes an image
-            after = stage.split("COPY --from=code /opt/rlctl /opt/rlctl\n")[1]
+            after = re.split(r"COPY --from=(?:ci-)?code /opt/rlctl /opt/rlctl\n", stage)[1]
             assert not re.search(r"^(RUN|COPY|ADD)", after, re.MULTILINE)
             assert f"USER {UID}:{UID}\n" in after
 
@@ -51,6 +51,7 @@ def test_both_files_build_our_code_and_its_lists_in_the_same_way() -> None:
 def test_a_build_by_hand_sees_what_the_dockerfiles_copy_and_little_else() -> None:
     ignore = Ignore.parse((ROOT / ".dockerignore").read_text())
     needed = ["pyproject.toml", "constraints.txt", "rlctl/images/requirements.py", "agents/rlctl_agents/__main__.py"]
+    needed += ["ci/rlctl_ci/web/static/style.css"]
     needed += ["templates/init/spec.yaml", "README.md", "LICENSE", "Dockerfile.actor", "Dockerfile.learner"]
     assert [name for name in needed if ignore.leaves_out(name)] == []
     others = [".git/HEAD", "tests/__init__.py", "docs/wire.md", ".venv/bin/python", "rlctl/__pycache__/plan.pyc"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rlctl.cli.image import BuilderName, ImageName
-from rlctl.images.base import NAMES
 from rlctl.images.choose import BUILDERS
+from rlctl.images.context import RECIPES
 from rlctl.images.make import CODE_IN
 from tests.cli.conftest import Rlctl
 from tests.images.fakes import BELOW, CONFIG, DIGEST, MANIFEST, PUSHED, FakeRegistry
@@ -82,7 +82,7 @@ def option(command: list[str], name: str) -> list[str]:
 
 def test_the_choices_are_those_that_there_are() -> None:
     assert [name.value for name in BuilderName] == ["auto", *BUILDERS]
-    assert [name.value for name in ImageName] == list(NAMES)
+    assert [name.value for name in ImageName] == list(RECIPES)
 
 
 def test_build_makes_the_three_images_of_rlctl(rlctl: Rlctl, builder: Builder) -> None:
@@ -126,6 +126,20 @@ def test_push_prints_a_spec_file_of_digests_and_writes_it(rlctl: Rlctl, builder:
     )
     assert path.read_text().endswith(result.out)
     assert builder.verbs() == ["build", "push", "build", "push"]
+
+
+def test_the_image_of_the_service_is_pushed_alone_and_its_reference_printed(rlctl: Rlctl, builder: Builder) -> None:
+    result = rlctl(
+        "image", "push", "--registry", "127.0.0.1:1/team", "--only", "ci", "--base", "ci=localhost/debian:13"
+    )
+    assert (result.code, result.out) == (0, f"127.0.0.1:1/team/rlctl-ci@{PUSHED}\n"), result.err
+    assert option(builder.commands()[0], "--target") == ["ci"]
+    overlay = rlctl.folder / "images.yaml"
+    for more in (["--only", "core"], ["--write", str(overlay)]):
+        refused = rlctl("image", "push", "--registry", "127.0.0.1:1/team", "--only", "ci", *more)
+        assert refused.code == 2
+        assert "no image of a run" in refused.err
+    assert not overlay.exists()
 
 
 def test_what_comes_after_a_push_is_printed_as_a_shell_reads_it(rlctl: Rlctl, builder: Builder) -> None:

@@ -56,7 +56,7 @@ def test_further_extras_are_for_the_actor_alone() -> None:
 def test_the_lists_are_written_where_a_build_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--torch", "torch==2.13.0", "--extras", "atari, box2d", str(ROOT), str(tmp_path)]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {
-        "actor.txt", "build.txt", "core.txt", "learner.txt", "pins.txt", "torch.txt",
+        "actor.txt", "build.txt", "ci.txt", "core.txt", "learner.txt", "pins.txt", "torch.txt",
     }  # fmt: skip
     assert main(["--extras", "atary", str(ROOT), str(tmp_path)]) == 2
     assert "EXTRAS: no extra `atary`" in capsys.readouterr().err
@@ -83,31 +83,41 @@ def test_every_package_of_an_image_has_a_tested_version() -> None:
     pinned = {name_of(line) for line in made["pins.txt"].splitlines()}
     # the builders of wheels that torch drags along are as those who made its wheel say
     assert with_all_they_need([*made["actor.txt"].splitlines(), "torch"]) - pinned <= {"setuptools"}
+    assert with_all_they_need(made["ci.txt"].splitlines()) <= pinned
 
 
 TAKEN_WHERE_THERE = {"fsspec", "setuptools"}
 """By TensorBoard and torch, which do without."""
 IMPORTED = """
 import importlib, importlib.metadata, json, sys
-for role in sys.argv[1:]:
-    importlib.import_module(f"rlctl_agents.roles.{role}")
+for module in sys.argv[1:]:
+    importlib.import_module(module)
 owners = importlib.metadata.packages_distributions()
 print(json.dumps(sorted({owner for name in sys.modules if "." not in name for owner in owners.get(name, ())})))
 """
 
 
+ROLES = "rlctl_agents.roles"
+TRAINS = ("learner", "actor")
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("image", "roles"),
-    [("core", ["manager", "modelpool"]), ("learner", ["learner"]), ("actor", ["actor", "evaluator"])],
+    ("image", "modules"),
+    [
+        ("core", [f"{ROLES}.process", f"{ROLES}.manager", f"{ROLES}.modelpool"]),
+        ("learner", [f"{ROLES}.process", f"{ROLES}.learner"]),
+        ("actor", [f"{ROLES}.process", f"{ROLES}.actor", f"{ROLES}.evaluator"]),
+        ("ci", ["rlctl_ci.web.serve", "rlctl_ci.hands", "rlctl_ci.deploy.act", "rlctl.backends.kubernetes.backend"]),
+    ],
 )
-def test_no_role_imports_a_package_that_its_image_lacks(image: str, roles: list[str]) -> None:
+def test_nothing_imports_a_package_that_its_image_lacks(image: str, modules: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", IMPORTED, "process", *roles], capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-c", IMPORTED, *modules], capture_output=True, text=True, check=True, timeout=100
     )
     imported = {name_of(owner) for owner in json.loads(done.stdout)} - {"rlctl"}
     made = lists(PYPROJECT, CONSTRAINTS, "torch==2.13.0", [])
-    there = with_all_they_need([*made[f"{image}.txt"].splitlines(), *(["torch"] if image != "core" else [])])
+    there = with_all_they_need([*made[f"{image}.txt"].splitlines(), *(["torch"] if image in TRAINS else [])])
     assert imported - there - TAKEN_WHERE_THERE == set()
-    assert ("torch" in imported) is (image != "core")
+    assert ("torch" in imported) is (image in TRAINS)
     assert "gymnasium" not in imported or image == "actor"

@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from rlctl.render.kubernetes import admin
+from rlctl_ci.manifest import manifest
 from tests.render.cluster import VARIATIONS, Run, spec_of
+from tests.render.write import IMAGE
 
 OLDEST, CURRENT = "1.30", "1.34"
 """The oldest release that we promise to work with, and that of the test cluster."""
@@ -48,6 +50,12 @@ def test_every_object_of_a_run_validates(version: str) -> None:
 def test_every_object_for_an_administrator_validates(version: str) -> None:
     for document in admin("team", "ann"):
         validate(yaml.safe_load(document.text), version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_object_of_the_service_that_redeploys_validates(version: str) -> None:
+    for found in yaml.safe_load_all(manifest(namespace="team", image=IMAGE, host="ci.example.org")):
+        validate(found, version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -12,7 +12,10 @@ import yaml
 
 from rlctl.render.encode import to_document
 from rlctl.render.kubernetes import admin
+from rlctl_ci.manifest import manifest
 from tests.render.cluster import VARIATIONS, rendered, spec_of
+
+IMAGE = "registry.example.org/team/rlctl-ci@sha256:" + "0" * 64
 
 
 def main(folder: Path) -> None:
@@ -27,6 +30,7 @@ def main(folder: Path) -> None:
         path = folder / "admin" / document.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(document.text)
+    (folder / "ci.yaml").write_text(manifest(namespace="team", image=IMAGE, host="ci.example.org"))
 
 
 if __name__ == "__main__":
