@@ -7,6 +7,8 @@ import ctypes
 import json
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from rlctl_ci.deploy.act import handle
 
@@ -15,10 +17,10 @@ def main() -> None:
     _end_with_parent()
     request = json.loads(sys.stdin.buffer.read())
 
-    def say(text: str) -> None:
-        print(json.dumps({"say": text}), flush=True)
+    def tell(line: Mapping[str, Any]) -> None:
+        print(json.dumps(line), flush=True)
 
-    print(json.dumps(handle(request, say)), flush=True)
+    tell(handle(request, lambda text: tell({"say": text}), redeployed=lambda: tell({"redeployed": True})))
 
 
 def _end_with_parent() -> None:
