@@ -35,6 +35,8 @@ class Bounds:
     time_s: float
     memory_mib: int | None = None
     file_mib: int | None = None
+    nice: int = 0
+    """How far it stands back for hooks, and for roles on the same machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,9 @@ class Programs:
             if mebibytes is not None:
                 with suppress(ProcessLookupError, PermissionError):
                     resource.prlimit(pid, kind, (mebibytes << 20, mebibytes << 20))
+        if self.bounds.nice:
+            with suppress(ProcessLookupError, PermissionError):
+                os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + self.bounds.nice)
 
     def _watch(self, process: subprocess.Popen[bytes], name: str, say: Callable[[str], object] | None) -> deque[str]:
         pipe = process.stdout or process.stderr

@@ -281,6 +281,15 @@ def test_a_program_gets_no_more_memory_than_allowed() -> None:
     assert "MemoryError" in "\n".join(ended.lines)
 
 
+def test_a_program_stands_back_as_far_as_it_is_told() -> None:
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    told = Programs({}, Bounds(60.0, nice=10))(
+        [sys.executable, "-c", "import os, sys; sys.stdin.read(); print(os.nice(0))"], data=b""
+    )
+    assert told.code == 0
+    assert int(told.lines[-1]) == min(19, ours + 10)
+
+
 def test_a_program_of_a_build_sees_no_cluster_and_no_token(tmp_path: Path) -> None:
     ours = {
         "PATH": "/bin",
