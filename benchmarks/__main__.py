@@ -26,6 +26,7 @@ BENCHMARKS = {
     "wire": "wire",
     "fanout": "fanout",
     "cli": "cli",
+    "ci": "ci.bench",
     "regression": "regression",
 }
 """Name -> module, in the order of docs/performance.md."""

@@ -1,6 +1,6 @@
 """Stands between the service and a program: what the program has started ends with it, and all of it with the service.
 
-    python -I -S keeper.py LIFE WHOLE GRACE_S MEMORY_BYTES FILE_BYTES PROGRAM ARGUMENT...
+    python -I -S keeper.py LIFE WHOLE GRACE_S NICE MEMORY_BYTES FILE_BYTES PROGRAM ARGUMENT...
 
 LIFE is the reading end of a pipe of which the service alone has the other: a byte asks for an end in good order, its
 end means that the service is gone, whatever has killed it. A signal at the death of a parent would not do: it does not
@@ -32,7 +32,7 @@ _SET_CHILD_SUBREAPER: Final = 36
 
 def main(arguments: Sequence[str]) -> int:
     """The exit status of the program, or 128 and the signal that ended it."""
-    life, whole, grace_s, memory, file = (int(one) for one in arguments[:5])
+    life, whole, grace_s, nice, memory, file = (int(one) for one in arguments[:6])
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         _prctl(_SET_CHILD_SUBREAPER, 1)  # who loses its parent becomes ours, and of nobody else
     program = os.fork()
     if program == 0:
-        _become(arguments[5:], memory, file)
+        _become(arguments[6:], nice, memory, file)
     os.close(0)
     deadline: float | None = None
     code: int | None = None
@@ -63,10 +63,11 @@ def main(arguments: Sequence[str]) -> int:
     return 128 + signal.SIGKILL if code is None else code if code >= 0 else 128 - code
 
 
-def _become(argv: Sequence[str], memory: int, file: int) -> None:
+def _become(argv: Sequence[str], nice: int, memory: int, file: int) -> None:
     try:
         os.setsid()
         _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        os.nice(nice)
         for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, file)):
             if most:
                 resource.setrlimit(kind, (most, most))

@@ -36,6 +36,8 @@ class Bounds:
     time_s: float
     memory_mib: int | None = None
     file_mib: int | None = None
+    nice: int = 0
+    """How far it stands back for hooks, and for roles on the same machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class Programs:
     def _kept(self, ear: int) -> list[str]:
         """What stands before a program."""
         limits = (self.bounds.memory_mib, self.bounds.file_mib)
-        numbers = (ear, int(self.whole), GRACE_S, *((most or 0) << 20 for most in limits))
+        numbers = (ear, int(self.whole), GRACE_S, self.bounds.nice, *((most or 0) << 20 for most in limits))
         return [sys.executable, "-I", "-S", keeper.__file__, *map(str, numbers)]
 
     def _watch(self, process: subprocess.Popen[bytes], name: str, say: Callable[[str], object] | None) -> deque[str]:

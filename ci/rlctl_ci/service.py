@@ -16,6 +16,7 @@ from typing import IO, Any, Final
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.images.registry import passwords
 from rlctl.spec.words import plain
+from rlctl_ci import stages
 from rlctl_ci.config import Config, Project, secrets
 from rlctl_ci.errors import Busy, CiError, LostLease, Transient
 from rlctl_ci.forges.base import Event
@@ -276,6 +277,8 @@ class Service:
             self.work_of(project, build.lease_owner).run(build, project, folder, log)
             after = self.reading.build(build.id)
             log(f"{after.state}{': ' if after.reason else ''}{after.reason}")
+            if after.terminal:
+                log(stages.in_words(self.reading.events(build.id)))
         except LostLease as error:
             log(error.message)
         finally:

@@ -99,8 +99,11 @@ class Deployer(Protocol):
             RlctlError: some of it may have been changed.
         """
 
-    def verify(self, job: Job, deploy: Deploy) -> str:
+    def verify(self, job: Job, deploy: Deploy, redeployed: Callable[[], object]) -> str:
         """Wait until the run is ready and does what it did before; returns that in words.
+
+        Args:
+            redeployed: called once every replica runs the new code and has reported.
 
         Raises:
             RlctlError: it is not.
@@ -222,6 +225,7 @@ class Work:
                 self._undo(job, begun, begun.note or build.cancel or f"interrupted {build.attempts - 1} times")
                 return
             if begun.state == "applied":  # it runs: no repository and no registry is needed to judge it
+                self.queue.step(build.id, owner, "deploying", "applied by an earlier attempt")
                 self._verify(job, begun)
                 return
         elif not self._wanted(job):
@@ -313,9 +317,12 @@ class Work:
         raise Occupied(f"another build of run {run} is being deployed")
 
     def _verify(self, job: Job, deploy: Deploy) -> None:
-        self.queue.step(job.build.id, self.owner, "verifying")
+        def redeployed() -> None:
+            note = "redeployed: every replica runs the new code and has reported"
+            self.queue.step(job.build.id, self.owner, "verifying", note)
+
         try:
-            said = self.deployer.verify(job, deploy)
+            said = self.deployer.verify(job, deploy, redeployed)
         except (LostLease, Transient, BackendUnreachable):
             raise
         except RlctlError as error:

@@ -10,6 +10,7 @@ from typing import Any
 from rlctl.plan import Document, Plan, RolePlan
 from rlctl.render.engine import environment, render
 from rlctl.spec.base import ROLES
+from rlctl.spec.cluster import IMAGE_OF
 from rlctl.spec.layout import Layout
 
 _VOLUME_ROLES = ("manager", "modelpool", "learner", "replay")
@@ -69,12 +70,13 @@ def _program(plan: Plan, role: RolePlan, layout: Layout, sockets: Path, python: 
         command += ["--addresses", f"ipc://{sockets}/{{role}}-{{index}}.{{channel}}"]
         command += ["--control", f"unix:{sockets}/manager-0.control", "--live", str(layout.run / "live.json")]
     variables = {"OMP_NUM_THREADS": str(role.threads), "PYTHONUNBUFFERED": "1"}
-    if plan.code_path is not None:
-        variables["PYTHONPATH"] = plan.code_path
+    code = None if IMAGE_OF[role.role] == "core" else plan.code_path  # as on a cluster, whose core image holds no code
+    if code is not None:
+        variables["PYTHONPATH"] = code
     return {
         "command": command,
         "environment": variables,
-        "directory": plan.code_path or str(layout.root),
+        "directory": code or str(layout.root),
         "priority": 100 + ROLES.index(role.role),
     }
 

@@ -42,15 +42,20 @@ def test_a_push_redeploys_a_training_that_goes_on_learning_and_a_bad_one_is_roll
     cli("up", str(forge.copy / "spec.yaml"), "-d")
     cli("wait", "lights", "--for", "rows=20000", "--timeout", "500s", timeout_s=520)
     uid, before = cli.status("lights")["uid"], learned(cli)
+    stayed = cli.pids("lights", "manager") + cli.pids("lights", "modelpool")
     ci.start()
 
     good = ci.hook(forge.commit("second"))
     ended = ci.ended(good)
     assert ended["state"] == "succeeded", ci.log(good)
-    print("push to verified:", seconds(ended))
+    took = seconds(ended)
+    print("push:", took)
+    assert 0 < took["redeployed"] < took["verified"]
+    assert f"redeployed {took['redeployed']:.1f} s after the push" in ci.log(good)
     status = cli.status("lights")
     assert status["uid"] == uid
     assert status["revision"] == 2
+    assert cli.pids("lights", "manager") + cli.pids("lights", "modelpool") == stayed, "code is nothing to them"
     assert status["resumed"]["rows"] > 0, "the learner went on from its generation"
     wait_until(lambda: learned(cli) > before, timeout_s=400, what="more to be learned")
     state = json.loads((cli.root("lights") / "run" / "state.json").read_text())
@@ -62,7 +67,7 @@ def test_a_push_redeploys_a_training_that_goes_on_learning_and_a_bad_one_is_roll
     ended = ci.ended(bad)
     assert ended["state"] == "rolled_back", ci.log(bad)
     assert "a bad commit" in ci.log(bad)
-    print("bad push to rolled back:", seconds(ended))
+    print("bad push:", seconds(ended))
     status = cli.status("lights")
     assert status["phase"] == "running"
     state = json.loads((cli.root("lights") / "run" / "state.json").read_text())

@@ -154,7 +154,7 @@ def test_the_branch_names_git_allows_are_data_and_nothing_outside_the_list_is_st
 
 def kept(argv: Sequence[str]) -> list[str]:
     """The program that a keeper starts, with its arguments; another one as it is."""
-    return list(argv[argv.index(keeper.__file__) + 6 :]) if keeper.__file__ in argv else list(argv)
+    return list(argv[argv.index(keeper.__file__) + 7 :]) if keeper.__file__ in argv else list(argv)
 
 
 def test_git_and_our_rules_agree_about_the_names_of_branches(tmp_path: Path, repository: Repository) -> None:
@@ -327,6 +327,15 @@ def test_a_program_gets_no_more_memory_than_allowed() -> None:
     )
     assert ended.code != 0
     assert "MemoryError" in "\n".join(ended.lines)
+
+
+def test_a_program_stands_back_as_far_as_it_is_told() -> None:
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    told = Programs({}, Bounds(60.0, nice=10))(
+        [sys.executable, "-c", "import os, sys; sys.stdin.read(); print(os.nice(0))"], data=b""
+    )
+    assert told.code == 0
+    assert int(told.lines[-1]) == min(19, ours + 10)
 
 
 def test_a_program_of_a_build_sees_no_cluster_and_no_token(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 
 from rlctl_ci.states import TERMINAL
 from rlctl_ci.store.database import Database
-from tests.ci.world import Service, sha
+from tests.ci.counts import tell
+from tests.ci.world import Outside, Service, sha
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 BAD = sha(3)
@@ -68,24 +70,30 @@ def life(folder: Path, number: int, kill_at: int) -> bool:
     return not os.WIFSIGNALED(status)
 
 
-def check(folder: Path) -> None:
-    """Every acknowledged delivery has one build, every build one end, every build at most one deployment."""
+def check(folder: Path) -> Counter[str]:
+    """Every acknowledged delivery has one build, every build one end, and at most one deployment, which is decided.
+
+    Returns:
+        What there was: deliveries, builds, deploys.
+    """
     service = Service(folder)
-    builds = service.reading.builds(limit=200)
-    assert builds
-    for build in builds:
+    builds = {build.id: build for build in service.reading.builds(limit=200)}
+    for build in builds.values():
         events = [state for _, state, _ in service.reading.events(build.id)]
         assert build.state in TERMINAL, (build.id, events)
         assert sum(state in TERMINAL for state in events) == 1, events
     applied = [line["build"] for line in service.outside.said("revision") if line["by"] == "apply"]
     assert len(applied) == len(set(applied)), f"a build was deployed twice: {applied}"
-    rows = service.database.connection().execute("SELECT project, delivery, build FROM deliveries").fetchall()
-    assert len(rows) >= len(service.outside.said("hooks"))
+    rows = service.database.connection().execute("SELECT delivery, build FROM deliveries").fetchall()
+    assert len(rows) == len({row["delivery"] for row in rows})
+    assert len(rows) >= len(service.outside.said("hooks")), "an acknowledged delivery is not stored"
+    assert {row["build"] for row in rows} <= set(builds)
     deploys = service.reading.deploys(limit=200)
+    assert set(applied) <= {deploy.build for deploy in deploys}
     assert all(deploy.state in ("verified", "rolled_back", "failed") for deploy in deploys)
-    assert service.outside.history[-1] == sha(4), "the last good commit runs"
     assert service.database.connection().execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     service.database.close()
+    return Counter(deliveries=len(rows), builds=len(builds), deploys=len(applied))
 
 
 def steps(folder: Path) -> int:
@@ -102,31 +110,32 @@ def steps(folder: Path) -> int:
 
 def test_a_kill_at_every_boundary_loses_nothing_and_deploys_nothing_twice(tmp_path: Path) -> None:
     (tmp_path / "count").mkdir()
+    counts: Counter[str] = Counter()
     for kill_at in range(1, steps(tmp_path / "count")):
         folder = tmp_path / f"at-{kill_at}"
         folder.mkdir()
+        counts["points"] += 1
         if not life(folder, 1, kill_at):
+            counts["kills"] += 1
             assert life(folder, 2, -1)
-        check(folder)
+        counts += check(folder)
+        assert Outside(folder / "outside.jsonl").history[-1] == sha(4), "the last good commit runs"
+    tell("ci-kills-at-every-boundary", dict(counts))
+    assert counts["kills"] >= 100
 
 
 def test_two_hundred_random_kills_lose_nothing_and_deploy_nothing_twice(tmp_path: Path) -> None:
     seed = int(os.environ.get("RLCTL_TEST_SEED", "0"))
-    chance, kills, number = random.Random(seed), 0, 0
-    while kills < 200:
-        number += 1
-        folder = tmp_path / f"random-{number}"
+    chance = random.Random(seed)
+    counts: Counter[str] = Counter()
+    while counts["kills"] < 200:
+        counts["services"] += 1
+        folder = tmp_path / f"random-{counts['services']}"
         folder.mkdir()
         lives = 1
         # five kills in a row reach builds that have used up their attempts
         while lives <= 5 and not life(folder, lives, chance.randrange(1, 90)):
-            kills, lives = kills + 1, lives + 1
+            counts["kills"], lives = counts["kills"] + 1, lives + 1
         assert lives <= 5 or life(folder, lives, -1)
-        service = Service(folder)
-        for build in service.reading.builds(limit=200):
-            assert build.state in TERMINAL
-            events = [state for _, state, _ in service.reading.events(build.id)]
-            assert sum(state in TERMINAL for state in events) == 1, (seed, number, events)
-        applied = [line["build"] for line in service.outside.said("revision") if line["by"] == "apply"]
-        assert len(applied) == len(set(applied)), (seed, number, applied)
-        service.database.close()
+        counts += check(folder)
+    tell("ci-kills-at-random", {**counts, "seed": seed})

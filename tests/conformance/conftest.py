@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.targets import Cluster, Local, Memory, Pretended, Target
+from tests.local.machine import fakes_first
 
 WITHOUT = "NOT RUN: RLCTL_TEST_CONTEXT does not name the context of a cluster made for tests (make test-cluster does)"
 
@@ -29,6 +30,8 @@ def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
         (Path(short) / "r").mkdir(mode=0o700)
         monkeypatch.setenv("XDG_STATE_HOME", short + "/state")
         monkeypatch.setenv("XDG_RUNTIME_DIR", short + "/r")
+        if request.param == "local":
+            monkeypatch.setenv("PYTHONPATH", fakes_first())
         if request.param == "kubernetes":
             yield from _on_cluster(monkeypatch, tmp_path)
             return

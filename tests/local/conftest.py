@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.machine import Machine
+from tests.local.machine import Machine, fakes_first
 
 
 @pytest.fixture
@@ -16,6 +16,7 @@ def homes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (Path(short) / "r").mkdir(mode=0o700)
         monkeypatch.setenv("XDG_STATE_HOME", short + "/state")
         monkeypatch.setenv("XDG_RUNTIME_DIR", short + "/r")
+        monkeypatch.setenv("PYTHONPATH", fakes_first())
         yield Path(short)
 
 

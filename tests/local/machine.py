@@ -27,6 +27,11 @@ from rlctl.spec.base import Role
 FAKES = Path(__file__).parent / "fakes"
 
 
+def fakes_first(path: str = os.environ.get("PYTHONPATH", "")) -> str:
+    """The PYTHONPATH of a supervisor whose roles are fakes, also those that a user's code does not reach."""
+    return os.pathsep.join(filter(None, (str(FAKES), path)))
+
+
 def role_plan(role: Role, replicas: int = 1, behaviour: Mapping[str, Any] | None = None) -> RolePlan:
     run_file = {"role": role, "behaviour": dict(behaviour or {})}
     digest = sha256(json.dumps(run_file).encode()).hexdigest()[:12]

@@ -13,7 +13,7 @@ import pytest
 
 from rlctl.backends.base import Applied
 from rlctl.errors import Conflict
-from tests.local.machine import Machine, read_log, role_plan, until, whats
+from tests.local.machine import Machine, fakes_first, read_log, role_plan, until, whats
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -60,7 +60,7 @@ def test_of_two_simultaneous_ups_one_is_told_who_holds_the_run(machine: Machine)
 
 def test_up_converges_after_a_kill_at_any_step(machine: Machine) -> None:
     """First an `up` of a new run, then one that scales and restarts the actors, killed at each step in turn."""
-    env = {**os.environ, "PYTHONPATH": os.getcwd()}
+    env = {**os.environ, "PYTHONPATH": fakes_first(os.getcwd())}
 
     def drive(run: str, actors: int, kill_at: int) -> subprocess.CompletedProcess[str]:
         machine.applied.add(run)

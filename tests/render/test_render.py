@@ -251,3 +251,8 @@ def test_supervisors_own_parser_accepts_every_document_as_a_section() -> None:
     )
     with pytest.raises(configparser.NoOptionError):
         parser.get("program:actor-0", "numprocs")
+
+
+def test_only_roles_that_import_the_users_code_are_told_where_it_lies() -> None:
+    before, after = rendered(make_plan()), rendered(make_plan(code_path="/home/me/newer"))
+    assert {name for name in before if before[name] != after[name]} == {"programs/actor.conf", "programs/learner.conf"}

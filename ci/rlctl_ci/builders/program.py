@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rlctl.images.base import Run
 from rlctl.images.choose import choose
@@ -24,6 +24,9 @@ from rlctl_ci.store.records import Artifact
 from rlctl_ci.work import Job, Live, images_of
 
 Look = Callable[[Job], Live | None]
+
+NICE: Final = 10
+"""An installation of packages takes all cores for minutes; hooks and the roles of this machine come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,5 +91,6 @@ class Program:
         limits, auth = job.project.limits, job.project.registry_auth
         more = {"REGISTRY_AUTH_FILE": str(auth)} if auth is not None else {}
         return Programs(
-            clean(self.environ, self.home, **more), Bounds(limits.time_s, limits.memory_mib), job.stop, job.folder
-        )
+            clean(self.environ, self.home, **more), Bounds(limits.time_s, limits.memory_mib, nice=NICE),
+            job.stop, job.folder,
+        )  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from rlctl_ci.deploy.act import handle
 
@@ -11,10 +13,10 @@ from rlctl_ci.deploy.act import handle
 def main() -> None:
     request = json.loads(sys.stdin.buffer.read())
 
-    def say(text: str) -> None:
-        print(json.dumps({"say": text}), flush=True)
+    def tell(line: Mapping[str, Any]) -> None:
+        print(json.dumps(line), flush=True)
 
-    print(json.dumps(handle(request, say)), flush=True)
+    tell(handle(request, lambda text: tell({"say": text}), redeployed=lambda: tell({"redeployed": True})))
 
 
 if __name__ == "__main__":

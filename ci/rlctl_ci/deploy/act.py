@@ -32,6 +32,7 @@ class Act:
     project: whose run.
     backend: of it.
     say: told every line.
+    redeployed: called by `verify` once every replica runs the new code and has reported.
     """
 
     project: Project
@@ -39,6 +40,7 @@ class Act:
     say: Say
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    redeployed: Callable[[], object] = lambda: None
 
     def look(self) -> dict[str, Any] | None:
         """Revision, throughput and images of a live run; None when it does not run."""
@@ -75,7 +77,8 @@ class Act:
         seen = health.await_ready(self.backend, run, rules.ready_within_s, clock=self.clock, sleep=self.sleep)
         if seen.finished:
             return "the run has finished"
-        self.say("every replica runs and has reported")
+        self.say("every replica runs the new code and has reported")
+        self.redeployed()
         return health.watch(
             self.backend, run, watch_s=rules.watch_s, before_per_s=float(baseline.get("rows_per_s") or 0.0),
             least=rules.min_throughput, clock=self.clock, sleep=self.sleep,
@@ -211,11 +214,14 @@ def backend_of(project: Project) -> Backend:
     return made
 
 
-def handle(request: Mapping[str, Any], say: Say, backend: Backend | None = None) -> dict[str, Any]:
+def handle(
+    request: Mapping[str, Any], say: Say, backend: Backend | None = None,
+    redeployed: Callable[[], object] = lambda: None,
+) -> dict[str, Any]:  # fmt: skip
     """One request of the parent process; the answer is plain data."""
     project = Project.model_validate(request["project"])
     try:
-        act = Act(project, backend or backend_of(project), say)
+        act = Act(project, backend or backend_of(project), say, redeployed=redeployed)
         verb = request["verb"]
         if verb == "look":
             return {"result": act.look()}

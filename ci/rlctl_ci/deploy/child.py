@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -46,13 +46,13 @@ class Child:
         made = {one.name: one.reference for one in artifacts}
         return int(self._ask(job, {"verb": "apply", "source": str(source), "artifacts": made}))
 
-    def verify(self, job: Job, deploy: Deploy) -> str:
-        return str(self._ask(job, {"verb": "verify", "baseline": dict(deploy.baseline)}))
+    def verify(self, job: Job, deploy: Deploy, redeployed: Callable[[], object]) -> str:
+        return str(self._ask(job, {"verb": "verify", "baseline": dict(deploy.baseline)}, redeployed))
 
     def undo(self, job: Job, deploy: Deploy) -> int:
         return int(self._ask(job, {"verb": "undo", "revision": deploy.before_revision}))
 
-    def _ask(self, job: Job, request: Mapping[str, Any]) -> Any:
+    def _ask(self, job: Job, request: Mapping[str, Any], redeployed: Callable[[], object] = lambda: None) -> Any:
         rules = self.project.verify
         bounds = Bounds(rules.ready_within_s + rules.watch_s + _SLACK_S)
         # a supervisor that it has to start again is the run's, and outlives it
@@ -68,6 +68,8 @@ class Child:
                 told = {"say": line}
             if "say" in told:
                 job.say(str(told["say"]))
+            elif "redeployed" in told:
+                redeployed()
             else:
                 answer.update(told)
 

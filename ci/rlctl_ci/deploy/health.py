@@ -10,6 +10,8 @@ from rlctl.backends.base import Backend, Process, RunState
 from rlctl.errors import BackendUnreachable, RlctlError, TimedOut, WorkloadFailed
 
 POLL_S = 0.5
+SOON_S = 0.1
+"""Between the first looks at a run that gets ready: most are within seconds, and a large one takes long to look at."""
 
 
 class NotWell(WorkloadFailed):
@@ -116,7 +118,7 @@ def await_ready(
         NotWell: it never will be.
         TimedOut: it is not, in this time.
     """
-    deadline, missing = clock() + within_s, "nothing is known of it"
+    begun, missing = clock(), "nothing is known of it"
     while True:
         try:
             seen = look(backend, run)
@@ -125,9 +127,10 @@ def await_ready(
             missing = seen.missing
         except BackendUnreachable as error:
             missing = error.message
-        if clock() >= deadline:
+        waited_s = clock() - begun
+        if waited_s >= within_s:
             raise TimedOut(f"run {run} is not ready after {within_s:g} s: {missing}")
-        sleep(POLL_S)
+        sleep(min(POLL_S, max(SOON_S, waited_s / 20)))
 
 
 def watch(

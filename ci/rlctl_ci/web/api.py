@@ -15,6 +15,7 @@ from rlctl_ci.config import Config
 from rlctl_ci.errors import Busy, CiError, Settled, Transient
 from rlctl_ci.refs import HEADS, fault, is_sha
 from rlctl_ci.service import Service
+from rlctl_ci.stages import seconds
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build, Push
 from rlctl_ci.web import tail
@@ -36,7 +37,9 @@ def build_document(reading: Reading, build: Build, *, full: bool = False) -> dic
     }  # fmt: skip
     if full:
         deploy = reading.deploy(build.id)
-        found["events"] = [{"at": at, "state": state, "note": note} for at, state, note in reading.events(build.id)]
+        events = reading.events(build.id)
+        found["events"] = [{"at": at, "state": state, "note": note} for at, state, note in events]
+        found["seconds"] = seconds(events)
         found["artifacts"] = [
             {"name": one.name, "reference": one.reference, "base": one.base, "bytes": one.bytes}
             for one in reading.artifacts(build.id)

@@ -12,7 +12,7 @@ from pathlib import Path
 from rlctl.backends.base import Applied, Document
 from rlctl.backends.local.files import write_changed
 from rlctl.backends.local.names import in_order, shown
-from rlctl.backends.local.stopping import GRACE_S, stop
+from rlctl.backends.local.stopping import GRACE_S, stop, waves
 from rlctl.backends.local.supervisord import ALREADY_STARTED, STILL_RUNNING, Supervisor
 from rlctl.errors import BackendUnreachable, PartlyApplied
 from rlctl.spec.layout import Layout
@@ -133,7 +133,8 @@ def restart(supervisor: Supervisor, names: list[str]) -> list[str]:
 def _remove(supervisor: Supervisor, names: list[str]) -> None:
     """End these processes and drop them; the watch may start one again in between, which makes one more round."""
     for _ in range(3):
-        stop(supervisor, names, GRACE_S)
+        for wave in waves(names):
+            stop(supervisor, wave, GRACE_S)
         faults = supervisor.batch("removeProcessGroup", [(name,) for name in names])
         names = [name for name, fault in zip(names, faults, strict=True) if fault and fault.faultCode == STILL_RUNNING]
         if not names:

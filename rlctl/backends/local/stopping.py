@@ -16,6 +16,9 @@ from rlctl.spec.base import Role
 STOP_ORDER: tuple[Role, ...] = ("actor", "evaluator", "inference", "learner", "replay", "modelpool", "manager")
 """Whoever sends ends before whoever receives, so that nothing is lost on the way; the manager sees them all end."""
 
+_ANSWERING = frozenset({"replay", "modelpool", "manager"})
+"""Whoever ends asks them to the last: a learner's last generation is the manager's to commit."""
+
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL, for every role: as in the template."""
 _POLL_S = 0.05
@@ -70,6 +73,13 @@ def _live(supervisor: Supervisor, names: Iterable[str]) -> list[Child]:
 
 def _pids(children: Iterable[Child]) -> set[int]:
     return {child.pid for child in children}
+
+
+def waves(names: Iterable[str]) -> list[list[str]]:
+    """Those that may be ended at the same time: whoever asks, then whoever answers."""
+    names = list(names)
+    asking = [name for name in names if split_name(name)[0] not in _ANSWERING]
+    return [wave for wave in (asking, [name for name in names if name not in asking]) if wave]
 
 
 def stop_in_order(supervisor: Supervisor, grace_s: float = GRACE_S) -> Iterator[str]:

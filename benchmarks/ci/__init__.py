@@ -1,0 +1,1 @@
+"""The webhook service: hooks at a steady rate, and a push until its run is verified."""
