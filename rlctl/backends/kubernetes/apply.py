@@ -223,7 +223,8 @@ class _Up:
             return None, False
         manager = f"StatefulSet {self._wanted.run}-manager"
         try:
-            answer = self._session.ask(self._seen.state, "/reload", {"live": dict(self._wanted.live)})
+            live = self._wanted.live_with(self._seen.state.replicas)
+            answer = self._session.ask(self._seen.state, "/reload", {"live": live})
         except RlctlError as error:
             raise PartlyApplied(
                 f"the changed live fields did not reach the manager: {error.message}", hint=GO_ON, objects=(manager,)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from rlctl.backends.base import Applied
+from rlctl.backends.base import Applied, RunState
 from rlctl.backends.kubernetes import pace, replicas
 from rlctl.backends.kubernetes import record as records
 from rlctl.backends.kubernetes.api import Api, ApiError, Key, Object
@@ -18,10 +18,12 @@ from rlctl.backends.kubernetes.refusals import conflict
 from rlctl.backends.kubernetes.session import Session
 from rlctl.backends.kubernetes.wanted import Wanted, of_revision, revision_key, shares
 from rlctl.backends.kubernetes.writing import Writer
-from rlctl.errors import Conflict, TimedOut
+from rlctl.errors import Conflict, RlctlError, TimedOut
 
 RESTART_MANAGER: Final = "rlctl-restart"
 """Field manager of one annotation of the pod template, so that it survives the next `up`."""
+_RECKONED_WITH: Final = ("learner", "evaluator")
+"""Roles of which the manager expects as many as are wanted: to step together, and to judge a model together."""
 RESTARTED_AT: Final = f"{DOMAIN}/restarted-at"
 
 
@@ -90,6 +92,7 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
     if state == record.state and not _differing(session, numbers, record):
         for key in numbers:
             yield Applied(str(key), "unchanged")
+        _tell(session, wanted, state, counts)
         return
     with session.lock(run, "scale").held() as hold:
         record, wanted = live(session, run)
@@ -106,8 +109,19 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
             if number != found.value:
                 replicas.set_count(writer, thing, number, force=session.force)
                 yield Applied(str(key), "changed", f"replicas: {found.value} -> {number}")
+    _tell(session, wanted, state, counts)
     if "actor" in counts:
         yield from pace.go_on(session, run, state, {key: numbers[key] for key in actors}, "scale")
+
+
+def _tell(session: Session, wanted: Wanted, state: RunState, counts: Mapping[str, int]) -> None:
+    """Let the manager reckon with the new numbers of those whom it waits for; it does its work with the old ones."""
+    if not counts.keys() & set(_RECKONED_WITH):
+        return
+    try:
+        session.ask(state, "/reload", {"live": wanted.live_with(state.replicas)})
+    except RlctlError as error:
+        session.note(f"the manager has not heard of the new number: {error.message}; the same command tells it again")
 
 
 def _differing(

@@ -48,6 +48,18 @@ class Wanted:
     def images(self) -> dict[str, str]:
         return images_of(self.spec)
 
+    def live_with(self, replicas: Mapping[str, int]) -> dict[str, Any]:
+        """The manager's live fields, with numbers of replicas that are others than the spec's by now."""
+        now: dict[str, Any] = dict(self.live)
+        least = {"learner": 1}  # a spec has no fewer
+        now["roles"] = {
+            role: {**fields, "replicas": max(replicas[role], least.get(role, 0))}
+            if "replicas" in fields and role in replicas
+            else fields
+            for role, fields in (self.live.get("roles") or {}).items()
+        }
+        return now
+
     def patches(self, key: Key) -> tuple[str, ...]:
         """Files of the patches that are laid over an object."""
         name = f"{key.kind}-{key.name}.yaml".lower()
