@@ -25,6 +25,7 @@ from rlctl_ci.web.guard import App, Receive, Scope, Send
 from tests.ci.test_http import OURS, SECRET, config
 from tests.ci.world import MAIN, Outside, hands, sha
 
+pytestmark = pytest.mark.timeout(600)  # the first of them imports half of schemathesis
 DOCUMENT: dict[str, Any] = json.loads((STATIC / "openapi.json").read_text())
 OPERATIONS = [(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods]
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
