@@ -16,8 +16,8 @@ import yaml
 from rlctl.errors import BackendUnreachable
 from rlctl_ci.errors import BuildStopped
 from rlctl_ci.programs import Bounds, Programs
+from tests.ci.lights import Ci, Forge
 from tests.ci.oci import Registry, registry
-from tests.ci.test_end_to_end import Ci, Forge
 from tests.ci.test_git import gone
 from tests.end_to_end.conftest import Cli, cli, wait_until
 
@@ -145,12 +145,10 @@ def test_kill_9_of_the_service_ends_a_build_with_all_that_it_has_started(
     builder.write_text(f'#!/bin/sh\n[ "$1" = build ] || exit 1\nexec {sys.executable} {programs}/family.py {family}\n')
     builder.chmod(builder.stat().st_mode | stat.S_IXUSR)
     cli.env["PATH"] = f"{programs}:{cli.env.get('PATH', os.defpath)}"
-    ci = Ci(cli, forge)
-    about = yaml.safe_load((cli.folder / "ci.yaml").read_text())
-    about["projects"]["lights"] |= {
-        "target": "kubernetes", "builder": "buildah", "registry": f"{registry.name}/team", "plain_http": True
-    }  # fmt: skip
-    (cli.folder / "ci.yaml").write_text(yaml.safe_dump(about))
+    ci = Ci(
+        cli, cli.folder, cli.env, forge,
+        target="kubernetes", builder="buildah", registry=f"{registry.name}/team", plain_http=True,
+    )  # fmt: skip
     ci.start()
     try:
         ci.hook(commit)
