@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shlex
+import shutil
 import tarfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -24,6 +28,7 @@ FETCH_WITHIN_S: Final = 300.0
 MAX_FILES: Final = 50_000
 MAX_DEPTH: Final = 100
 """Of folders in each other: what takes a folder away goes down by calling itself, also when the service starts."""
+_LOOK_S: Final = 0.1
 _GONE: Final = re.compile(r"not our ref|request for unadvertised object")
 """How a repository says that it has no such commit; by the older protocol it says the second."""
 _SETTINGS: Final = {
@@ -82,13 +87,13 @@ class Git:
         BuildStopped: it is not there, too large, or holds what has no place on a disk.
         """
         sha, mebibytes = job.build.sha, self.project.limits.source_mib
-        bare = self._bare("source.git", job.stop)
         bounds = Bounds(FETCH_WITHIN_S, file_mib=mebibytes)
-        if self._git(["-C", str(bare), "cat-file", "-e", f"{sha}^{{commit}}"], bounds, job.stop).code:
-            argv = ["-C", str(bare), "fetch", "--quiet", "--depth=1", "--no-tags", "--no-write-fetch-head"]
-            ended = self._git([*argv, "--end-of-options", self.project.repository, sha], bounds, job.stop)
-            if ended.code:
-                raise Transient("fetch", f"{sha[:12]} could not be fetched: {_last(ended)}")
+        with self._bare("source.git", job.stop) as bare:
+            if self._git(["-C", str(bare), "cat-file", "-e", f"{sha}^{{commit}}"], bounds, job.stop).code:
+                argv = ["-C", str(bare), "fetch", "--quiet", "--depth=1", "--no-tags", "--no-write-fetch-head"]
+                ended = self._git([*argv, "--end-of-options", self.project.repository, sha], bounds, job.stop)
+                if ended.code:
+                    raise Transient("fetch", f"{sha[:12]} could not be fetched: {_last(ended)}")
         archive = job.folder / "source.tar"
         ended = self._git(["-C", str(bare), "archive", "--format=tar", sha], bounds, job.stop, out=archive)
         if ended.code:
@@ -106,29 +111,41 @@ class Git:
         """
         if job.build.sha == sha:
             return True
-        bare, bounds = self._bare("history.git", job.stop), Bounds(FETCH_WITHIN_S)
-        argv = ["-C", str(bare), "fetch", "--quiet", "--filter=tree:0", "--no-tags", "--no-write-fetch-head"]
-        for one in (job.build.sha, sha):
-            if not self._git(["-C", str(bare), "cat-file", "-e", f"{one}^{{commit}}"], bounds, job.stop).code:
-                continue  # a newer build has brought the bad commit with it
-            ended = self._git([*argv, "--end-of-options", self.project.repository, one], bounds, job.stop)
-            if ended.code and one == sha and any(_GONE.search(line) for line in ended.lines):
-                return False  # nothing in the repository descends from it
-            if ended.code:
-                raise Transient("fetch", f"the history of {one[:12]} could not be fetched: {_last(ended)}")
-        ended = self._git(["-C", str(bare), "merge-base", "--is-ancestor", job.build.sha, sha], bounds, job.stop)
-        if ended.code not in (0, 1):
-            raise Transient("fetch", f"the history of {sha[:12]} cannot be read: {_last(ended)}")
-        return ended.code == 0
+        bounds = Bounds(FETCH_WITHIN_S)
+        with self._bare("history.git", job.stop) as bare:
+            argv = ["-C", str(bare), "fetch", "--quiet", "--filter=tree:0", "--no-tags", "--no-write-fetch-head"]
+            for one in (job.build.sha, sha):
+                if not self._git(["-C", str(bare), "cat-file", "-e", f"{one}^{{commit}}"], bounds, job.stop).code:
+                    continue  # a newer build has brought the bad commit with it
+                ended = self._git([*argv, "--end-of-options", self.project.repository, one], bounds, job.stop)
+                if ended.code and one == sha and any(_GONE.search(line) for line in ended.lines):
+                    return False  # nothing in the repository descends from it
+                if ended.code:
+                    raise Transient("fetch", f"the history of {one[:12]} could not be fetched: {_last(ended)}")
+            ended = self._git(["-C", str(bare), "merge-base", "--is-ancestor", job.build.sha, sha], bounds, job.stop)
+            if ended.code not in (0, 1):
+                raise Transient("fetch", f"the history of {sha[:12]} cannot be read: {_last(ended)}")
+            return ended.code == 0
 
-    def _bare(self, name: str, stop: Callable[[], None]) -> Path:
+    @contextmanager
+    def _bare(self, name: str, stop: Callable[[], None]) -> Iterator[Path]:
+        """A repository of ours, for one build at a time, without what a git that was killed has left in it."""
         path = self.store / f"{slug(self.project.repository)}-{name}"
-        if not (path / "HEAD").exists():
-            self.store.mkdir(mode=0o700, parents=True, exist_ok=True)
-            ended = self._git(["init", "--quiet", "--bare", "--template=", str(path)], Bounds(LOOK_WITHIN_S), stop)
-            if ended.code:
-                raise BuildStopped("disk", f"{path}: {_last(ended)}")
-        return path
+        self.store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with path.with_suffix(".lock").open("a") as lock:
+            while not _taken(lock.fileno()):
+                stop()
+                time.sleep(_LOOK_S)
+            for left in (*path.glob("*.lock"), *path.glob("objects/pack/tmp_*")):
+                left.unlink()
+            if not path.exists():
+                part = path.with_suffix(".part")
+                shutil.rmtree(part, ignore_errors=True)
+                ended = self._git(["init", "--quiet", "--bare", "--template=", str(part)], Bounds(LOOK_WITHIN_S), stop)
+                if ended.code:
+                    raise BuildStopped("disk", f"{path}: {_last(ended)}")
+                part.rename(path)
+            yield path
 
     def _git(self, argv: list[str], bounds: Bounds, stop: Callable[[], None], *, out: Path | None = None) -> Ended:
         """
@@ -192,6 +209,14 @@ def unpack(archive: Path, to: Path, most_bytes: int) -> None:
                 tar.extract(member, to, filter="data")
     except (tarfile.TarError, OSError, ValueError) as error:
         raise BuildStopped("source", f"the commit cannot be unpacked: {error}") from error
+
+
+def _taken(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _last(ended: Ended) -> str:

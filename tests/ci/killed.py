@@ -147,8 +147,10 @@ class Killed:
 
     def _hands(self, project: Any, service: Service) -> dict[str, Any]:
         return {
-            "fetcher": Git(project, service.folder / "git"), "maker": maker(project, service), "deployer": self.outside
-        }  # fmt: skip
+            "fetcher": Git(project, service.folder / "git"),
+            "maker": maker(project, service, self.outside.look),
+            "deployer": self.outside,
+        }
 
     def _send(self) -> None:
         """What was not acknowledged, or something again, or a new commit; perhaps nobody listens any more."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,38 @@ def test_a_commit_becomes_files(tmp_path: Path, repository: Repository) -> None:
     source = fetcher(tmp_path, job).fetch(job)
     assert (source / "spec.yaml").read_text().startswith("run: pole")
     assert not (source / ".git").exists()
+
+
+def test_what_a_git_that_was_killed_has_left_stops_no_fetch(tmp_path: Path, repository: Repository) -> None:
+    job = job_of(tmp_path, repository.head)
+    fetcher(tmp_path, job).fetch(job)
+    (bare,) = (tmp_path / "store").glob("*-source.git")
+    left = [bare / "shallow.lock", bare / "objects" / "pack" / "tmp_pack_x1"]
+    for path in left:
+        path.touch()
+    (bare.with_suffix(".part") / "refs").mkdir(parents=True)
+    again = job_of(tmp_path, repository.commit("more", "x"))
+    assert (fetcher(tmp_path, again).fetch(again) / "more").is_file()
+    assert not any(path.exists() for path in left)
+
+
+def test_builds_of_one_repository_fetch_one_after_the_other(tmp_path: Path, repository: Repository) -> None:
+    commits = [repository.commit("n", str(number)) for number in range(4)]
+    jobs = [job_of(tmp_path, commit) for commit in commits]
+    with ThreadPoolExecutor() as pool:
+        sources = list(pool.map(lambda job: fetcher(tmp_path, job).fetch(job), jobs))
+    assert [(source / "n").read_text() for source in sources] == ["0", "1", "2", "3"]
+
+
+def test_a_build_that_is_cancelled_waits_for_no_other(tmp_path: Path, repository: Repository) -> None:
+    job = job_of(tmp_path, repository.head)
+    found = fetcher(tmp_path, job)
+
+    def cancelled() -> None:
+        raise Cancelled("by ana")
+
+    with found._bare("source.git", job.stop), pytest.raises(Cancelled), found._bare("source.git", cancelled):
+        pytest.fail("two at once")
 
 
 def test_a_forge_with_a_certificate_of_the_house_is_trusted_where_ssl_cert_file_says_so(

@@ -1,6 +1,7 @@
 """Which cluster a verb goes to: the recorded one, unless the command line names another."""
 
 import os
+from typing import Any
 
 import pytest
 
@@ -145,9 +146,9 @@ def test_waiting_looks_at_a_cluster_every_two_seconds(rlctl: Rlctl, clusters: Cl
     looks: list[float] = []
     ask = clusters.here.processes
 
-    def processes(run: str) -> object:
+    def processes(run: str, *known: Any) -> object:
         looks.append(rlctl.time_s)
-        return ask(run)
+        return ask(run, *known)
 
     clusters.here.processes = processes  # type: ignore[method-assign,assignment]
     rlctl.at(9, lambda: clusters.here.finish("pole", "enough"))
