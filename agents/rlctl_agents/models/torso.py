@@ -56,8 +56,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
-            # not layer(x): the call of a module takes as long as the product of a small layer
-            x = self.activate(functional.linear(x, layer.weight, layer.bias))  # type: ignore[arg-type]
+            x = self.activate(layer(x))
         return x
 
 
