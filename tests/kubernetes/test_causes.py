@@ -43,7 +43,7 @@ TOLD = {
     "image_not_found": wrong("image-not-found", f"image {ACTOR} does not exist in the registry"),
     "image_back_off": wrong("image-not-found", f"image {ACTOR} does not exist in the registry"),
     "image_not_mirrored": wrong(
-        "image-not-found", f"image {LOCAL} does not exist in what stands for 127.0.0.1:5000 on the nodes"
+        "image-not-found", f"image {LOCAL} does not exist in the registry that the nodes use for 127.0.0.1:5000"
     ),
     "image_mirror_down": tried(
         "image-unreachable", "the nodes cannot reach the registry 127.0.0.1:5000; the cluster goes on trying"

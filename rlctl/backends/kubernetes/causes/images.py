@@ -101,7 +101,7 @@ def cause(pod: Object, status: Object, spec: Object, around: Around) -> Cause | 
         text = f"the cluster refuses image {image}: its signature is not valid"
         return Cause("image-signature", text, "failed", said, describe(pod), True)
     if _not_mirrored(image, message):
-        text = f"image {image} does not exist in what stands for {words['host']} on the nodes"
+        text = f"image {image} does not exist in the registry that the nodes use for {words['host']}"
         return Cause("image-not-found", text, "failed", said, "rlctl image push --registry REGISTRY", True)
     low = message.lower()
     for part in (image, host(image), _repository(image)):  # a name such as team/404-denied must not decide
