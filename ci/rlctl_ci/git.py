@@ -11,7 +11,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -26,6 +26,8 @@ from rlctl_ci.work import Job
 LOOK_WITHIN_S: Final = 30.0
 FETCH_WITHIN_S: Final = 300.0
 MAX_FILES: Final = 50_000
+_LIST_MIB: Final = 32
+"""Of the names of all of them."""
 MAX_DEPTH: Final = 100
 """Of folders in each other: what takes a folder away goes down by calling itself, also when the service starts."""
 _LOOK_S: Final = 0.1
@@ -94,6 +96,7 @@ class Git:
                 ended = self._git([*argv, "--end-of-options", self.project.repository, sha], bounds, job.stop)
                 if ended.code:
                     raise Transient("fetch", f"{sha[:12]} could not be fetched: {_last(ended)}")
+        self._count(bare, job, bounds)
         archive = job.folder / "source.tar"
         ended = self._git(["-C", str(bare), "archive", "--format=tar", sha], bounds, job.stop, out=archive)
         if ended.code:
@@ -102,6 +105,24 @@ class Git:
         unpack(archive, source, mebibytes << 20)
         archive.unlink()
         return source
+
+    def _count(self, bare: Path, job: Job, bounds: Bounds) -> None:
+        """Refuse a commit of too many files before git archive, which holds a list of all in memory first.
+
+        Eleven objects are enough for 10^10 files. Folders are listed as well, so that every step of git's walk writes
+        something, and it is ended by the length of what it has written.
+
+        Raises:
+            BuildStopped: there are more than MAX_FILES files and folders.
+        """
+        listed = job.folder / "names"
+        argv = ["-C", str(bare), "ls-tree", "-r", "-t", "-z", "--name-only", job.build.sha]
+        ended = self._git(argv, replace(bounds, file_mib=_LIST_MIB), job.stop, out=listed)
+        if listed.stat().st_size >= _LIST_MIB << 20 or listed.read_bytes().count(b"\0") > MAX_FILES:
+            raise BuildStopped("source", f"the commit has more than {MAX_FILES} files and folders")
+        if ended.code:
+            raise BuildStopped("source", f"{job.build.sha[:12]} cannot be read: {_last(ended)}")
+        listed.unlink()
 
     def before_or_same(self, job: Job, sha: str) -> bool:
         """Whether the commit of the build is `sha` or an ancestor; asks for commits alone, no files.
@@ -152,6 +173,7 @@ class Git:
         Raises:
             Transient: it took too long.
         """
+        bounds = replace(bounds, memory_mib=self.project.limits.memory_mib)
         try:
             return Programs(self._environ(), bounds, stop, self.store)(["git", *argv], out=out)
         except BuildStopped as error:  # it took too long: the network may be faster next time

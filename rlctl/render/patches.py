@@ -33,6 +33,8 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """What a patch may be for; run files and rights are not a user's to alter."""
 WHOLE_RUN: Final = "run"
+MAX_LETTERS: Final = 256 << 10
+"""Of one file."""
 PATCHED_ROLES: Final = (*ROLES, "tensorboard", "status", "proxy-tensorboard", "proxy-status", WHOLE_RUN)
 
 _OWN_LABELS: Final = (*names.labels("-", "-"), names.UID, names.SHARD)
@@ -84,8 +86,11 @@ class Patches:
                     problems.append(Problem("", f"patches nothing: its name must end in {SUFFIX}", str(path)))
                     continue
                 role, _, kind = path.name.removesuffix(SUFFIX).partition(".")
+                if misnamed := list(_misnamed(path, role, kind)):
+                    problems += misnamed
+                    continue
                 tree = _read(path)
-                problems += [*_misnamed(path, role, kind), *tree.problems]
+                problems += tree.problems
                 if not problems:
                     found.append(Patch(path, "" if role == WHOLE_RUN else role, KINDS[kind or WORKLOAD], tree))
         if problems:
@@ -138,7 +143,13 @@ class Patches:
 
 def _read(path: Path) -> Tree:
     try:
-        tree = yaml.read(path.read_text(encoding="utf-8"), str(path))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAX_LETTERS + 1)
+        if len(text) > MAX_LETTERS:
+            tree = Tree({})
+            tree.report((), f"cannot be read: longer than {MAX_LETTERS >> 10} KiB", Place(str(path)))
+            return tree
+        tree = yaml.read(text, str(path))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "is not UTF-8"
         tree = Tree({})

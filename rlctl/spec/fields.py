@@ -133,7 +133,8 @@ def _field(model: type[Model], name: str, value: Any) -> Section | Table | Value
     return Section(models[0]) if models else Value(tuple(found))
 
 
-def everywhere() -> Iterator[tuple[str, ...]]:
+@cache
+def everywhere() -> tuple[tuple[str, ...], ...]:
     """The path of every field and section of the schema, of the built algorithm, with `main` as the policy."""
 
     def below(model: type[Model], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -146,4 +147,4 @@ def everywhere() -> Iterator[tuple[str, ...]]:
                 case Table(inner):
                     yield from below(inner, (*here, "main"))
 
-    return below(Spec, ())
+    return tuple(below(Spec, ()))

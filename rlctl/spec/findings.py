@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rlctl.errors import Problem
 from rlctl.spec import fields
@@ -21,6 +22,9 @@ _SIMULATORS = (("ALE/", ("ale_py", "cv2"), "atari"), *(
     (name, ("Box2D",), "box2d") for name in ("LunarLander", "BipedalWalker", "CarRacing")
 ))  # fmt: skip
 """How ids of a family begin, the packages that it needs, the extra of rlctl that brings them."""
+
+_MAX_REQUIREMENTS: Final = 2000
+"""So many lines are looked at: each asks all folders that packages are imported from."""
 
 
 def simulator_missing(id: str) -> tuple[str, str] | None:
@@ -175,10 +179,11 @@ def _not_installed(requirements: Path) -> list[str]:
 
     missing = []
     try:
-        lines = requirements.read_text(encoding="utf-8", errors="replace").splitlines()
+        with requirements.open(encoding="utf-8", errors="replace") as file:
+            lines = file.read(_MAX_REQUIREMENTS << 6).splitlines()
     except OSError as error:
         return [f"{requirements.name} cannot be read ({error.strerror})"]
-    for line in lines:
+    for line in lines[:_MAX_REQUIREMENTS]:
         name = re.match(r"[A-Za-z0-9][\w.-]*", line.strip())
         if name is None:
             continue

@@ -20,6 +20,9 @@ from rlctl.spec.words import Path as Keys
 from rlctl.spec.words import dotted
 from rlctl.spec.yaml import Place, Tree
 
+MAX_BYTES: Final = 256 << 10
+"""Of a spec file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -92,12 +95,12 @@ def _read(path: Path) -> Tree:
         if str(path) == "-":
             if sys.stdin is None:
                 raise ValueError("standard input is closed")
-            raw = sys.stdin.buffer.read(yaml.MAX_BYTES + 1)
+            raw = sys.stdin.buffer.read(MAX_BYTES + 1)
         else:
             with path.open("rb") as file:
-                raw = file.read(yaml.MAX_BYTES + 1)
-        if len(raw) > yaml.MAX_BYTES:
-            raise ValueError(f"longer than {yaml.MAX_BYTES >> 20} MiB")
+                raw = file.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise ValueError(f"longer than {MAX_BYTES >> 10} KiB")
         tree = yaml.read(_decoded(raw), name)
         if tree.value is None and not tree.problems:
             tree.report((), "is empty; a spec has at least `run: my-run` and `env: {id: CartPole-v1}`", Place(name))

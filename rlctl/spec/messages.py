@@ -15,6 +15,7 @@ from rlctl.spec.base import CLASS_PATH
 from rlctl.spec.cluster import IMAGE, OBJECT_NAME, QUEUE_NAME
 from rlctl.spec.schema import POLICY_NAME, RUN_NAME, Spec
 from rlctl.spec.words import Path, closest, dotted, either, number, show
+from rlctl.spec.yaml import MAX_PROBLEMS
 
 _PATTERNS: Final = {
     CLASS_PATH: "package.module:Class",
@@ -51,7 +52,7 @@ class Fault(NamedTuple):
 
 
 def faults(error: ValidationError, values: Mapping[str, Any], texts: Mapping[Path, str]) -> list[Fault]:
-    """One fault per path, in pydantic's order.
+    """One fault per path, in pydantic's order; of very many the first, and how many there are.
 
     Args:
         error: of validating `values` against Spec.
@@ -59,9 +60,12 @@ def faults(error: ValidationError, values: Mapping[str, Any], texts: Mapping[Pat
         texts: numbers, booleans and nulls as the user wrote them.
     """
     by_path: dict[Path, list[ErrorDetails]] = {}
-    for detail in error.errors(include_url=False):
+    for detail in error.errors(include_url=False)[:MAX_PROBLEMS]:
         by_path.setdefault(_user_path(detail, values), []).append(detail)
-    return [Fault(path, _message(path, details, values, texts)) for path, details in by_path.items()]
+    found = [Fault(path, _message(path, details, values, texts)) for path, details in by_path.items()]
+    if error.error_count() > MAX_PROBLEMS:
+        found.append(Fault((), f"has {error.error_count()} problems; the first {MAX_PROBLEMS} are listed"))
+    return found
 
 
 def in_words(detail: ErrorDetails, text: str | None = None) -> str:
@@ -78,7 +82,7 @@ def in_words(detail: ErrorDetails, text: str | None = None) -> str:
     match kind:
         case "int_type" | "int_from_float" | "float_type":
             what = "a number" if kind == "float_type" else "a whole number"
-            plain = got.replace("_", "").replace(",", "") if isinstance(got, str) else ""
+            plain = got.replace("_", "").replace(",", "") if isinstance(got, str) and len(got) <= 60 else ""
             if re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?", plain):
                 return f"must be {what}, got the text {show(got)}; write {plain}"
             return f"must be {what}, got {show(got)}"

@@ -20,6 +20,9 @@ from rlctl.spec.words import Path, dotted, show
 
 MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 32
+MAX_KEY: Final = 500
+MAX_PROBLEMS: Final = 1000
+"""More say nothing more to a person, and the file may be a stranger's."""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # without libyaml the same events, ten times slower
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
@@ -83,6 +86,9 @@ def read(text: str, file: str) -> Tree:
     else:
         try:
             _Reader(tree, file, text).document()
+        except _Enough as error:
+            tree.value = None
+            tree.report((), str(error), error.place)
         except yaml.MarkedYAMLError as error:
             _report_syntax(tree, file, text, error)
         except (yaml.YAMLError, ValueError) as error:  # pragma: no cover  (the checks above leave none)
@@ -114,13 +120,31 @@ def _report_syntax(tree: Tree, file: str, text: str, error: yaml.MarkedYAMLError
     tree.report((), f"not YAML: {words}{since}", place)
 
 
+class _Enough(Exception):
+    """Nothing after this place is read: time and memory for it could be without bounds."""
+
+    def __init__(self, message: str, place: Place) -> None:
+        super().__init__(message)
+        self.place = place
+
+
 class _Reader:
     """Builds a tree from the parser's events."""
 
     def __init__(self, tree: Tree, file: str, text: str) -> None:
         self._tree = tree
         self._file = file
-        self._events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
+        self._events = self._bounded(text)
+
+    def _bounded(self, text: str) -> Iterator[Any]:
+        depth = 0
+        for event in yaml.parse(text, Loader=_LOADER):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:  # libyaml looks at all open lists for every sign
+                raise _Enough(f"nested deeper than {MAX_DEPTH} levels", self._place(event))
+            if len(self._tree.problems) >= MAX_PROBLEMS:
+                raise _Enough(f"{MAX_PROBLEMS} problems so far; the rest is not read", self._place(event))
+            yield event
 
     def document(self) -> None:
         for event in self._events:
@@ -148,9 +172,6 @@ class _Reader:
             self._skip(event)
         elif isinstance(event, yaml.ScalarEvent):
             value = self._scalar(event, path)
-        elif len(path) >= MAX_DEPTH:
-            self._report(path[:3], f"nested deeper than {MAX_DEPTH} levels", event)
-            self._skip(event)
         else:
             value = self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._list(path)
         if getattr(event, "anchor", None) and not isinstance(event, yaml.AliasEvent):
@@ -187,6 +208,9 @@ class _Reader:
             self._skip(event)
             return None
         key: str = event.value
+        if len(key) > MAX_KEY:
+            self._report(path, f"a key has at most {MAX_KEY} characters, got {show(key)}", event)
+            return None
         if event.implicit[0]:
             if key == "<<":
                 self._report((*path, key), "merge keys are not allowed; give a second file instead", event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,18 @@ SPECS = {
     "right to left": HEAD.replace("pole", "pole\u202e"),
     "nul": HEAD.replace("pole", "pole\x00"),
     "too long": "#" * (2 << 20),
+    "very deep": f"run: {'[' * 100_000}",
+    "a very deep key": f"? {'[' * 100_000}",
+    "20,000 unknown keys": HEAD + "".join(f"k{at}: 1\n" for at in range(20_000)),
+    "20,000 faults": HEAD + "".join(f"k{at}: !t 1\n" for at in range(15_000)),
+    "digits": f"{HEAD}seed: {'1' * 200_000}x\n",
+    "a long key above many faults": f"? {'k' * 100_000}\n: [{'&x 1, ' * 20_000}]\n{HEAD}",
     "empty": "",
 }
+
+
+BOUND_S = 15.0
+"""Of the processor, also on a slow machine; without bounds these take minutes, or all memory."""
 
 
 @pytest.fixture
@@ -40,9 +51,12 @@ def repository(tmp_path: Path) -> Repository:
 def test_a_spec_that_means_harm_is_a_spec_that_is_refused(tmp_path: Path, repository: Repository, what: str) -> None:
     (tmp_path / "spec.yaml").write_text(SPECS[what])
     job = job_of(tmp_path, repository.head)
+    began = time.process_time()
     with pytest.raises(BuildStopped) as refusal:
         spec_at(job.project, tmp_path)
+    assert time.process_time() - began < BOUND_S
     assert refusal.value.code == "spec"
+    assert len(refusal.value.message) < 25_000
     assert not (tmp_path / "owned").exists()
 
 
@@ -92,6 +106,24 @@ def test_a_submodule_and_a_pointer_of_lfs_bring_nothing_from_elsewhere(tmp_path:
     (artifact,) = made.push(job, made.make(job, source))
     assert (Path(artifact.reference) / "model.bin").read_text() == pointer
     assert not list((source / "x").iterdir())
+
+
+@pytest.mark.parametrize("leaf", ["a file", "nothing"])
+def test_a_tree_that_names_itself_again_and_again_ends_in_words(
+    tmp_path: Path, repository: Repository, leaf: str
+) -> None:
+    folder = repository.folder
+    blob = ("100644", "f", stored(folder, "blob", b"x"))
+    below = tree(folder, blob) if leaf == "a file" else tree(folder)
+    for _ in range(10):
+        below = tree(folder, *(("40000", f"d{at}", below) for at in range(10)))
+    job = job_of(tmp_path, committed(repository, below))
+    began = time.monotonic()
+    with pytest.raises(BuildStopped, match="more than 50000 files and folders"):
+        Git(job.project, tmp_path / "store").fetch(job)
+    assert time.monotonic() - began < 60
+    job = job_of(tmp_path, committed(repository, tree(folder, blob)))
+    assert (Git(job.project, tmp_path / "store").fetch(job) / "f").is_file(), "the next commit is fetched"
 
 
 @pytest.mark.parametrize("to", ["/etc", "../../..", "sub/../../../x", "/proc/self/environ"])

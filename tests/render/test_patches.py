@@ -240,6 +240,7 @@ def test_a_patch_may_repeat_what_is_so_anyway(tmp_path: Path) -> None:
         ),
         ("actor.service.patch.yaml", "{}", "actor.service.patch.yaml: patches nothing: actor has no Service"),
         ("run.patch.yaml", "{}", "run.patch.yaml: name what it is for, as in run.persistentvolumeclaim.patch.yaml"),
+        ("actor.patch.yaml", "#" * (300 << 10), "actor.patch.yaml: cannot be read: longer than 256 KiB"),
         ("actor.patch.yml", "{}", "actor.patch.yml: patches nothing: its name must end in .patch.yaml"),
         ("actor.patch.yaml", "- a", "actor.patch.yaml:1:1: must be a mapping (key: value) at the top"),
         (

@@ -1,5 +1,6 @@
 import io
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -201,7 +202,7 @@ def test_a_file_that_cannot_be_read_is_one_problem_in_words(tmp_path: Path, monk
     assert problems("latin.yaml") == ["latin.yaml:2:6: is not UTF-8; save it as UTF-8"]
     assert problems("wide.yaml") == ["wide.yaml:1:1: is UTF-16; save it as UTF-8"]
     assert problems("list.yaml") == ["list.yaml:2:1: must be a mapping (key: value) at the top"]
-    assert problems("long.yaml") == ["long.yaml: cannot be read: longer than 1 MiB"]
+    assert problems("long.yaml") == ["long.yaml: cannot be read: longer than 256 KiB"]
     assert problems("empty.yaml") == [
         "empty.yaml: is empty; a spec has at least `run: my-run` and `env: {id: CartPole-v1}`"
     ]
@@ -228,3 +229,14 @@ def test_what_a_fault_of_yaml_made_unreadable_is_not_called_missing(lint: Lint) 
         "spec.yaml:1:6: run: anchors (&r) are not allowed; remove it",
         "spec.yaml:2:11: env.id: aliases (*r) are not allowed; write the value out",
     ]
+
+
+def test_of_very_many_problems_the_first_thousand_are_listed_with_their_lines(load_text: Load) -> None:
+    began = time.process_time()
+    with pytest.raises(SpecError) as caught:
+        load_text(GOOD + "".join(f"k{at}: 1\n" for at in range(20_000)))
+    assert time.process_time() - began < 15  # seconds; a minute where each is compared with all keys of a spec
+    first, *listed = map(str, caught.value.problems)
+    assert first.endswith("has 20000 problems; the first 1000 are listed")
+    assert len(listed) == 1000
+    assert listed[-1].endswith("spec.yaml:1003:1: k999: unknown key; remove it")

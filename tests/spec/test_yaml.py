@@ -151,6 +151,15 @@ def test_deep_nesting_is_refused_before_python_runs_out_of_stack() -> None:
         assert "nested deeper than 32 levels" in faults(text)[0]
 
 
+def test_what_would_take_without_bounds_to_read_is_not_read_on() -> None:
+    for text in ("[" * 500_000, "? " + "[" * 500_000, "{a: " * 100_000):
+        assert "nested deeper than 32 levels" in faults(text)[-1]
+    many = faults("".join(f"k{at}: !t 1\n" for at in range(20_000)))
+    assert len(many) == 1001
+    assert many[-1] == "f:1001:1: 1000 problems so far; the rest is not read"
+    assert faults(f"? {'k' * 501}\n: 1") == [f"f:1:3: a key has at most 500 characters, got '{'k' * 57}...'"]
+
+
 def test_a_long_document_is_refused() -> None:
     assert faults("a: " + "x" * MAX_BYTES) == ["f: must be at most 1 MiB long"]
 

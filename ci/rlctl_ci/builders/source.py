@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from rlctl.errors import RlctlError, SpecError
 from rlctl.images.code import Code, collect
@@ -11,6 +12,10 @@ from rlctl.spec.schema import Spec
 from rlctl_ci.config import Project
 from rlctl_ci.errors import BuildStopped
 from rlctl_ci.work import Job
+
+MAX_LISTED: Final = 20
+MAX_LETTERS: Final = 1000
+"""Of one problem: a key may be as long as its file."""
 
 
 def spec_at(project: Project, source: Path, *, for_images: bool = False) -> tuple[Spec, Path]:
@@ -28,8 +33,7 @@ def spec_at(project: Project, source: Path, *, for_images: bool = False) -> tupl
     try:
         loaded = load([path], sets)
     except SpecError as error:
-        listed = "; ".join(str(problem).replace(f"{source}/", "") for problem in error.problems[:20])
-        raise BuildStopped("spec", f"{project.spec}: {listed}") from error
+        raise BuildStopped("spec", f"{project.spec}: {listed(error).replace(f'{source}/', '')}") from error
     if loaded.spec.run != project.run:
         raise BuildStopped(
             "spec", f"{project.spec} is of run {loaded.spec.run}, and this project may change {project.run} alone"
@@ -53,6 +57,13 @@ def code_of(job: Job, source: Path) -> Code | None:
         return collect(folder, requirements, without=[inside(source, source, job.project.spec, "spec")])
     except RlctlError as error:
         raise BuildStopped("code", error.message, hint=error.hint) from error
+
+
+def listed(error: SpecError) -> str:
+    """The first of its problems, for a line of a log."""
+    more = len(error.problems) - MAX_LISTED
+    first = "; ".join(str(problem)[:MAX_LETTERS] for problem in error.problems[:MAX_LISTED])
+    return f"{first}; and {more} more" if more > 0 else first
 
 
 def inside(source: Path, base: Path, name: str, what: str) -> Path:

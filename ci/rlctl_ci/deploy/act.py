@@ -16,7 +16,7 @@ from rlctl.images.reference import Reference
 from rlctl.plan import Change, Document, Plan, changes, make
 from rlctl.spec.schema import Spec
 from rlctl_ci.builders.bases import Bases
-from rlctl_ci.builders.source import spec_at
+from rlctl_ci.builders.source import listed, spec_at
 from rlctl_ci.config import Project
 from rlctl_ci.deploy import health, stranger
 from rlctl_ci.deploy.policy import Reach, reach
@@ -194,7 +194,7 @@ def _images(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _stopped(error: Conflict | SpecError) -> BuildStopped:
-    why = "; ".join(map(str, error.problems)) if isinstance(error, SpecError) else error.message
+    why = listed(error) if isinstance(error, SpecError) else error.message
     return BuildStopped(error.reason, why, hint=error.hint)
 
 
