@@ -17,6 +17,7 @@ from rlctl_ci.config import Project
 from rlctl_ci.errors import BuildStopped, Transient
 from rlctl_ci.programs import Bounds, Programs, clean
 from rlctl_ci.refs import fault, is_sha, slug
+from rlctl_ci.tars import lay
 from rlctl_ci.work import Job
 
 LOOK_WITHIN_S: Final = 30.0
@@ -185,7 +186,7 @@ def unpack(archive: Path, to: Path, most_bytes: int) -> None:
                     raise BuildStopped(
                         "source", f"the commit holds more than {most_bytes >> 20} MiB or {MAX_FILES} files"
                     )
-                tar.extract(member, to, filter="data")
+                lay(tar, member, to)
     except (tarfile.TarError, OSError, ValueError) as error:
         raise BuildStopped("source", f"the commit cannot be unpacked: {error}") from error
 
