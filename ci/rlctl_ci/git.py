@@ -21,6 +21,7 @@ from rlctl_ci.config import Project
 from rlctl_ci.errors import BuildStopped, Transient
 from rlctl_ci.programs import Bounds, Programs, clean
 from rlctl_ci.refs import fault, is_sha, slug
+from rlctl_ci.tars import lay
 from rlctl_ci.work import Job
 
 LOOK_WITHIN_S: Final = 30.0
@@ -228,7 +229,7 @@ def unpack(archive: Path, to: Path, most_bytes: int) -> None:
                     )
                 if member.name.count("/") > MAX_DEPTH:
                     raise BuildStopped("source", f"the commit has folders deeper than {MAX_DEPTH}")
-                tar.extract(member, to, filter="data")
+                lay(tar, member, to)
     except (tarfile.TarError, OSError, ValueError) as error:
         raise BuildStopped("source", f"the commit cannot be unpacked: {error}") from error
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlctl.backends.base import Backend
+from rlctl.backends.base import Backend, Process
 from rlctl.backends.kubernetes.api import ApiError
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.kubernetes.lock import Me
@@ -175,6 +175,27 @@ def test_a_run_that_is_not_ready_in_time_is_not_well(tmp_path: Path) -> None:
     target.memory.silence("pole")
     with pytest.raises(TimedOut, match="not ready"):
         acting(target).verify({})
+
+
+def test_a_process_that_dies_again_and_again_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(*restarts: int) -> list[health.Look]:
+        down = Process("actor", 0, "backoff", reason="exited 1: ValueError: x")
+        return [replace(unready, processes=(replace(down, restarts=number),)) for number in restarts]
+
+    unready = replace(WELL, ready=False, missing="actor: 0 of 1 run")
+    often = replace(unready, processes=(Process("actor", 0, "running", restarts=7),))
+    with pytest.raises(health.NotWell, match=r"actor/0: exited 1: ValueError: x"):
+        awaited(monkeypatch, [unready, *dies(1, 2)])
+    assert awaited(monkeypatch, [unready, *dies(1), WELL]) == WELL, "once is borne"
+    assert awaited(monkeypatch, [often, *dies(8), WELL]) == WELL, "what was before the push is not held against it"
+    with pytest.raises(TimedOut, match=r"actor: 0 of 1 run; actor/0: exited 1: ValueError: x"):
+        awaited(monkeypatch, [unready, *dies(1)])
+
+
+def awaited(monkeypatch: pytest.MonkeyPatch, looks: list[health.Look]) -> health.Look:
+    Scripted(monkeypatch, looks)
+    time = Time(Memory())
+    return health.await_ready(Memory().backend, "pole", 60.0, clock=time, sleep=time.sleep)
 
 
 class Scripted:

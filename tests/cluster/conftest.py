@@ -1,8 +1,9 @@
 """Tests on a real cluster: `make test-cluster`. What they need of it, and what is told at the end.
 
 A test belongs to one tier (api, smoke, faults, scale) and may need something (rwx, policy, psa, nodes, two_nodes,
-fake_nodes, registry, disturb); these are marks. A cluster that lacks something is told at the end, loudly, and the test
-counts as not run. Every test has a namespace of its own, in which its people are namespace-only service accounts.
+fake_nodes, registry, buildah, disturb); these are marks. A cluster that lacks something is told at the end, loudly, and
+the test counts as not run. Every test has a namespace of its own, in which its people are namespace-only service
+accounts.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import images as images_of
 from tests.cluster import telling
 from tests.cluster.contract import NEEDS, TIERS, Contract, environment
 from tests.cluster.gateway import Gateway
-from tests.cluster.images import role_images
 from tests.cluster.people import Person, admit
 from tests.cluster.telling import TALLY
 from tests.cluster.witness import Witness
@@ -118,7 +119,13 @@ def counted(ana: Person, gateway: Gateway) -> Person:
 @pytest.fixture(scope="session")
 def images(contract: Contract, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Role images of this checkout, in the registry of the cluster: image name -> reference by digest."""
-    return role_images(contract, tmp_path_factory.mktemp("images"))
+    return images_of.role_images(contract, tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="session")
+def service_image(contract: Contract, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """That of `rlctl ci serve`, by digest."""
+    return images_of.service_image(contract, tmp_path_factory.mktemp("service"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,6 +8,7 @@ RLCTL_TEST_CLUSTER   a command with up, down, cut, mend, freeze, thaw, restart; 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ NEEDS: Final[Mapping[str, str]] = {
     "two_nodes": "two nodes that run containers (nodes: 2 or more)",
     "fake_nodes": "fake nodes for 10,000 pods, and no real ones (fakeNodes: 10 or more, nodes: 0)",
     "registry": "a registry and a builder of images (RLCTL_TEST_REGISTRY)",
+    "buildah": "buildah on this machine",
     "disturb": "a command that disturbs the cluster (RLCTL_TEST_CLUSTER)",
 }
 """What a test may need, as a mark of its own; what a cluster lacks is told at the end, and counts as not run."""
@@ -57,6 +59,7 @@ class Contract:
             "two_nodes": self.number("nodes") >= 2,
             "fake_nodes": self.number("fakeNodes") >= 10 and self.number("nodes") == 0,
             "registry": bool(self.registry),
+            "buildah": shutil.which("buildah") is not None,
             "disturb": bool(self.command),
         }[need]
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from rlctl.images.base import NAMES, OVERLAY_MARK
 from tests.cluster.contract import Contract
 from tests.cluster.telling import TALLY
 
@@ -29,15 +30,19 @@ def role_images(contract: Contract, folder: Path) -> dict[str, str]:
         Image name -> reference by digest.
     """
     started = time.monotonic()
-    bound = (part for volume in as_volumes(pip_settings(), folder) for part in ("--volume", volume))
-    based = (part for name in _based() for part in ("--base", f"{name}={OFFLINE_BASE}"))
-    answer = _push(contract, "--build-arg", f"TORCH_INDEX={TORCH_INDEX}", *bound, *based)
+    answer = _push(contract, "--build-arg", f"TORCH_INDEX={TORCH_INDEX}", *_settings(folder, *NAMES))
     for image in answer["images"]:
         layers = image.get("layers") or []
         size = f"{(image.get('bytes') or 0) / 1e6:.1f} MB in {len(layers)} layers"
         TALLY.figures.append(f"image {image['name']}: {size if layers else 'was there'}")
     TALLY.figures.append(f"images built and pushed in {time.monotonic() - started:.0f} s")
     return dict(answer["overlay"]["images"])
+
+
+def service_image(contract: Contract, folder: Path) -> str:
+    """Build and push that of `rlctl ci serve`; returns its reference by digest."""
+    answer = _push(contract, "--only", "ci", *_settings(folder, "ci"))
+    return str(answer["images"][0]["reference"])
 
 
 def with_code(contract: Contract, folder: Path, images: Mapping[str, str]) -> str:
@@ -53,6 +58,12 @@ def with_code(contract: Contract, folder: Path, images: Mapping[str, str]) -> st
     return str(answer["overlay"]["images"]["actor"])
 
 
+def with_code_of(contract: Contract, spec: Path, overlay: Path, images: Mapping[str, str]) -> None:
+    """The code of a spec over these images; `overlay` names the result, for `rlctl up SPEC OVERLAY`."""
+    overlay.write_text(f"{OVERLAY_MARK}\n{json.dumps({'images': dict(images)})}\n")
+    _push(contract, str(spec), str(overlay), "--write", str(overlay))
+
+
 def _push(contract: Contract, *more: str) -> Any:
     command = [
         sys.executable, "-m", "rlctl", "image", "push", *more, "--registry", contract.registry, "--no-tls-verify",
@@ -66,12 +77,20 @@ def _push(contract: Contract, *more: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _based() -> tuple[str, ...]:
-    """Images whose base has to be named, because the usual one is out of reach."""
+def _settings(folder: Path, *names: str) -> Iterator[str]:
+    """What a build of these images has to be told on this machine."""
+    for volume in as_volumes(pip_settings(), folder):
+        yield from ("--volume", volume)
+    if _is_offline():
+        yield from (part for name in names for part in ("--base", f"{name}={OFFLINE_BASE}"))
+
+
+def _is_offline() -> bool:
+    """Whether the base of our Dockerfiles has to be named, because the usual one is out of reach."""
     if shutil.which("buildah") is None:
-        return ()
+        return False
     there = subprocess.run(["buildah", "inspect", OFFLINE_BASE], capture_output=True, stdin=subprocess.DEVNULL)
-    return ("core", "actor", "learner") if there.returncode == 0 else ()
+    return there.returncode == 0
 
 
 def pip_settings() -> dict[str, str]:

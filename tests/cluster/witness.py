@@ -122,17 +122,24 @@ class Witness:
         except ApiException as error:
             return f"({error.status} {error.reason})"
 
-    def listening(self, pod: str, namespace: str) -> set[tuple[str, int]]:
-        """("pod" | "loopback" | "anywhere", port) of everything that listens for TCP inside a pod."""
+    def run(self, pod: str, namespace: str, *command: str, timeout_s: float = 60.0) -> str:
+        """Run a program inside a pod to its end; returns what it wrote to its standard output."""
         answer = stream(
-            self._core.connect_get_namespaced_pod_exec, pod, namespace, _preload_content=False,
-            command=["cat", "/proc/net/tcp", "/proc/net/tcp6"], stdout=True, stderr=False, stdin=False, tty=False,
+            self._core.connect_get_namespaced_pod_exec, pod, namespace, _preload_content=False, command=list(command),
+            stdout=True, stderr=True, stdin=False, tty=False,
         )  # fmt: skip
         try:
-            answer.run_forever(timeout=30)
-            told = answer.read_stdout()
+            answer.run_forever(timeout=timeout_s)
+            out, err = answer.read_stdout(), answer.read_stderr()
+            assert not answer.is_open(), f"{command[:4]} in {pod} does not end\n{out}{err}"
+            assert answer.returncode == 0, f"{command[:4]} in {pod}: exit {answer.returncode}\n{out}{err}"
+            return str(out)
         finally:
             answer.sock.shutdown()  # its own `close` leaves the connection open
+
+    def listening(self, pod: str, namespace: str) -> set[tuple[str, int]]:
+        """("pod" | "loopback" | "anywhere", port) of everything that listens for TCP inside a pod."""
+        told = self.run(pod, namespace, "cat", "/proc/net/tcp", "/proc/net/tcp6")
         found = set()
         for line in told.splitlines():
             words = line.split()

@@ -18,6 +18,7 @@ from rlctl_ci.builders.provenance import statement
 from rlctl_ci.builders.source import code_of
 from rlctl_ci.errors import BuildStopped
 from rlctl_ci.store.records import Artifact
+from rlctl_ci.tars import lay
 from rlctl_ci.work import Job
 
 
@@ -50,8 +51,9 @@ class Folder:
             part.mkdir(mode=0o700, parents=True)
             try:
                 with tarfile.open(fileobj=io.BytesIO(made.archive)) as tar:
-                    tar.extractall(part, filter="data")
-            except (tarfile.TarError, OSError) as error:
+                    for member in tar:
+                        lay(tar, member, part)
+            except (tarfile.TarError, OSError, ValueError) as error:
                 shutil.rmtree(part, ignore_errors=True)
                 raise BuildStopped("code", f"the code cannot be unpacked: {error}") from error
             for path in (*part.rglob("*"), part):

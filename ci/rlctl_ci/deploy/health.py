@@ -12,6 +12,9 @@ from rlctl.errors import BackendUnreachable, RlctlError, TimedOut, WorkloadFaile
 POLL_S = 0.5
 SOON_S = 0.1
 """Between the first looks at a run that gets ready: most are within seconds, and a large one takes long to look at."""
+BORNE = 2
+"""So many restarts after a deployment are borne before a process is said not to come up: fewer than `rlctl up` bears,
+because everybody else runs already, and something that works is gone back to."""
 
 
 class NotWell(WorkloadFailed):
@@ -33,6 +36,7 @@ class Look:
     finished: bool
     trouble: str = ""  # how a process died last
     lines: tuple[str, ...] = ()  # of its log
+    processes: tuple[Process, ...] = ()
 
 
 def look(backend: Backend, run: str) -> Look:
@@ -55,7 +59,7 @@ def look(backend: Backend, run: str) -> Look:
     processes = backend.processes(run)
     lost = next((one for one in processes if one.permanent), None)
     if lost is not None:
-        raise NotWell(f"{lost.role}/{lost.index}: {lost.reason or lost.state}", lost.first_cause_lines)
+        raise NotWell(_of(lost), lost.first_cause_lines)
     status = report(backend, run)
     died = max((one for one in processes if one.trouble), key=lambda one: one.restarts, default=None)
     rows = float(((status or {}).get("totals") or {}).get("consumed_rows") or 0)
@@ -67,7 +71,12 @@ def look(backend: Backend, run: str) -> Look:
         finished=False,
         trouble="" if died is None else died.trouble,
         lines=() if died is None else died.first_cause_lines,
+        processes=tuple(processes),
     )
+
+
+def _of(process: Process) -> str:
+    return f"{process.role}/{process.index}: {process.reason or process.state}"
 
 
 def _missing(state: RunState, processes: list[Process], status: Mapping[str, Any] | None) -> str:
@@ -115,22 +124,32 @@ def await_ready(
 ) -> Look:
     """
     Raises:
-        NotWell: it never will be.
+        NotWell: it never will be, or a process dies again and again.
         TimedOut: it is not, in this time.
     """
     begun, missing = clock(), "nothing is known of it"
+    before: dict[tuple[str, int, str], int] | None = None
     while True:
         try:
             seen = look(backend, run)
             if seen.ready:
                 return seen
-            missing = seen.missing
+            down = [one for one in seen.processes if one.state == "backoff"]
+            missing = "; ".join([seen.missing, *map(_of, down)])
+            before = {_key(one): one.restarts for one in seen.processes} if before is None else before
+            for one in down:
+                if one.restarts - before.get(_key(one), 0) >= BORNE:
+                    raise NotWell(_of(one), one.first_cause_lines)
         except BackendUnreachable as error:
             missing = error.message
         waited_s = clock() - begun
         if waited_s >= within_s:
             raise TimedOut(f"run {run} is not ready after {within_s:g} s: {missing}")
         sleep(min(POLL_S, max(SOON_S, waited_s / 20)))
+
+
+def _key(process: Process) -> tuple[str, int, str]:
+    return process.role, process.index, process.name
 
 
 def watch(
