@@ -171,8 +171,3 @@ class Ci:
 
     def log(self, number: int) -> str:
         return str(self.rlctl("ci", "log", str(number), "--url", self.url).stdout)
-
-
-def seconds(build: Mapping[str, Any]) -> dict[str, Any]:
-    """Until a push was redeployed and verified, and by stage."""
-    return dict(build["seconds"])

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.ci.lights import SPEC, Ci, Forge, seconds
+from tests.ci.lights import SPEC, Ci, Forge
 from tests.cluster.commands import Done
 from tests.cluster.contract import Contract
 from tests.cluster.images import with_code_of
@@ -198,7 +198,10 @@ def code_in(run: Training, role: str) -> str:
 
 def tell(run: Training, ci: Ci, build: int, what: str, ended: Mapping[str, Any]) -> None:
     """Seconds by stage: printed at the end of the session, and kept with the commands of the test."""
-    text = f"{what}; by stage: {', '.join(f'{state} {s:.1f}' for state, s in seconds(ended).items())}"
+    took = ended["seconds"]
+    text = f"{what}; by stage: {', '.join(f'{state} {s:.1f}' for state, s in took['stages'].items())}"
+    if took["redeployed"] is not None:
+        text += f"; redeployed after {took['redeployed']:.1f} s"
     TALLY.figures.append(text)
     run.who.transcript.append(Done(f"curl {ci.url}/builds/{build}.json", 0, f"{text}\n", "", 0.0, 0.0))
     ci.log(build)
