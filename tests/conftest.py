@@ -8,6 +8,7 @@ from hypothesis import settings
 
 # how long one example takes says how busy the machine is
 settings.register_profile("rlctl", deadline=None)
+settings.register_profile("quick", settings.get_profile("rlctl"), max_examples=50)  # of `make test-fast`
 settings.load_profile("rlctl")
 
 
