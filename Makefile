@@ -16,7 +16,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not cluster"
 
 test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not cluster and not processes and not learning"
+	$(BIN)/python -m pytest -n logical --dist worksteal --hypothesis-profile=quick -m "not cluster and not processes and not learning"
 
 # on the cluster of $RLCTL_TEST_CONTEXT, made for tests (tests/cluster/contract.py); as in TIERS="api or smoke"
 test-cluster: $(VENV)/.dev

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(600)  # the first of them imports half of schem
 DOCUMENT: dict[str, Any] = json.loads((STATIC / "openapi.json").read_text())
 OPERATIONS = [(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods]
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
-EXAMPLES = 20
+EXAMPLES = settings.default.max_examples // 5
 KNOWN = {
     "project": "pole",
     "branch": "main",
