@@ -3,15 +3,53 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One pattern, name by name: whoever wrote it, a path is looked at in time that grows with their lengths alone.
+
+    Args:
+        out: it leaves out; False: it takes back.
+        names: what each name of a path has to be; None: any folders, at the end anything in them.
+    """
+
+    out: bool
+    names: tuple[re.Pattern[str] | None, ...]
+
+    def covers(self, parts: Sequence[str]) -> bool:
+        """Whether a path, or a folder around it, is meant."""
+        last = len(self.names) - 1
+        places = self._after({0})
+        for part in parts:
+            found = set()
+            for place in places:
+                name = self.names[place]
+                if name is None and place < last:
+                    found.add(place)
+                elif name is None or name.fullmatch(part):
+                    found.add(place + 1)
+            if last + 1 in found:
+                return True
+            places = self._after(found)
+        return False
+
+    def _after(self, places: set[int]) -> set[int]:
+        """These, and those behind folders of which there may be none."""
+        for place in sorted(places):
+            while place < len(self.names) - 1 and self.names[place] is None:
+                place += 1
+                places.add(place)
+        return places
 
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
     """The patterns of one .dockerignore; the last that fits decides."""
 
-    rules: tuple[tuple[bool, re.Pattern[str]], ...]  # whether it leaves out, and what
+    rules: tuple[Rule, ...]
 
     @classmethod
     def parse(cls, text: str) -> Ignore:
@@ -22,9 +60,9 @@ class Ignore:
             if pattern.startswith("#"):
                 continue
             out = not pattern.startswith("!")
-            pattern = _clean(pattern.removeprefix("!").strip())
-            if pattern:
-                rules.append((out, re.compile(_as_regex(pattern), re.DOTALL)))
+            names = tuple(_names(pattern.removeprefix("!").strip()))
+            if names:
+                rules.append(Rule(out, names))
         return cls(tuple(rules))
 
     def leaves_out(self, path: str) -> bool:
@@ -34,36 +72,56 @@ class Ignore:
             path: from the folder of the .dockerignore, with `/`.
         """
         parts = path.split("/")
-        # a rule for a folder covers what is in it
-        around = ["/".join(parts[:size]) for size in range(1, len(parts) + 1)]
         out = False
-        for leaves_out, pattern in self.rules:
-            if any(pattern.fullmatch(name) for name in around):
-                out = leaves_out
+        for rule in self.rules:
+            if rule.out != out and rule.covers(parts):
+                out = rule.out
         return out
 
     @property
     def takes_back(self) -> bool:
         """Whether a file can be in although its folder is out."""
-        return any(not out for out, _ in self.rules)
+        return any(not rule.out for rule in self.rules)
 
 
-def _clean(pattern: str) -> str:
-    """Without `./`, `//` and slashes at the ends, which say nothing here."""
-    return "/".join(part for part in pattern.split("/") if part not in ("", "."))
+def _names(pattern: str) -> Iterator[re.Pattern[str] | None]:
+    """Without `./`, `//` and slashes at the ends, which say nothing here. `**x` is `**/*x`; `x**` and `x**y` stay
+    within a name.
+    """
+    for part in pattern.split("/"):
+        if part == ".":
+            continue
+        if part.startswith("**"):
+            yield None
+        if part.strip("*") or part == "*":
+            yield _name(part)
 
 
-def _as_regex(pattern: str) -> str:
-    parts: Sequence[str] = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]*\]|\\.)", pattern)
-    words = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    regex = ""
-    for part in parts:
-        if part in words:
-            regex += words[part]
+def _name(pattern: str) -> re.Pattern[str]:
+    """An expression that never goes back further than over one `*`."""
+    pieces = [""]  # between the stars
+    for part in re.split(r"(\*+|\?|\[[^]]*\]|\\.)", pattern):
+        if part.startswith("*"):
+            pieces.append("")
+        elif part == "?":
+            pieces[-1] += "."
         elif part.startswith("[") and len(part) > 2:
-            regex += part if part[1] != "!" else f"[^{part[2:]}"
+            pieces[-1] += _one_of(part)
         elif part.startswith("\\") and len(part) == 2:
-            regex += re.escape(part[1])
+            pieces[-1] += re.escape(part[1])
         else:
-            regex += re.escape(part)
-    return regex
+            pieces[-1] += re.escape(part)
+    first, *between = pieces
+    last = f".*{between.pop()}" if between else ""
+    return re.compile(first + "".join(f"(?>.*?{piece})" for piece in between) + last, re.DOTALL)
+
+
+def _one_of(part: str) -> str:
+    """`[a-z]` or `[!a-z]`; what makes no sense means itself."""
+    inside = re.sub(r"([&~|[\\])", r"\\\1", part[1:-1].removeprefix("!"))
+    found = f"[^{inside}]" if part[1] == "!" else f"[{inside}]"
+    try:
+        re.compile(found)
+    except re.error:
+        return re.escape(part)
+    return found

@@ -34,10 +34,25 @@ from rlctl.images.ignore import Ignore
         ("*.md\n!README.md\nREADME*", "README.md", True),
         ("./data", "data", True),
         ("a.c", "abc", False),
+        ("**.pyc", "a/b.pyc", True),
+        ("**/a/**/b", "x/a/b", True),
+        ("**/a/**/b", "a/x/y/b/c", True),
+        ("**/a/**/b", "a/x/y", False),
+        ("*a*b", "xaxbxb", True),
+        ("[z-a]", "[z-a]", True),
+        ("[[&&]", "&", True),
     ],
 )
 def test_a_pattern_leaves_out_what_docker_leaves_out(patterns: str, path: str, out: bool) -> None:
     assert Ignore.parse(patterns).leaves_out(path) is out
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"), [("*a" * 60 + "*b", "a" * 250), ("**/a/" * 60 + "b", "/".join("a" * 100))]
+)
+def test_no_pattern_takes_longer_than_it_is_long(pattern: str, path: str) -> None:
+    assert not Ignore.parse(pattern).leaves_out(path)
+    assert Ignore.parse(pattern).leaves_out(f"{path}b" if "/" not in path else f"{path}/b")
 
 
 def test_an_empty_file_leaves_out_nothing() -> None:
