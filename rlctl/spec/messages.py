@@ -14,8 +14,7 @@ from rlctl.spec.algorithms import KINDS
 from rlctl.spec.base import CLASS_PATH
 from rlctl.spec.cluster import IMAGE, OBJECT_NAME, QUEUE_NAME
 from rlctl.spec.schema import POLICY_NAME, RUN_NAME, Spec
-from rlctl.spec.words import Path, closest, dotted, either, number, show
-from rlctl.spec.yaml import MAX_PROBLEMS
+from rlctl.spec.words import MAX_PROBLEMS, Path, closest, dotted, either, number, show
 
 _PATTERNS: Final = {
     CLASS_PATH: "package.module:Class",

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 Path = tuple[str | int, ...]
 """Keys from the top of a spec to a value; an entry of a list is its number from 0."""
+
+MAX_PROBLEMS: Final = 1000
+"""Of one file. More say nothing more to a person, and the file may be a stranger's."""
 
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erasing

@@ -16,13 +16,11 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from rlctl.errors import Problem
-from rlctl.spec.words import Path, dotted, show
+from rlctl.spec.words import MAX_PROBLEMS, Path, dotted, show
 
 MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 32
 MAX_KEY: Final = 500
-MAX_PROBLEMS: Final = 1000
-"""More say nothing more to a person, and the file may be a stranger's."""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # without libyaml the same events, ten times slower
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
