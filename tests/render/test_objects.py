@@ -227,7 +227,7 @@ def test_deployments_roll_in_parts_and_give_up_in_time(run: Run) -> None:
         assert it["spec"]["revisionHistoryLimit"] == 5
         assert {"maxSurge", "maxUnavailable"} == set(it["spec"]["strategy"]["rollingUpdate"])
     actor = run.workload("actor")["spec"]["strategy"]["rollingUpdate"]
-    assert actor == {"maxSurge": "10%", "maxUnavailable": "25%"}
+    assert actor == {"maxSurge": "10%", "maxUnavailable": "50%"}
 
 
 def test_every_volume_is_mounted_and_every_mount_is_a_volume(run: Run) -> None:
