@@ -4,35 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.ci.lights import ENVIRONMENT
 from tests.end_to_end.conftest import Cli
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
-
-ENVIRONMENT = '''
-import gymnasium
-import numpy as np
-
-
-class Guess(gymnasium.Env):
-    """Shown one of two lights, press the button below it: 1 for the right one, 20 times an episode."""
-
-    observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def _see(self):
-        self.light = int(self.np_random.integers(2))
-        return np.eye(2, dtype=np.float32)[self.light]
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.left = 20
-        return self._see(), {}
-
-    def step(self, action):
-        reward = float(action == self.light)
-        self.left -= 1
-        return self._see(), reward, self.left == 0, False, {}
-'''
 
 ALGORITHM = '''
 from rlctl_agents.algorithms.base import Loss
@@ -52,7 +27,7 @@ def test_own_environment_and_own_algorithm_file_train(cli: Cli) -> None:
     package = cli.folder / "lights"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "guess.py").write_text(ENVIRONMENT)
+    (package / "guess.py").write_text(ENVIRONMENT.format(note="", step="pass"))
     (package / "quiet.py").write_text(ALGORITHM)
     spec = cli.spec(
         "lights",
