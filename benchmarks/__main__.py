@@ -21,6 +21,7 @@ from benchmarks.shared.store import Row
 BENCHMARKS = {
     "peers": "peers.bench",
     "limit": "limit",
+    "ablation": "ablation",
     "scaling": "scaling.bench",
     "async": "asynchronous",
     "wire": "wire",

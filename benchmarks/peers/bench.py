@@ -89,11 +89,14 @@ def theirs(session: Session, task: str, peer: Peer, folder: Path) -> dict[str, A
 
 
 def ours(session: Session, task: str) -> dict[str, Any]:
-    """The same of rlctl, all roles counted."""
-    if task == "solve":
-        return solve_ours()
+    """The same of rlctl."""
+    return solve_ours() if task == "solve" else rlctl(session, OURS[task])
+
+
+def rlctl(session: Session, spec: dict[str, Any]) -> dict[str, Any]:
+    """A window of a run, all roles counted."""
     warm_s, window_s = times(session)
-    with product.running({"run": task, **OURS[task]}) as run:
+    with product.running({"run": "bench", **spec}) as run:
         product.wait_for_steps(run, 1, 120)
         time.sleep(warm_s)
         first = product.edge(partial(product.mark, run))

@@ -110,12 +110,14 @@ def child(command: Sequence[str], env: Mapping[str, str]) -> Iterator[Child]:
 
 
 def window(running: Child, *, warm_s: float, window_s: float) -> tuple[Mark, Mark]:
-    """Two of its lines: the first after the warm-up, and the first after the window.
+    """Two of its lines: the first after the warm-up, which its first update begins, and the first after the window.
 
     Raises:
         TimeoutError, RuntimeError: as `Child.next`.
     """
     line, _ = running.next(START_S)
+    while line.steps == 0:  # a trainer may talk before it learns
+        line, _ = running.next(START_S)
     begin_s = line.at_s + warm_s
     while line.at_s < begin_s:
         line, cpu_s = running.next(START_S)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.envs import listed, plain
 from benchmarks.envs.latency import Latency
 from benchmarks.envs.uncorrected import Uncorrected
 from benchmarks.peers import venvs
@@ -28,7 +29,8 @@ from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.envs.check import check_env
 from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.models.weights import pack
-from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.roles.assembler import Columns, allocate_columns, column_axes
+from rlctl_agents.types.experience import Arrays, Field, Ledger, ModelRef, Schema, Segment, SegmentHeader
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 
 SPACES = Spaces(Box((16,), "float32"), Discrete(2))
@@ -155,3 +157,44 @@ def test_carts_in_c_move_as_gymnasiums_and_keep_the_rules() -> None:
             break
     check_env(envs.make("benchmarks.envs.cartpole:Carts", envs=3, seeds=[1, 2, 3]))
     assert sys.float_info.min / 4 > 0, "the library has turned this process's subnormal numbers to zero"
+
+
+def test_stacked_lists_make_the_batch_that_assembly_in_place_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, stack, streams = 3, 2, 4
+    schema = Schema(steps, (
+        Field("obs", "uint8", (stack, 2), "row+1", frames=stack), Field("first", "bool", (), "row+1"),
+        Field("reward", "float32", (), "row"), Field("core.h", "float32", (5,), "segment"),
+    ))  # fmt: skip
+    rng = np.random.default_rng(0)
+    batches = []
+    for make in (Columns.copy_in, listed.copy_in):
+        monkeypatch.setattr(Columns, "copy_in", make)
+        rng = np.random.default_rng(0)
+        batch = allocate_columns(schema, streams)
+        for number in (3, 1):
+            batch.copy_in(blocks(rng, steps, stack, number), 0, number, column_axes(schema))
+        batches.append(batch)
+    assert batches[0].used == batches[1].used == streams
+    for name, values in batches[0].fields.items():
+        assert values.any()
+        np.testing.assert_array_equal(values, batches[1].fields[name])
+
+
+def blocks(rng: np.random.Generator, steps: int, stack: int, streams: int) -> Segment:
+    """A segment of random numbers."""
+    fields: Arrays = {
+        "obs": rng.integers(1, 255, (steps + stack, streams, 2), np.uint8),
+        "first": rng.random((steps + 1, streams)) < 0.3,
+        "reward": rng.random((steps, streams), np.float32),
+        "core.h": rng.random((streams, 5), np.float32),
+    }
+    header = SegmentHeader(
+        run="r", term=1, boot="a", sequence=0, receiver="l", model=ModelRef("main", 1, 1), stream=[*range(streams)],
+        row0=[0] * streams, ledger=Ledger(),
+    )  # fmt: skip
+    return Segment(header, np.full((steps, streams), 1, np.int64), fields)
+
+
+def test_pong_less_one_of_the_ways_in_which_it_is_fast_keeps_every_rule_of_environments() -> None:
+    for factory in (plain.whole_stacks, plain.one_by_one):
+        check_env(factory(2), steps=60)

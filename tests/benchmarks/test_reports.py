@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import asynchronous, cli, fanout, limit, regression, wire
+from benchmarks import ablation, asynchronous, cli, fanout, limit, regression, wire
 from benchmarks.__main__ import BENCHMARKS, find, write
 from benchmarks.peers import bench as peers
 from benchmarks.scaling import bench as scaling
@@ -15,6 +15,7 @@ from benchmarks.scaling import report
 from benchmarks.scaling.soak import fairness
 from benchmarks.shared import store
 from benchmarks.shared.store import Row
+from rlctl.spec.schema import Spec
 
 
 def row(**values: object) -> Row:
@@ -164,3 +165,20 @@ def test_cells_of_the_full_form_are_the_grid_of_the_protocol(tmp_path: Path) -> 
     assert {cell.actors for cell in light} == {1, 4, 16, 64, 128}
     assert {(cell.latency_ms, cell.cpu_ms) for cell in cells} == {(0, 0.1), (0, 0.5), (10, 0.1), (10, 0.5)}
     assert all(cell.actors < 64 for cell in cells if cell.who == "torch")
+
+
+def test_ablation_tells_how_much_less_cpu_a_step_takes() -> None:
+    rates = {ablation.WHOLE: 1250.0, "batches stacked from lists": 1000.0}
+    rows = [row(task="cartpole", variant=name, steps_per_s=1.0, steps_per_cpu_s=rate) for name, rate in rates.items()]
+    text = "\n".join(ablation.table(rows))
+    assert "| batches stacked from lists | 1 (1-1; n 1) | 1,000 (1,000-1,000; n 1) | 20 % |" in text
+    assert "| poles stepped one by one | - | - |  |" in text
+
+
+@pytest.mark.parametrize(
+    ("task", "variant"), [(task, name) for task in ablation.WITHOUT for name in ablation.WITHOUT[task]]
+)
+def test_ablation_switches_off_one_thing(task: str, variant: str) -> None:
+    before, after = ablation.spec(task, ablation.WHOLE), ablation.spec(task, variant)
+    Spec.model_validate({"run": "x", **after})
+    assert len([part for part in before if before[part] != after[part]]) == 1

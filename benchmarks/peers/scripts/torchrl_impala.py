@@ -43,12 +43,8 @@ def main(task: str) -> int:
     sample = one()
     key = next(name for name in (leaf, "observation", "pixels") if name in list(sample.observation_spec.keys()))
     net = ActorCritic(pixels, 6 if pixels else 2)
-    module = TensorDictModule(Both(net), [key], ["logits", "state_value"])
-    actor = ProbabilisticActor(
-        module, in_keys=["logits"], out_keys=["action"], distribution_class=Categorical, return_log_prob=True,
-    )  # fmt: skip
     policy = TensorDictModule(Only(net, 0), [key], ["logits"])
-    scored = ProbabilisticActor(
+    actor = ProbabilisticActor(
         policy, in_keys=["logits"], out_keys=["action"], distribution_class=Categorical, return_log_prob=True
     )
     critic = TensorDictModule(Only(net, 1), [key], ["state_value"])
@@ -57,8 +53,8 @@ def main(task: str) -> int:
         [some, some], actor, frames_per_batch=frames, total_frames=-1, update_at_each_batch=True, device="cpu",
         storing_device="cpu",
     )  # fmt: skip
-    advantage = VTrace(gamma=0.99, value_network=critic, actor_network=scored, average_adv=False)
-    loss = A2CLoss(actor_network=scored, critic_network=critic, critic_coeff=0.5, entropy_coeff=0.01)
+    advantage = VTrace(gamma=0.99, value_network=critic, actor_network=actor, average_adv=False)
+    loss = A2CLoss(actor_network=actor, critic_network=critic, critic_coeff=0.5, entropy_coeff=0.01)
     optimizer = torch.optim.RMSprop(net.parameters(), lr=6e-4, alpha=0.99, eps=1e-5)
     steps = 0
     for data in collector:
@@ -75,29 +71,18 @@ def main(task: str) -> int:
     return 0
 
 
-class Both(torch.nn.Module):
-    """Any number of leading dimensions."""
-
-    def __init__(self, net: ActorCritic) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        own = 3 if self.net.pixels else 1
-        lead = obs.shape[:-own]
-        logits, value = self.net(obs.reshape(-1, *obs.shape[-own:]))
-        return logits.reshape(*lead, -1), value.reshape(*lead, 1)
-
-
-class Only(Both):
-    """One of the two."""
+class Only(torch.nn.Module):
+    """Logits or value, over any number of leading dimensions."""
 
     def __init__(self, net: ActorCritic, which: int) -> None:
-        super().__init__(net)
-        self.which = which
+        super().__init__()
+        self.net, self.which = net, which
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return super().forward(obs)[self.which]
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        own = 3 if self.net.pixels else 1
+        lead = obs.shape[:-own]
+        found: torch.Tensor = self.net(obs.reshape(-1, *obs.shape[-own:]))[self.which]
+        return found.reshape(*lead, -1)
 
 
 if __name__ == "__main__":
