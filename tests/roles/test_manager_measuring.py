@@ -30,6 +30,7 @@ from tests.roles.world import (
 )
 
 RESTS = {"rests": 1.0}
+BATCH_ROWS = 640
 NO_JUDGE = (("modelpool", POOL), ("learner", LEARNER), ("actor", ACTOR))
 ALL = (*NO_JUDGE, ("evaluator", JUDGE))
 
@@ -359,11 +360,18 @@ def test_rows_of_a_version_are_those_that_the_learner_said_however_uneven_its_up
     assert [learners.rows_at(ref(version)) for version in (0, 1, 2, 3, 4, 9)] == [0, 100, 130, 230, 330, 900]
     assert commit(run, 1, rows=977).ok
     assert learners.rows_at(ref(10)) == 977, "a generation says it too"
-    assert learners.rows_at(ref(12)) == 977 + 2 * 100
+    assert learners.rows_at(ref(12)) == 977 + 2 * BATCH_ROWS, "nobody has said it yet"
     for version in range(11, 3 * PAIRS):
         learners.know(ref(version), 100 * version)
     assert learners.rows_at(ref(777)) == 77_700
     assert learners.rows_at(ref(0)) == 0
+
+
+def test_rows_of_a_version_that_was_measured_before_its_learner_told_of_any_update(run: Run) -> None:
+    everybody(run)
+    assert run.manager.learners.rows_at(ref(21)) == 21 * BATCH_ROWS
+    run.learn(LEARNER, rows=0, version=0)
+    assert run.manager.learners.rows_at(ref(21)) == 21 * BATCH_ROWS
 
 
 def test_rows_of_a_model_of_the_life_before_stay_known_when_its_learner_starts_again(run: Run) -> None:

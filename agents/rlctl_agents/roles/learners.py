@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
 from rlctl_agents.roles.manifests import Manifests
-from rlctl_agents.roles.process import RANK, RESUMED, RESUMING, ROWS, SEEDED, WORLD
+from rlctl_agents.roles.process import RANK, RESUMED, RESUMING, ROWS, SEEDED
 from rlctl_agents.roles.progress import Progress, Resumed
 from rlctl_agents.types.control import Generation, Report
 from rlctl_agents.types.experience import ModelRef
@@ -22,6 +22,7 @@ class Learners:
 
     Args:
         populations: policy -> members, in the order in which learners are numbered.
+        batch_rows: of a policy, as the spec says now: rows of an update, over all who step together.
         progress: gets the rows, and from where a learner resumed.
         manifests: what a learner may have resumed from.
         clock: monotonic seconds.
@@ -30,11 +31,13 @@ class Learners:
     def __init__(
         self,
         populations: Mapping[str, int],
+        batch_rows: Callable[[str], int],
         progress: Progress,
         manifests: Manifests,
         clock: Callable[[], float],
     ) -> None:
         self._members = [policy for policy, count in populations.items() for _ in range(count)]
+        self._batch_rows = batch_rows
         self._progress = progress
         self._manifests = manifests
         self._clock = clock
@@ -162,13 +165,10 @@ class Learners:
             (before, fewer), (after, more) = ((one, pairs[one]) for one in versions[at - 1 : at + 1])
             return fewer + round((more - fewer) * (ref.version - before) / (after - before))
         if not versions:
-            return self.rows(ref.policy)
-        # newer than what was heard of, or made before this manager began: as many rows an update as lately
-        known, newest = versions[min(at, len(versions) - 1)], self._newest.get(ref.policy)
-        counters, gauges = (newest.counters, newest.gauges) if newest is not None else ({}, {})
-        share = counters.get("consumed_rows", 0.0) / max(counters.get("updates", 0.0), 1.0)  # of one of them
-        rows_each = share * max(gauges.get(WORLD, 1.0), 1.0)
-        return max(pairs[known] + round((ref.version - known) * rows_each), 0)
+            return self.rows(ref.policy) or ref.version * self._batch_rows(ref.policy)
+        # newer than what was heard of, or made before this manager began
+        known = versions[min(at, len(versions) - 1)]
+        return max(pairs[known] + (ref.version - known) * self._batch_rows(ref.policy), 0)
 
     def bury(self, boot: str) -> None:
         """It never comes back."""

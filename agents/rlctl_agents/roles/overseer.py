@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlctl.spec.layout import Layout
-from rlctl.spec.schema import Policy, Spec
+from rlctl.spec.schema import Spec
 from rlctl_agents.roles import pace, stopping
 from rlctl_agents.roles.addresses import CHANNELS, Addresses
 from rlctl_agents.roles.agreement import Agreement, require_ours
@@ -76,8 +76,8 @@ class Overseer:
             standing_term=lambda: standing_term(layout.run, self.term),
         )  # fmt: skip
         self.learners = Learners(
-            {name: one.population for name, one in (settings.policies or {"main": Policy()}).items()},
-            self.progress, manifests, clock.monotonic,
+            {name: settings.policy(name).population for name in self.policies},
+            lambda policy: self.settings.policy(policy).algorithm.batch_rows, self.progress, manifests, clock.monotonic,
         )  # fmt: skip
         self.members = Members(load_books(layout.results), clock.monotonic)
         self.groups = Groups(clock.monotonic, self.events.add)
