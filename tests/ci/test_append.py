@@ -8,6 +8,7 @@ import io
 import json
 import os
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from rlctl.errors import BackendUnreachable, UsageError
 from rlctl.images import append as appending
 from rlctl.images.code import BASE_LABEL, Code, collect
-from rlctl.images.reference import Reference
+from rlctl.images.reference import HOSTS, Reference, host
 from rlctl.images.upload import Uploader, sha256
 from tests.ci.oci import Registry, elsewhere, registry
 
@@ -111,6 +112,19 @@ def test_a_layer_whose_content_is_another_one_is_not_taken(registry: Registry, e
             Reference(registry.name, "team/rlctl-actor", "1"), digest, base, Uploader(elsewhere.name, "http")
         )
     assert not registry.blobs
+
+
+def test_a_registry_that_is_asked_under_another_name_is_written_to_there_as_well(
+    registry: Registry, code: Code, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert host("docker.io") == "registry-1.docker.io"
+    base, real = registry.image("rlctl/actor", "1"), registry.name
+    monkeypatch.setitem(HOSTS, "hub.invalid", real)
+    registry.name = "hub.invalid"
+    image, manifest, _ = made(registry, replace(base, registry="hub.invalid"), code)
+    assert image.registry == "hub.invalid"
+    assert ("team/rlctl-actor", manifest["layers"][-1]["digest"]) in registry.blobs
+    assert Uploader("hub.invalid", "http").tags(image) == ["code-1"]
 
 
 @pytest.mark.parametrize("where", ["http://169.254.169.254", "http://registry.invalid", "ftp://127.0.0.1", "file://"])
