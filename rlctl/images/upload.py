@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPMessage
+from pathlib import Path
 from typing import IO, Final
 
 from rlctl.errors import BackendUnreachable
@@ -84,6 +85,12 @@ class Uploader:
         if not self.has(image, digest):
             self._send(image, digest, content)
         return digest
+
+    def send_file(self, image: Reference, path: Path, digest: str) -> None:
+        """A blob that is a file, unless it is there."""
+        if not self.has(image, digest):
+            with path.open("rb") as file:
+                self._send(image, digest, file)
 
     def copy(self, image: Reference, digest: str, origin: Reference, source: Uploader) -> None:
         """A blob of another repository, which may lie in another registry; it holds gigabytes, so it passes a file."""
