@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 import shlex
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 from rlctl.images.base import Ended
 from rlctl_ci.config import Project
 from rlctl_ci.errors import BuildStopped
+from rlctl_ci.keeper import FILE_SIGNAL
 from rlctl_ci.programs import clean
 
 SILENCE_S: Final = 120
@@ -44,7 +44,7 @@ _HINTS: Final = {
     r"Permission denied \(publickey": "git_key_file in ci.yaml: a key that may read the repository",
     r"could not read Username|Authentication failed": "git_token_file in ci.yaml: a token that may read the repository",
 }
-_LARGE: Final = re.compile(rf"died of signal {signal.SIGXFSZ:d}\b|File too large")
+_LARGE: Final = re.compile(rf"died of signal {FILE_SIGNAL}\b|File too large")
 _DAMAGED: Final = re.compile(
     r"does not match index|too short to be a packfile|did not receive expected object|reference broken|Could not read "
     r"[0-9a-f]{40}|not a tree object|(bad|corrupt|loose) (loose )?object|is empty$"
@@ -130,7 +130,7 @@ def hint(ended: Ended) -> str:
 
 def too_large(ended: Ended) -> bool:
     """Whether a git, or what it has started, has written a file to the limit of `Bounds.file_mib`."""
-    return ended.code == 128 + signal.SIGXFSZ or any(_LARGE.search(line) for line in ended.lines)
+    return ended.code == 128 + FILE_SIGNAL or any(_LARGE.search(line) for line in ended.lines)
 
 
 def damaged(ended: Ended) -> bool:
