@@ -87,8 +87,7 @@ class Git:
             self._count(bare, job)
             ended = self._git(["-C", str(bare), "archive", "--format=tar", sha], self._bounds, job.stop, out=archive)
             if too_large(ended):
-                most = self.project.limits.source_mib
-                said = f"the commit holds more than {most} MiB"
+                said = f"{sha[:12]} holds more than {self.project.limits.source_mib} MiB"
                 raise BuildStopped("source", said, hint="limits.source_mib in ci.yaml")
             if ended.code:
                 said = f"{sha[:12]} cannot be unpacked: {cause(ended)}"
@@ -190,7 +189,7 @@ class Git:
             for left in (*path.glob("*.lock"), *path.glob("refs/rlctl/*.lock"), *path.glob("objects/pack/tmp_*")):
                 left.unlink()
             if _overgrown(path, _KEPT_TIMES * self.project.limits.source_mib << 20):
-                shutil.rmtree(path)
+                _drop(path)
             if not path.exists():
                 part = path.with_suffix(".part")
                 shutil.rmtree(part, ignore_errors=True)
@@ -205,7 +204,7 @@ class Git:
     def _failed(self, bare: Path, ended: Ended, error: CiError) -> CiError:
         """That, or what lies behind it; a copy of ours that is damaged goes, and the next attempt makes it anew."""
         if damaged(ended):
-            shutil.rmtree(bare)
+            _drop(bare)
             return Transient("fetch", f"our copy was damaged, and is made anew: {cause(ended)}")
         return error
 
@@ -240,6 +239,14 @@ def _overgrown(folder: Path, most_bytes: int) -> bool:
         if size > most_bytes or files > _KEPT_FILES:
             return True
     return False
+
+
+def _drop(bare: Path) -> None:
+    """All at once, also for who is killed at it: half a repository would be none to git, and no other would be made."""
+    part = bare.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    bare.rename(part)
+    shutil.rmtree(part)
 
 
 def unpack(archive: Path, to: Path, most_bytes: int) -> None:

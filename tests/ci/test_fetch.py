@@ -142,6 +142,10 @@ def test_a_commit_that_is_too_large_is_not_tried_again(tmp_path: Path, repositor
     with pytest.raises(BuildStopped, match="larger than 1 MiB") as stopped:
         Git(job.project, tmp_path / "store").fetch(job)
     assert "limits.source_mib" in stopped.value.hint
+    packs_well = job_of(tmp_path, repository.commit("data", "x" * (2 << 20)), limits={"source_mib": 1})
+    with pytest.raises(BuildStopped, match="holds more than 1 MiB") as stopped:
+        Git(job.project, tmp_path / "store").fetch(packs_well)
+    assert "limits.source_mib" in stopped.value.hint
 
 
 def test_a_copy_that_a_loss_of_power_has_damaged_is_made_anew(tmp_path: Path, repository: Repository) -> None:
