@@ -228,13 +228,13 @@ def test_a_token_that_cannot_be_read_is_no_bug_of_ours(tmp_path: Path) -> None:
 
 
 def test_a_proxy_is_asked_unless_it_is_not_for_this_host(tmp_path: Path) -> None:
-    about = project(repository="https://forge.invalid/x")
+    about = project(repository="https://127.0.0.1:2/x")
     ours = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
     ours |= {"HTTPS_PROXY": "http://127.0.0.1:1"}
-    with pytest.raises(Transient, match=r"127.0.0.1 port 1"):
+    with pytest.raises(Transient, match=r"127.0.0.1 port 1 "):
         Git(about, tmp_path / "store", ours).look("refs/heads/main")
-    with pytest.raises(Transient, match=r"Could not resolve host: forge.invalid"):
-        Git(about, tmp_path / "store", {**ours, "NO_PROXY": ".invalid"}).look("refs/heads/main")
+    with pytest.raises(Transient, match=r"127.0.0.1 port 2 "):
+        Git(about, tmp_path / "store", {**ours, "NO_PROXY": "127.0.0.1"}).look("refs/heads/main")
 
 
 def test_git_gets_as_long_as_a_build_and_its_limit_is_named(tmp_path: Path, repository: Repository) -> None:
