@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Final
 
 from rlctl.backends.base import Backend
 from rlctl.images.reference import Reference
+from rlctl_ci.builders.folder import remove as remove_folder
 from rlctl_ci.builders.registry import proofs, uploader
 from rlctl_ci.config import Config
 from rlctl_ci.deploy.act import backend_of
@@ -78,9 +78,7 @@ def remove(config: Config, found: Iterable[Waste], code: Path) -> int:
         if one.reference.startswith("/"):
             path = Path(one.reference)
             if path.parent == code and path.is_dir() and not path.is_symlink():
-                for folder in (path, *(each for each in path.rglob("*") if each.is_dir() and not each.is_symlink())):
-                    folder.chmod(0o700)
-                shutil.rmtree(path)
+                remove_folder(path)
                 path.with_name(f"{path.name}.provenance.json").unlink(missing_ok=True)
                 count += 1
         elif project is not None:

@@ -26,6 +26,8 @@ from typing import Final
 
 UNKILLABLE_S: Final = 10.0
 """So long is waited for a process that hangs in the kernel; nobody can do more about it."""
+FILE_SIGNAL: Final = int(signal.SIGXFSZ)
+"""Ends what writes a file of more than FILE_BYTES."""
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 _SET_CHILD_SUBREAPER: Final = 36
 

@@ -22,7 +22,7 @@ def fault(ref: str) -> str:
         return "holds what git does not allow"
     if any(part.startswith(".") or part.endswith((".lock", ".")) or not part for part in ref.split("/")):
         return "a part begins or ends as git does not allow"
-    return "" if not ref.endswith("@{") else "holds what git does not allow"
+    return ""
 
 
 def is_sha(text: str) -> bool:

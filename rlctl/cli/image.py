@@ -277,8 +277,10 @@ def _made(
         )
     requirements = None if section.requirements is None else loaded.base / section.requirements
     # specs and what is written beside them change without the code: they would restart roles that they do not concern
-    code = collect(loaded.base / section.path, requirements, without=(*specs, *written))
-    megabytes = len(code.archive) / 1e6
+    code = collect(
+        loaded.base / section.path, requirements, into=maker.workspace / "code.tar", without=(*specs, *written)
+    )
+    megabytes = code.size / 1e6
     world.say(f"code: {code.files} files, {megabytes:.1f} MB")
     if megabytes > LARGE_MB:
         ignore = loaded.base / section.path / ".dockerignore"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import re
 import tarfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from rlctl.errors import UsageError
-from rlctl.images.code import BASE_LABEL, FOLDER, UID, Code
+from rlctl.images.code import BASE_LABEL, FOLDER, UID, Code, Sink, tar_into
 from rlctl.images.reference import Reference
 from rlctl.images.upload import Uploader, sha256
 
@@ -39,11 +39,21 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
+class Layer:
+    """Code as an image holds it."""
+
+    file: Path  # gzip
+    digest: str  # of it
+    size: int  # of it, bytes
+    diff_id: str  # digest of what is packed in it
+
+
+@dataclass(frozen=True, slots=True)
 class Appended:
     """An image that is not pushed yet."""
 
     base: Base
-    layer: bytes  # gzip
+    layer: Layer
     config: bytes
     manifest: bytes
 
@@ -89,20 +99,8 @@ def read_base(source: Callable[[Reference], Uploader], image: Reference, platfor
     return Base(image.by_digest(sha256(body)), kind, manifest, config)
 
 
-def append(base: Base, code: Code, labels: Mapping[str, str]) -> Appended:
-    """The image with the code in it; the same code over the same base is the same image, byte for byte.
-
-    Raises:
-        UsageError: the code needs packages, which only a builder installs.
-    """
-    if code.requirements is not None:
-        raise UsageError(
-            "`code.requirements` is set, and append executes nothing, so it installs nothing",
-            hint="builder: buildah, or put the packages into the base image",
-        )
-    tar = layer(code)
-    # level 6 and no time: the bytes depend on the content (and on the release of zlib) alone
-    packed = gzip.compress(tar, compresslevel=6, mtime=0)
+def append(base: Base, layer: Layer, labels: Mapping[str, str]) -> Appended:
+    """The image with the code in it; the same code over the same base is the same image, byte for byte."""
     config = json.loads(json.dumps(base.config))
     inner = config.setdefault("config", {})
     inner["Env"] = [
@@ -112,7 +110,7 @@ def append(base: Base, code: Code, labels: Mapping[str, str]) -> Appended:
     inner["User"] = f"{UID}:{UID}"
     inner["Labels"] = {**(inner.get("Labels") or {}), BASE_LABEL: str(base.reference), **labels}
     config["created"] = EPOCH
-    config["rootfs"]["diff_ids"] = [*config["rootfs"]["diff_ids"], sha256(tar)]
+    config["rootfs"]["diff_ids"] = [*config["rootfs"]["diff_ids"], layer.diff_id]
     config["history"] = [*(config.get("history") or ()), {"created": EPOCH, "created_by": "rlctl append"}]
     configured = _json(config)
     manifest = {
@@ -121,10 +119,10 @@ def append(base: Base, code: Code, labels: Mapping[str, str]) -> Appended:
         "config": {"mediaType": _CONFIGS[base.kind], "digest": sha256(configured), "size": len(configured)},
         "layers": [
             *base.manifest["layers"],
-            {"mediaType": _LAYERS[base.kind], "digest": sha256(packed), "size": len(packed)},
+            {"mediaType": _LAYERS[base.kind], "digest": layer.digest, "size": layer.size},
         ],
     }
-    return Appended(base, packed, configured, _json(manifest))
+    return Appended(base, layer, configured, _json(manifest))
 
 
 def push(appended: Appended, to: Uploader, image: Reference, source: Uploader) -> str:
@@ -135,25 +133,40 @@ def push(appended: Appended, to: Uploader, image: Reference, source: Uploader) -
     """
     for one in appended.base.manifest["layers"]:
         to.copy(image, one["digest"], appended.base.reference, source)
-    to.send(image, appended.layer)
+    to.send_file(image, appended.layer.file, appended.layer.digest)
     to.send(image, appended.config)
     return to.put(image, appended.manifest, appended.base.kind)
 
 
-def layer(code: Code) -> bytes:
-    """The tar of the code with its files below FOLDER."""
-    made = io.BytesIO()
-    with (
-        tarfile.open(fileobj=io.BytesIO(code.archive)) as source,
-        tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as target,
-    ):
-        root = tarfile.TarInfo(FOLDER.strip("/"))
-        root.type, root.mode, root.uid, root.gid = tarfile.DIRTYPE, 0o755, UID, UID
-        target.addfile(root)
-        for member in source:
-            member.name = f"{FOLDER.strip('/')}/{member.name}"
-            target.addfile(member, source.extractfile(member) if member.isreg() else None)
-    return made.getvalue()
+def layer(code: Code, into: Path) -> Layer:
+    """The code with its files below FOLDER, packed; its size is not held in memory.
+
+    Args:
+        code: what is packed.
+        into: becomes the layer.
+
+    Raises:
+        UsageError: the code needs packages, which only a builder installs.
+    """
+    if code.requirements is not None:
+        raise UsageError(
+            "`code.requirements` is set, and append executes nothing, so it installs nothing",
+            hint="builder: buildah, or put the packages into the base image",
+        )
+    # level 6 and a header without a time: the bytes depend on the content (and on the release of zlib) alone
+    packer = zlib.compressobj(6, wbits=31)
+    with into.open("wb") as file:
+        packed = Sink(file.write)
+        raw = Sink(lambda part: packed.write(packer.compress(part)))
+        with tarfile.open(code.archive, "r:") as source, tar_into(raw) as target:
+            root = tarfile.TarInfo(FOLDER.strip("/"))
+            root.type, root.mode, root.uid, root.gid = tarfile.DIRTYPE, 0o755, UID, UID
+            target.addfile(root)
+            for member in source:
+                member.name = f"{FOLDER.strip('/')}/{member.name}"
+                target.addfile(member, source.extractfile(member) if member.isreg() else None)
+        packed.write(packer.flush())
+    return Layer(into, f"sha256:{packed.digest}", packed.tell(), f"sha256:{raw.digest}")
 
 
 def _json(value: Any) -> bytes:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
+import shutil
 import stat
 import tarfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import IO, Final, cast
 
 from rlctl.errors import UsageError
 from rlctl.images.base import OVERLAY_MARK
@@ -22,8 +22,11 @@ FOLDER: Final = "/code"
 BASE_LABEL: Final = "dev.rlctl.base"
 """Carried by an image with code: the image that it was laid over."""
 MAX_BYTES: Final = 1 << 30
+PART: Final = 1 << 20
+"""So much is in memory at once."""
 NEVER: Final = frozenset({".git", "__pycache__", ".venv"})
 IGNORE_FILE: Final = ".dockerignore"
+_MARK: Final = OVERLAY_MARK.encode()
 PATCHES: Final = "templates/*.patch.yaml"
 """They change documents, which rlctl renders; in the image they would restart every role that they do not concern."""
 
@@ -32,7 +35,9 @@ PATCHES: Final = "templates/*.patch.yaml"
 class Code:
     """What is laid over a base."""
 
-    archive: bytes  # a tar, the same for the same content
+    archive: Path = field(compare=False)  # a tar, the same for the same content
+    digest: str  # of it, sha256 in hex
+    size: int  # of it, bytes
     requirements: bytes | None
     files: int
 
@@ -43,45 +48,89 @@ class Code:
             base: by digest, where the tag shall mean the same everywhere.
         """
         seen = hashlib.sha256()
-        for part in (base.encode(), self.requirements or b"", self.archive):
+        for part in (base.encode(), self.requirements or b""):
             seen.update(len(part).to_bytes(8, "big") + part)
+        seen.update(self.size.to_bytes(8, "big"))
+        with self.archive.open("rb") as file:
+            while part := file.read(PART):
+                seen.update(part)
         return f"code-{seen.hexdigest()[:12]}"
 
 
-def collect(folder: Path, requirements: Path | None = None, *, without: Iterable[Path] = ()) -> Code:
-    """Read a project.
+class Sink:
+    """As much of a file as tarfile writes to: it passes on what comes, and knows its size and digest.
+
+    Args:
+        write: gets every part.
+    """
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write, self._size, self._seen = write, 0, hashlib.sha256()
+
+    def write(self, part: bytes) -> int:
+        self._write(part)
+        self._seen.update(part)
+        self._size += len(part)
+        return len(part)
+
+    def tell(self) -> int:
+        return self._size
+
+    @property
+    def digest(self) -> str:
+        """sha256 in hex."""
+        return self._seen.hexdigest()
+
+
+def tar_into(sink: Sink) -> tarfile.TarFile:
+    """A tar in the format of all of ours."""
+    return tarfile.open(fileobj=cast(IO[bytes], sink), mode="w", format=tarfile.PAX_FORMAT)
+
+
+def collect(folder: Path, requirements: Path | None = None, *, into: Path, without: Iterable[Path] = ()) -> Code:
+    """Read a project; its size is not held in memory.
 
     Args:
         folder: of `code.path`.
         requirements: a file that pip reads, or None.
+        into: becomes the archive.
         without: files that are not code although they lie there: specs, and what is written beside them.
 
     Raises:
-        UsageError: a file cannot be read, or there is more than a GiB of them.
+        UsageError: a file cannot be read, there is more than a GiB of them, or a link leads out of the folder.
     """
     left_out = {os.path.realpath(path) for path in without}
-    archive = io.BytesIO()
     files = 0
     try:
-        text = (folder / IGNORE_FILE).read_text(encoding="utf-8") if (folder / IGNORE_FILE).is_file() else ""
-        ignore = Ignore.parse(f"{text}\n")
-        patches = Ignore.parse(PATCHES)
-        with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            for name in _walk(folder, ignore):
-                path = folder / name
-                if os.path.realpath(path) in left_out or patches.leaves_out(name) or name == IGNORE_FILE:
-                    continue
-                files += _add(tar, name, path)
-                if archive.tell() > MAX_BYTES:
-                    raise UsageError(
-                        f"{folder} holds more than {MAX_BYTES >> 20} MiB of files, {name} the last of them",
-                        hint=f"name what is no code in {folder / IGNORE_FILE}",
-                    )
+        ignore, patches = ignored(folder), Ignore.parse(PATCHES)
+        with into.open("wb") as file:
+            sink = Sink(file.write)
+            with tar_into(sink) as tar:
+                for name in _walk(folder, ignore):
+                    path = folder / name
+                    if os.path.realpath(path) in left_out or patches.leaves_out(name) or name == IGNORE_FILE:
+                        continue
+                    files += _add(tar, name, path)
+                    if sink.tell() > MAX_BYTES:
+                        raise UsageError(
+                            f"{folder} holds more than {MAX_BYTES >> 20} MiB of files, {name} the last of them",
+                            hint=f"name what is no code in {folder / IGNORE_FILE}",
+                        )
         listed = requirements.read_bytes() if requirements is not None else None
     except OSError as error:
         where = error.filename or folder
         raise UsageError(f"{where} cannot be read: {(error.strerror or str(error)).lower()}") from error
-    return Code(archive.getvalue(), listed, files)
+    return Code(into, sink.digest, sink.tell(), listed, files)
+
+
+def ignored(folder: Path) -> Ignore:
+    """What the .dockerignore of a project leaves out.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    path = folder / IGNORE_FILE
+    return Ignore.parse(path.read_text(encoding="utf-8", errors="replace") if path.is_file() else "")
 
 
 def _walk(folder: Path, ignore: Ignore) -> Iterator[str]:
@@ -109,13 +158,19 @@ def _add(tar: tarfile.TarFile, name: str, path: Path) -> int:
     info.mtime = 0
     if stat.S_ISLNK(status.st_mode):
         info.type, info.linkname, info.mode = tarfile.SYMTYPE, os.readlink(path), 0o777
+        if os.path.normpath(os.path.join(os.path.dirname(name), info.linkname)).split("/")[0] == "..":
+            raise UsageError(
+                f"{name} links to {info.linkname}, which leads out of the code and would lead nowhere in an image",
+                hint=f"name it in {IGNORE_FILE}, or put there what it links to",
+            )
         tar.addfile(info)
     elif stat.S_ISREG(status.st_mode):
-        content = path.read_bytes()
-        if content.startswith(OVERLAY_MARK.encode()):
-            return 0  # it names the result: with it every push would be another
-        info.size, info.mode = len(content), 0o755 if status.st_mode & 0o100 else 0o644
-        tar.addfile(info, io.BytesIO(content))
+        with path.open("rb") as content:
+            if content.read(len(_MARK)) == _MARK:
+                return 0  # it names the result: with it every push would be another
+            content.seek(0)
+            info.size, info.mode = os.fstat(content.fileno()).st_size, 0o755 if status.st_mode & 0o100 else 0o644
+            tar.addfile(info, content)
     else:
         return 0  # a socket or a pipe says nothing to another machine
     return 1
@@ -133,8 +188,8 @@ def stage(code: Code, base: str, folder: Path) -> Path:
         The Dockerfile.
     """
     # a name by content: a builder that compares sizes and times alone would take an older archive for this one
-    archive = f"code-{hashlib.sha256(code.archive).hexdigest()[:12]}.tar"
-    (folder / archive).write_bytes(code.archive)
+    archive = f"code-{code.digest[:12]}.tar"
+    shutil.copyfile(code.archive, folder / archive)
     lines = [f"FROM {base}", "USER 0"]
     if code.requirements is not None:
         (folder / "requirements.txt").write_bytes(code.requirements)

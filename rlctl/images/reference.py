@@ -10,6 +10,9 @@ from rlctl.errors import UsageError
 
 LOCAL: Final = "localhost"
 """In place of a registry: an image that never left this machine."""
+HUB: Final = "docker.io"
+HOSTS: Final = {HUB: "registry-1.docker.io"}
+"""Where a registry is asked whose images have another name."""
 _REFERENCE = re.compile(
     r"(?:(?P<registry>[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+(?::[0-9]{1,5})?|[A-Za-z0-9-]+:[0-9]{1,5}|localhost)/)?"
     r"(?P<repository>[a-z0-9]+(?:(?:\.|__?|-+|/)[a-z0-9]+)*)"
@@ -56,3 +59,8 @@ class Reference:
     def by_digest(self, digest: str) -> Reference:
         """The one that a spec takes: by digest alone."""
         return replace(self, tag="", digest=digest)
+
+
+def host(registry: str) -> str:
+    """Host and port that a registry is asked at."""
+    return HOSTS.get(registry, registry)

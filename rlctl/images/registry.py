@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from rlctl.errors import BackendUnreachable
 from rlctl.images import elsewhere
-from rlctl.images.reference import Reference
+from rlctl.images.reference import HUB, Reference, host
 
 TIMEOUT_S: Final = 20.0
 MAX_BYTES: Final = 4 << 20
@@ -30,7 +30,8 @@ _KINDS: Final = (
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
-_HOSTS: Final = {"docker.io": "registry-1.docker.io"}
+_HUB_LOGIN: Final = "https://index.docker.io/v1/"
+"""What `docker login` without a name writes down."""
 _CHALLENGE = re.compile(r'([a-z]+)="([^"]*)"')
 
 
@@ -116,7 +117,7 @@ class Registry:
     def _get(self, image: Reference, path: str, accept: str) -> bytes | None:
         schemes = ("http",) if image.registry == self.plain else ("https",) if self.verify else ("https", "http")
         for scheme in schemes:
-            url = f"{scheme}://{_HOSTS.get(image.registry, image.registry)}/v2/{image.repository}/{path}"
+            url = f"{scheme}://{host(image.registry)}/v2/{image.repository}/{path}"
             try:
                 return self._authorised(image, url, accept)
             except urllib.error.HTTPError as error:
@@ -167,7 +168,7 @@ class Registry:
         for key, value in headers.items():
             request.add_unredirected_header(key, value)  # storage that a blob lies in is not told who we are
         context = elsewhere.certificates() if self.verify else _blind()
-        home = _HOSTS.get(registry, registry) or request.host
+        home = host(registry) or request.host
         opener = elsewhere.opener(home, context, any_http=not self.verify)
         with opener.open(request, timeout=self.timeout_s) as answer:
             body: bytes = answer.read(MAX_BYTES + 1)
@@ -191,10 +192,11 @@ def logins(environ: Mapping[str, str]) -> Callable[[str], tuple[str, str] | None
     ]
 
     def known(registry: str) -> tuple[str, str] | None:
+        keys = [registry, f"https://{registry}", f"https://{registry}/v1/", *([_HUB_LOGIN] if registry == HUB else [])]
         for place in filter(None, places):
             try:
                 auths = json.loads(Path(place).read_bytes())["auths"]
-                for key in (registry, f"https://{registry}", f"https://{registry}/v1/"):
+                for key in keys:
                     if auths.get(key, {}).get("auth"):
                         user, _, password = base64.b64decode(auths[key]["auth"]).decode().partition(":")
                         return user, password

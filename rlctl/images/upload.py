@@ -14,11 +14,12 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPMessage
+from pathlib import Path
 from typing import IO, Final
 
 from rlctl.errors import BackendUnreachable
 from rlctl.images import elsewhere
-from rlctl.images.reference import Reference
+from rlctl.images.reference import Reference, host
 
 TIMEOUT_S: Final = 60.0
 MAX_DOCUMENT: Final = 4 << 20
@@ -41,7 +42,7 @@ class Uploader:
     """One registry.
 
     Args:
-        registry: host and port.
+        registry: as in the names of its images.
         scheme: https, or http on loopback.
         credentials: user and password for it, or None.
     """
@@ -85,6 +86,12 @@ class Uploader:
             self._send(image, digest, content)
         return digest
 
+    def send_file(self, image: Reference, path: Path, digest: str) -> None:
+        """A blob that is a file, unless it is there."""
+        if not self.has(image, digest):
+            with path.open("rb") as file:
+                self._send(image, digest, file)
+
     def copy(self, image: Reference, digest: str, origin: Reference, source: Uploader) -> None:
         """A blob of another repository, which may lie in another registry; it holds gigabytes, so it passes a file."""
         if self.has(image, digest) or (self.registry == source.registry and self.mount(image, digest, origin)):
@@ -99,8 +106,8 @@ class Uploader:
     def _send(self, image: Reference, digest: str, content: bytes | IO[bytes]) -> None:
         found = self._call("POST", f"{image.repository}/blobs/uploads/", image, data=b"")
         assert found is not None
-        location = urllib.parse.urljoin(f"{self.scheme}://{self.registry}/v2/", found[1].get("Location", ""))
-        if urllib.parse.urlsplit(location).netloc != self.registry:
+        location = urllib.parse.urljoin(f"{self.scheme}://{host(self.registry)}/v2/", found[1].get("Location", ""))
+        if urllib.parse.urlsplit(location).netloc != host(self.registry):
             raise _refused(image, "it wants the upload elsewhere")
         separator = "&" if "?" in location else "?"
         where = f"{location}{separator}{urllib.parse.urlencode({'digest': digest})}"
@@ -136,7 +143,7 @@ class Uploader:
         kind: str = "", missing: bool = False, most: int = MAX_DOCUMENT, also: Reference | None = None,
         into: IO[bytes] | None = None,
     ) -> tuple[bytes, HTTPMessage] | None:  # fmt: skip
-        url = path if "://" in path else f"{self.scheme}://{self.registry}/v2/{path}"
+        url = path if "://" in path else f"{self.scheme}://{host(self.registry)}/v2/{path}"
         writes = method not in ("GET", "HEAD")
         rights = "pull" if not writes else "pull,push,delete" if method == "DELETE" else "pull,push"
         scope = f"repository:{image.repository}:{rights}"
@@ -197,7 +204,7 @@ class Uploader:
             data.seek(0)
         for key, value in headers.items():
             request.add_unredirected_header(key, value)  # storage that a blob lies in is not told who we are
-        with elsewhere.opener(self.registry, elsewhere.certificates()).open(request, timeout=TIMEOUT_S) as answer:
+        with elsewhere.opener(host(self.registry), elsewhere.certificates()).open(request, timeout=TIMEOUT_S) as answer:
             found: HTTPMessage = answer.headers
             found["rlctl-status"] = str(answer.status)
             body: bytes = b"" if into is not None else answer.read(most + 1)

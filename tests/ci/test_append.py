@@ -8,6 +8,8 @@ import io
 import json
 import os
 import tarfile
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 from rlctl.errors import BackendUnreachable, UsageError
 from rlctl.images import append as appending
 from rlctl.images.code import BASE_LABEL, Code, collect
-from rlctl.images.reference import Reference
+from rlctl.images.reference import HOSTS, Reference, host
 from rlctl.images.upload import Uploader, sha256
 from tests.ci.oci import Registry, elsewhere, registry
 
@@ -25,18 +27,20 @@ __all__ = ["elsewhere", "registry"]
 
 @pytest.fixture
 def code(tmp_path: Path) -> Code:
-    (tmp_path / "lights").mkdir()
-    (tmp_path / "lights" / "guess.py").write_text("x = 1\n")
-    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
-    (tmp_path / "run.sh").chmod(0o755)
-    return collect(tmp_path)
+    folder = tmp_path / "code"
+    (folder / "lights").mkdir(parents=True)
+    (folder / "lights" / "guess.py").write_text("x = 1\n")
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    return collect(folder, into=tmp_path / "code.tar")
 
 
 def made(registry: Registry, base: Reference, code: Code) -> tuple[Reference, dict[str, Any], dict[str, Any]]:
     source = Uploader(registry.name, "http")
     image = Reference(registry.name, "team/rlctl-actor", "code-1")
     below = appending.read_base(lambda _: source, base, "linux/amd64")
-    digest = appending.push(appending.append(below, code, {}), source, image, source)
+    layer = appending.layer(code, code.archive.with_name("layer.tar.gz"))
+    digest = appending.push(appending.append(below, layer, {}), source, image, source)
     manifest = json.loads(registry.manifests["team/rlctl-actor", digest][0])
     config = json.loads(registry.blobs["team/rlctl-actor", manifest["config"]["digest"]])
     return image.by_digest(digest), manifest, config
@@ -113,6 +117,19 @@ def test_a_layer_whose_content_is_another_one_is_not_taken(registry: Registry, e
     assert not registry.blobs
 
 
+def test_a_registry_that_is_asked_under_another_name_is_written_to_there_as_well(
+    registry: Registry, code: Code, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert host("docker.io") == "registry-1.docker.io"
+    base, real = registry.image("rlctl/actor", "1"), registry.name
+    monkeypatch.setitem(HOSTS, "hub.invalid", real)
+    registry.name = "hub.invalid"
+    image, manifest, _ = made(registry, replace(base, registry="hub.invalid"), code)
+    assert image.registry == "hub.invalid"
+    assert ("team/rlctl-actor", manifest["layers"][-1]["digest"]) in registry.blobs
+    assert Uploader("hub.invalid", "http").tags(image) == ["code-1"]
+
+
 @pytest.mark.parametrize("where", ["http://169.254.169.254", "http://registry.invalid", "ftp://127.0.0.1", "file://"])
 def test_a_registry_sends_nobody_to_where_nothing_proves_who_answers(elsewhere: Registry, where: str) -> None:
     base, digest = lying(elsewhere, b"{}")
@@ -144,9 +161,20 @@ def test_a_base_that_is_not_there_or_for_another_machine_is_named(registry: Regi
         appending.read_base(lambda _: source, all_, "linux/arm64")
 
 
-def test_code_that_needs_packages_is_not_appended(registry: Registry, code: Code) -> None:
-    base = appending.read_base(
-        lambda _: Uploader(registry.name, "http"), registry.image("rlctl/actor", "1"), "linux/amd64"
-    )
+def test_code_that_needs_packages_is_not_appended(tmp_path: Path, code: Code) -> None:
     with pytest.raises(UsageError, match="installs nothing"):
-        appending.append(base, Code(code.archive, b"numpy\n", 1), {})
+        appending.layer(replace(code, requirements=b"numpy\n"), tmp_path / "layer")
+
+
+def test_code_is_packed_without_being_held_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    with (tmp_path / "code" / "weights").open("wb") as file:
+        file.truncate(24 << 20)
+    tracemalloc.start()
+    try:
+        layer = appending.layer(collect(tmp_path / "code", into=tmp_path / "code.tar"), tmp_path / "layer")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert layer.size == (tmp_path / "layer").stat().st_size
+    assert peak < 6 << 20

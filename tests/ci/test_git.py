@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -128,7 +129,7 @@ def test_a_forge_with_a_certificate_of_the_house_is_trusted_where_ssl_cert_file_
         try:
             assert server.stdout is not None
             about = project(repository=f"https://localhost:{server.stdout.readline().strip()}/work/.git")
-            ours = {key: value for key, value in os.environ.items() if not key.startswith("SSL_CERT")}
+            ours = {key: value for key, value in os.environ.items() if not re.search("SSL_CERT|PROXY", key.upper())}
             job = job_of(tmp_path, repository.head)
             with pytest.raises(Transient, match="certificate"):
                 Git(about, tmp_path / "store", ours).head(job)
@@ -137,27 +138,6 @@ def test_a_forge_with_a_certificate_of_the_house_is_trusted_where_ssl_cert_file_
             assert (trusting.fetch(job) / "spec.yaml").read_text().startswith("run: pole")
         finally:
             server.kill()
-
-
-def test_neither_hooks_nor_filters_nor_attributes_of_a_repository_are_executed(
-    tmp_path: Path, repository: Repository
-) -> None:
-    owned = tmp_path / "owned"
-    for name in ("post-checkout", "pre-commit", "reference-transaction", "post-index-change"):
-        hook = repository.folder / ".git" / "hooks" / name
-        hook.parent.mkdir(exist_ok=True)
-        hook.write_text(f"#!/bin/sh\ntouch {owned}\n")
-    commit = repository.commit(".gitattributes", "* filter=evil diff=evil merge=evil\n*.py export-subst\n")
-    commit = repository.commit(".gitconfig", f'[filter "evil"]\n smudge = touch {owned}\n')
-    commit = repository.commit(".gitmodules", f'[submodule "x"]\n path = x\n url = ext::sh -c touch% {owned}\n')
-    commit = repository.commit("setup.py", f"open({str(owned)!r}, 'w')\n")
-    for hook in (repository.folder / ".git" / "hooks").iterdir():
-        hook.chmod(0o755)
-    job = job_of(tmp_path, commit)
-    source = fetcher(tmp_path, job).fetch(job)
-    made = Folder(tmp_path / "code")
-    made.push(job, made.make(job, source))
-    assert not owned.exists()
 
 
 def test_the_branch_names_git_allows_are_data_and_nothing_outside_the_list_is_started(
@@ -218,6 +198,24 @@ def test_a_commit_that_is_not_there_may_come_later(tmp_path: Path, repository: R
     job = job_of(tmp_path, sha(12))
     with pytest.raises(Transient):
         fetcher(tmp_path, job).fetch(job)
+
+
+def test_files_that_differ_between_two_commits_that_were_fetched_are_named_and_nothing_is_fetched_for_it(
+    tmp_path: Path, repository: Repository
+) -> None:
+    (repository.folder / "gone.py").write_text("x")
+    before = repository.commit("a/ümläut.py", "1")
+    (repository.folder / "gone.py").rename(repository.folder / "new\nline.py")
+    after = repository.commit("a/ümläut.py", "2")
+    first, second = job_of(tmp_path, before), job_of(tmp_path, after)
+    found = fetcher(tmp_path, first)
+    assert found.changed(before, after) is None
+    found.fetch(first)
+    assert found.changed(before, after) is None
+    found.fetch(second)
+    repository.folder.rename(tmp_path / "away")
+    assert found.changed(before, after) == ["a/ümläut.py", "gone.py", "new\nline.py"]
+    assert found.changed(before, before) == []
 
 
 def test_an_ancestor_is_known_as_one(tmp_path: Path, repository: Repository) -> None:

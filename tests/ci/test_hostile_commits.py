@@ -93,7 +93,9 @@ def test_what_only_a_forged_tree_holds_is_not_fetched(tmp_path: Path, repository
     assert not (tmp_path / "owned").exists()
 
 
-def test_a_submodule_and_a_pointer_of_lfs_bring_nothing_from_elsewhere(tmp_path: Path, repository: Repository) -> None:
+def test_a_submodule_and_a_pointer_of_lfs_bring_nothing_from_elsewhere_and_are_not_deployed_in_silence(
+    tmp_path: Path, repository: Repository
+) -> None:
     folder = repository.folder
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 9\n"
     modules = '[submodule "x"]\n path = x\n url = https://submodule.invalid/x\n'
@@ -103,9 +105,14 @@ def test_a_submodule_and_a_pointer_of_lfs_bring_nothing_from_elsewhere(tmp_path:
     root = tree(folder, *entries, ("160000", "x", "1" * 40))
     job = job_of(tmp_path, committed(repository, root))
     source, made = Git(job.project, tmp_path / "store").fetch(job), Folder(tmp_path / "code")
-    (artifact,) = made.push(job, made.make(job, source))
-    assert (Path(artifact.reference) / "model.bin").read_text() == pointer
+    assert (source / "model.bin").read_text() == pointer
     assert not list((source / "x").iterdir())
+    with pytest.raises(BuildStopped, match=r"nothing is fetched: x, model\.bin$") as stopped:
+        made.make(job, source)
+    assert ".dockerignore" in stopped.value.hint
+    (source / ".dockerignore").write_text("x\n*.bin\n")
+    (artifact,) = made.push(job, made.make(job, source))
+    assert [path.name for path in Path(artifact.reference).iterdir()] == [".gitattributes", ".gitmodules"]
 
 
 @pytest.mark.parametrize("leaf", ["a file", "nothing"])

@@ -1,15 +1,16 @@
 """The layer of the user's code: equal content is an equal layer, whoever packs it, where and when."""
 
-import io
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlctl.errors import UsageError
+from rlctl.images import code as layers
 from rlctl.images import overlay
-from rlctl.images.code import Code, collect, stage
+from rlctl.images.code import Code, stage
 
 BASE = "registry.example.org/rlctl-actor@sha256:" + "a" * 64
 
@@ -32,8 +33,14 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+def collect(folder: Path, *arguments: Any, **more: Any) -> Code:
+    """Into a file beside the folder, another one each time."""
+    into = folder.with_name(f"{folder.name}-{len(list(folder.parent.iterdir()))}.tar")
+    return layers.collect(folder, *arguments, into=into, **more)
+
+
 def members(code: Code) -> list[tarfile.TarInfo]:
-    with tarfile.open(fileobj=io.BytesIO(code.archive)) as tar:
+    with tarfile.open(code.archive) as tar:
         return tar.getmembers()
 
 
@@ -85,6 +92,21 @@ def test_a_link_stays_a_link_and_a_pipe_is_left_out(project: Path) -> None:
     assert found["link.py"].issym()
     assert found["link.py"].linkname == "z.py"
     assert "pipe" not in found
+
+
+@pytest.mark.parametrize("to", ["../other.py", "lights/../../other.py", ".."])
+def test_a_link_that_would_lead_nowhere_in_an_image_is_named(project: Path, to: str) -> None:
+    (project / "up.py").symlink_to(to)
+    with pytest.raises(UsageError, match=r"up.py links to .*, which leads out of the code"):
+        collect(project)
+    (project / ".dockerignore").write_text("up.py\n")
+    assert "up.py" not in names(collect(project))
+
+
+def test_a_link_that_stays_inside_or_names_a_place_of_the_image_is_taken(project: Path) -> None:
+    (project / "lights" / "up.py").symlink_to("../z.py")
+    (project / "data").symlink_to("/data")
+    assert {"lights/up.py", "data"} <= set(names(collect(project)))
 
 
 def test_the_hash_is_the_same_everywhere(tmp_path: Path) -> None:

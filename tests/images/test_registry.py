@@ -86,3 +86,12 @@ def test_logins_of_all_builders_are_found(tmp_path: Path) -> None:
     assert known("127.0.0.1:5000") == known("index.example.org") == ("me", "sec:ret")
     assert known("empty.example.org") is None
     assert known("other.example.org") is None
+
+
+def test_a_login_without_a_name_is_that_of_docker_io(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(
+        encoded({"auths": {"https://index.docker.io/v1/": {"auth": base64.b64encode(b"me:secret").decode()}}})
+    )
+    known = logins({"HOME": str(tmp_path), "DOCKER_CONFIG": str(tmp_path)})
+    assert known("docker.io") == ("me", "secret")
+    assert known("ghcr.io") is None

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlctl.errors import UsageError
 from rlctl.images import append as appending
-from rlctl.images.append import Base
+from rlctl.images.append import Base, Layer
 from rlctl.images.base import Name
 from rlctl.images.code import Code
 from rlctl.images.make import CODE_IN
@@ -29,6 +29,7 @@ class Made:
     """Layers that wait for being pushed."""
 
     code: Code
+    layer: Layer
     bases: dict[Name, Base]
 
 
@@ -46,7 +47,7 @@ class Append:
         code = code_of(job, source)
         if code is None:
             return None
-        job.say(f"code: {code.files} files, {len(code.archive) / 1e6:.1f} MB")
+        job.say(f"code: {code.files} files, {code.size / 1e6:.1f} MB")
         published = spec_at(job.project, source, for_images=True)[0].images
         allowed, bases = Bases(job.project, lambda: images_of(self.look(job))), {}
 
@@ -65,7 +66,11 @@ class Append:
                 bases[name] = appending.read_base(source_of, Reference.parse(image), job.project.platform)
             except UsageError as error:
                 raise BuildStopped("base", error.message, hint=error.hint) from error
-        return Made(code, bases)
+        try:
+            layer = appending.layer(code, job.folder / "layer.tar.gz")
+        except UsageError as error:
+            raise BuildStopped("requirements", error.message, hint=error.hint) from error
+        return Made(code, layer, bases)
 
     def push(self, job: Job, made: Any) -> Sequence[Artifact]:
         return [] if made is None else [self._one(job, made, name) for name in made.bases]
@@ -74,10 +79,7 @@ class Append:
         base = made.bases[name]
         image = Reference.parse(f"{job.project.registry}/rlctl-{name}:{made.code.tag(str(base.reference))}")
         to = uploader(job.project, image.registry)
-        try:
-            done = appending.append(base, made.code, {})
-        except UsageError as error:
-            raise BuildStopped("requirements", error.message, hint=error.hint) from error
+        done = appending.append(base, made.layer, {})
         there = to.document(image)
         digest = sha256(done.manifest)
         if there is not None and sha256(there[0]) == digest:
@@ -88,4 +90,4 @@ class Append:
         tag(to, image.by_digest(digest), job)
         pushed = str(image.by_digest(digest))
         attach(to, image, digest, statement(job, [(pushed, digest)], {name: str(base.reference)}), notes(job))
-        return Artifact(name, pushed, str(base.reference), len(done.layer))
+        return Artifact(name, pushed, str(base.reference), made.layer.size)

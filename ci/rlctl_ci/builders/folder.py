@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import shutil
@@ -17,6 +15,7 @@ from rlctl.images.code import Code
 from rlctl_ci.builders.provenance import statement
 from rlctl_ci.builders.source import code_of
 from rlctl_ci.errors import BuildStopped
+from rlctl_ci.locks import held
 from rlctl_ci.store.records import Artifact
 from rlctl_ci.tars import lay
 from rlctl_ci.work import Job
@@ -35,7 +34,7 @@ class Folder:
     def make(self, job: Job, source: Path) -> Code | None:
         found = code_of(job, source)
         if found is not None:
-            job.say(f"code: {found.files} files, {len(found.archive) / 1e6:.1f} MB")
+            job.say(f"code: {found.files} files, {found.size / 1e6:.1f} MB")
             if found.requirements is not None:
                 job.say("note: requirements are not installed on this machine; rlctl only names what is missing")
         return found
@@ -43,25 +42,37 @@ class Folder:
     def push(self, job: Job, made: Any) -> Sequence[Artifact]:
         if made is None:
             return []
-        digest = hashlib.sha256(made.archive).hexdigest()
-        folder = self.store / digest
-        if not folder.is_dir():
-            part = self.store / f".{digest}.{job.build.id}.part"
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(mode=0o700, parents=True)
-            try:
-                with tarfile.open(fileobj=io.BytesIO(made.archive)) as tar:
-                    for member in tar:
-                        lay(tar, member, part)
-            except (tarfile.TarError, OSError, ValueError) as error:
-                shutil.rmtree(part, ignore_errors=True)
-                raise BuildStopped("code", f"the code cannot be unpacked: {error}") from error
-            for path in (*part.rglob("*"), part):
-                if not path.is_symlink():
-                    path.chmod(0o500 if path.is_dir() or path.stat().st_mode & 0o100 else 0o400)
-            os.rename(part, folder)
-        artifact = Artifact("code", str(folder), bytes=len(made.archive))
-        proof = folder.with_name(f"{digest}.provenance.json")
-        text = json.dumps(statement(job, [(artifact.reference, f"sha256:{digest}")], {}), indent=2) + "\n"
-        proof.write_text(text)
+        folder = self.store / made.digest
+        self.store.mkdir(parents=True, exist_ok=True)
+        with held(self.store / ".lock", job.stop):
+            for left in self.store.glob(".*.part"):  # of builds that were killed: nobody else is here
+                remove(left)
+            if not folder.is_dir():
+                self._lay(made, folder)
+            artifact = Artifact("code", str(folder), bytes=made.size)
+            proof = folder.with_name(f"{made.digest}.provenance.json")
+            about = statement(job, [(artifact.reference, f"sha256:{made.digest}")], {})
+            proof.write_text(json.dumps(about, indent=2) + "\n")
         return [artifact]
+
+    def _lay(self, made: Code, folder: Path) -> None:
+        part = self.store / f".{made.digest}.part"
+        part.mkdir(mode=0o700)
+        try:
+            with tarfile.open(made.archive, "r:") as tar:
+                for member in tar:
+                    lay(tar, member, part)
+        except (tarfile.TarError, OSError, ValueError) as error:
+            remove(part)
+            raise BuildStopped("code", f"the code cannot be unpacked: {error}") from error
+        for path in (*part.rglob("*"), part):
+            if not path.is_symlink():
+                path.chmod(0o500 if path.is_dir() or path.stat().st_mode & 0o100 else 0o400)
+        os.rename(part, folder)
+
+
+def remove(folder: Path) -> None:
+    """A folder of code, whole or begun: nobody may write to what is in it."""
+    for path in (folder, *(each for each in folder.rglob("*") if each.is_dir() and not each.is_symlink())):
+        path.chmod(0o700)
+    shutil.rmtree(folder)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from rlctl.errors import RlctlError, SpecError
-from rlctl.images.code import Code, collect
+from rlctl.images.code import IGNORE_FILE, Code, collect, ignored
 from rlctl.spec import load
 from rlctl.spec.schema import Spec
 from rlctl_ci.config import Project
@@ -16,6 +19,9 @@ from rlctl_ci.work import Job
 MAX_LISTED: Final = 20
 MAX_LETTERS: Final = 1000
 """Of one problem: a key may be as long as its file."""
+_POINTER: Final = b"version https://git-lfs.github.com/spec/"
+_MAX_POINTER: Final = 1024
+"""Bytes, as git LFS has it."""
 
 
 def spec_at(project: Project, source: Path, *, for_images: bool = False) -> tuple[Spec, Path]:
@@ -45,7 +51,7 @@ def code_of(job: Job, source: Path) -> Code | None:
     """What the roles import; None when the spec has no `code`.
 
     Raises:
-        BuildStopped: it lies outside the repository, or cannot be read.
+        BuildStopped: it lies outside the repository, or cannot be read, or some of it is not in the repository.
     """
     spec, base = spec_at(job.project, source, for_images=True)
     if spec.code is None:
@@ -54,9 +60,35 @@ def code_of(job: Job, source: Path) -> Code | None:
     listed = spec.code.requirements
     requirements = None if listed is None else inside(source, base, listed, "code.requirements")
     try:
-        return collect(folder, requirements, without=[inside(source, source, job.project.spec, "spec")])
+        spec_file = inside(source, source, job.project.spec, "spec")
+        code = collect(folder, requirements, into=job.folder / "code.tar", without=[spec_file])
     except RlctlError as error:
         raise BuildStopped("code", error.message, hint=error.hint) from error
+    within = os.path.relpath(folder, source.resolve())
+    absent = [os.path.normpath(f"{within}/{name}") for name in (*_submodules(folder), *_pointers(code))]
+    if absent:
+        more = f"; and {len(absent) - MAX_LISTED} more" if len(absent) > MAX_LISTED else ""
+        raise BuildStopped(
+            "code", f"of submodules and of git LFS nothing is fetched: {', '.join(absent[:MAX_LISTED])}{more}",
+            hint=f"commit the files themselves, or name them in {IGNORE_FILE} of code.path",
+        )  # fmt: skip
+    return code
+
+
+def _submodules(folder: Path) -> list[str]:
+    """Folders of the code with nothing in them: git keeps no such folder but in the place of a submodule."""
+    ignore = ignored(folder)
+    empty = [os.path.relpath(path, folder) for path, folders, files in os.walk(folder) if not folders and not files]
+    return sorted(name for name in empty if not ignore.leaves_out(name))
+
+
+def _pointers(code: Code) -> Iterator[str]:
+    """Files of the code that say where another one lies."""
+    with tarfile.open(code.archive, "r:") as tar:
+        for member in tar:
+            content = tar.extractfile(member) if member.isreg() and member.size <= _MAX_POINTER else None
+            if content is not None and content.read(len(_POINTER)) == _POINTER:
+                yield member.name
 
 
 def listed(error: SpecError) -> str:
