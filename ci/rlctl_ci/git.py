@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -148,6 +149,24 @@ class Git:
             if ended.code not in (0, 1):
                 raise Transient("fetch", f"the history of {sha[:12]} cannot be read: {_last(ended)}")
             return ended.code == 0
+
+    def changed(self, before: str, after: str, stop: Callable[[], None] = lambda: None) -> list[str] | None:
+        """Names of files that differ between two commits; nothing is asked over the network.
+
+        Args:
+            before, after: by full name; `fetch` has brought them.
+
+        Returns:
+            None: one of them is not here (any more), or they differ in more than can be listed.
+        """
+        assert is_sha(before), before
+        assert is_sha(after), after
+        with self._bare("source.git", stop) as bare, tempfile.TemporaryDirectory(dir=self.store) as folder:
+            listed = Path(folder) / "names"
+            argv = ["-C", str(bare), "diff-tree", "-r", "--name-only", "-z", "--no-renames", before, after]
+            ended = self._git(argv, Bounds(LOOK_WITHIN_S, file_mib=_LIST_MIB), stop, out=listed)
+            names = listed.read_bytes().split(b"\0")[:-1]
+        return None if ended.code else [name.decode("utf-8", "surrogateescape") for name in names]
 
     @contextmanager
     def _bare(self, name: str, stop: Callable[[], None]) -> Iterator[Path]:

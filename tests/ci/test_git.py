@@ -220,6 +220,24 @@ def test_a_commit_that_is_not_there_may_come_later(tmp_path: Path, repository: R
         fetcher(tmp_path, job).fetch(job)
 
 
+def test_files_that_differ_between_two_commits_that_were_fetched_are_named_and_nothing_is_fetched_for_it(
+    tmp_path: Path, repository: Repository
+) -> None:
+    (repository.folder / "gone.py").write_text("x")
+    before = repository.commit("a/ümläut.py", "1")
+    (repository.folder / "gone.py").rename(repository.folder / "new\nline.py")
+    after = repository.commit("a/ümläut.py", "2")
+    first, second = job_of(tmp_path, before), job_of(tmp_path, after)
+    found = fetcher(tmp_path, first)
+    assert found.changed(before, after) is None
+    found.fetch(first)
+    assert found.changed(before, after) is None
+    found.fetch(second)
+    repository.folder.rename(tmp_path / "away")
+    assert found.changed(before, after) == ["a/ümläut.py", "gone.py", "new\nline.py"]
+    assert found.changed(before, before) == []
+
+
 def test_an_ancestor_is_known_as_one(tmp_path: Path, repository: Repository) -> None:
     later = repository.commit("a", "1")
     store = tmp_path / "store"
