@@ -158,20 +158,19 @@ def test_two_branches_do_not_deploy_to_one_run_at_the_same_time(service: Service
 
 def test_a_poll_makes_a_build_only_of_a_commit_that_is_not_the_newest(service: Service) -> None:
     first = service.hook(1)
-    assert service.queue.again("pole", Push(MAIN, sha(1)), recipe="r", source="poll") is None
+    assert service.queue.looked("pole", MAIN, sha(1), recipe="r") is None
     service.hook(2)
-    back = service.queue.again("pole", Push(MAIN, sha(1)), recipe="r", source="poll")
+    assert service.queue.looked("pole", MAIN, None, recipe="r") is None, "it is gone"
+    back = service.queue.looked("pole", MAIN, sha(1), recipe="r")
     assert back is not None
     assert back != first
     assert service.reading.build(back).generation == 1
 
 
-def test_a_look_makes_no_build_of_a_commit_that_was_not_to_be_built(service: Service) -> None:
-    service.hook(1)
-    service.queue.ignore("pole", delivery="docs", event="push", why="no path that matters", head=Push(MAIN, sha(2)))
-    assert service.queue.again("pole", Push(MAIN, sha(2)), recipe="r", source="poll") is None
-    service.queue.ignore("pole", delivery="recorded", event="push", why="no path that matters", head=Push(MAIN, sha(1)))
-    assert service.queue.again("pole", Push(MAIN, sha(2)), recipe="r", source="poll") is None
+def test_a_branch_that_comes_after_the_first_look_is_built(service: Service) -> None:
+    assert service.queue.looked("pole", MAIN, None, recipe="r") is None
+    assert service.queue.looked("pole", MAIN, sha(1), recipe="r") is not None
+    assert service.queue.looked("pole", MAIN, sha(1), recipe="r") is None
 
 
 def test_what_a_person_asks_for_supersedes_no_newer_commit(service: Service) -> None:
@@ -179,9 +178,9 @@ def test_what_a_person_asks_for_supersedes_no_newer_commit(service: Service) -> 
     service.drain()
     newer = service.hook(2)
     assert newer is not None
-    twice = [service.queue.again("pole", Push(MAIN, sha(1)), recipe="r", source="person") for _ in range(2)]
+    twice = [service.queue.again("pole", Push(MAIN, sha(1)), recipe="r") for _ in range(2)]
     service.queue.admit(cancel_running=["pole"])
-    assert [service.reading.build(build or 0).state for build in (newer, *twice)] == ["queued", "superseded", "queued"]
+    assert [service.reading.build(build).state for build in (newer, *twice)] == ["queued", "superseded", "queued"]
 
 
 def test_a_waiting_build_is_cancelled_at_once_and_one_under_way_is_asked(service: Service) -> None:

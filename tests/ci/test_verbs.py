@@ -20,7 +20,7 @@ from rlctl_ci.service import Service
 from rlctl_ci.states import TERMINAL
 from rlctl_ci.web.app import make
 from rlctl_ci.web.serve import local_token
-from tests.ci.world import Outside, _Maker, hopeless, sha
+from tests.ci.world import Outside, hands, hopeless, sha
 from tests.cli.conftest import Rlctl, rlctl
 from tests.end_to_end.conftest import wait_until
 
@@ -47,8 +47,7 @@ class Live:
         content = {"listen": self.address, "projects": {"pole": project, "lab": {**project, "forge": "github"}}}
         self.config = folder / "ci.yaml"
         self.config.write_text(yaml.safe_dump(content))
-        hands = {"fetcher": self.outside, "maker": _Maker(self.outside), "deployer": self.outside}
-        self.service = Service(load(self.config), lambda project, service: hands)
+        self.service = Service(load(self.config), lambda project, service: hands(self.outside))
         self.token = local_token(self.service)
         self._server = uvicorn.Server(
             uvicorn.Config(make(self.service), log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
@@ -203,8 +202,6 @@ def test_clean_lists_what_no_run_needs_and_removes_it_when_told(
         folder.mkdir()
         folder.with_name(f"{sha(number)}.provenance.json").write_text("{}")
         monkeypatch.setattr(live.outside, "push_", lambda job, made: [made_artifact(code, job.build.sha)], raising=True)
-        hands = {"fetcher": live.outside, "maker": _Maker(live.outside), "deployer": live.outside}
-        monkeypatch.setattr(live.service, "_hands", lambda project, service, hands=hands: hands)
         assert live.ended(pushed(ci, live, number)) == "succeeded"
     assert "0 could go" in ci("clean").err, "young builds keep what they made"
     listed = ci("clean", "--keep", "1", "--days", "0")

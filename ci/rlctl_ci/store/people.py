@@ -12,6 +12,7 @@ from typing import Final, Literal, get_args
 
 from rlctl_ci.errors import CiError
 from rlctl_ci.store.database import Database
+from rlctl_ci.store.inbox import NOWHERE
 
 Scope = Literal["read", "trigger", "deploy", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
@@ -102,9 +103,9 @@ class People:
         """
         with self.database.write() as db:
             db.execute(
-                "DELETE FROM heads WHERE project = ? AND (? IS NULL OR ref = ?)"
-                " AND ref IN (SELECT ref FROM pins p WHERE p.project = heads.project)",
-                (project, ref, ref),
+                "INSERT OR REPLACE INTO heads (project, ref, sha)"
+                " SELECT project, ref, ? FROM pins WHERE project = ? AND (? IS NULL OR ref = ?)",
+                (NOWHERE, project, ref, ref),
             )
             found = db.execute("DELETE FROM pauses WHERE project = ?", (project,)).rowcount
             found += db.execute(

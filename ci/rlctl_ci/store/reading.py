@@ -8,8 +8,8 @@ from typing import Any
 from rlctl_ci.errors import CiError
 from rlctl_ci.states import TERMINAL
 from rlctl_ci.store.database import Database
-from rlctl_ci.store.inbox import NEWEST_HEAD
 from rlctl_ci.store.records import Artifact, Build, Deploy
+from rlctl_ci.store.rows import NEWEST_HEAD
 
 
 class Reading:
@@ -48,9 +48,14 @@ class Reading:
         rows = self._all(NEWEST_HEAD, project, ref)
         return rows[0]["sha"] if rows else None
 
-    def newest(self, project: str, ref: str) -> Build | None:
-        rows = self._all("SELECT * FROM builds WHERE project = ? AND ref = ? ORDER BY id DESC LIMIT 1", project, ref)
-        return Build.of(rows[0]) if rows else None
+    def stands(self, build: Build) -> str | None:
+        """The commit of its branch that was given to the run last, by the same recipe, and was not taken back."""
+        rows = self._all(
+            "SELECT sha FROM builds b JOIN deploys d ON d.build = b.id WHERE b.project = ? AND b.ref = ?"
+            " AND recipe = ? AND d.state = 'verified' ORDER BY b.id DESC LIMIT 1",
+            build.project, build.ref, build.recipe,
+        )  # fmt: skip
+        return rows[0]["sha"] if rows else None
 
     def events(self, build: int) -> list[tuple[float, str, str]]:
         """When, state, note; in order."""

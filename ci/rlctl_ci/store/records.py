@@ -85,7 +85,7 @@ class Deploy:
     project: str
     ref: str
     run: str
-    state: str  # planned, applied, verified, skipped, rolling_back, rolled_back, failed
+    state: str  # planned, applied, verified, rolling_back, rolled_back, failed
     before_revision: int | None
     revision: int | None
     note: str

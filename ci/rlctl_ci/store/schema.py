@@ -63,5 +63,8 @@ CREATE TABLE heads (
 INSERT INTO heads (project, ref, sha)
     SELECT project, ref, sha FROM builds WHERE source != 'person' GROUP BY project, ref, sha ORDER BY max(id);
 """
-MIGRATIONS: Final = (FIRST, SECOND, THIRD)
+WITHOUT_ATTEMPTS: Final = """
+DROP TABLE attempts;
+"""
+MIGRATIONS: Final = (FIRST, SECOND, THIRD, WITHOUT_ATTEMPTS)
 """One after the other; their number is the version that `PRAGMA user_version` holds."""
