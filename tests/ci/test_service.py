@@ -212,6 +212,17 @@ def test_the_first_look_at_a_branch_builds_nothing_and_the_next_what_was_pushed_
     }  # fmt: skip
 
 
+def test_a_clock_that_is_set_back_by_a_day_makes_no_look_wait_for_it(
+    service: Service, outside: Outside, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    lost(outside, 1)
+    later(service, clock, 0)
+    lost(outside, 2)
+    monkeypatch.setattr(service, "now", lambda: 0.0)
+    later(service, clock)
+    assert outside.history == [sha(0), sha(2)]
+
+
 def test_a_branch_that_was_not_configured_for_a_while_is_looked_at_as_if_for_the_first_time(
     service: Service, outside: Outside, clock: Clock
 ) -> None:

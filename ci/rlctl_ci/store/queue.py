@@ -28,18 +28,19 @@ class Queue(Inbox, Deployments):
             runs: project -> the run that it changes.
         """
         now = self.now()
-        if not self._any("SELECT 1 FROM builds WHERE state = 'queued' AND not_before <= ?", now):
+        due = (now, now + max(RETRY_AFTER_S))  # who waits for longer began to before the clock was set back
+        if not self._any("SELECT 1 FROM builds WHERE state = 'queued' AND (not_before <= ? OR not_before > ?)", *due):
             return None
         with self.database.write() as db:
             full = db.execute(f"SELECT count(*) FROM builds WHERE state IN ({ACTIVE_STATES})").fetchone()[0] >= most
             held = {one["run"] for one in db.execute(f"SELECT run FROM deploys WHERE state IN {UNDECIDED}")}
             rows = db.execute(
                 f"SELECT b.*, EXISTS (SELECT 1 FROM deploys d WHERE d.build = b.id AND d.state IN {UNDECIDED}) AS begun"
-                " FROM builds b WHERE state = 'queued' AND not_before <= ?"
+                " FROM builds b WHERE state = 'queued' AND (not_before <= ? OR not_before > ?)"
                 " AND (begun OR project NOT IN (SELECT project FROM pauses))"
                 " AND NOT EXISTS (SELECT 1 FROM builds o WHERE o.project = b.project AND o.ref = b.ref"
                 f"      AND o.state IN ({ACTIVE_STATES})) ORDER BY begun DESC, id",
-                (now,),
+                due,
             ).fetchall()
             row = next((one for one in rows if one["begun"] or not (full or runs.get(one["project"]) in held)), None)
             if row is None:
@@ -128,13 +129,15 @@ class Queue(Inbox, Deployments):
             everybody: at the start: no other process is alive, whatever a lease says.
         """
         now, found = self.now(), []
+        held = (now, now + LEASE_S)  # a lease that ends later is from before the clock was set back
         if not everybody and not self._any(
-            f"SELECT 1 FROM builds WHERE state IN ({ACTIVE_STATES}, 'interrupted') AND lease_until < ?", now
+            f"SELECT 1 FROM builds WHERE state IN ({ACTIVE_STATES}, 'interrupted') AND lease_until NOT BETWEEN ? AND ?",
+            *held,
         ):
             return []
         with self.database.write() as db:
             for row in db.execute(f"SELECT * FROM builds WHERE state IN ({ACTIVE_STATES}, 'interrupted')").fetchall():
-                if row["lease_owner"] in alive or (not everybody and row["lease_until"] >= now):
+                if row["lease_owner"] in alive or (not everybody and held[0] <= row["lease_until"] <= held[1]):
                     continue
                 if row["state"] != "interrupted":
                     self._move(db, row, "interrupted", "the service ended while it was at work")
