@@ -20,7 +20,7 @@ from rlctl_ci.service import Service
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
 from rlctl_ci.web.serve import check, local_token
-from tests.ci.world import MAIN, no_hands, sha
+from tests.ci.world import MAIN, no_file_beyond, no_hands, sha
 
 SECRET = "a secret of sixteen or more"
 OURS = "http://127.0.0.1:8710"
@@ -52,6 +52,15 @@ def hook(http: TestClient, push: Push | None = None, *, path: str = "/hooks/gith
     body = json.dumps(forge.example(push or Push(MAIN, sha(7), "ana", "faster"))).encode()
     signed = dict(forge.sign(body, SECRET.encode(), delivery=headers.pop("delivery", "d-1"), now=0))
     return http.post(path, content=body, headers={**signed, **headers})
+
+
+def test_a_service_whose_disk_is_full_is_not_ready(http: TestClient) -> None:
+    assert http.get("/readyz").status_code == 200
+    with no_file_beyond(0):
+        assert http.get("/readyz").status_code == 503
+        assert hook(http).status_code == 503
+        assert http.get("/").status_code == 200
+    assert http.get("/readyz").status_code == 200
 
 
 def test_a_push_is_acknowledged_once(http: TestClient) -> None:

@@ -15,7 +15,7 @@ from rlctl_ci.store import database as storing
 from rlctl_ci.store import schema
 from rlctl_ci.store.database import Database, filesystem
 from rlctl_ci.store.records import Push
-from tests.ci.world import MAIN, Service, sha
+from tests.ci.world import MAIN, Service, no_file_beyond, sha
 
 
 def test_no_state_follows_a_terminal_one_and_every_other_has_a_way_to_its_end() -> None:
@@ -224,6 +224,24 @@ def test_a_full_disk_is_told_and_nothing_is_acknowledged(service: Service) -> No
     service.database.connection().execute("PRAGMA max_page_count = 1000000")
     assert service.told(5000) is not None, "it works again as soon as there is room"
     assert len(service.reading.builds(limit=200)) == min(200, len(stored) + 1)
+
+
+def test_a_full_disk_is_seen_by_a_check_and_whoever_has_a_token_reads_nevertheless(service: Service) -> None:
+    token = service.people.issue("ana", ["read"])
+    with no_file_beyond(0):
+        with pytest.raises(Busy):
+            service.database.check()
+        assert service.people.whose(token) is not None
+    service.database.check()
+
+
+def test_a_check_sees_a_full_disk_though_the_database_has_room_in_its_own_files(service: Service) -> None:
+    service.told(1)
+    service.database.connection().execute("PRAGMA wal_checkpoint(RESTART)")
+    with no_file_beyond(512 << 10):
+        service.told(2)
+        with pytest.raises(Busy, match="cannot be written"):
+            service.database.check()
 
 
 @pytest.mark.parametrize("version", range(len(schema.MIGRATIONS)))

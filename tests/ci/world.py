@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -220,6 +222,17 @@ class Service:
     def states(self) -> dict[int, str]:
         """Build -> its state."""
         return {build.id: build.state for build in reversed(self.reading.builds(limit=200))}
+
+
+@contextmanager
+def no_file_beyond(most_bytes: int) -> Iterator[None]:
+    """As on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def away(what: str) -> Transient:

@@ -63,8 +63,9 @@ CREATE TABLE heads (
 INSERT INTO heads (project, ref, sha)
     SELECT project, ref, sha FROM builds WHERE source != 'person' GROUP BY project, ref, sha ORDER BY max(id);
 """
-WITHOUT_ATTEMPTS: Final = """
+WITHOUT_UNREAD: Final = """
 DROP TABLE attempts;
+ALTER TABLE tokens DROP COLUMN used;
 """
-MIGRATIONS: Final = (FIRST, SECOND, THIRD, WITHOUT_ATTEMPTS)
+MIGRATIONS: Final = (FIRST, SECOND, THIRD, WITHOUT_UNREAD)
 """One after the other; their number is the version that `PRAGMA user_version` holds."""
