@@ -266,7 +266,7 @@ def clean(
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
-    """List images and code folders that nobody needs; --yes removes them.
+    """List images, code folders and builds with their logs that nobody needs; --yes removes them.
 
     What a revision of any run names stays. When one target does not answer, nothing is removed.
     """
@@ -275,15 +275,19 @@ def clean(
     from rlctl_ci.store.database import Database
     from rlctl_ci.store.reading import Reading
 
-    read = _config(config)
+    read, now, young_s = _config(config), world.now().timestamp(), days * 86_400
     reading = Reading(Database(read.folder / "ci.db"))
-    found = cleaning.waste(read, reading, world.now().timestamp(), keep=keep, young_s=days * 86_400)
+    found = cleaning.waste(read, reading, now, keep=keep, young_s=young_s)
     for line in table([(one.project, f"{one.bytes / 1e6:.1f} MB", one.reference) for one in found]) if found else ():
         world.data(line)
+    old = cleaning.old(read, reading, found, now, keep=keep, young_s=young_s)
     removed = cleaning.remove(read, found, read.folder / "code") if yes else 0
-    world.say(f"{removed} removed" if yes else f"{len(found)} could go; --yes removes them")
+    if yes:
+        cleaning.forget(read, reading, old, now, young_s=young_s)
+    logs = f"{len(old.builds)} builds with {old.log_bytes / 1e6:.1f} MB of logs"
+    world.say(f"{removed} removed, and {logs}" if yes else f"{len(found)} could go, and {logs}; --yes removes them")
     listed = [{"project": one.project, "reference": one.reference, "bytes": one.bytes} for one in found]
-    world.document({"waste": listed, "removed": removed})
+    world.document({"waste": listed, "removed": removed, "builds": old.builds, "log_bytes": old.log_bytes})
     return 0
 
 

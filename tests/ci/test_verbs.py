@@ -203,14 +203,18 @@ def test_clean_lists_what_no_run_needs_and_removes_it_when_told(
         folder.with_name(f"{sha(number)}.provenance.json").write_text("{}")
         monkeypatch.setattr(live.outside, "push_", lambda job, made: [made_artifact(code, job.build.sha)], raising=True)
         assert live.ended(pushed(ci, live, number)) == "succeeded"
-    assert "0 could go" in ci("clean").err, "young builds keep what they made"
+    assert "0 could go, and 0 builds" in ci("clean").err, "young builds keep what they made"
     listed = ci("clean", "--keep", "1", "--days", "0")
     assert [line.split()[-1] for line in listed.out.splitlines()] == [str(code / sha(1))]
+    assert "1 could go, and 1 builds" in listed.err
     assert (code / sha(1)).is_dir(), "nothing goes without --yes"
+    assert live.service.log(1).exists()
     done = ci("clean", "--keep", "1", "--days", "0", "--yes", "-o", "json").json
-    assert done["removed"] == 1
+    assert (done["removed"], done["builds"], done["log_bytes"] > 0) == (1, [1], True)
     assert not (code / sha(1)).exists()
     assert (code / sha(2)).is_dir()
+    assert [live.service.log(number).exists() for number in (1, 2)] == [False, True]
+    assert [build["id"] for build in ci("builds", "-o", "json").json["builds"]] == [2]
 
 
 def made_artifact(code: Path, commit: str) -> Any:

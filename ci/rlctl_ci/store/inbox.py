@@ -26,7 +26,9 @@ class Inbox(Rows):
         """
         with self.database.write() as db:
             known = db.execute(
-                "SELECT build FROM deliveries WHERE project = ? AND delivery = ?", (project, delivery)
+                "SELECT build FROM deliveries WHERE project = ? AND delivery = ?"
+                " AND outcome IN ('accepted', 'duplicate')",  # one that was ignored may be sent again for a new branch
+                (project, delivery),
             ).fetchone()
             if known is not None:
                 return Accepted(known["build"], False)
@@ -35,7 +37,7 @@ class Inbox(Rows):
                 self._told(db, project, push)
             outcome = "accepted" if new else "duplicate"
             db.execute(
-                "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO deliveries VALUES (?, ?, ?, ?, ?, ?)",
                 (project, delivery, self.now(), event, outcome, build),
             )
             return Accepted(build, new)

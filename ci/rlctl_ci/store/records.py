@@ -63,7 +63,7 @@ class Build:
 class Accepted:
     """The answer to a delivery."""
 
-    build: int | None  # None: it was of no interest
+    build: int | None  # None: it is not kept any more
     new: bool
 
 

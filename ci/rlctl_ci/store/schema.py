@@ -63,9 +63,10 @@ CREATE TABLE heads (
 INSERT INTO heads (project, ref, sha)
     SELECT project, ref, sha FROM builds WHERE source != 'person' GROUP BY project, ref, sha ORDER BY max(id);
 """
-WITHOUT_UNREAD: Final = """
+SLIM: Final = """
 DROP TABLE attempts;
 ALTER TABLE tokens DROP COLUMN used;
+CREATE INDEX deliveries_by_build ON deliveries (build);
 """
-MIGRATIONS: Final = (FIRST, SECOND, THIRD, WITHOUT_UNREAD)
+MIGRATIONS: Final = (FIRST, SECOND, THIRD, SLIM)
 """One after the other; their number is the version that `PRAGMA user_version` holds."""
