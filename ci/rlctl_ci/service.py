@@ -19,7 +19,7 @@ from rlctl.spec.words import plain
 from rlctl_ci import stages
 from rlctl_ci.config import Config, Project, secrets
 from rlctl_ci.errors import Busy, CiError, LostLease, Transient
-from rlctl_ci.forges.base import Event
+from rlctl_ci.forges.base import Event, text
 from rlctl_ci.logs import MASK, Log, Masker
 from rlctl_ci.refs import HEADS
 from rlctl_ci.store.database import Database
@@ -119,7 +119,7 @@ class Service:
         """
         project, why = self.config.projects[name], event.why
         if event.push is not None and (branch := event.push.ref.removeprefix(HEADS)) not in project.branches:
-            why = f"branch {branch} is not built"
+            why = f"branch {text(branch)} is not built"
         if event.push is None or why:
             self.queue.ignore(name, delivery=event.delivery, event=event.name, why=why)
             return why

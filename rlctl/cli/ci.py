@@ -93,7 +93,7 @@ def builds(
     rows = [("BUILD", "STATE", "PROJECT", "BRANCH", "COMMIT", "WHEN", "WHAT")]
     for one in found["builds"]:
         when = stamp(datetime.fromtimestamp(one["created"], UTC), utc=utc, date=True)[:19]
-        what = plain(one["reason"] if one["state"] in TERMINAL_BAD else one["title"])[:60]
+        what = plain(one["reason"] if one["state"] in (*TERMINAL_BAD, "ignored") else one["title"])[:60]
         rows.append(
             (str(one["id"]), one["state"], one["project"], plain(one["branch"])[:30], one["sha"][:12], when, what)
         )
@@ -251,6 +251,30 @@ def token(
     made = people.issue(name, scope or ["read"], valid_s=valid_s)
     world.data(made)
     world.document({"name": name, "scopes": scope or ["read"], "token": made})
+    return 0
+
+
+@app.command()
+def audit(
+    ctx: typer.Context,
+    config: ConfigFile = Path("ci.yaml"),
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The newest so many.")] = 20,
+    output: OutputOption = Output.table,
+    utc: Utc = False,
+    quiet: Quiet = False,
+) -> int:
+    """List what people have asked of the service, newest first."""
+    world: World = ctx.obj.setup(output, quiet)
+    from rlctl_ci.store.database import Database
+    from rlctl_ci.store.people import People
+
+    found = People(Database(_config(config).folder / "ci.db")).audited(limit)
+    rows = [("WHEN", "WHO", "ACTION", "OBJECT")]
+    for at, who, action, thing in found:
+        rows.append((stamp(datetime.fromtimestamp(at, UTC), utc=utc, date=True)[:19], who, action, plain(thing)))
+    for line in table(rows) if found else ():
+        world.data(line)
+    world.document({"audit": [dict(zip(("at", "who", "action", "object"), one, strict=True)) for one in found]})
     return 0
 
 

@@ -98,6 +98,7 @@ class Site:
             log = Log(self.service.log(build), 1 << 24, Masker([]))
             for step in range(12):
                 log(f"{step:02d} {BAD_TEXT} {'word ' * (step * 4)}{'x' * step * 20}")
+        self.service.queue.ignore("pole", delivery="x", event="push", why=f"branch {LONG} is not built")
         self.service.people.pause("lab", "paused by ana, until the cluster has its new nodes")
         with self.service.database.write() as db:
             db.execute(

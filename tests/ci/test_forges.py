@@ -138,10 +138,10 @@ def test_an_event_that_is_no_push_is_ignored_and_named(name: str, event: str) ->
 @pytest.mark.parametrize("name", FORGES)
 def test_a_tag_and_the_end_of_a_branch_are_ignored(name: str) -> None:
     assert told(name, PUSHES[name], MAIN, sha(7)).push is not None
-    assert told(name, PUSHES[name], "refs/tags/v1", sha(7)).why == "not a branch"
+    assert told(name, PUSHES[name], "refs/tags/v1", sha(7)).why == "refs/tags/v1 is no branch"
     for zero in ("0" * 40, "0" * 64):
         ended = told(name, PUSHES[name], MAIN, zero)
-        assert (ended.push, ended.why) == (None, "the branch was deleted")
+        assert (ended.push, ended.why) == (None, "branch main was deleted")
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,21 @@ def test_what_is_of_no_interest_is_answered_without_a_build(http: TestClient) ->
     assert http.get("/api/v1/builds").json()["builds"] == []
 
 
+def test_the_page_says_which_deliveries_were_ignored_and_why(http: TestClient) -> None:
+    assert http.get("/index.json").json()["ignored"] == []
+    hook(http, **{"X-GitHub-Event": "ping"})
+    hook(http, Push("refs/heads/other", sha(1)), delivery="2")
+    hook(http, Push("refs/tags/v1", sha(1)), delivery="3")
+    said = http.get("/projects/pole.json").json()["ignored"]
+    assert [(one["project"], one["event"], one["why"]) for one in said] == [
+        ("pole", "push", "refs/tags/v1 is no branch"), ("pole", "push", "branch other is not built"),
+        ("pole", "ping", "event ping"),
+    ]  # fmt: skip
+    assert http.get("/projects/lab.json").json()["ignored"] == []
+    assert "branch other is not built" in http.get("/").text
+    assert "Ignored" not in http.get("/projects/lab").text
+
+
 @pytest.mark.parametrize(
     "path", ["/hooks/github/pole", "/hooks/github/nobody", "/hooks/gitlab/pole", "/hooks/nothing/pole"]
 )

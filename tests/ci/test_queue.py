@@ -44,6 +44,18 @@ def test_another_delivery_of_the_same_commit_is_the_same_build(service: Service)
     assert (replayed.build, replayed.new) == (first.build, False)
 
 
+def test_a_delivery_that_was_ignored_is_taken_when_it_is_sent_again_for_a_branch_that_is_built_by_now(
+    service: Service,
+) -> None:
+    for _ in range(2):
+        service.queue.ignore("pole", delivery="a", event="push", why="branch dev is not built")
+    assert len(service.reading.ignored()) == 1
+    taken = service.queue.accept("pole", Push(MAIN, sha(1)), recipe="r", delivery="a")
+    assert taken.new
+    assert service.queue.accept("pole", Push(MAIN, sha(1)), recipe="r", delivery="a").build == taken.build
+    assert service.reading.ignored() == []
+
+
 def test_the_same_commit_on_another_branch_or_by_another_recipe_is_another_build(service: Service) -> None:
     builds = {
         service.queue.accept("pole", Push(ref, sha(1)), recipe=recipe, delivery=f"{ref}{recipe}").build

@@ -217,6 +217,15 @@ def test_clean_lists_what_no_run_needs_and_removes_it_when_told(
     assert [build["id"] for build in ci("builds", "-o", "json").json["builds"]] == [2]
 
 
+def test_who_has_asked_for_what_is_listed(ci: Any) -> None:
+    assert ci("audit").out == ""
+    for verb in ("pause", "resume"):
+        assert ci(verb, "pole").code == 0
+    rows = [row.split()[2:] for row in ci("audit", "--utc").out.splitlines()]
+    assert rows == [["ACTION", "OBJECT"], ["local", "resume", "pole"], ["local", "pause", "pole"]]
+    assert [one["action"] for one in ci("audit", "--limit", "1", "-o", "json").json["audit"]] == ["resume"]
+
+
 def made_artifact(code: Path, commit: str) -> Any:
     from rlctl_ci.store.records import Artifact
 

@@ -147,11 +147,11 @@ def push_event(delivery: str, name: str, ref: Any, after: Any, *, author: Any, t
     if not isinstance(ref, str) or not isinstance(after, str):
         raise Malformed("no ref, or no commit")
     if not ref.startswith(HEADS):
-        return Event(delivery, name, why="not a branch")
+        return Event(delivery, name, why=f"{text(ref)} is no branch")
     if wrong := fault(ref):
         raise Malformed(f"ref: {wrong}")
     if is_zero(after):
-        return Event(delivery, name, why="the branch was deleted")
+        return Event(delivery, name, why=f"branch {text(ref.removeprefix(HEADS))} was deleted")
     if not is_sha(after):
         raise Malformed("the commit is no full name of one")
     return Event(delivery, name, Push(ref, after, text(author), text(title)))

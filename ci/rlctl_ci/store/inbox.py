@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from rlctl_ci.store.records import Accepted, Push
-from rlctl_ci.store.rows import ACTIVE_STATES, NEWEST_HEAD, WAITING_STATES, Rows
+from rlctl_ci.store.rows import ACTIVE_STATES, IGNORED, NEWEST_HEAD, WAITING_STATES, Rows
 
 NOWHERE: Final = ""
 """The head of a branch that is not there, or of which one wants to hear as if for the first time."""
@@ -47,7 +47,7 @@ class Inbox(Rows):
         with self.database.write() as db:
             db.execute(
                 "INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?, ?, ?, NULL)",
-                (project, delivery, self.now(), event[:100], f"ignored: {why}"),
+                (project, delivery, self.now(), event[:100], f"{IGNORED}{why}"),
             )
 
     def again(self, project: str, push: Push, *, recipe: str) -> int:

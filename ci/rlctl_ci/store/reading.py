@@ -9,7 +9,7 @@ from rlctl_ci.errors import CiError
 from rlctl_ci.states import TERMINAL
 from rlctl_ci.store.database import Database
 from rlctl_ci.store.records import Artifact, Build, Deploy
-from rlctl_ci.store.rows import NEWEST_HEAD
+from rlctl_ci.store.rows import IGNORED, NEWEST_HEAD
 
 
 class Reading:
@@ -106,10 +106,19 @@ class Reading:
         """State -> builds in it."""
         return {row[0]: row[1] for row in self._all("SELECT state, count(*) FROM builds GROUP BY state")}
 
+    def ignored(self, *, project: str | None = None, limit: int = 10) -> list[tuple[float, str, str, str]]:
+        """When, project, event and why, of deliveries that made no build; newest first."""
+        rows = self._all(
+            "SELECT * FROM deliveries WHERE build IS NULL AND outcome LIKE ? AND (? IS NULL OR project = ?)"
+            " ORDER BY rowid DESC LIMIT ?",
+            f"{IGNORED}%", project, project, limit,
+        )  # fmt: skip
+        return [(row["at"], row["project"], row["event"], row["outcome"].removeprefix(IGNORED)) for row in rows]
+
     def mark(self) -> str:
         """Another one whenever a page would look different."""
-        others = "(SELECT count(*) FROM pauses), (SELECT count(*) FROM pins)"
-        rows = self._all(f"SELECT (SELECT coalesce(max(id), 0) FROM events), {others}")
+        newest = "(SELECT coalesce(max(id), 0) FROM events), (SELECT coalesce(max(rowid), 0) FROM deliveries)"
+        rows = self._all(f"SELECT {newest}, (SELECT count(*) FROM pauses), (SELECT count(*) FROM pins)")
         return "-".join(map(str, rows[0]))
 
     def durations(self, most: int = 1000) -> list[tuple[str, float]]:
