@@ -14,8 +14,10 @@ from rlctl.errors import BackendUnreachable, TimedOut
 from rlctl_ci.config import Config, Project
 from rlctl_ci.errors import CiError
 from rlctl_ci.forges.base import Event
+from rlctl_ci.git import Git
 from rlctl_ci.service import Service
 from rlctl_ci.store.records import Push
+from tests.ci.test_git import Repository
 from tests.ci.world import MAIN, Clock, Outside, hands, hopeless, sha
 
 
@@ -147,6 +149,25 @@ def test_the_code_of_a_push_whose_hook_was_lost_comes_with_the_next_push_whateve
     pushed(service, outside, 3, path="README.md")
     drain(service)
     assert outside.history == [sha(0), sha(1), sha(3)]
+
+
+@pytest.mark.processes
+def test_code_comes_out_of_a_repository_of_git_though_its_hook_was_lost(
+    service: Service, outside: Outside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = Repository(tmp_path)
+    about = service.config.projects["pole"].model_copy(update={"repository": str(repository.folder)})
+    git = Git(about, tmp_path / "git")
+    monkeypatch.setattr(service, "_hands", lambda project, service: hands(outside)._replace(fetcher=git))
+    given = []
+    for name, content in (("agents/a.py", "1"), ("agents/a.py", "2"), ("README.md", "3"), ("README.md", "4")):
+        commit = repository.commit(name, content)
+        if content != "2":
+            service.take("pole", Event(content, "push", Push(MAIN, commit)))
+            drain(service)
+            given.append(outside.history[-1] == commit)
+    assert given == [True, True, False]
+    assert service.reading.build(3).state == "ignored"
 
 
 def test_code_that_was_built_and_never_given_to_the_run_comes_with_the_next_push(

@@ -152,6 +152,16 @@ def test_a_run_that_does_not_run_is_not_started(service: Service) -> None:
     assert service.outside.said("revision") == []
 
 
+def test_a_build_for_a_run_that_is_not_there_fails(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["look"] = [hopeless("run")]
+    service.drain()
+    build = service.reading.build(number)
+    assert (build.state, build.phase, build.code) == ("failed", "deploying", "run")
+    assert service.reading.deploy(number) is None
+
+
 def test_a_replayed_hook_of_an_old_commit_deploys_nothing(service: Service) -> None:
     service.hook(1)
     service.drain()
