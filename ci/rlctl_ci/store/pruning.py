@@ -14,6 +14,7 @@ DELIVERED_S: Final = 30 * 86_400.0
 """So long at least a delivery is known again; forges send one again for days."""
 _TOGETHER: Final = 200
 """In one transaction: hooks wait for it."""
+_AMONG: Final = "IN (SELECT value FROM json_each(?))"
 _OVER: Final = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
 
 
@@ -35,7 +36,7 @@ def old(database: Database, *, keep: int, until: float, gone: Collection[str]) -
         " row_number() OVER (PARTITION BY b.project, b.ref, d.state ORDER BY b.id DESC) AS place_of_deploy"
         " FROM builds b LEFT JOIN deploys d ON d.build = b.id)"
         f" SELECT id FROM numbered n WHERE state IN ({_OVER}) AND updated < ? AND place > ?"
-        f" AND (deploy IS NULL OR deploy NOT IN {UNDECIDED} AND (deploy != 'verified' OR place_of_deploy > ?))"
+        f" AND (deploy IS NULL OR deploy NOT IN {UNDECIDED} AND (deploy = 'rolled_back' OR place_of_deploy > ?))"
         " AND NOT EXISTS (SELECT 1 FROM pins p WHERE p.project = n.project AND p.ref = n.ref AND p.sha = n.sha)"
         " AND id NOT IN (SELECT max(build) FROM artifacts"
         "   WHERE reference NOT IN (SELECT value FROM json_each(?)) GROUP BY reference)"
@@ -46,13 +47,19 @@ def old(database: Database, *, keep: int, until: float, gone: Collection[str]) -
 
 
 def forget(database: Database, builds: Sequence[int], *, delivered_until: float) -> None:
-    """Drop builds with all that is told of them, and deliveries that came earlier than that."""
+    """Drop builds with all that is told of them but how many have come to each end, and deliveries from before that."""
     for first in range(0, len(builds), _TOGETHER):
         those = (json.dumps(builds[first : first + _TOGETHER]),)
         with database.write() as db:
+            db.execute(
+                f"INSERT INTO forgotten SELECT state, count(*) FROM events WHERE build {_AMONG}"
+                f" AND state IN ({_OVER}) GROUP BY state"
+                " ON CONFLICT (state) DO UPDATE SET builds = builds + excluded.builds",
+                those,
+            )
             for table in ("events", "artifacts", "deploys"):
-                db.execute(f"DELETE FROM {table} WHERE build IN (SELECT value FROM json_each(?))", those)
-            db.execute("UPDATE deliveries SET build = NULL WHERE build IN (SELECT value FROM json_each(?))", those)
-            db.execute("DELETE FROM builds WHERE id IN (SELECT value FROM json_each(?))", those)
+                db.execute(f"DELETE FROM {table} WHERE build {_AMONG}", those)
+            db.execute(f"UPDATE deliveries SET build = NULL WHERE build {_AMONG}", those)
+            db.execute(f"DELETE FROM builds WHERE id {_AMONG}", those)
     with database.write() as db:
         db.execute("DELETE FROM deliveries WHERE at < ?", (delivered_until,))

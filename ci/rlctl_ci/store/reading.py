@@ -106,6 +106,10 @@ class Reading:
         """State -> builds in it."""
         return {row[0]: row[1] for row in self._all("SELECT state, count(*) FROM builds GROUP BY state")}
 
+    def forgotten(self) -> Mapping[str, int]:
+        """State -> builds that have ended in it and are not kept any more."""
+        return {row["state"]: row["builds"] for row in self._all("SELECT * FROM forgotten")}
+
     def ignored(self, *, project: str | None = None, limit: int = 10) -> list[tuple[float, str, str, str]]:
         """When, project, event and why, of deliveries that made no build; newest first."""
         rows = self._all(
