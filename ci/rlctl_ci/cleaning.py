@@ -1,4 +1,4 @@
-"""Which images and code folders nobody needs any more; what a run's history names is never one of them."""
+"""Which images, code folders and builds nobody needs any more; what a run's history names is never one of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from rlctl_ci.builders.folder import remove as remove_folder
 from rlctl_ci.builders.registry import proofs, uploader
 from rlctl_ci.config import Config
 from rlctl_ci.deploy.act import backend_of
+from rlctl_ci.logs import size
+from rlctl_ci.store import pruning
 from rlctl_ci.store.reading import Reading
 
 KEEP_EACH: Final = 10
@@ -27,6 +29,14 @@ class Waste:
     project: str
     reference: str  # an image by digest, or a folder
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """Builds that may go."""
+
+    builds: list[int]
+    log_bytes: int
 
 
 def needed(backends: Iterable[Backend]) -> set[str]:
@@ -65,6 +75,27 @@ def waste(
                 candidates.setdefault(one.reference, Waste(build.project, one.reference, one.bytes))
     bare = {_bare(reference) for reference in kept}
     return [one for name, one in candidates.items() if _bare(name) not in bare]
+
+
+def old(
+    config: Config, reading: Reading, found: Iterable[Waste], now: float, *, keep: int = KEEP_EACH,
+    young_s: float = KEEP_YOUNG_S,
+) -> Old:  # fmt: skip
+    """Builds that may go together with what `waste` has found, with their logs."""
+    gone = [one.reference for one in found if one.project in config.projects]
+    builds = pruning.old(reading.database, keep=keep, until=now - young_s, gone=gone)
+    return Old(builds, sum(size(_log(config, build)) for build in builds))
+
+
+def forget(config: Config, reading: Reading, those: Old, now: float, *, young_s: float = KEEP_YOUNG_S) -> None:
+    """Drop what `old` has found; after `remove`, or nobody would know any more what they have made."""
+    for build in those.builds:  # first: on a full disk they are the room that the database needs for the rest
+        _log(config, build).unlink(missing_ok=True)
+    pruning.forget(reading.database, those.builds, delivered_until=now - max(young_s, pruning.DELIVERED_S))
+
+
+def _log(config: Config, build: int) -> Path:
+    return config.folder / "logs" / f"{build}.log"
 
 
 def remove(config: Config, found: Iterable[Waste], code: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -11,10 +12,12 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rlctl.errors import Problem, SpecError, UsageError
+from rlctl.images.ignore import Ignore
 from rlctl.images.reference import Reference
 from rlctl.spec import yaml
 from rlctl.spec.layout import state_home
 from rlctl.spec.schema import RUN_NAME
+from rlctl_ci.refs import fault
 
 PROJECT_NAME: Final = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
@@ -64,8 +67,8 @@ class Project(Model):
     branches: Annotated[list[str], Field(min_length=1)] = ["main"]
     """Names, no patterns: whoever can push to one of them can run code as the roles do."""
     paths: list[str] = []
-    """A push builds only when it changes one of these, as in `agents/**`; empty: always. Where the forge does not list
-    what a push changed, it builds."""
+    """A commit is built only where one of these, as in `agents/**`, differs from what the run was given of the branch
+    last; empty: always, and so it is where nobody can tell."""
     spec: Annotated[str, Field(min_length=1)] = "spec.yaml"
     """In the repository."""
     sets: list[str] = []
@@ -125,11 +128,18 @@ class Project(Model):
     @field_validator("branches")
     @classmethod
     def _names(cls, value: list[str]) -> list[str]:
-        from rlctl_ci.refs import fault
-
         for name in value:
             if wrong := fault(f"refs/heads/{name}"):
                 raise ValueError(f"{name!r} is no branch: {wrong}")
+        return value
+
+    @field_validator("paths")
+    @classmethod
+    def _patterns(cls, value: list[str]) -> list[str]:
+        if value and not any(rule.out for rule in Ignore.parse("\n".join(value)).rules):
+            raise ValueError(
+                'nothing is built by these: they only leave out; begin with `**`, as in ["**", "!docs/**"]'
+            )
         return value
 
     @model_validator(mode="after")
@@ -172,8 +182,6 @@ class Config(Model):
     @field_validator("projects")
     @classmethod
     def _named(cls, value: dict[str, Project]) -> dict[str, Project]:
-        import re
-
         for name in value:
             if not re.fullmatch(PROJECT_NAME, name):
                 raise ValueError(f"{name!r}: small letters, digits and -, at most 40")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from rlctl_ci.builders import buildah, docker
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.folder import Folder
@@ -14,19 +11,16 @@ from rlctl_ci.config import Project
 from rlctl_ci.deploy.child import Child
 from rlctl_ci.git import Git
 from rlctl_ci.service import Service
+from rlctl_ci.work import Hands, Maker
 
 
-def of(project: Project, service: Service) -> Mapping[str, Any]:
-    """Fetcher, maker and deployer."""
+def of(project: Project, service: Service) -> Hands:
+    """Those of a project."""
     child = Child(project)
-    return {
-        "fetcher": Git(project, service.folder / "git"),
-        "maker": maker(project, service, child.look),
-        "deployer": child,
-    }
+    return Hands(Git(project, service.folder / "git"), maker(project, service, child.look), child)
 
 
-def maker(project: Project, service: Service, look: Look) -> Any:
+def maker(project: Project, service: Service, look: Look) -> Maker:
     """The builder of a project; on one machine code lies in folders, whatever the builder."""
     if project.builder == "none":
         return Nothing()

@@ -9,7 +9,7 @@ import secrets as random
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -19,7 +19,7 @@ from rlctl.spec.words import plain
 from rlctl_ci import stages
 from rlctl_ci.config import Config, Project, secrets
 from rlctl_ci.errors import Busy, CiError, LostLease, Transient
-from rlctl_ci.forges.base import Event
+from rlctl_ci.forges.base import Event, text
 from rlctl_ci.logs import MASK, Log, Masker
 from rlctl_ci.refs import HEADS
 from rlctl_ci.store.database import Database
@@ -27,7 +27,7 @@ from rlctl_ci.store.people import People
 from rlctl_ci.store.queue import Queue
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Accepted, Build, Deploy, Push
-from rlctl_ci.work import Job, Work
+from rlctl_ci.work import Hands, Job, Work
 
 IDLE_S: Final = 2.0
 DOUBT_S: Final = 5.0
@@ -37,25 +37,26 @@ MAX_NOTE: Final = 8000
 AWAY_S: Final = 30.0
 """Between attempts at a rollback of which the target does not hear."""
 
-Hands = Callable[[Project, "Service"], Mapping[str, Any]]
-"""Makes fetcher, maker and deployer of a project."""
-
 
 class Service:
     """Everything of one life.
 
     Args:
         config: of it.
-        hands: what acts upon the world; see `rlctl_ci.hands`.
+        hands: of a project; see `rlctl_ci.hands`.
         now: seconds since the epoch.
+        clock: seconds that no administrator sets.
 
     Raises:
         SpecError: a secret is missing.
         CiError: another process has the state folder.
     """
 
-    def __init__(self, config: Config, hands: Hands, now: Callable[[], float] = time.time) -> None:
-        self.config, self._hands, self.now = config, hands, now
+    def __init__(
+        self, config: Config, hands: Callable[[Project, Service], Hands], now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.config, self._hands, self.now, self._clock = config, hands, now, clock
         for name, project in config.projects.items():
             secrets(name, project.secret_file)  # better now than at the first push
         self.folder = config.folder
@@ -71,8 +72,8 @@ class Service:
         self._at_work: set[str] = set()  # the owner of every attempt that is under way
         self._guard = threading.Lock()
         self._taking_back: set[int] = set()  # builds whose deployment a thread of ours undoes
-        self._patient_until = 0.0  # no rollback is gone on with before
-        self._due = {name: self._next_look(project) for name, project in config.projects.items()}
+        self._patient_until = -math.inf  # no rollback is gone on with before
+        self._due = {name: clock() if project.poll_s else math.inf for name, project in config.projects.items()}
         self._wake = threading.Event()
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -80,6 +81,13 @@ class Service:
     def start(self) -> None:
         """Take over what an earlier life has left, then work."""
         self.queue.recover(everybody=True)
+        self.queue.forget_others(
+            {
+                (name, f"{HEADS}{branch}")
+                for name, project in self.config.projects.items()
+                for branch in project.branches
+            }
+        )
         shutil.rmtree(self.folder / "work", ignore_errors=True)
         (self.folder / "work").mkdir(mode=0o700, exist_ok=True)
         for number in range(self.config.builds):
@@ -110,20 +118,17 @@ class Service:
             Busy: it is not stored.
         """
         project, why = self.config.projects[name], event.why
-        head: Push | None = None
-        if event.push is not None and event.push.ref.removeprefix(HEADS) not in project.branches:
-            why = "not a branch that is built"
-        elif event.push is not None and not touches(project, event.paths):
-            why, head = "no path that matters", event.push
+        if event.push is not None and (branch := event.push.ref.removeprefix(HEADS)) not in project.branches:
+            why = f"branch {text(branch)} is not built"
         if event.push is None or why:
-            self.queue.ignore(name, delivery=event.delivery, event=event.name, why=why, head=head)
+            self.queue.ignore(name, delivery=event.delivery, event=event.name, why=why)
             return why
         accepted = self.queue.accept(
             name, event.push, recipe=project.recipe(), delivery=event.delivery, event=event.name
         )
         if not accepted.new and self.reading.head(name, event.push.ref) != event.push.sha:
             # the branch was set back to this commit, or somebody has recorded the hook: the repository knows
-            self._due[name] = min(self._due[name], self.now() + DOUBT_S)
+            self._due[name] = min(self._due[name], self._clock() + DOUBT_S)
         self.wake()
         return accepted
 
@@ -147,8 +152,7 @@ class Service:
         project = self._project(name)
         if push.ref.removeprefix(HEADS) not in project.branches:
             raise CiError(f"project {name} does not build {push.ref}", hint=f"branches: {', '.join(project.branches)}")
-        build = self.queue.again(name, push, recipe=project.recipe(), source="person")
-        assert build is not None
+        build = self.queue.again(name, push, recipe=project.recipe())
         self.wake()
         return build
 
@@ -176,7 +180,7 @@ class Service:
             job = Job(build, project, self.folder / "work", log, lambda: None)
             revision = self.work_of(project, self.owner).deployer.undo(job, deploy)
         except (Busy, Transient, BackendUnreachable):
-            self._patient_until = self.now() + AWAY_S
+            self._patient_until = self._clock() + AWAY_S
             raise
         except Exception as error:
             self.queue.taken_back(deploy.build, f"{deploy.note}, which failed: {_in_words(error)}", None)
@@ -189,7 +193,7 @@ class Service:
 
     def _left_over(self) -> Deploy | None:
         """A rollback that a person has asked for, and that a kill or a target that was away has interrupted."""
-        if self.now() < self._patient_until:
+        if self._clock() < self._patient_until:
             return None
         with self._guard:
             found = next(
@@ -233,7 +237,7 @@ class Service:
             return MASK
 
     def work_of(self, project: Project, owner: str) -> Work:
-        return Work(self.queue, self.reading, owner, **self._hands(project, self))
+        return Work(self.queue, self.reading, owner, *self._hands(project, self))
 
     def one(self) -> bool:
         """One attempt at one build, or at a rollback; whether there was any to make."""
@@ -302,23 +306,18 @@ class Service:
     def look(self) -> None:
         """Where the branches are that are due, because no forge repeats a delivery that was lost."""
         for name, project in self.config.projects.items():
-            if self.now() < self._due[name]:
+            if self._clock() < self._due[name]:
                 continue
-            self._due[name] = self._next_look(project)
+            self._due[name] = self._clock() + (project.poll_s or math.inf)
             for branch in project.branches:
                 try:
                     self._look(name, project, f"{HEADS}{branch}")
                 except Exception as error:  # the other branches, and the other projects, are looked at all the same
                     _say(f"a look at {branch} of {name}", error)
 
-    def _next_look(self, project: Project) -> float:
-        return self.now() + (project.poll_s or math.inf)
-
     def _look(self, name: str, project: Project, ref: str) -> None:
-        head = self._hands(project, self)["fetcher"].look(ref)
-        if head is None:
-            return
-        if self.queue.again(name, Push(ref, head), recipe=project.recipe(), source="poll") is not None:
+        head = self._hands(project, self).fetcher.look(ref)
+        if self.queue.looked(name, ref, head, recipe=project.recipe()) is not None:
             self.wake()
 
 
@@ -328,16 +327,6 @@ def _in_words(error: Exception) -> str:
 
 def _say(what: str, error: Exception) -> None:
     print(f"ci: {what}: {_in_words(error)}", flush=True)
-
-
-def touches(project: Project, paths: tuple[str, ...] | None) -> bool:
-    """Whether a push that changed these paths is to be built."""
-    from rlctl.images.ignore import Ignore
-
-    if not project.paths or paths is None:
-        return True
-    wanted = Ignore.parse("".join(f"{pattern}\n" for pattern in project.paths))
-    return any(wanted.leaves_out(path) for path in paths)
 
 
 def _only_one(path: Path) -> IO[str]:

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from rlctl.errors import BackendUnreachable, RlctlError
+from rlctl.images.ignore import Ignore
 from rlctl_ci.config import Project
 from rlctl_ci.errors import BuildStopped, Busy, Cancelled, LostLease, Occupied, Overtaken, Transient
 from rlctl_ci.states import MAX_ATTEMPTS, State
@@ -50,6 +51,13 @@ class Live:
 class Fetcher(Protocol):
     """The repository; its address is the configuration's."""
 
+    def look(self, ref: str) -> str | None:
+        """The commit that a branch is at, outside of any build; None: there is no such branch.
+
+        Raises:
+            Transient: the repository does not answer.
+        """
+
     def head(self, job: Job) -> str | None:
         """The commit that the branch is at; None: the branch is gone.
 
@@ -62,6 +70,9 @@ class Fetcher(Protocol):
 
     def before_or_same(self, job: Job, sha: str) -> bool:
         """Whether the commit of the build is `sha`, or an ancestor of it."""
+
+    def changed(self, before: str, after: str) -> list[str] | None:
+        """Files that differ between two commits that were fetched; None: that cannot be told."""
 
 
 class Maker(Protocol):
@@ -86,7 +97,11 @@ class Deployer(Protocol):
     """The target of a project."""
 
     def look(self, job: Job) -> Live | None:
-        """The run as it is; None when it does not run, so there is nothing to redeploy."""
+        """The run as it is; None when it does not run, so there is nothing to redeploy.
+
+        Raises:
+            BuildStopped: there has never been such a run.
+        """
 
     def apply(self, job: Job, source: Path, artifacts: Sequence[Artifact]) -> int:
         """Make the run what the spec at this commit says, with these artifacts; idempotent. Returns its revision.
@@ -111,6 +126,14 @@ class Deployer(Protocol):
 
     def undo(self, job: Job, deploy: Deploy) -> int:
         """Back to the revision of before, and wait until it runs. Returns the revision that is now."""
+
+
+class Hands(NamedTuple):
+    """What acts upon the world for one project."""
+
+    fetcher: Fetcher
+    maker: Maker
+    deployer: Deployer
 
 
 class Beat:
@@ -233,7 +256,10 @@ class Work:
         job.say(f"fetching {build.sha}")
         source = self.fetcher.fetch(job)
         job.stop()
-        self.queue.step(build.id, owner, "building", project_builder(job))
+        if begun is None and (why := self._untouched(job)):
+            self.queue.end(build.id, owner, "ignored", why)
+            return
+        self.queue.step(build.id, owner, "building", f"builder {job.project.builder}")
         made = self.maker.make(job, source)
         job.stop()
         self.queue.step(build.id, owner, "pushing")
@@ -259,17 +285,41 @@ class Work:
         if head is None:
             self.queue.end(build.id, self.owner, "ignored", "the branch is gone")
             return False
-        if head != build.sha and build.source != "person":
+        if head == build.sha:
+            return True
+        if build.source != "person":
             self.queue.give_way(build.id, self.owner, head)
             return False
+        if not self.fetcher.before_or_same(job, head):
+            raise BuildStopped(
+                "commit", f"{build.sha[:12]} is no commit of branch {build.branch}, which is at {head[:12]}",
+                hint="push it to the branch",
+            )  # fmt: skip
         return True
+
+    def _untouched(self, job: Job) -> str:
+        """Why nothing of `paths` is another than before; empty: something is, or nobody can tell, or a person asks.
+
+        Before: at the branch's last commit that the run was given and has kept. The hook of one in between may have
+        been lost, and a branch may have been set back: what a push says that it changed is not enough.
+        """
+        build, paths = job.build, job.project.paths
+        if not paths or build.source == "person":
+            return ""
+        wanted = Ignore.parse("".join(f"{pattern}\n" for pattern in paths))
+        pinned = self.reading.pins().get((build.project, build.ref))
+        for before in (self.reading.stands(build), pinned and pinned[0]):
+            changed = None if before is None else self.fetcher.changed(before, build.sha)
+            if before is not None and changed is not None and not any(map(wanted.leaves_out, changed)):
+                return f"no file of paths: {', '.join(paths)} changed since {before[:12]}"
+        return ""
 
     def _deploy(self, job: Job, beat: Beat, source: Path, artifacts: Sequence[Artifact], begun: Deploy | None) -> None:
         build, owner = job.build, self.owner
         deploy = begun or self._planned(job)
         if deploy is None:
             self.queue.end(
-                build.id, owner, "succeeded", f"run {job.project.run} does not run: built, and nothing redeployed"
+                build.id, owner, "ignored", f"run {job.project.run} does not run: built, and nothing redeployed"
             )
             return
         beat.be_deaf()
@@ -372,11 +422,6 @@ class Work:
 def images_of(live: Live | None) -> tuple[str, ...]:
     """Of a run that may not run."""
     return () if live is None else live.images
-
-
-def project_builder(job: Job) -> str:
-    """For the history of the build."""
-    return f"builder {job.project.builder}"
 
 
 def _with_hint(error: RlctlError) -> str:

@@ -93,7 +93,7 @@ def builds(
     rows = [("BUILD", "STATE", "PROJECT", "BRANCH", "COMMIT", "WHEN", "WHAT")]
     for one in found["builds"]:
         when = stamp(datetime.fromtimestamp(one["created"], UTC), utc=utc, date=True)[:19]
-        what = plain(one["reason"] if one["state"] in TERMINAL_BAD else one["title"])[:60]
+        what = plain(one["reason"] if one["state"] in (*TERMINAL_BAD, "ignored") else one["title"])[:60]
         rows.append(
             (str(one["id"]), one["state"], one["project"], plain(one["branch"])[:30], one["sha"][:12], when, what)
         )
@@ -255,6 +255,30 @@ def token(
 
 
 @app.command()
+def audit(
+    ctx: typer.Context,
+    config: ConfigFile = Path("ci.yaml"),
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The newest so many.")] = 20,
+    output: OutputOption = Output.table,
+    utc: Utc = False,
+    quiet: Quiet = False,
+) -> int:
+    """List what people have asked of the service, newest first."""
+    world: World = ctx.obj.setup(output, quiet)
+    from rlctl_ci.store.database import Database
+    from rlctl_ci.store.people import People
+
+    found = People(Database(_config(config).folder / "ci.db")).audited(limit)
+    rows = [("WHEN", "WHO", "ACTION", "OBJECT")]
+    for at, who, action, thing in found:
+        rows.append((stamp(datetime.fromtimestamp(at, UTC), utc=utc, date=True)[:19], who, action, plain(thing)))
+    for line in table(rows) if found else ():
+        world.data(line)
+    world.document({"audit": [dict(zip(("at", "who", "action", "object"), one, strict=True)) for one in found]})
+    return 0
+
+
+@app.command()
 def clean(
     ctx: typer.Context,
     config: ConfigFile = Path("ci.yaml"),
@@ -266,7 +290,7 @@ def clean(
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
-    """List images and code folders that nobody needs; --yes removes them.
+    """List images, code folders and builds with their logs that nobody needs; --yes removes them.
 
     What a revision of any run names stays. When one target does not answer, nothing is removed.
     """
@@ -275,15 +299,19 @@ def clean(
     from rlctl_ci.store.database import Database
     from rlctl_ci.store.reading import Reading
 
-    read = _config(config)
+    read, now, young_s = _config(config), world.now().timestamp(), days * 86_400
     reading = Reading(Database(read.folder / "ci.db"))
-    found = cleaning.waste(read, reading, world.now().timestamp(), keep=keep, young_s=days * 86_400)
+    found = cleaning.waste(read, reading, now, keep=keep, young_s=young_s)
     for line in table([(one.project, f"{one.bytes / 1e6:.1f} MB", one.reference) for one in found]) if found else ():
         world.data(line)
+    old = cleaning.old(read, reading, found, now, keep=keep, young_s=young_s)
     removed = cleaning.remove(read, found, read.folder / "code") if yes else 0
-    world.say(f"{removed} removed" if yes else f"{len(found)} could go; --yes removes them")
+    if yes:
+        cleaning.forget(read, reading, old, now, young_s=young_s)
+    logs = f"{len(old.builds)} builds with {old.log_bytes / 1e6:.1f} MB of logs"
+    world.say(f"{removed} removed, and {logs}" if yes else f"{len(found)} could go, and {logs}; --yes removes them")
     listed = [{"project": one.project, "reference": one.reference, "bytes": one.bytes} for one in found]
-    world.document({"waste": listed, "removed": removed})
+    world.document({"waste": listed, "removed": removed, "builds": old.builds, "log_bytes": old.log_bytes})
     return 0
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlctl_ci.config import Config
+from rlctl_ci.config import Config, Project
 from rlctl_ci.forges.github import GitHub
 from rlctl_ci.git import Git
 from rlctl_ci.hands import maker
@@ -28,7 +28,7 @@ from rlctl_ci.service import Service
 from rlctl_ci.states import TERMINAL
 from rlctl_ci.store.records import Artifact, Deploy, Push
 from rlctl_ci.web.serve import serve
-from rlctl_ci.work import Job
+from rlctl_ci.work import Hands, Job
 from tests.ci.world import MAIN, Outside
 
 SECRET = "a secret of sixteen or more"
@@ -145,12 +145,8 @@ class Killed:
             os._exit(1)
         os._exit(0)
 
-    def _hands(self, project: Any, service: Service) -> dict[str, Any]:
-        return {
-            "fetcher": Git(project, service.folder / "git"),
-            "maker": maker(project, service, self.outside.look),
-            "deployer": self.outside,
-        }
+    def _hands(self, project: Project, service: Service) -> Hands:
+        return Hands(Git(project, service.folder / "git"), maker(project, service, self.outside.look), self.outside)
 
     def _send(self) -> None:
         """What was not acknowledged, or something again, or a new commit; perhaps nobody listens any more."""

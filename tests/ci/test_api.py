@@ -20,7 +20,7 @@ from rlctl_ci.service import Service
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
 from tests.ci.test_http import BAD_TEXT, OURS, SECRET, config, hook, http, service
-from tests.ci.world import MAIN, sha
+from tests.ci.world import MAIN, no_hands, sha
 
 __all__ = ["http", "service"]
 ATOM = "{http://www.w3.org/2005/Atom}"
@@ -151,7 +151,7 @@ def test_what_is_not_there_is_said_in_words_to_a_browser_and_as_json_to_a_machin
 
 @pytest.mark.parametrize("public", [True, False])
 def test_only_a_public_badge_is_shown_in_pages_elsewhere(tmp_path: Path, public: bool) -> None:
-    service = Service(config(tmp_path, public_status=public), lambda project, service: {})
+    service = Service(config(tmp_path, public_status=public), no_hands)
     http = TestClient(make(service), base_url=OURS, client=("127.0.0.1", 1))
     picture = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
     badge = http.get("/badge/pole.svg", headers=picture)
@@ -209,31 +209,16 @@ def pages(http: TestClient, kind: str, key: str) -> list[list[int]]:
     raise AssertionError(f"it does not end: {found}")
 
 
-def pushed(http: TestClient, number: int, *paths: str) -> int:
-    """A push that changes these; the status of its answer."""
+def pushed(http: TestClient, number: int, ref: str = MAIN) -> int:
+    """The status of the answer to a push."""
     forge = FORGES["github"]
-    told: dict[str, Any] = forge.example(Push(MAIN, sha(number), "ana", "faster"))
-    if paths:
-        told["commits"] = [{"added": [], "modified": list(paths), "removed": []}]
-    body = json.dumps(told).encode()
-    headers = dict(forge.sign(body, SECRET.encode(), delivery=f"{number}", now=0))
+    body = json.dumps(forge.example(Push(ref, sha(number), "ana", "faster"))).encode()
+    headers = dict(forge.sign(body, SECRET.encode(), delivery=f"{ref}-{number}", now=0))
     return http.post("/hooks/github/pole", content=body, headers=headers).status_code
 
 
-def test_a_push_that_changes_no_path_that_matters_builds_nothing(tmp_path: Path) -> None:
-    about = config(tmp_path)
-    pole = about.projects["pole"].model_copy(update={"paths": ["agents/**", "spec.yaml"]})
-    service = Service(about.model_copy(update={"projects": {"pole": pole}}), lambda project, service: {})
-    http = TestClient(make(service), base_url=OURS, client=("127.0.0.1", 1))
-    assert pushed(http, 1, "docs/a.md", "README.md") == 204
-    assert pushed(http, 2, "docs/a.md", "agents/deep/b.py") == 202
-    assert pushed(http, 3, "spec.yaml") == 202
-    assert pushed(http, 4) == 202, "the forge does not say what it changes"
-    service.close()
-
-
 def test_a_project_that_gets_too_many_pushes_is_slowed_down_and_no_other(tmp_path: Path) -> None:
-    service = Service(config(tmp_path, hooks_per_minute=2), lambda project, service: {})
+    service = Service(config(tmp_path, hooks_per_minute=2), no_hands)
     app = make(service, clock=lambda: 0.0)
     senders = [TestClient(app, base_url=OURS, client=(f"10.0.0.{number}", 1)) for number in range(6)]
     bad = {"X-Hub-Signature-256": "sha256=" + "0" * 64}
@@ -298,9 +283,7 @@ def test_the_newest_builds_are_a_feed_that_pages_lead_to(service: Service, http:
 
 
 def test_the_feed_needs_the_same_rights_as_the_page(tmp_path: Path) -> None:
-    service = Service(
-        config(tmp_path, listen="0.0.0.0:8710", hosts=["ci"], behind_tls=True), lambda project, service: {}
-    )
+    service = Service(config(tmp_path, listen="0.0.0.0:8710", hosts=["ci"], behind_tls=True), no_hands)
     http = TestClient(make(service), base_url="http://ci", client=("10.0.0.1", 1))
     assert http.get("/feed.atom").status_code == 401
     token = service.people.issue("ana", ["read"])

@@ -123,6 +123,21 @@ def test_a_database_that_is_busy_does_not_end_a_deployment(service: Service, mon
     assert service.outside.history == [sha(0), sha(1)]
 
 
+def test_a_clock_that_is_set_back_by_a_day_makes_no_attempt_wait_for_it(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["fetch"] = [away("fetch")]
+    waiting = service.run(service.claim() or pytest.fail("nothing to do"))
+    assert waiting.state == "queued"
+    assert service.claim() is None
+    service.clock.s -= 86_400
+    again = service.claim()
+    assert again is not None
+    service.clock.s -= 86_400
+    assert service.queue.recover({service.owner}, everybody=False) == []
+    assert service.queue.recover(everybody=False) == [number], "whoever held it is gone"
+
+
 def test_a_run_that_a_person_is_changing_is_tried_again_and_pins_nothing(service: Service) -> None:
     number = service.hook(1)
     assert number is not None

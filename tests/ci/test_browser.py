@@ -22,7 +22,7 @@ from rlctl_ci.states import STATES
 from rlctl_ci.store.records import Push
 from rlctl_ci.web import serve
 from tests.ci.test_http import BAD_TEXT, config
-from tests.ci.world import MAIN, sha
+from tests.ci.world import MAIN, no_hands, sha
 from tests.end_to_end.conftest import wait_until
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -98,6 +98,7 @@ class Site:
             log = Log(self.service.log(build), 1 << 24, Masker([]))
             for step in range(12):
                 log(f"{step:02d} {BAD_TEXT} {'word ' * (step * 4)}{'x' * step * 20}")
+        self.service.queue.ignore("pole", delivery="x", event="push", why=f"branch {LONG} is not built")
         self.service.people.pause("lab", "paused by ana, until the cluster has its new nodes")
         with self.service.database.write() as db:
             db.execute(
@@ -118,7 +119,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         changed = about.model_copy(update={"projects": projects, "listen": f"127.0.0.1:{port}"})
-        service = Service(changed, lambda project, service: {})
+        service = Service(changed, no_hands)
         server = serve.server(service)
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

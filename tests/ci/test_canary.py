@@ -25,7 +25,7 @@ from rlctl_ci.logs import MASK, Masker
 from rlctl_ci.service import Service
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
-from rlctl_ci.work import Live
+from rlctl_ci.work import Hands, Live
 from tests.ci.oci import Registry, registry
 from tests.ci.test_git import Repository
 from tests.ci.world import MAIN
@@ -151,9 +151,9 @@ def service(
     }  # fmt: skip
     registry.locked = True
 
-    def hands(project: Any, service: Service) -> Mapping[str, Any]:
+    def hands(project: Any, service: Service) -> Hands:
         maker = Append() if project.builder == "append" else buildah.make(service.folder / "buildah")
-        return {"fetcher": Git(project, service.folder / "git"), "maker": maker, "deployer": Deployer()}
+        return Hands(Git(project, service.folder / "git"), maker, Deployer())  # type: ignore[arg-type]  # it gets no further
 
     found = Service(Config.model_validate({"state": tmp_path / "state", "projects": {"pole": project}}), hands)
     yield found

@@ -237,8 +237,10 @@ def test_a_process_that_dies_is_told_with_its_reason(monkeypatch: pytest.MonkeyP
 
 def test_a_request_of_the_service_is_answered_with_plain_data(tmp_path: Path) -> None:
     target = Memory()
-    target.up()
     asked = {"project": project(builder="none").model_dump(mode="json"), "verb": "look"}
+    told = handle(asked, lambda line: None, target.backend)
+    assert (told["error"]["kind"], told["error"]["message"]) == ("stopped", "there is no run pole")
+    target.up()
     told = handle(asked, lambda line: None, target.backend)
     assert told["result"]["revision"] == 1
     folder = source(tmp_path, target)

@@ -20,7 +20,7 @@ from rlctl_ci.service import Service
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
 from rlctl_ci.web.serve import check, local_token
-from tests.ci.world import MAIN, sha
+from tests.ci.world import MAIN, no_file_beyond, no_hands, sha
 
 SECRET = "a secret of sixteen or more"
 OURS = "http://127.0.0.1:8710"
@@ -37,7 +37,7 @@ def config(folder: Path, **fields: Any) -> Config:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    found = Service(config(tmp_path), lambda project, service: {})
+    found = Service(config(tmp_path), no_hands)
     yield found
     found.close()
 
@@ -54,6 +54,15 @@ def hook(http: TestClient, push: Push | None = None, *, path: str = "/hooks/gith
     return http.post(path, content=body, headers={**signed, **headers})
 
 
+def test_a_service_whose_disk_is_full_is_not_ready(http: TestClient) -> None:
+    assert http.get("/readyz").status_code == 200
+    with no_file_beyond(0):
+        assert http.get("/readyz").status_code == 503
+        assert hook(http).status_code == 503
+        assert http.get("/").status_code == 200
+    assert http.get("/readyz").status_code == 200
+
+
 def test_a_push_is_acknowledged_once(http: TestClient) -> None:
     first = hook(http)
     assert first.status_code == 202
@@ -66,6 +75,21 @@ def test_what_is_of_no_interest_is_answered_without_a_build(http: TestClient) ->
     assert hook(http, **{"X-GitHub-Event": "ping"}).status_code == 204
     assert hook(http, Push("refs/heads/other", sha(1)), delivery="2").status_code == 204
     assert http.get("/api/v1/builds").json()["builds"] == []
+
+
+def test_the_page_says_which_deliveries_were_ignored_and_why(http: TestClient) -> None:
+    assert http.get("/index.json").json()["ignored"] == []
+    hook(http, **{"X-GitHub-Event": "ping"})
+    hook(http, Push("refs/heads/other", sha(1)), delivery="2")
+    hook(http, Push("refs/tags/v1", sha(1)), delivery="3")
+    said = http.get("/projects/pole.json").json()["ignored"]
+    assert [(one["project"], one["event"], one["why"]) for one in said] == [
+        ("pole", "push", "refs/tags/v1 is no branch"), ("pole", "push", "branch other is not built"),
+        ("pole", "ping", "event ping"),
+    ]  # fmt: skip
+    assert http.get("/projects/lab.json").json()["ignored"] == []
+    assert "branch other is not built" in http.get("/").text
+    assert "Ignored" not in http.get("/projects/lab").text
 
 
 @pytest.mark.parametrize(
@@ -246,7 +270,7 @@ def test_a_log_hides_secrets_in_every_spelling_and_ends_at_its_limit(tmp_path: P
 
 
 def test_who_sends_too_much_is_slowed_down(tmp_path: Path) -> None:
-    service = Service(config(tmp_path, hooks_per_minute=2), lambda project, service: {})
+    service = Service(config(tmp_path, hooks_per_minute=2), no_hands)
     http = TestClient(make(service, clock=lambda: 0.0), base_url=OURS, client=("127.0.0.1", 1))
     assert [http.get("/healthz").status_code for _ in range(3)] == [200, 200, 429]
     service.close()
@@ -259,14 +283,14 @@ def test_it_refuses_to_start_beyond_loopback_without_names_and_tls(tmp_path: Pat
     assert all(word in refusal.value.message for word in ("hosts", "tls"))
     named = open_.model_copy(update={"hosts": ["ci.example.org"], "behind_tls": True})
     check(named)
-    service = Service(open_, lambda project, service: {})
+    service = Service(open_, no_hands)
     http = TestClient(make(service), base_url="http://127.0.0.1:8710", client=("10.0.0.1", 1))
     assert http.get("/healthz").status_code == 421, "the name of loopback is no name of ours there"
     service.close()
 
 
 def test_beyond_loopback_nothing_but_hooks_is_answered_until_there_is_a_token(tmp_path: Path) -> None:
-    service = Service(config(tmp_path, listen="0.0.0.0:8710", hosts=["ci"]), lambda project, service: {})
+    service = Service(config(tmp_path, listen="0.0.0.0:8710", hosts=["ci"]), no_hands)
     http = TestClient(make(service), base_url="http://ci", client=("10.0.0.1", 1), follow_redirects=False)
     for path in ("/api/v1/builds", "/index.json", "/metrics", "/badge/pole.svg", "/live"):
         assert http.get(path).status_code == 401, path
@@ -285,12 +309,12 @@ def test_it_refuses_to_start_without_a_secret(tmp_path: Path, content: str | Non
     path = tmp_path / "secret"
     path.unlink() if content is None else path.write_text(content)
     with pytest.raises(SpecError):
-        Service(found, lambda project, service: {})
+        Service(found, no_hands)
 
 
 def test_two_services_do_not_share_a_folder(service: Service) -> None:
     with pytest.raises(CiError, match="another"):
-        Service(service.config, lambda project, service: {})
+        Service(service.config, no_hands)
 
 
 def test_the_token_of_this_machine_is_for_its_owner_alone(service: Service) -> None:

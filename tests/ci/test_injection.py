@@ -30,7 +30,7 @@ from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
 from tests.ci.corpus import WORDS
 from tests.ci.test_git import Repository, git, job_of, kept
-from tests.ci.world import MAIN, sha
+from tests.ci.world import MAIN, no_hands, sha
 from tests.cli.conftest import Rlctl, rlctl
 
 __all__ = ["rlctl"]
@@ -119,7 +119,7 @@ def service(folder: Path) -> Iterator[Service]:
         "branches": ["main", *BRANCHES],
     }  # fmt: skip
     config = {"state": folder / "state", "projects": {"pole": project}, "hooks_per_minute": 1_000_000}
-    found = Service(Config.model_validate(config), lambda project, service: {})
+    found = Service(Config.model_validate(config), no_hands)
     yield found
     found.close()
 

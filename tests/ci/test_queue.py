@@ -15,7 +15,7 @@ from rlctl_ci.store import database as storing
 from rlctl_ci.store import schema
 from rlctl_ci.store.database import Database, filesystem
 from rlctl_ci.store.records import Push
-from tests.ci.world import MAIN, Service, sha
+from tests.ci.world import MAIN, Service, no_file_beyond, sha
 
 
 def test_no_state_follows_a_terminal_one_and_every_other_has_a_way_to_its_end() -> None:
@@ -42,6 +42,18 @@ def test_another_delivery_of_the_same_commit_is_the_same_build(service: Service)
     first = service.queue.accept("pole", Push(MAIN, sha(1)), recipe="r", delivery="a")
     replayed = service.queue.accept("pole", Push(MAIN, sha(1)), recipe="r", delivery="b")
     assert (replayed.build, replayed.new) == (first.build, False)
+
+
+def test_a_delivery_that_was_ignored_is_taken_when_it_is_sent_again_for_a_branch_that_is_built_by_now(
+    service: Service,
+) -> None:
+    for _ in range(2):
+        service.queue.ignore("pole", delivery="a", event="push", why="branch dev is not built")
+    assert len(service.reading.ignored()) == 1
+    taken = service.queue.accept("pole", Push(MAIN, sha(1)), recipe="r", delivery="a")
+    assert taken.new
+    assert service.queue.accept("pole", Push(MAIN, sha(1)), recipe="r", delivery="a").build == taken.build
+    assert service.reading.ignored() == []
 
 
 def test_the_same_commit_on_another_branch_or_by_another_recipe_is_another_build(service: Service) -> None:
@@ -158,20 +170,19 @@ def test_two_branches_do_not_deploy_to_one_run_at_the_same_time(service: Service
 
 def test_a_poll_makes_a_build_only_of_a_commit_that_is_not_the_newest(service: Service) -> None:
     first = service.hook(1)
-    assert service.queue.again("pole", Push(MAIN, sha(1)), recipe="r", source="poll") is None
+    assert service.queue.looked("pole", MAIN, sha(1), recipe="r") is None
     service.hook(2)
-    back = service.queue.again("pole", Push(MAIN, sha(1)), recipe="r", source="poll")
+    assert service.queue.looked("pole", MAIN, None, recipe="r") is None, "it is gone"
+    back = service.queue.looked("pole", MAIN, sha(1), recipe="r")
     assert back is not None
     assert back != first
     assert service.reading.build(back).generation == 1
 
 
-def test_a_look_makes_no_build_of_a_commit_that_was_not_to_be_built(service: Service) -> None:
-    service.hook(1)
-    service.queue.ignore("pole", delivery="docs", event="push", why="no path that matters", head=Push(MAIN, sha(2)))
-    assert service.queue.again("pole", Push(MAIN, sha(2)), recipe="r", source="poll") is None
-    service.queue.ignore("pole", delivery="recorded", event="push", why="no path that matters", head=Push(MAIN, sha(1)))
-    assert service.queue.again("pole", Push(MAIN, sha(2)), recipe="r", source="poll") is None
+def test_a_branch_that_comes_after_the_first_look_is_built(service: Service) -> None:
+    assert service.queue.looked("pole", MAIN, None, recipe="r") is None
+    assert service.queue.looked("pole", MAIN, sha(1), recipe="r") is not None
+    assert service.queue.looked("pole", MAIN, sha(1), recipe="r") is None
 
 
 def test_what_a_person_asks_for_supersedes_no_newer_commit(service: Service) -> None:
@@ -179,9 +190,9 @@ def test_what_a_person_asks_for_supersedes_no_newer_commit(service: Service) -> 
     service.drain()
     newer = service.hook(2)
     assert newer is not None
-    twice = [service.queue.again("pole", Push(MAIN, sha(1)), recipe="r", source="person") for _ in range(2)]
+    twice = [service.queue.again("pole", Push(MAIN, sha(1)), recipe="r") for _ in range(2)]
     service.queue.admit(cancel_running=["pole"])
-    assert [service.reading.build(build or 0).state for build in (newer, *twice)] == ["queued", "superseded", "queued"]
+    assert [service.reading.build(build).state for build in (newer, *twice)] == ["queued", "superseded", "queued"]
 
 
 def test_a_waiting_build_is_cancelled_at_once_and_one_under_way_is_asked(service: Service) -> None:
@@ -225,6 +236,24 @@ def test_a_full_disk_is_told_and_nothing_is_acknowledged(service: Service) -> No
     service.database.connection().execute("PRAGMA max_page_count = 1000000")
     assert service.told(5000) is not None, "it works again as soon as there is room"
     assert len(service.reading.builds(limit=200)) == min(200, len(stored) + 1)
+
+
+def test_a_full_disk_is_seen_by_a_check_and_whoever_has_a_token_reads_nevertheless(service: Service) -> None:
+    token = service.people.issue("ana", ["read"])
+    with no_file_beyond(0):
+        with pytest.raises(Busy):
+            service.database.check()
+        assert service.people.whose(token) is not None
+    service.database.check()
+
+
+def test_a_check_sees_a_full_disk_though_the_database_has_room_in_its_own_files(service: Service) -> None:
+    service.told(1)
+    service.database.connection().execute("PRAGMA wal_checkpoint(RESTART)")
+    with no_file_beyond(512 << 10):
+        service.told(2)
+        with pytest.raises(Busy, match="cannot be written"):
+            service.database.check()
 
 
 @pytest.mark.parametrize("version", range(len(schema.MIGRATIONS)))

@@ -12,6 +12,7 @@ import pytest
 from rlctl_ci.service import Service
 from rlctl_ci.web import guard, serve
 from tests.ci.test_http import config
+from tests.ci.world import no_hands
 from tests.end_to_end.conftest import wait_until
 
 ENDS_WITHIN_S = 30.0
@@ -25,7 +26,7 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(guard, "BODY_WITHIN_S", 0.4)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         found: int = listening.getsockname()[1]
-        service = Service(config(tmp_path, listen=f"127.0.0.1:{found}"), lambda project, service: {})
+        service = Service(config(tmp_path, listen=f"127.0.0.1:{found}"), no_hands)
         server = serve.server(service)
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

@@ -35,7 +35,7 @@ def test_attempts_are_added_up_and_a_build_that_is_under_way_is_told_as_far_as_i
 
 
 def test_a_build_without_a_deployment_is_not_verified() -> None:
-    events = [*GOOD[:5], (13.0, "succeeded", "run pole does not run: built, and nothing redeployed")]
+    events = [*GOOD[:5], (13.0, "ignored", "run pole does not run: built, and nothing redeployed")]
     assert (seconds(events)["redeployed"], seconds(events)["verified"]) == (None, None)
 
 

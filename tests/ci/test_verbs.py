@@ -20,7 +20,7 @@ from rlctl_ci.service import Service
 from rlctl_ci.states import TERMINAL
 from rlctl_ci.web.app import make
 from rlctl_ci.web.serve import local_token
-from tests.ci.world import Outside, _Maker, hopeless, sha
+from tests.ci.world import Outside, hands, hopeless, sha
 from tests.cli.conftest import Rlctl, rlctl
 from tests.end_to_end.conftest import wait_until
 
@@ -47,8 +47,7 @@ class Live:
         content = {"listen": self.address, "projects": {"pole": project, "lab": {**project, "forge": "github"}}}
         self.config = folder / "ci.yaml"
         self.config.write_text(yaml.safe_dump(content))
-        hands = {"fetcher": self.outside, "maker": _Maker(self.outside), "deployer": self.outside}
-        self.service = Service(load(self.config), lambda project, service: hands)
+        self.service = Service(load(self.config), lambda project, service: hands(self.outside))
         self.token = local_token(self.service)
         self._server = uvicorn.Server(
             uvicorn.Config(make(self.service), log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
@@ -203,17 +202,28 @@ def test_clean_lists_what_no_run_needs_and_removes_it_when_told(
         folder.mkdir()
         folder.with_name(f"{sha(number)}.provenance.json").write_text("{}")
         monkeypatch.setattr(live.outside, "push_", lambda job, made: [made_artifact(code, job.build.sha)], raising=True)
-        hands = {"fetcher": live.outside, "maker": _Maker(live.outside), "deployer": live.outside}
-        monkeypatch.setattr(live.service, "_hands", lambda project, service, hands=hands: hands)
         assert live.ended(pushed(ci, live, number)) == "succeeded"
-    assert "0 could go" in ci("clean").err, "young builds keep what they made"
+    assert "0 could go, and 0 builds" in ci("clean").err, "young builds keep what they made"
     listed = ci("clean", "--keep", "1", "--days", "0")
     assert [line.split()[-1] for line in listed.out.splitlines()] == [str(code / sha(1))]
+    assert "1 could go, and 1 builds" in listed.err
     assert (code / sha(1)).is_dir(), "nothing goes without --yes"
+    assert live.service.log(1).exists()
     done = ci("clean", "--keep", "1", "--days", "0", "--yes", "-o", "json").json
-    assert done["removed"] == 1
+    assert (done["removed"], done["builds"], done["log_bytes"] > 0) == (1, [1], True)
     assert not (code / sha(1)).exists()
     assert (code / sha(2)).is_dir()
+    assert [live.service.log(number).exists() for number in (1, 2)] == [False, True]
+    assert [build["id"] for build in ci("builds", "-o", "json").json["builds"]] == [2]
+
+
+def test_who_has_asked_for_what_is_listed(ci: Any) -> None:
+    assert ci("audit").out == ""
+    for verb in ("pause", "resume"):
+        assert ci(verb, "pole").code == 0
+    rows = [row.split()[2:] for row in ci("audit", "--utc").out.splitlines()]
+    assert rows == [["ACTION", "OBJECT"], ["local", "resume", "pole"], ["local", "pause", "pole"]]
+    assert [one["action"] for one in ci("audit", "--limit", "1", "-o", "json").json["audit"]] == ["resume"]
 
 
 def made_artifact(code: Path, commit: str) -> Any:

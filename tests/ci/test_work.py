@@ -57,8 +57,7 @@ def test_resume_lifts_the_pin(service: Service) -> None:
     service.drain()
     assert service.people.resume("pole") == 1
     service.outside.bad.clear()
-    again = service.queue.again("pole", Push(MAIN, sha(5)), recipe="r", source="person")
-    assert again is not None
+    again = service.queue.again("pole", Push(MAIN, sha(5)), recipe="r")
     service.drain()
     assert service.reading.build(again).state == "succeeded"
 
@@ -67,16 +66,15 @@ def test_after_resume_the_next_look_builds_the_head_of_a_branch_that_was_pinned(
     service.outside.bad.add(sha(5))
     service.hook(5)
     service.drain()
-    head = Push(MAIN, sha(5))
-    assert service.queue.again("pole", head, recipe="r", source="poll") is None
+    assert service.queue.looked("pole", MAIN, sha(5), recipe="r") is None
     service.people.resume("pole")
-    again = service.queue.again("pole", head, recipe="r", source="poll")
+    again = service.queue.looked("pole", MAIN, sha(5), recipe="r")
     assert again is not None
     service.outside.bad.clear()
     service.drain()
     assert service.reading.build(again).state == "succeeded"
     service.people.resume("pole")
-    assert service.queue.again("pole", head, recipe="r", source="poll") is None, "it was not pinned any more"
+    assert service.queue.looked("pole", MAIN, sha(5), recipe="r") is None, "it was not pinned any more"
 
 
 def test_what_may_pass_is_tried_again_three_times_and_no_more(service: Service) -> None:
@@ -148,9 +146,20 @@ def test_a_run_that_does_not_run_is_not_started(service: Service) -> None:
     assert number is not None
     service.outside.live = False
     service.drain()
-    assert service.reading.build(number).state == "succeeded"
+    ended = service.reading.build(number)
+    assert (ended.state, ended.reason) == ("ignored", "run pole does not run: built, and nothing redeployed")
     assert service.reading.deploy(number) is None
     assert service.outside.said("revision") == []
+
+
+def test_a_build_for_a_run_that_is_not_there_fails(service: Service) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["look"] = [hopeless("run")]
+    service.drain()
+    build = service.reading.build(number)
+    assert (build.state, build.phase, build.code) == ("failed", "deploying", "run")
+    assert service.reading.deploy(number) is None
 
 
 def test_a_replayed_hook_of_an_old_commit_deploys_nothing(service: Service) -> None:
@@ -184,13 +193,64 @@ def test_a_branch_whose_head_is_newer_than_its_hook_builds_the_head(service: Ser
     assert service.reading.builds()[0].source == "poll"
 
 
-def test_a_head_that_alone_is_not_to_be_built_brings_what_was_pushed_before_it(service: Service) -> None:
-    service.outside.push(sha(1))
-    service.told(1)
-    service.outside.push(sha(2))
-    service.queue.ignore("pole", delivery="docs", event="push", why="no path that matters", head=Push(MAIN, sha(2)))
+def test_a_recorded_hook_of_a_commit_of_which_no_build_is_known_any_more_builds_nothing(service: Service) -> None:
+    for number in (1, 2):
+        service.hook(number)
+        service.drain()
+    with service.database.write() as db:
+        for table in ("deliveries", "events", "deploys", "artifacts"):
+            db.execute(f"DELETE FROM {table} WHERE build = 1")
+        db.execute("DELETE FROM builds WHERE id = 1")
+    service.told(1, delivery="captured and sent again")
     service.drain()
-    assert service.outside.history == [sha(0), sha(2)]
+    assert service.states() == {2: "succeeded", 3: "superseded"}
+
+
+def test_a_person_builds_commits_of_the_branch_alone(service: Service) -> None:
+    service.hook(5)
+    service.drain()
+    stranger, older = (service.queue.again("pole", Push(MAIN, sha(number)), recipe="r") for number in (9, 4))
+    service.drain()
+    ended = service.reading.build(stranger)
+    assert (ended.state, ended.code) == ("failed", "commit")
+    assert ended.reason.startswith(f"{sha(9)[:12]} is no commit of branch main, which is at {sha(5)[:12]}")
+    assert service.reading.build(older).state == "succeeded"
+
+
+def pinned(service: Service) -> None:
+    """At commit 5."""
+    service.outside.bad.add(sha(5))
+    service.hook(5)
+    service.drain()
+    assert service.reading.pins()["pole", MAIN][0] == sha(5)
+
+
+def test_a_newer_commit_that_is_verified_ends_the_pin(service: Service) -> None:
+    pinned(service)
+    service.hook(6)
+    service.drain()
+    assert service.reading.pins() == {}
+
+
+def test_a_newer_commit_that_is_as_bad_moves_the_pin(service: Service) -> None:
+    pinned(service)
+    service.outside.bad.add(sha(6))
+    service.hook(6)
+    service.drain()
+    assert service.reading.pins()["pole", MAIN][0] == sha(6)
+
+
+def test_an_older_commit_that_a_person_builds_leaves_the_pin_and_the_head_ends_it(service: Service) -> None:
+    pinned(service)
+    service.queue.again("pole", Push(MAIN, sha(4)), recipe="r")
+    service.drain()
+    assert service.outside.history[-1] == sha(4)
+    assert service.reading.pins()["pole", MAIN][0] == sha(5)
+    service.outside.bad.clear()
+    service.queue.again("pole", Push(MAIN, sha(5)), recipe="r")
+    service.drain()
+    assert service.outside.history[-1] == sha(5)
+    assert service.reading.pins() == {}
 
 
 def test_a_branch_that_is_gone_is_ignored(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from rlctl_ci.store.people import People
 from rlctl_ci.store.queue import Queue
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Artifact, Build, Deploy, Push
-from rlctl_ci.work import Job, Live, Work
+from rlctl_ci.work import Hands, Job, Live, Work
 
 MAIN = "refs/heads/main"
 
@@ -48,11 +50,13 @@ class Outside:
     Attributes:
         faults: step -> errors that it raises, one a call.
         bad: commits with which the run gets worse.
+        paths: commit -> the file that it has changed.
     """
 
     path: Path
     faults: dict[str, list[Exception]] = field(default_factory=dict)
     bad: set[str] = field(default_factory=set)
+    paths: dict[str, str] = field(default_factory=dict)
     live: bool = True
 
     def say(self, what: str, **values: Any) -> None:
@@ -96,6 +100,10 @@ class Outside:
     def before_or_same(self, job: Job, bad: str) -> bool:
         return int(job.build.sha, 16) <= int(bad, 16)
 
+    def changed(self, before: str, after: str) -> list[str] | None:
+        low, high = sorted((int(before, 16), int(after, 16)))
+        return [self.paths.get(sha(number), "agents/a.py") for number in range(low + 1, high + 1)]
+
     # Maker
 
     def make(self, job: Job, source: Path) -> str:
@@ -135,15 +143,20 @@ class Outside:
         return len(self.history)
 
 
-def hands(outside: Outside) -> Mapping[str, Any]:
+def hands(outside: Outside) -> Hands:
     """What acts upon the world for every project."""
-    return {"fetcher": _Fetcher(outside), "maker": _Maker(outside), "deployer": outside}
+    return Hands(_Fetcher(outside), _Maker(outside), outside)
+
+
+def no_hands(project: Project, service: object) -> Hands:
+    """For a service that works on nothing."""
+    raise AssertionError("nothing is to be built")
 
 
 class _Fetcher:
     def __init__(self, outside: Outside) -> None:
         self.look, self.head = outside.at, outside.head
-        self.fetch, self.before_or_same = outside.fetch, outside.before_or_same
+        self.fetch, self.before_or_same, self.changed = outside.fetch, outside.before_or_same, outside.changed
 
 
 class _Maker:
@@ -180,11 +193,7 @@ class Service:
         return self.queue.accept(name, push, recipe="r", delivery=delivery or f"d-{ref}-{number}").build
 
     def work(self) -> Work:
-        outside = self.outside
-        return Work(
-            self.queue, self.reading, self.owner, outside, _Maker(outside), outside,  # type: ignore[arg-type]
-            sleep=self._slept, beat_every_s=3600.0,
-        )  # fmt: skip
+        return Work(self.queue, self.reading, self.owner, *hands(self.outside), sleep=self._slept, beat_every_s=3600.0)
 
     def _slept(self, seconds: float) -> None:
         self.clock.s += seconds
@@ -213,6 +222,17 @@ class Service:
     def states(self) -> dict[int, str]:
         """Build -> its state."""
         return {build.id: build.state for build in reversed(self.reading.builds(limit=200))}
+
+
+@contextmanager
+def no_file_beyond(most_bytes: int) -> Iterator[None]:
+    """As on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def away(what: str) -> Transient:

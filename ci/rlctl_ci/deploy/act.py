@@ -43,9 +43,15 @@ class Act:
     redeployed: Callable[[], object] = lambda: None
 
     def look(self) -> dict[str, Any] | None:
-        """Revision, throughput and images of a live run; None when it does not run."""
+        """Revision, throughput and images of a live run; None when it does not run.
+
+        Raises:
+            BuildStopped: there is no such run.
+        """
         state = self.backend.find(self.project.run)
-        if state is None or state.phase != "running":
+        if state is None:
+            raise BuildStopped("run", f"there is no run {self.project.run}", hint="`run:` of ci.yaml; rlctl up")
+        if state.phase != "running":
             return None
         status = health.report(self.backend, state.run)
         baseline = {"rows_per_s": health.throughput(status)}

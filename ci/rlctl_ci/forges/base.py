@@ -33,7 +33,6 @@ class Event:
     name: str  # as the forge calls it
     push: Push | None = None  # None: of no interest
     why: str = ""  # it is of no interest
-    paths: tuple[str, ...] | None = None  # that the push has changed; None: the forge does not say all of them
 
 
 class Forge(Protocol):
@@ -139,9 +138,7 @@ def at(value: Any, *keys: str) -> Any:
     return value
 
 
-def push_event(
-    delivery: str, name: str, ref: Any, after: Any, *, author: Any, title: Any, paths: tuple[str, ...] | None
-) -> Event:
+def push_event(delivery: str, name: str, ref: Any, after: Any, *, author: Any, title: Any) -> Event:
     """A push to a branch, or why it is none.
 
     Raises:
@@ -150,25 +147,11 @@ def push_event(
     if not isinstance(ref, str) or not isinstance(after, str):
         raise Malformed("no ref, or no commit")
     if not ref.startswith(HEADS):
-        return Event(delivery, name, why="not a branch")
+        return Event(delivery, name, why=f"{text(ref)} is no branch")
     if wrong := fault(ref):
         raise Malformed(f"ref: {wrong}")
     if is_zero(after):
-        return Event(delivery, name, why="the branch was deleted")
+        return Event(delivery, name, why=f"branch {text(ref.removeprefix(HEADS))} was deleted")
     if not is_sha(after):
         raise Malformed("the commit is no full name of one")
-    return Event(delivery, name, Push(ref, after, text(author), text(title)), paths=paths)
-
-
-def changed(commits: Any, *, total: Any) -> tuple[str, ...] | None:
-    """All paths that the commits of a push name; None unless they are all listed."""
-    if not isinstance(commits, list) or not commits or (isinstance(total, int) and total > len(commits)):
-        return None
-    found: set[str] = set()
-    for commit in commits:
-        for key in ("added", "modified", "removed"):
-            names = at(commit, key)
-            if not isinstance(names, list):
-                return None
-            found.update(name for name in names if isinstance(name, str))
-    return tuple(sorted(found))
+    return Event(delivery, name, Push(ref, after, text(author), text(title)))

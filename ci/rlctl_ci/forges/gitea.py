@@ -11,7 +11,6 @@ from rlctl_ci.forges.base import (
     Malformed,
     any_equal,
     at,
-    changed,
     delivery_of,
     document,
     hex_hmac,
@@ -48,7 +47,6 @@ class Gitea:
             delivery, name, told.get("ref"), told.get("after"),
             author=at(told, "head_commit", "author", "name") or at(told, "pusher", "login"),
             title=at(told, "head_commit", "message"),
-            paths=changed(told.get("commits"), total=told.get("total_commits")),
         )  # fmt: skip
 
     def sign(self, body: bytes, secret: bytes, *, delivery: str, now: float) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from rlctl_ci.forges.base import (
     Event,
@@ -11,7 +11,6 @@ from rlctl_ci.forges.base import (
     Malformed,
     any_equal,
     at,
-    changed,
     delivery_of,
     document,
     hex_hmac,
@@ -20,9 +19,6 @@ from rlctl_ci.forges.base import (
     text,
 )
 from rlctl_ci.store.records import Push
-
-_MOST_COMMITS: Final = 2048
-"""More of a push are not in its body."""
 
 
 class GitHub:
@@ -40,13 +36,10 @@ class GitHub:
         if name != "push":
             return Event(delivery, name, why=f"event {name}")
         told = document(body)
-        commits = told.get("commits")
-        complete = isinstance(commits, list) and len(commits) < _MOST_COMMITS and told.get("forced") is not True
         return push_event(
             delivery, name, told.get("ref"), told.get("after"),
             author=at(told, "head_commit", "author", "name") or at(told, "pusher", "name"),
             title=at(told, "head_commit", "message"),
-            paths=changed(commits, total=None) if complete else None,
         )  # fmt: skip
 
     def sign(self, body: bytes, secret: bytes, *, delivery: str, now: float) -> list[tuple[str, str]]:

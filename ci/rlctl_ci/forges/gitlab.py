@@ -15,7 +15,6 @@ from rlctl_ci.forges.base import (
     Malformed,
     any_equal,
     at,
-    changed,
     delivery_of,
     document,
     only,
@@ -51,7 +50,6 @@ class GitLab:
             delivery, name, told.get("ref"), told.get("after"),
             author=told.get("user_name") or at(last, "author", "name"),
             title=at(last, "message"),
-            paths=changed(commits, total=told.get("total_commits_count")),
         )  # fmt: skip
 
     def sign(self, body: bytes, secret: bytes, *, delivery: str, now: float) -> list[tuple[str, str]]:
@@ -63,5 +61,5 @@ class GitLab:
     def example(self, push: Push) -> dict[str, Any]:
         return {
             "object_kind": "push", "ref": push.ref, "after": push.sha, "user_name": push.author,
-            "total_commits_count": 2, "commits": [{"message": push.title, "author": {"name": push.author}}],
+            "commits": [{"message": push.title, "author": {"name": push.author}}],
         }  # fmt: skip

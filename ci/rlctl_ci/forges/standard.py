@@ -55,7 +55,7 @@ def verified(headers: Headers, body: bytes, secrets: Iterable[bytes], now: float
 
 
 class Standard:
-    """A `Forge`. The body: `{"type": "push", "data": {"ref", "sha", "author", "title", "paths"}}`."""
+    """A `Forge`. The body: `{"type": "push", "data": {"ref", "sha", "author", "title"}}`."""
 
     def verify(self, headers: Headers, body: bytes, secrets: Iterable[bytes], now: float) -> bool:
         return verified(headers, body, secrets, now)
@@ -67,11 +67,8 @@ class Standard:
         if name != "push":
             return Event(delivery, name or "-", why=f"event {name or '-'}")
         data = told.get("data")
-        paths = at(data, "paths")
-        listed = isinstance(paths, list) and all(isinstance(path, str) for path in paths)
         return push_event(
-            delivery, name, at(data, "ref"), at(data, "sha"), author=at(data, "author"), title=at(data, "title"),
-            paths=tuple(paths) if listed else None,
+            delivery, name, at(data, "ref"), at(data, "sha"), author=at(data, "author"), title=at(data, "title")
         )  # fmt: skip
 
     def sign(self, body: bytes, secret: bytes, *, delivery: str, now: float) -> list[tuple[str, str]]:

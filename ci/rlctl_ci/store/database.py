@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from rlctl_ci.errors import Busy, CiError
 from rlctl_ci.store.schema import MIGRATIONS
 
 BUSY_TIMEOUT_S: Final = 5.0
+ROOM_BYTES: Final = 1 << 20
+"""Less of it on the disk is none: the database may have room in its own files when nothing else has."""
 _SHARED: Final = ("nfs", "cifs", "smb", "9p", "fuse.", "ceph", "lustre", "glusterfs")
 """Filesystems on which SQLite's locks, or its memory-mapped index, cannot be relied on."""
 
@@ -108,10 +111,15 @@ class Database:
     def check(self) -> None:
         """
         Raises:
-            Busy: it cannot be written.
+            Busy: it cannot be written, or nothing beside it can.
         """
         with self.write() as db:
-            db.execute("PRAGMA user_version").fetchone()
+            db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")  # a transaction that changes nothing writes nothing
+        try:
+            with tempfile.TemporaryFile(dir=self.path.parent) as file:
+                file.write(bytes(ROOM_BYTES))
+        except OSError as error:
+            raise Busy(f"{self.path.parent} cannot be written: {error}") from error
 
     def close(self) -> None:
         """Every thread's connection; nobody may use them any more."""

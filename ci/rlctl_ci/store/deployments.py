@@ -77,7 +77,7 @@ class Deployments(Rows):
         """The end of a deployment and of its build, in one transaction.
 
         Args:
-            deploy: verified, rolled_back, skipped or failed.
+            deploy: verified, rolled_back or failed; the first ends the pin of the branch.
             pin: why the branch is pinned: neither this commit nor one before it is deployed again by itself.
         """
         with self.database.write() as db:
@@ -85,8 +85,9 @@ class Deployments(Rows):
             self._deployed(db, build, deploy, revision, reason)
             if pin:
                 self._pin(db, row, pin)
+            if deploy == "verified":
+                self._unpin(db, row)
             phase = row["state"] if to in ("failed", "rolled_back") else ""
-            self._close(db, row, to)
             self._move(db, row, to, reason)
             db.execute("UPDATE builds SET phase = ?, code = ? WHERE id = ?", (phase, "run" if phase else "", build))
 

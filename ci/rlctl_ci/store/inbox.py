@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from rlctl_ci.store.records import Accepted, Push
-from rlctl_ci.store.rows import ACTIVE_STATES, WAITING_STATES, Rows
+from rlctl_ci.store.rows import ACTIVE_STATES, IGNORED, NEWEST_HEAD, WAITING_STATES, Rows
 
-NEWEST_HEAD: Final = "SELECT sha FROM heads WHERE project = ? AND ref = ? ORDER BY id DESC LIMIT 1"
+NOWHERE: Final = ""
+"""The head of a branch that is not there, or of which one wants to hear as if for the first time."""
 SUPERSEDED: Final = "superseded: "
 """How the reason of a cancellation begins that no person has asked for."""
 
@@ -25,7 +26,9 @@ class Inbox(Rows):
         """
         with self.database.write() as db:
             known = db.execute(
-                "SELECT build FROM deliveries WHERE project = ? AND delivery = ?", (project, delivery)
+                "SELECT build FROM deliveries WHERE project = ? AND delivery = ?"
+                " AND outcome IN ('accepted', 'duplicate')",  # one that was ignored may be sent again for a new branch
+                (project, delivery),
             ).fetchone()
             if known is not None:
                 return Accepted(known["build"], False)
@@ -34,37 +37,51 @@ class Inbox(Rows):
                 self._told(db, project, push)
             outcome = "accepted" if new else "duplicate"
             db.execute(
-                "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO deliveries VALUES (?, ?, ?, ?, ?, ?)",
                 (project, delivery, self.now(), event, outcome, build),
             )
             return Accepted(build, new)
 
-    def ignore(self, project: str, *, delivery: str, event: str, why: str, head: Push | None = None) -> None:
-        """Remember a delivery that makes no build.
-
-        Args:
-            head: what a branch that is built is at now, and no look has to build either.
-        """
+    def ignore(self, project: str, *, delivery: str, event: str, why: str) -> None:
+        """Remember a delivery that makes no build."""
         with self.database.write() as db:
-            if head is not None:
-                self._told(db, project, head)
             db.execute(
                 "INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?, ?, ?, NULL)",
-                (project, delivery, self.now(), event[:100], f"ignored: {why}"),
+                (project, delivery, self.now(), event[:100], f"{IGNORED}{why}"),
             )
 
-    def again(self, project: str, push: Push, *, recipe: str, source: str) -> int | None:
-        """A build of what the forge itself says is the head of a branch, or a person asks for.
+    def again(self, project: str, push: Push, *, recipe: str) -> int:
+        """A build that a person asks for."""
+        with self.database.write() as db:
+            return self._another(db, project, push, recipe, "person")
 
-        A poll makes one only where the branch has moved since we last heard of it; a person always does.
+    def looked(self, project: str, ref: str, head: str | None, *, recipe: str) -> int | None:
+        """A build of what the repository says is the head of a branch, where that has moved since we last heard of it.
+
+        The first look at a branch makes none: nobody has pushed what it finds.
+
+        Args:
+            head: None: there is no such branch; one that comes later has moved.
         """
         with self.database.write() as db:
-            if source == "poll":
-                newest = db.execute(NEWEST_HEAD, (project, push.ref)).fetchone()
-                if newest is not None and newest["sha"] == push.sha:
-                    return None
-                self._looked(db, project, push)
-            return self._another(db, project, push, recipe, source)
+            newest = db.execute(NEWEST_HEAD, (project, ref)).fetchone()
+            if newest is None:
+                self._looked(db, project, ref, head or NOWHERE)
+            if newest is None or head is None or newest["sha"] == head:
+                return None
+            self._looked(db, project, ref, head)
+            return self._another(db, project, Push(ref, head), recipe, "poll")
+
+    def forget_others(self, known: Collection[tuple[str, str]]) -> None:
+        """Where branches were that are not looked at any more: one that is configured again has a first look again.
+
+        Args:
+            known: project and ref of those that are.
+        """
+        with self.database.write() as db:
+            for row in db.execute("SELECT DISTINCT project, ref FROM heads").fetchall():
+                if tuple(row) not in known:
+                    db.execute("DELETE FROM heads WHERE project = ? AND ref = ?", tuple(row))
 
     def admit(self, cancel_running: Iterable[str] = ()) -> int:
         """Received builds take their place; of each branch only the newest waits. Returns how many were admitted.
@@ -136,6 +153,6 @@ class Inbox(Rows):
         """A commit that we have heard of before stays where it was: the hook may be a recorded one."""
         db.execute("INSERT OR IGNORE INTO heads (project, ref, sha) VALUES (?, ?, ?)", (project, push.ref, push.sha))
 
-    def _looked(self, db: sqlite3.Connection, project: str, push: Push) -> None:
+    def _looked(self, db: sqlite3.Connection, project: str, ref: str, head: str) -> None:
         """What the repository itself says."""
-        db.execute("INSERT OR REPLACE INTO heads (project, ref, sha) VALUES (?, ?, ?)", (project, push.ref, push.sha))
+        db.execute("INSERT OR REPLACE INTO heads (project, ref, sha) VALUES (?, ?, ?)", (project, ref, head))

@@ -12,11 +12,11 @@ from typing import Final, Literal, get_args
 
 from rlctl_ci.errors import CiError
 from rlctl_ci.store.database import Database
+from rlctl_ci.store.inbox import NOWHERE
 
 Scope = Literal["read", "trigger", "deploy", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 PREFIX: Final = "rlctl_ci_"
-_USED_EVERY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class People:
         with self.database.write() as db:
             db.execute("DELETE FROM tokens WHERE name = ?", (name,))
             db.execute(
-                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, NULL)",
+                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?)",
                 (_hash(token), name, " ".join(sorted(set(scopes))), now, expires),
             )
         return token
@@ -67,23 +67,19 @@ class People:
             return db.execute("DELETE FROM tokens WHERE name = ?", (name,)).rowcount > 0
 
     def whose(self, token: str) -> Person | None:
-        """Who that is; None for a token that is unknown or has expired.
+        """Who that is; None for a token that is unknown or has expired. Writes nothing: on a full disk one still reads.
 
         Looked up by its hash: 256 random bits need neither salt nor a slow hash, and no comparison leaks
         where it differs.
         """
         if not token.startswith(PREFIX) or len(token) > 200:
             return None
-        now = self.now()
         rows = self.database.read("SELECT * FROM tokens WHERE hash = ?", _hash(token))
         if not rows:
             return None
         row = rows[0]
-        if row["expires"] is not None and row["expires"] <= now:
+        if row["expires"] is not None and row["expires"] <= self.now():
             return None
-        if row["used"] is None or now - row["used"] >= _USED_EVERY_S:
-            with self.database.write() as db:
-                db.execute("UPDATE tokens SET used = ? WHERE hash = ?", (now, row["hash"]))
         return Person(row["name"], frozenset(row["scopes"].split()))
 
     def any_token(self) -> bool:
@@ -102,9 +98,9 @@ class People:
         """
         with self.database.write() as db:
             db.execute(
-                "DELETE FROM heads WHERE project = ? AND (? IS NULL OR ref = ?)"
-                " AND ref IN (SELECT ref FROM pins p WHERE p.project = heads.project)",
-                (project, ref, ref),
+                "INSERT OR REPLACE INTO heads (project, ref, sha)"
+                " SELECT project, ref, ? FROM pins WHERE project = ? AND (? IS NULL OR ref = ?)",
+                (NOWHERE, project, ref, ref),
             )
             found = db.execute("DELETE FROM pauses WHERE project = ?", (project,)).rowcount
             found += db.execute(

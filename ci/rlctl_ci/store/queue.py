@@ -10,7 +10,7 @@ from rlctl_ci.states import MAX_ATTEMPTS, TERMINAL, WAITING, State
 from rlctl_ci.store.deployments import Deployments
 from rlctl_ci.store.inbox import Inbox
 from rlctl_ci.store.records import Build, Push
-from rlctl_ci.store.rows import ACTIVE_STATES, LEASE_S, UNDECIDED
+from rlctl_ci.store.rows import ACTIVE_STATES, LEASE_S, NEWEST_HEAD, UNDECIDED
 
 RETRY_AFTER_S: Final = (5.0, 30.0, 120.0)
 
@@ -28,18 +28,19 @@ class Queue(Inbox, Deployments):
             runs: project -> the run that it changes.
         """
         now = self.now()
-        if not self._any("SELECT 1 FROM builds WHERE state = 'queued' AND not_before <= ?", now):
+        due = (now, now + max(RETRY_AFTER_S))  # who waits for longer began to before the clock was set back
+        if not self._any("SELECT 1 FROM builds WHERE state = 'queued' AND (not_before <= ? OR not_before > ?)", *due):
             return None
         with self.database.write() as db:
             full = db.execute(f"SELECT count(*) FROM builds WHERE state IN ({ACTIVE_STATES})").fetchone()[0] >= most
             held = {one["run"] for one in db.execute(f"SELECT run FROM deploys WHERE state IN {UNDECIDED}")}
             rows = db.execute(
                 f"SELECT b.*, EXISTS (SELECT 1 FROM deploys d WHERE d.build = b.id AND d.state IN {UNDECIDED}) AS begun"
-                " FROM builds b WHERE state = 'queued' AND not_before <= ?"
+                " FROM builds b WHERE state = 'queued' AND (not_before <= ? OR not_before > ?)"
                 " AND (begun OR project NOT IN (SELECT project FROM pauses))"
                 " AND NOT EXISTS (SELECT 1 FROM builds o WHERE o.project = b.project AND o.ref = b.ref"
                 f"      AND o.state IN ({ACTIVE_STATES})) ORDER BY begun DESC, id",
-                (now,),
+                due,
             ).fetchall()
             row = next((one for one in rows if one["begun"] or not (full or runs.get(one["project"]) in held)), None)
             if row is None:
@@ -49,10 +50,6 @@ class Queue(Inbox, Deployments):
             db.execute(
                 "UPDATE builds SET attempts = ?, lease_owner = ?, lease_until = ? WHERE id = ?",
                 (number, owner, now + LEASE_S, row["id"]),
-            )
-            db.execute(
-                "INSERT INTO attempts (build, number, owner, started) VALUES (?, ?, ?, ?)",
-                (row["id"], number, owner, now),
             )
             return Build.of(self._row(db, row["id"]))
 
@@ -87,7 +84,6 @@ class Queue(Inbox, Deployments):
         with self.database.write() as db:
             row = self._mine(db, build, owner)
             phase = row["state"] if to == "failed" else ""
-            self._close(db, row, to)
             self._move(db, row, to, reason)
             db.execute("UPDATE builds SET phase = ?, code = ? WHERE id = ?", (phase, code, build))
 
@@ -99,16 +95,11 @@ class Queue(Inbox, Deployments):
         """
         with self.database.write() as db:
             row = self._mine(db, build, owner)
-            self._close(db, row, "superseded")
             self._move(db, row, "superseded", f"the branch is at {head[:12]}")
-            newest = db.execute(
-                "SELECT sha FROM builds WHERE project = ? AND ref = ? ORDER BY id DESC LIMIT 1",
-                (row["project"], row["ref"]),
-            ).fetchone()
-            if newest["sha"] != head:
-                push = Push(row["ref"], head)
-                self._looked(db, row["project"], push)
-                self._another(db, row["project"], push, row["recipe"], "poll")
+            newest = db.execute(NEWEST_HEAD, (row["project"], row["ref"])).fetchone()
+            if newest is None or newest["sha"] != head:
+                self._looked(db, row["project"], row["ref"], head)
+                self._another(db, row["project"], Push(row["ref"], head), row["recipe"], "poll")
 
     def retry_later(self, build: int, owner: str, why: str, *, spent: bool = True) -> bool:
         """Back to the queue after a pause; False when it has been tried often enough, and nothing is changed then.
@@ -121,12 +112,10 @@ class Queue(Inbox, Deployments):
             if spent and row["attempts"] >= MAX_ATTEMPTS:
                 return False
             pause_s = RETRY_AFTER_S[min(row["attempts"], len(RETRY_AFTER_S)) - 1]
-            self._close(db, row, "interrupted")
             self._move(db, row, "interrupted", why)
             self._move(db, self._row(db, build), "queued", f"again in {pause_s:g} s")
             db.execute("UPDATE builds SET not_before = ? WHERE id = ?", (self.now() + pause_s, build))
             if not spent:
-                db.execute("DELETE FROM attempts WHERE build = ? AND number = ?", (build, row["attempts"]))
                 db.execute("UPDATE builds SET attempts = attempts - 1 WHERE id = ?", (build,))
             return True
 
@@ -140,16 +129,17 @@ class Queue(Inbox, Deployments):
             everybody: at the start: no other process is alive, whatever a lease says.
         """
         now, found = self.now(), []
+        held = (now, now + LEASE_S)  # a lease that ends later is from before the clock was set back
         if not everybody and not self._any(
-            f"SELECT 1 FROM builds WHERE state IN ({ACTIVE_STATES}, 'interrupted') AND lease_until < ?", now
+            f"SELECT 1 FROM builds WHERE state IN ({ACTIVE_STATES}, 'interrupted') AND lease_until NOT BETWEEN ? AND ?",
+            *held,
         ):
             return []
         with self.database.write() as db:
             for row in db.execute(f"SELECT * FROM builds WHERE state IN ({ACTIVE_STATES}, 'interrupted')").fetchall():
-                if row["lease_owner"] in alive or (not everybody and row["lease_until"] >= now):
+                if row["lease_owner"] in alive or (not everybody and held[0] <= row["lease_until"] <= held[1]):
                     continue
                 if row["state"] != "interrupted":
-                    self._close(db, row, "interrupted")
                     self._move(db, row, "interrupted", "the service ended while it was at work")
                 row = self._row(db, row["id"])
                 if row["attempts"] < MAX_ATTEMPTS or self._begun(db, row["id"]):

@@ -8,8 +8,8 @@ from typing import Any
 from rlctl_ci.errors import CiError
 from rlctl_ci.states import TERMINAL
 from rlctl_ci.store.database import Database
-from rlctl_ci.store.inbox import NEWEST_HEAD
 from rlctl_ci.store.records import Artifact, Build, Deploy
+from rlctl_ci.store.rows import IGNORED, NEWEST_HEAD
 
 
 class Reading:
@@ -48,9 +48,14 @@ class Reading:
         rows = self._all(NEWEST_HEAD, project, ref)
         return rows[0]["sha"] if rows else None
 
-    def newest(self, project: str, ref: str) -> Build | None:
-        rows = self._all("SELECT * FROM builds WHERE project = ? AND ref = ? ORDER BY id DESC LIMIT 1", project, ref)
-        return Build.of(rows[0]) if rows else None
+    def stands(self, build: Build) -> str | None:
+        """The commit of its branch that was given to the run last, by the same recipe, and was not taken back."""
+        rows = self._all(
+            "SELECT sha FROM builds b JOIN deploys d ON d.build = b.id WHERE b.project = ? AND b.ref = ?"
+            " AND recipe = ? AND d.state = 'verified' ORDER BY b.id DESC LIMIT 1",
+            build.project, build.ref, build.recipe,
+        )  # fmt: skip
+        return rows[0]["sha"] if rows else None
 
     def events(self, build: int) -> list[tuple[float, str, str]]:
         """When, state, note; in order."""
@@ -101,10 +106,23 @@ class Reading:
         """State -> builds in it."""
         return {row[0]: row[1] for row in self._all("SELECT state, count(*) FROM builds GROUP BY state")}
 
+    def forgotten(self) -> Mapping[str, int]:
+        """State -> builds that have ended in it and are not kept any more."""
+        return {row["state"]: row["builds"] for row in self._all("SELECT * FROM forgotten")}
+
+    def ignored(self, *, project: str | None = None, limit: int = 10) -> list[tuple[float, str, str, str]]:
+        """When, project, event and why, of deliveries that made no build; newest first."""
+        rows = self._all(
+            "SELECT * FROM deliveries WHERE build IS NULL AND outcome LIKE ? AND (? IS NULL OR project = ?)"
+            " ORDER BY rowid DESC LIMIT ?",
+            f"{IGNORED}%", project, project, limit,
+        )  # fmt: skip
+        return [(row["at"], row["project"], row["event"], row["outcome"].removeprefix(IGNORED)) for row in rows]
+
     def mark(self) -> str:
         """Another one whenever a page would look different."""
-        others = "(SELECT count(*) FROM pauses), (SELECT count(*) FROM pins)"
-        rows = self._all(f"SELECT (SELECT coalesce(max(id), 0) FROM events), {others}")
+        newest = "(SELECT coalesce(max(id), 0) FROM events), (SELECT coalesce(max(rowid), 0) FROM deliveries)"
+        rows = self._all(f"SELECT {newest}, (SELECT count(*) FROM pauses), (SELECT count(*) FROM pins)")
         return "-".join(map(str, rows[0]))
 
     def durations(self, most: int = 1000) -> list[tuple[str, float]]:

@@ -63,7 +63,7 @@ class Build:
 class Accepted:
     """The answer to a delivery."""
 
-    build: int | None  # None: it was of no interest
+    build: int | None  # None: it is not kept any more
     new: bool
 
 
@@ -85,7 +85,7 @@ class Deploy:
     project: str
     ref: str
     run: str
-    state: str  # planned, applied, verified, skipped, rolling_back, rolled_back, failed
+    state: str  # planned, applied, verified, rolling_back, rolled_back, failed
     before_revision: int | None
     revision: int | None
     note: str

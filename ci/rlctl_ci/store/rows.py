@@ -16,8 +16,9 @@ ACTIVE_STATES: Final = ", ".join(f"'{state}'" for state in ACTIVE)
 WAITING_STATES: Final = ", ".join(f"'{state}'" for state in WAITING)
 UNDECIDED: Final = "('planned', 'applied', 'rolling_back')"
 """States of a deployment that has begun and has no end yet: it holds its run."""
-
-
+IGNORED: Final = "ignored: "
+"""How the outcome of a delivery begins that made no build, before the reason."""
+NEWEST_HEAD: Final = "SELECT sha FROM heads WHERE project = ? AND ref = ? ORDER BY id DESC LIMIT 1"
 Hide = Callable[[str, str], str]
 """Project and text -> the text without secrets of the project."""
 
@@ -76,11 +77,14 @@ class Rows:
             (row["project"], row["ref"], row["sha"], self._hide(row["project"], why), self.now()),
         )
 
-    def _close(self, db: sqlite3.Connection, row: sqlite3.Row, outcome: str) -> None:
-        db.execute(
-            "UPDATE attempts SET ended = ?, outcome = ? WHERE build = ? AND number = ?",
-            (self.now(), outcome, row["id"], row["attempts"]),
-        )
+    def _unpin(self, db: sqlite3.Connection, row: sqlite3.Row) -> None:
+        """The run is given a commit that is newer than the bad one, as every commit is that comes by itself; or the
+        head of the branch, by a person."""
+        if row["source"] == "person":
+            newest = db.execute(NEWEST_HEAD, (row["project"], row["ref"])).fetchone()
+            if newest is None or newest["sha"] != row["sha"]:
+                return
+        db.execute("DELETE FROM pins WHERE project = ? AND ref = ?", (row["project"], row["ref"]))
 
     def _begun(self, db: sqlite3.Connection, build: int) -> bool:
         """A deployment of it has begun and is not decided."""

@@ -63,5 +63,11 @@ CREATE TABLE heads (
 INSERT INTO heads (project, ref, sha)
     SELECT project, ref, sha FROM builds WHERE source != 'person' GROUP BY project, ref, sha ORDER BY max(id);
 """
-MIGRATIONS: Final = (FIRST, SECOND, THIRD)
+SLIM: Final = """
+DROP TABLE attempts;
+ALTER TABLE tokens DROP COLUMN used;
+CREATE INDEX deliveries_by_build ON deliveries (build);
+CREATE TABLE forgotten (state TEXT PRIMARY KEY, builds INTEGER NOT NULL) STRICT;
+"""
+MIGRATIONS: Final = (FIRST, SECOND, THIRD, SLIM)
 """One after the other; their number is the version that `PRAGMA user_version` holds."""

@@ -59,7 +59,7 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
         try:
             await run_in_threadpool(service.database.check)
         except RlctlError:
-            return PlainTextResponse("the database cannot be written\n", 503)
+            return PlainTextResponse("nothing can be stored: the disk is full, or the database locked\n", 503)
         if not service.healthy():
             return PlainTextResponse("a thread has ended; start the service again\n", 503)
         return PlainTextResponse("ok\n")

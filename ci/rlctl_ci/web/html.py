@@ -16,7 +16,7 @@ MARKS: Final[dict[str, tuple[str, str]]] = {
     "queued": ("…", "busy"), "fetching": ("▸", "busy"), "building": ("▸", "busy"), "pushing": ("▸", "busy"),
     "deploying": ("▸", "busy"), "verifying": ("▸", "busy"),
     # of deployments
-    "planned": ("…", "busy"), "applied": ("▸", "busy"), "verified": ("✓", "good"), "skipped": ("·", "none"),
+    "planned": ("…", "busy"), "applied": ("▸", "busy"), "verified": ("✓", "good"),
     "rolling_back": ("▸", "busy"),
 }  # fmt: skip
 

@@ -60,9 +60,11 @@ class Pages:
         builds = self.reading.builds(project=name, before=before, limit=SHOWN)
         projects = [one for one in projects_document(self.service.config, self.reading) if name in (None, one["name"])]
         deploys = self.reading.deploys(project=name, before=before, limit=10)
+        ignored = self.reading.ignored(project=name)
         data = {
             "time": now, "projects": projects, "builds": [build_document(self.reading, one) for one in builds],
             "deploys": [{"build": one.build, "run": one.run, "state": one.state, "note": one.note} for one in deploys],
+            "ignored": [dict(zip(("at", "project", "event", "why"), one, strict=True)) for one in ignored],
             "next_before": builds[-1].id if len(builds) == SHOWN else None,
         }  # fmt: skip
         busy = [one for one in builds if one.state in (*ACTIVE, *WAITING)]
@@ -90,6 +92,9 @@ class Pages:
                         f"{one.before_revision or '-'} → {one.revision or '…'}", clip(one.note),
                         ago(one.started, now)) for one in deploys],
                       "Nothing has been deployed yet.", "deploys"),
+                *([tag("h2", "Ignored deliveries"), table(("Project", "Event", "Why", "When"), [
+                    (clip(of), clip(event), clip(why), ago(at, now)) for at, of, event, why in ignored
+                ], "", "ignored")] if ignored else []),
                 id="live",
             ),
         ]  # fmt: skip

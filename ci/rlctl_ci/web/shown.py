@@ -44,6 +44,10 @@ class Shown(Reading):
         masks = {name: self._mask(name) for name in {one.project for one in found}}
         return [replace(one, note=masks[one.project](one.note)) for one in found]
 
+    def ignored(self, *, project: str | None = None, limit: int = 10) -> list[tuple[float, str, str, str]]:
+        found = super().ignored(project=project, limit=limit)
+        return [(at, name, event, self._mask(name)(why)) for at, name, event, why in found]
+
     def pins(self) -> dict[tuple[str, str], tuple[str, str]]:
         return {key: (sha, self._mask(key[0])(why)) for key, (sha, why) in super().pins().items()}
 

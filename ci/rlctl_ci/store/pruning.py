@@ -1,0 +1,65 @@
+"""Which builds nobody needs any more, and how they go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from rlctl_ci.states import TERMINAL
+from rlctl_ci.store.database import Database
+from rlctl_ci.store.rows import UNDECIDED
+
+DELIVERED_S: Final = 30 * 86_400.0
+"""So long at least a delivery is known again; forges send one again for days."""
+_TOGETHER: Final = 200
+"""In one transaction: hooks wait for it."""
+_AMONG: Final = "IN (SELECT value FROM json_each(?))"
+_OVER: Final = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
+
+
+def old(database: Database, *, keep: int, until: float, gone: Collection[str]) -> list[int]:
+    """Builds whose rows and logs may go, oldest first.
+
+    Of each branch the newest stay, and the newest of those that the run was given and has kept: what comes next is
+    compared with them, and people go back to what was before them. So does the last build that has made something
+    that is still there, else nobody would ever find that.
+
+    Args:
+        keep: so many of each.
+        until: what has ended later stays as well.
+        gone: what builds have made, and is there no longer.
+    """
+    rows = database.read(
+        "WITH numbered AS (SELECT b.id, b.project, b.ref, b.sha, b.state, b.updated, d.state AS deploy,"
+        " row_number() OVER (PARTITION BY b.project, b.ref ORDER BY b.id DESC) AS place,"
+        " row_number() OVER (PARTITION BY b.project, b.ref, d.state ORDER BY b.id DESC) AS place_of_deploy"
+        " FROM builds b LEFT JOIN deploys d ON d.build = b.id)"
+        f" SELECT id FROM numbered n WHERE state IN ({_OVER}) AND updated < ? AND place > ?"
+        f" AND (deploy IS NULL OR deploy NOT IN {UNDECIDED} AND (deploy = 'rolled_back' OR place_of_deploy > ?))"
+        " AND NOT EXISTS (SELECT 1 FROM pins p WHERE p.project = n.project AND p.ref = n.ref AND p.sha = n.sha)"
+        " AND id NOT IN (SELECT max(build) FROM artifacts"
+        "   WHERE reference NOT IN (SELECT value FROM json_each(?)) GROUP BY reference)"
+        " ORDER BY id",
+        until, keep, keep, json.dumps(list(gone)),
+    )  # fmt: skip
+    return [row["id"] for row in rows]
+
+
+def forget(database: Database, builds: Sequence[int], *, delivered_until: float) -> None:
+    """Drop builds with all that is told of them but how many have come to each end, and deliveries from before that."""
+    for first in range(0, len(builds), _TOGETHER):
+        those = (json.dumps(builds[first : first + _TOGETHER]),)
+        with database.write() as db:
+            db.execute(
+                f"INSERT INTO forgotten SELECT state, count(*) FROM events WHERE build {_AMONG}"
+                f" AND state IN ({_OVER}) GROUP BY state"
+                " ON CONFLICT (state) DO UPDATE SET builds = builds + excluded.builds",
+                those,
+            )
+            for table in ("events", "artifacts", "deploys"):
+                db.execute(f"DELETE FROM {table} WHERE build {_AMONG}", those)
+            db.execute(f"UPDATE deliveries SET build = NULL WHERE build {_AMONG}", those)
+            db.execute(f"DELETE FROM builds WHERE id {_AMONG}", those)
+    with database.write() as db:
+        db.execute("DELETE FROM deliveries WHERE at < ?", (delivered_until,))
