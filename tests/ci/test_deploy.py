@@ -82,7 +82,7 @@ def made(target: Target, tmp_path: Path, mark: str = "1") -> dict[str, str]:
     """What a builder has made."""
     if isinstance(target, Pretended):
         return {name: IMAGE.replace("1" * 64, mark * 64) for name in ("actor", "learner")}
-    folder = tmp_path / mark
+    folder = tmp_path / (mark * 64)
     folder.mkdir(exist_ok=True)
     return {"code": str(folder)}
 
