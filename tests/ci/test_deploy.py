@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from rlctl.backends.base import Backend, Process
+from rlctl.backends.base import Backend, Check, Process
 from rlctl.backends.kubernetes.api import ApiError
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.kubernetes.lock import Me
 from rlctl.errors import Conflict, Locked, Problem, RlctlError, SpecError, TimedOut
+from rlctl.render import interpreter
 from rlctl_ci.config import Project
 from rlctl_ci.deploy import health
 from rlctl_ci.deploy.act import Act, backend_of, handle
+from rlctl_ci.deploy.policy import reach
 from rlctl_ci.errors import BuildStopped, Transient
 from tests.ci.oci import Registry, registry
 from tests.ci.world import project
@@ -38,7 +41,8 @@ class Time:
 
     def sleep(self, seconds: float) -> None:
         self.s += seconds
-        self.target.pass_time()
+        if isinstance(self.target, Pretended):
+            self.target.pass_time()
 
 
 @pytest.fixture(params=["memory", "cluster"])
@@ -108,6 +112,56 @@ def test_a_role_keeps_what_it_runs_when_its_policy_says_so(target: Target, tmp_p
     after = target.state()
     changed = {role for role in after.hashes if after.hashes[role] != before.hashes[role]}
     assert changed == {"learner", "evaluator"}
+
+
+@pytest.mark.parametrize("policy", ["next-run", "manual"])
+def test_a_patch_restarts_no_role_that_keeps_what_it_runs(cluster: Pretended, tmp_path: Path, policy: str) -> None:
+    folder, ran = source(tmp_path, cluster), templates(cluster)
+    text = (folder / "spec.yaml").read_text().replace("roles: {", f"roles: {{learner: {{on_push: {policy}}}, ")
+    (folder / "spec.yaml").write_text(text)
+    (folder / "templates").mkdir()
+    for role in ("learner", "evaluator"):
+        patch = "spec: {template: {spec: {nodeSelector: {pool: cheap}}}}\n"
+        (folder / "templates" / f"{role}.patch.yaml").write_text(patch)
+    said: list[str] = []
+    acting(cluster, said).apply(folder, {})
+    changed = {name for name, template in templates(cluster).items() if template != ran[name]}
+    assert changed == {"Deployment pole-evaluator"}
+    assert f"learner keeps what it runs: on_push is {policy}" in said
+
+
+def test_more_actors_of_a_role_that_is_held_are_more_of_what_runs(cluster: Pretended, tmp_path: Path) -> None:
+    before = templates(cluster)
+    acting(cluster).apply(source(tmp_path, cluster, actor="replicas: 1500, on_push: manual"), {})
+    assert cluster.state().replicas["actor"] == 1500
+    assert {name: templates(cluster)[name] for name in before} == before
+    assert "Deployment pole-actor-1" in templates(cluster)
+
+
+def test_the_live_fields_of_a_manager_that_is_held_change(cluster: Pretended) -> None:
+    before, plain = cluster.rendered(cluster.spec()), cluster.spec(rows=2e9)
+    manager = plain.roles.manager.model_copy(update={"on_push": "manual", "memory": "3Gi"})
+    spec = plain.model_copy(update={"roles": plain.roles.model_copy(update={"manager": manager})})
+    found = reach(spec, *cluster.rendered(spec), before[1], {role.role: role.hash for role in before[0].roles})
+    assert set(found.held) == {"manager"}
+    known = {one.name: one.text for one in before[1]}
+    assert {one.name for one in found.documents if known.get(one.name) != one.text} == {"configmap-pole-live.yaml"}
+
+
+def test_a_run_keeps_its_own_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, python = Memory(), "/opt/an env; of 100 %/bin/python"
+    with monkeypatch.context() as other:
+        other.setattr(sys, "executable", python)
+        target.up()
+    target.memory.checks = [Check("simulator", "problem", "not installed in the environment of the service")]
+    before = target.memory.documents("pole")
+    text = (source(tmp_path, target) / "spec.yaml").read_text().replace("0.001", "0.002")
+    (tmp_path / "source" / "spec.yaml").write_text(text)
+    acting(target).apply(tmp_path / "source", {})
+    after = target.memory.documents("pole")
+    assert interpreter(after) == python
+    known = {one.name: one.text for one in before}
+    assert {one.role for one in after if known.get(one.name) != one.text} == {"learner"}
 
 
 def test_going_back_brings_the_documents_of_before(target: Target, tmp_path: Path) -> None:

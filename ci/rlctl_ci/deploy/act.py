@@ -14,6 +14,7 @@ from rlctl.backends.kubernetes.refusals import lasting
 from rlctl.errors import BackendUnreachable, Conflict, Locked, PartlyApplied, RlctlError, SpecError
 from rlctl.images.reference import Reference
 from rlctl.plan import Change, Document, Plan, changes, make
+from rlctl.render import interpreter
 from rlctl.spec.schema import Spec
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.source import listed, spec_at
@@ -114,13 +115,14 @@ class Act:
         for change in {change.path: change for change in found}.values():
             self.say(f"{change.action}: {change.why}")
         place = self.backend.place(state.run, spec.storage.path)
-        plan, documents = self._rendered(spec, base, place)
         before = self.backend.documents(state.run)
+        python = interpreter(before) or sys.executable  # the run's, which need not be ours
+        plan, documents = self._rendered(spec, base, place, python)
         aim = reach(spec, plan, documents, before, state.hashes)
         stranger.refuse(aim.plan, spec, aim.documents, before)
         for role, policy in aim.held.items():
             self.say(f"{role} keeps what it runs: on_push is {policy}")
-        for check in self.backend.preflight(aim.plan, aim.documents):
+        for check in self.backend.preflight(aim.plan, aim.documents) if python == sys.executable else ():
             if check.verdict == "problem":
                 raise BuildStopped("preflight", f"{check.name}: {check.text}", hint=check.next)
         return spec, aim
@@ -156,7 +158,7 @@ class Act:
             raise BuildStopped("refused", f"this run cannot become that: {'; '.join(refused)}")
         return found
 
-    def _rendered(self, spec: Spec, base: Path, place: Any) -> tuple[Plan, list[Document]]:
+    def _rendered(self, spec: Spec, base: Path, place: Any, python: str) -> tuple[Plan, list[Document]]:
         plan = make(spec, uid=place.uid, base=base)
         if plan.target == "kubernetes":
             from rlctl.render.kubernetes import documents as for_cluster
@@ -164,7 +166,7 @@ class Act:
             return plan, for_cluster(plan, spec)
         from rlctl.render import documents as for_machine
 
-        return plan, for_machine(plan, layout=place.layout, sockets=place.sockets, python=sys.executable)
+        return plan, for_machine(plan, layout=place.layout, sockets=place.sockets, python=python)
 
     def _applied(self, verb: Callable[[], Iterable[Applied]]) -> None:
         """A verb of the target; a person's command that holds the run is waited for."""
