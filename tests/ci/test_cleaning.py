@@ -9,7 +9,7 @@ import pytest
 from rlctl_ci.cleaning import waste
 from rlctl_ci.config import Config
 from rlctl_ci.store.records import Artifact
-from tests.ci.test_deploy import IMAGE, acting, made, source, target
+from tests.ci.test_deploy import IMAGE, acting, made, source, step, target
 from tests.ci.world import Service
 from tests.conformance.targets import Pretended, Target
 
@@ -35,7 +35,7 @@ def removable(target: Target, service: Service, *references: str) -> list[str]:
 def deployed(target: Target, tmp_path: Path, mark: str, actor: str) -> str:
     """Deploy what a builder has made; its name for the actor."""
     artifacts = made(target, tmp_path, mark)
-    acting(target).apply(source(tmp_path, target, "code: {path: .}\n", actor), artifacts)
+    acting(target).apply(step(target), source(tmp_path, target, "code: {path: .}\n", actor), artifacts)
     return artifacts.get("code") or artifacts["actor"]
 
 
