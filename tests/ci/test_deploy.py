@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from rlctl import __version__
 from rlctl.backends.base import Check
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.kubernetes.lock import Me
 from rlctl.errors import Conflict, Locked, Problem, RlctlError, SpecError
 from rlctl.render import interpreter
+from rlctl.render import templates as ours
 from rlctl_ci.config import Project
 from rlctl_ci.deploy.act import Act, Step, backend_of, handle
 from rlctl_ci.deploy.policy import reach
@@ -299,3 +302,44 @@ def test_a_patch_with_a_fault_changes_nothing(cluster: Pretended, tmp_path: Path
     with pytest.raises(BuildStopped, match=r"actor\.patch\.yaml"):
         acting(cluster).apply(step(cluster), folder, made(cluster, tmp_path))
     assert cluster.state() == before
+
+
+HOG = "{% set x = 'x' * 300000000 %}"
+"""A constant: the engine writes it into the code that it makes of a template, several times as large."""
+
+
+def replaced(folder: Path, more: str = "") -> None:
+    """A template of the user's own, which says what it copies."""
+    path = folder / "templates" / "kubernetes" / "tensorboard.yaml.j2"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = (ours() / "kubernetes" / path.name).read_text().replace("revisionHistoryLimit: 5", "revisionHistoryLimit: 6")
+    path.write_text(f"# copied from rlctl {__version__}\n{more}{text}")
+
+
+def test_a_template_of_a_commit_is_refused_before_it_is_rendered(
+    cluster: Pretended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, folder = cluster.state(), source(tmp_path, cluster)
+    replaced(folder, HOG)
+    monkeypatch.setattr("rlctl_ci.deploy.act._rendered", lambda *_: pytest.fail("it is rendered"))
+    with pytest.raises(BuildStopped, match=r"templates/kubernetes/tensorboard\.yaml\.j2 is a template of its own"):
+        acting(cluster).apply(step(cluster), folder, {})
+    assert cluster.state() == before
+
+
+def test_a_template_that_a_person_has_applied_is_rendered_in_bounds(
+    cluster: Pretended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlctl_ci.deploy.memory.bounded.__wrapped__.__defaults__", (128,))
+    replaced(tmp_path)
+    cluster.up()
+    folder = source(tmp_path, cluster)
+    replaced(folder)
+    acting(cluster).apply(step(cluster), folder, {})
+    before, limits = cluster.state(), resource.getrlimit(resource.RLIMIT_AS)
+    replaced(folder, HOG)
+    with pytest.raises(BuildStopped, match="more than 128 MiB") as error:
+        acting(cluster).apply(step(cluster), folder, {})
+    assert error.value.code == "memory"
+    assert cluster.state() == before
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits

@@ -30,6 +30,7 @@ from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.source import listed, spec_at
 from rlctl_ci.config import Project
 from rlctl_ci.deploy import health, stranger
+from rlctl_ci.deploy.memory import bounded
 from rlctl_ci.deploy.policy import Reach, reach
 from rlctl_ci.errors import BuildStopped, Transient
 
@@ -206,9 +207,11 @@ class Act:
         place = self.backend.place(state.run, spec.storage.path)
         before = self.backend.documents(state.run)
         python = interpreter(before) or sys.executable  # the run's, which need not be ours
-        plan, documents = self._rendered(spec, base, place, python)
-        aim = reach(spec, plan, documents, before, state.hashes)
-        stranger.refuse(aim.plan, spec, aim.documents, before)
+        plan = make(spec, uid=place.uid, base=base)
+        stranger.refuse_templates(plan, before)
+        with bounded():
+            aim = reach(spec, plan, _rendered(plan, spec, place, python), before, state.hashes)
+            stranger.refuse(aim.plan, spec, aim.documents, before)
         for role, policy in aim.held.items():
             self.say(f"{role} keeps what it runs: on_push is {policy}")
         for check in self.backend.preflight(aim.plan, aim.documents) if python == sys.executable else ():
@@ -247,16 +250,6 @@ class Act:
             raise BuildStopped("refused", f"this run cannot become that: {'; '.join(refused)}")
         return found
 
-    def _rendered(self, spec: Spec, base: Path, place: Any, python: str) -> tuple[Plan, list[Document]]:
-        plan = make(spec, uid=place.uid, base=base)
-        if plan.target == "kubernetes":
-            from rlctl.render.kubernetes import documents as for_cluster
-
-            return plan, for_cluster(plan, spec)
-        from rlctl.render import documents as for_machine
-
-        return plan, for_machine(plan, layout=place.layout, sockets=place.sockets, python=python)
-
     def _applied(self, verb: Callable[[], Iterable[Applied]]) -> None:
         """A verb of the target; a person's command that holds the run is waited for."""
         deadline, changed = self.clock() + _LOCKED_FOR_S, False
@@ -278,6 +271,16 @@ class Act:
                 if isinstance(cause, BackendUnreachable) and not lasting(cause):
                     raise Transient("partial", error.message, hint=error.hint) from error
                 raise
+
+
+def _rendered(plan: Plan, spec: Spec, place: Any, python: str) -> list[Document]:
+    if plan.target == "kubernetes":
+        from rlctl.render.kubernetes import documents as for_cluster
+
+        return for_cluster(plan, spec)
+    from rlctl.render import documents as for_machine
+
+    return for_machine(plan, layout=place.layout, sockets=place.sockets, python=python)
 
 
 def _images(spec: Mapping[str, Any]) -> list[str]:

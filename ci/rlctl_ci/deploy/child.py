@@ -55,6 +55,7 @@ class Child:
 
     def _ask(self, job: Job, request: Mapping[str, Any], redeployed: Callable[[], object] = lambda: None) -> Any:
         rules = self.project.verify
+        # of memory none: a supervisor, and all its roles, would have it too; `memory` bounds what a commit can ask for
         bounds = Bounds(rules.ready_within_s + rules.watch_s + _SLACK_S)
         # a supervisor that it has to start again is the run's, and outlives it
         run = Programs(self.environ, bounds, job.stop, Path("/"), whole=False)
