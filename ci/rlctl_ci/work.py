@@ -43,7 +43,7 @@ class Live:
     """A run that can be redeployed."""
 
     revision: int
-    baseline: Mapping[str, Any]  # what it did a second, its counters
+    baseline: Mapping[str, Any]  # what it did a second, with how many replicas, and who was not ready
     images: tuple[str, ...] = ()
 
 

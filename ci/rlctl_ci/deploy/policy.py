@@ -34,11 +34,13 @@ def reach(
     """
     live = ("live.json", f"configmap-{live_name(plan.run)}.yaml")  # for a manager that goes on running
     known = {one.name: one.text for one in before if one.name not in live}
+    there = {one.role for one in before}
     held: dict[str, str] = {
         role.role: policy
         for role in plan.roles
         if (policy := getattr(spec.roles, role.role).on_push) in HELD
         and role.role in hashes
+        and role.role in there
         and (hashes[role.role] != role.hash or _differs(role.role, documents, known))
     }
     if not held:
