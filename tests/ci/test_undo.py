@@ -161,7 +161,7 @@ def test_a_run_that_was_not_ready_is_deployed_to_and_gone_back_from_without_a_wa
     target.memory.set_process("pole", "actor", 1, state="starting", reason="Pending")
     with pytest.raises(TimedOut) as error:
         doing.verify(baseline)
-    assert error.value.message.endswith("(nor was it before the push: actor: 1 of 2 run)")
+    assert error.value.message.endswith("(it was not ready before the push either: actor: 1 of 2 run)")
     target.memory.silence("pole")
     assert doing.undo(went, baseline) == went.before + 2
 

@@ -106,7 +106,7 @@ class Act:
             seen = health.await_ready(self.backend, run, rules.ready_within_s, clock=self.clock, sleep=self.sleep)
         except (WorkloadFailed, TimedOut) as error:
             if missing := baseline.get("missing"):
-                error.message += f" (nor was it before the push: {missing})"
+                error.message += f" (it was not ready before the push either: {missing})"
             raise
         if seen.finished:
             return "the run has finished"
