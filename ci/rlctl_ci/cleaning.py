@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from rlctl_ci.store.reading import Reading
 KEEP_EACH: Final = 10
 """Of each branch, the newest so many builds keep what they made."""
 KEEP_YOUNG_S: Final = 7 * 86_400.0
+_DIGEST: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+"""In a document: of an image, or the name of a code folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,8 @@ class Old:
 
 
 def needed(backends: Iterable[Backend]) -> set[str]:
-    """Images and code folders of every revision of every run that a target knows.
+    """Digests of images and names of code folders of every revision of every run that a target knows: of its spec, and
+    of its documents, because a role with `on_push: manual` runs what no spec names any more.
 
     Raises:
         RlctlError: one of them cannot be read; then nothing may be removed.
@@ -48,11 +52,13 @@ def needed(backends: Iterable[Backend]) -> set[str]:
     found: set[str] = set()
     for backend in backends:
         for state in backend.runs():
-            specs = [state.spec, *(one.spec for one in backend.revisions(state.run))]
-            for spec in specs:
-                found |= {image for image in (spec.get("images") or {}).values() if isinstance(image, str)}
-                path = (spec.get("code") or {}).get("path")
-                found |= {path} if isinstance(path, str) else set()
+            kept = backend.revisions(state.run)
+            for spec in (state.spec, *(one.spec for one in kept)):
+                named = [*(spec.get("images") or {}).values(), (spec.get("code") or {}).get("path")]
+                found |= {_content(one) for one in named if isinstance(one, str)}
+            for number in (None, *(one.number for one in kept)):
+                for document in backend.documents(state.run, number):
+                    found |= {*_DIGEST.findall(document.text)}
     return found
 
 
@@ -61,7 +67,7 @@ def waste(
     targets: Callable[[Config], Iterable[Backend]] | None = None,
 ) -> list[Waste]:  # fmt: skip
     """What no run's history names, no branch's newest `keep` builds have made, and no build of the last days."""
-    kept = needed((targets or _targets)(config))
+    stays, kept = needed((targets or _targets)(config)), set[str]()
     seen: dict[tuple[str, str], list[int]] = {}
     candidates: dict[str, Waste] = {}
     for build in reading.all_made():
@@ -73,8 +79,8 @@ def waste(
                 kept.add(one.reference)
             else:
                 candidates.setdefault(one.reference, Waste(build.project, one.reference, one.bytes))
-    bare = {_bare(reference) for reference in kept}
-    return [one for name, one in candidates.items() if _bare(name) not in bare]
+    stays |= {_content(reference) for reference in kept}
+    return [one for name, one in candidates.items() if _content(name) not in stays]
 
 
 def old(
@@ -124,10 +130,9 @@ def remove(config: Config, found: Iterable[Waste], code: Path) -> int:
     return count
 
 
-def _bare(reference: str) -> str:
-    """Equal for names of one image in one repository: two tags may name the same digest."""
-    name, _, digest = reference.partition("@")
-    return reference if reference.startswith("/") else f"{name.rpartition('/')[2]}@{digest}"
+def _content(reference: str) -> str:
+    """Equal for names of one image, whatever its tag; a folder is named by its content."""
+    return (reference if reference.startswith("/") else reference.partition("@sha256:")[2]).rpartition("/")[2]
 
 
 def _targets(config: Config) -> Iterable[Backend]:

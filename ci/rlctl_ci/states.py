@@ -28,12 +28,13 @@ NEXT: Final[Mapping[State, frozenset[State]]] = {
             *([_STEPS[state]] if state in _STEPS else []),
             *(("ignored", "superseded", "cancelled", "failed") if state not in TERMINAL else ()),
             *(("interrupted", "deploying", "rolled_back", "succeeded") if state in ACTIVE else ()),
+            *(("rolled_back",) if state in ("succeeded", "failed") else ()),
         }
     )
     for state in STATES
 }
 """From an active state a build may be done at once: there was nothing to build, or nothing to deploy. One that an
-earlier attempt has deployed goes on with that at once."""
+earlier attempt has deployed goes on with that at once. Of what is over, a deployment may be gone back from later."""
 
 
 def allowed(before: State, after: State) -> bool:

@@ -44,7 +44,7 @@ class Live:
     """A run that can be redeployed."""
 
     revision: int
-    baseline: Mapping[str, Any]  # what it did a second, its counters
+    baseline: Mapping[str, Any]  # what it did a second, with how many replicas, and who was not ready
     images: tuple[str, ...] = ()
 
 
@@ -103,7 +103,7 @@ class Deployer(Protocol):
             BuildStopped: there has never been such a run.
         """
 
-    def apply(self, job: Job, source: Path, artifacts: Sequence[Artifact]) -> int:
+    def apply(self, job: Job, deploy: Deploy, source: Path, artifacts: Sequence[Artifact]) -> int:
         """Make the run what the spec at this commit says, with these artifacts; idempotent. Returns its revision.
 
         Raises:
@@ -125,7 +125,13 @@ class Deployer(Protocol):
         """
 
     def undo(self, job: Job, deploy: Deploy) -> int:
-        """Back to the revision of before, and wait until it runs. Returns the revision that is now."""
+        """Back to the revision of before, and wait until it runs, if it did. Returns the revision that is now.
+
+        Raises:
+            BuildStopped: the run is not as this deployment has left it, and was not changed; with the code `ended`, it
+                does not run any more.
+            Transient, BackendUnreachable: the target is away; the same call goes on.
+        """
 
 
 class Hands(NamedTuple):
@@ -324,12 +330,10 @@ class Work:
             return
         beat.be_deaf()
         try:
-            revision = self.deployer.apply(job, source, artifacts)
-        except Transient as error:
-            if begun is None and error.code == "locked":
+            revision = self.deployer.apply(job, deploy, source, artifacts)
+        except (LostLease, Transient, BackendUnreachable) as error:
+            if begun is None and isinstance(error, Transient) and error.code == "locked":
                 self.queue.unplan(build.id, owner)
-            raise
-        except (LostLease, BackendUnreachable):
             raise
         except RlctlError as error:
             if begun is not None or not isinstance(error, BuildStopped):
@@ -387,13 +391,22 @@ class Work:
         self._undo(job, deploy, error.message)
 
     def _undo(self, job: Job, deploy: Deploy, why: str) -> None:
-        """The revision of before again, and the branch pinned."""
+        """The revision of before again, and the branch pinned; but what somebody else has made of the run stays."""
         build = job.build
+        cancelled = why == build.cancel and why != ""
         self.queue.deployed(build.id, self.owner, "rolling_back", note=why)
         job.say(f"rolling back to revision {deploy.before_revision}: {why}")
-        revision = self.deployer.undo(job, deploy)
+        try:
+            revision = self.deployer.undo(job, self.reading.deploy(build.id) or deploy)
+        except BuildStopped as error:
+            said = f"{why}; not rolled back: {_with_hint(error)}"
+            job.say(f"error: {said}")
+            self.queue.decide(
+                build.id, self.owner, "failed", "cancelled" if cancelled else "failed", said,
+                pin="" if cancelled or error.code == "ended" else said,
+            )  # fmt: skip
+            return
         job.say(f"revision {revision} runs")
-        cancelled = why == build.cancel and why != ""
         self.queue.decide(
             build.id, self.owner, "rolled_back", "cancelled" if cancelled else "rolled_back", why, revision=revision,
             pin="" if cancelled else why,
@@ -407,15 +420,18 @@ class Work:
         begun = self.reading.deploy(build.id)
         if begun is not None and begun.state in ("planned", "applied", "rolling_back"):
             beat.be_deaf()
+            why = begun.note or reason
             try:
-                self._undo(job, begun, begun.note or reason)
-                return
+                self._undo(job, begun, why)
             except (LostLease, Busy):
                 raise
+            except (Transient, BackendUnreachable) as error:  # the service goes on with it, however long that takes
+                why = f"{why}; rolled back as soon as the target answers ({error.message})"
+                self.queue.decide(build.id, self.owner, "rolling_back", "failed", why, pin=why)
             except Exception as error:
                 reason = f"{reason}; and the rollback failed: {error}"
                 self.queue.decide(build.id, self.owner, "failed", "failed", reason, pin=reason)
-                return
+            return
         self.queue.end(build.id, self.owner, to, reason, code=code)
 
 

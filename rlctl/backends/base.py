@@ -184,10 +184,15 @@ class Backend(Protocol):
             Unreadable: what is recorded of it cannot be read; `delete` and `logs` answer nevertheless.
         """
 
-    def apply(self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
+    def apply(
+        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+    ) -> Iterator[Applied]:
         """Make the target run exactly these documents; idempotent, yields as it goes, converges after a kill.
 
         Live replica counts stay unless the spec's changed since the last apply.
+
+        Args:
+            note: of the revision, when this makes one.
 
         Raises:
             Conflict: another command holds the run.
@@ -232,8 +237,12 @@ class Backend(Protocol):
         Needs no record of the run that can be read, and changes none that cannot.
         """
 
-    def documents(self, run: str) -> list[Document]:
-        """As last applied."""
+    def documents(self, run: str, revision: int | None = None) -> list[Document]:
+        """As last applied, or those of a revision that is kept.
+
+        Raises:
+            Conflict: there is no such run, or no such revision.
+        """
 
     def processes(self, run: str, known: RunState | None = None) -> list[Process]:
         """Every replica, live or given up, in role and index order.

@@ -111,7 +111,9 @@ class MemoryBackend(Remembering):
             raise found.torn
         return None if found is None else found.state
 
-    def apply(self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
+    def apply(
+        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+    ) -> Iterator[Applied]:
         self._reach()
         documents = list(documents)
         run = self._runs.get(plan.run)
@@ -126,7 +128,7 @@ class MemoryBackend(Remembering):
                 spec=dict(spec), hashes=hashes, replicas=wanted, spec_replicas=wanted,
             )  # fmt: skip
             run = self._runs[plan.run] = _Run(state, documents)
-            self._note(state, plan, documents, self._now())
+            self._note(state, plan, documents, self._now(), note)
             yield from self._converge(run, {})
             return
         before = run.state
@@ -144,7 +146,7 @@ class MemoryBackend(Remembering):
             self._write()
             run.state = replace(state, revision=before.revision + (dict(spec) != before.spec))
             run.documents = documents
-            self._note(run.state, plan, documents, self._now())
+            self._note(run.state, plan, documents, self._now(), note)
         yield from self._converge(run, before.hashes)
 
     def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
@@ -183,9 +185,10 @@ class MemoryBackend(Remembering):
             self._revisions.pop(run, None)
             yield Applied(found.state.storage, "removed")
 
-    def documents(self, run: str) -> list[Document]:
+    def documents(self, run: str, revision: int | None = None) -> list[Document]:
         self._reach()
-        return list(self._known(run).documents)
+        found = self._known(run)
+        return list(found.documents if revision is None else self._revisions[run].of(run, revision).documents)
 
     def processes(self, run: str, known: RunState | None = None) -> list[Process]:
         self._reach()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -30,12 +30,12 @@ class Revisions:
 
     kept: list[Kept] = field(default_factory=list)
 
-    def note(self, state: RunState, plan: Plan, documents: list[Document], at: datetime) -> None:
+    def note(self, state: RunState, plan: Plan, documents: list[Document], at: datetime, note: str) -> None:
         """Keep the present revision of the run, unless it is kept already."""
         if self.kept and self.kept[-1].revision.number == state.revision:
             return
         revision = Revision(
-            state.revision, at, "somebody@memory", state.rlctl_version, dict(state.spec), images_of(state.spec)
+            state.revision, at, "somebody@memory", state.rlctl_version, dict(state.spec), images_of(state.spec), note
         )
         self.kept = [*self.kept, Kept(revision, plan, list(documents))][-KEPT:]
 
@@ -62,10 +62,12 @@ class Remembering:
     def find(self, run: str) -> RunState | None:
         raise NotImplementedError
 
-    def documents(self, run: str) -> list[Document]:
+    def documents(self, run: str, revision: int | None = None) -> list[Document]:
         raise NotImplementedError
 
-    def apply(self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
+    def apply(
+        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+    ) -> Iterator[Applied]:
         raise NotImplementedError
 
     def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:
@@ -86,10 +88,7 @@ class Remembering:
         state = self._there(run)
         kept = self._revisions[run].of(run, number)
         check_fits(state, kept.revision)
-        yield from self.apply(kept.plan, kept.documents, kept.revision.spec)
-        newest = self._revisions[run].kept[-1]
-        if newest.revision.number != state.revision:
-            newest.revision = replace(newest.revision, note=f"rollback to {number}")
+        yield from self.apply(kept.plan, kept.documents, kept.revision.spec, note=f"rollback to {number}")
 
     @contextmanager
     def forward(self, run: str, what: Literal["tensorboard", "status"]) -> Iterator[str]:
@@ -108,5 +107,5 @@ class Remembering:
             raise Conflict(f"there is no run {run}", objects=(run,))
         return found
 
-    def _note(self, state: RunState, plan: Plan, documents: list[Document], at: datetime) -> None:
-        self._revisions.setdefault(state.run, Revisions()).note(state, plan, documents, at)
+    def _note(self, state: RunState, plan: Plan, documents: list[Document], at: datetime, note: str) -> None:
+        self._revisions.setdefault(state.run, Revisions()).note(state, plan, documents, at, note)

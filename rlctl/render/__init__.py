@@ -8,3 +8,4 @@ from rlctl.render.engine import environment as environment
 from rlctl.render.engine import render as render
 from rlctl.render.engine import templates as templates
 from rlctl.render.local import documents as documents
+from rlctl.render.local import interpreter as interpreter

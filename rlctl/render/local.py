@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rlctl.spec.base import ROLES
 from rlctl.spec.cluster import IMAGE_OF
 from rlctl.spec.layout import Layout
 
+_WATCH = "watch.conf"
 _VOLUME_ROLES = ("manager", "modelpool", "learner", "replay")
 
 
@@ -43,7 +45,7 @@ def documents(plan: Plan, *, layout: Layout, sockets: Path, python: str) -> list
 
     made = [
         from_template("supervisord.conf", "local/supervisord.conf.j2", "", {"run": plan.run}),
-        from_template("watch.conf", "local/watch.conf.j2", "", {"command": watch}),
+        from_template(_WATCH, "local/watch.conf.j2", "", {"command": watch}),
     ]
     for role in plan.roles:
         values = _program(plan, role, layout, sockets, python)
@@ -53,6 +55,15 @@ def documents(plan: Plan, *, layout: Layout, sockets: Path, python: str) -> list
     made += [Document(run_file_name(role), _json(role.run_file), role.role) for role in plan.roles]
     made.append(Document("live.json", _json(plan.live), "manager"))
     return made
+
+
+def interpreter(documents: Iterable[Document]) -> str | None:
+    """The `python` that documents were made for; None: they are no machine's."""
+    for document in documents:
+        if document.name == _WATCH:
+            command = next(line for line in document.text.splitlines() if line.startswith("command = "))
+            return shlex.split(command.removeprefix("command = ").replace("%%", "%"))[0]
+    return None
 
 
 def run_file_name(role: RolePlan) -> str:

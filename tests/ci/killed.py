@@ -41,9 +41,9 @@ SPEC = "run: pole\nenv: {id: CartPole-v1}\ncode: {path: .}\nstop: {rows: 1000}\n
 class Slow(Outside):
     """A target at which a kill finds something under way."""
 
-    def apply(self, job: Job, source: Path, artifacts: Sequence[Artifact]) -> int:
+    def apply(self, job: Job, deploy: Deploy, source: Path, artifacts: Sequence[Artifact]) -> int:
         time.sleep(LINGERS_S)
-        revision = super().apply(job, source, artifacts)
+        revision = super().apply(job, deploy, source, artifacts)
         time.sleep(LINGERS_S)
         return revision
 

@@ -20,7 +20,7 @@ from rlctl_ci.service import Service
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
 from tests.ci.test_http import BAD_TEXT, OURS, SECRET, config, hook, http, service
-from tests.ci.world import MAIN, no_hands, sha
+from tests.ci.world import MAIN, Outside, hands, no_hands, sha
 
 __all__ = ["http", "service"]
 ATOM = "{http://www.w3.org/2005/Atom}"
@@ -160,6 +160,26 @@ def test_only_a_public_badge_is_shown_in_pages_elsewhere(tmp_path: Path, public:
     assert http.get("/index.json", headers=picture).status_code == 403
     assert http.get("/badge/pole.svg", headers={"origin": "https://evil.example"}).status_code == 403
     assert http.post("/badge/pole.svg", headers=picture).status_code == 403
+    service.close()
+
+
+def test_a_build_that_a_person_goes_back_from_is_shown_as_rolled_back(tmp_path: Path) -> None:
+    outside = Outside(tmp_path / "outside.jsonl")
+    service = Service(config(tmp_path), lambda project, service: hands(outside))
+    http = TestClient(make(service), base_url=OURS, client=("127.0.0.1", 1))
+    hook(http)
+    assert service.one()
+    assert ">succeeded<" in http.get("/badge/pole.svg").text
+    verified = http.get("/builds/1.json").json()["seconds"]["verified"]
+    service.roll_back("pole", "ana")
+    metrics = http.get("/metrics").text
+    for result in ("succeeded", "rolled_back"):
+        assert f'rlctl_ci_builds_total{{result="{result}"}} 1\n' in metrics, "a counter never goes back"
+    assert ">rolled back<" in http.get("/badge/pole.svg").text
+    told = http.get("/builds/1.json").json()
+    assert (told["state"], told["reason"]) == ("rolled_back", "rolled back by ana")
+    assert told["seconds"]["verified"] == verified
+    assert "rolled back by ana" in http.get("/builds/1").text
     service.close()
 
 

@@ -112,7 +112,7 @@ class Deployer:
     def look(self, job: Any) -> Live:
         return Live(1, {})
 
-    def apply(self, job: Any, source: Path, artifacts: Any) -> int:
+    def apply(self, job: Any, deploy: Any, source: Path, artifacts: Any) -> int:
         said = "; ".join(sorted(form for secret in SECRETS.values() for form in forms(secret)))
         raise BuildStopped("no", f"it says {said}", hint=SECRETS["password"])
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlctl.backends.base import Backend, Process
-from rlctl.backends.kubernetes.api import ApiError
+from rlctl import __version__
+from rlctl.backends.base import Check
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.kubernetes.lock import Me
-from rlctl.errors import Conflict, Locked, Problem, RlctlError, SpecError, TimedOut
+from rlctl.errors import Conflict, Locked, Problem, RlctlError, SpecError
+from rlctl.render import interpreter
+from rlctl.render import templates as ours
 from rlctl_ci.config import Project
-from rlctl_ci.deploy import health
-from rlctl_ci.deploy.act import Act, backend_of, handle
+from rlctl_ci.deploy.act import Act, Step, backend_of, handle
+from rlctl_ci.deploy.policy import reach
 from rlctl_ci.errors import BuildStopped, Transient
 from tests.ci.oci import Registry, registry
 from tests.ci.world import project
@@ -38,7 +42,8 @@ class Time:
 
     def sleep(self, seconds: float) -> None:
         self.s += seconds
-        self.target.pass_time()
+        if isinstance(self.target, Pretended):
+            self.target.pass_time()
 
 
 @pytest.fixture(params=["memory", "cluster"])
@@ -64,6 +69,11 @@ def acting(target: Target, said: list[str] | None = None, **fields: Any) -> Act:
     return Act(about, target.backend, (said if said is not None else []).append, time, time.sleep)
 
 
+def step(target: Target, note: str = "build 1 of pole") -> Step:
+    """A deployment that begins now."""
+    return Step(target.state().revision, None, note)
+
+
 def source(tmp_path: Path, target: Target, more: str = "", actor: str = "replicas: 2") -> Path:
     folder = tmp_path / "source"
     folder.mkdir(exist_ok=True)
@@ -82,7 +92,7 @@ def made(target: Target, tmp_path: Path, mark: str = "1") -> dict[str, str]:
     """What a builder has made."""
     if isinstance(target, Pretended):
         return {name: IMAGE.replace("1" * 64, mark * 64) for name in ("actor", "learner")}
-    folder = tmp_path / mark
+    folder = tmp_path / (mark * 64)
     folder.mkdir(exist_ok=True)
     return {"code": str(folder)}
 
@@ -92,32 +102,72 @@ def test_a_push_restarts_the_roles_that_import_code_and_no_other(target: Target,
     doing = acting(target, said)
     before = target.state()
     folder = source(tmp_path, target, "code: {path: .}\n")
-    assert doing.apply(folder, made(target, tmp_path)) == before.revision + 1
+    assert doing.apply(step(target), folder, made(target, tmp_path)) == before.revision + 1
     after = target.state()
     changed = {role for role in after.hashes if after.hashes[role] != before.hashes[role]}
     assert changed == {"learner", "actor", "evaluator"}
     assert any("restart" in line for line in said)
-    assert doing.apply(folder, made(target, tmp_path)) == after.revision, "the same again changes nothing"
+    assert doing.apply(step(target), folder, made(target, tmp_path)) == after.revision, "the same again changes nothing"
 
 
 @pytest.mark.parametrize("policy", ["next-run", "manual"])
 def test_a_role_keeps_what_it_runs_when_its_policy_says_so(target: Target, tmp_path: Path, policy: str) -> None:
     before = target.state()
     folder = source(tmp_path, target, "code: {path: .}\n", f"replicas: 2, on_push: {policy}")
-    acting(target).apply(folder, made(target, tmp_path))
+    acting(target).apply(step(target), folder, made(target, tmp_path))
     after = target.state()
     changed = {role for role in after.hashes if after.hashes[role] != before.hashes[role]}
     assert changed == {"learner", "evaluator"}
 
 
-def test_going_back_brings_the_documents_of_before(target: Target, tmp_path: Path) -> None:
-    doing, before = acting(target), target.state()
-    doing.apply(source(tmp_path, target, "code: {path: .}\n"), made(target, tmp_path))
-    _well(target)
-    doing.undo(before.revision)
-    assert target.state().hashes == before.hashes
-    revision = target.state().revision
-    assert doing.undo(before.revision) == revision, "a second time, after a kill, nothing changes"
+@pytest.mark.parametrize("policy", ["next-run", "manual"])
+def test_a_patch_restarts_no_role_that_keeps_what_it_runs(cluster: Pretended, tmp_path: Path, policy: str) -> None:
+    folder, ran = source(tmp_path, cluster), templates(cluster)
+    text = (folder / "spec.yaml").read_text().replace("roles: {", f"roles: {{learner: {{on_push: {policy}}}, ")
+    (folder / "spec.yaml").write_text(text)
+    (folder / "templates").mkdir()
+    for role in ("learner", "evaluator"):
+        patch = "spec: {template: {spec: {nodeSelector: {pool: cheap}}}}\n"
+        (folder / "templates" / f"{role}.patch.yaml").write_text(patch)
+    said: list[str] = []
+    acting(cluster, said).apply(step(cluster), folder, {})
+    changed = {name for name, template in templates(cluster).items() if template != ran[name]}
+    assert changed == {"Deployment pole-evaluator"}
+    assert f"learner keeps what it runs: on_push is {policy}" in said
+
+
+def test_more_actors_of_a_role_that_is_held_are_more_of_what_runs(cluster: Pretended, tmp_path: Path) -> None:
+    before = templates(cluster)
+    acting(cluster).apply(step(cluster), source(tmp_path, cluster, actor="replicas: 1500, on_push: manual"), {})
+    assert cluster.state().replicas["actor"] == 1500
+    assert {name: templates(cluster)[name] for name in before} == before
+    assert "Deployment pole-actor-1" in templates(cluster)
+
+
+def test_the_live_fields_of_a_manager_that_is_held_change(cluster: Pretended) -> None:
+    before, plain = cluster.rendered(cluster.spec()), cluster.spec(rows=2e9)
+    manager = plain.roles.manager.model_copy(update={"on_push": "manual", "memory": "3Gi"})
+    spec = plain.model_copy(update={"roles": plain.roles.model_copy(update={"manager": manager})})
+    found = reach(spec, *cluster.rendered(spec), before[1], {role.role: role.hash for role in before[0].roles})
+    assert set(found.held) == {"manager"}
+    known = {one.name: one.text for one in before[1]}
+    assert {one.name for one in found.documents if known.get(one.name) != one.text} == {"configmap-pole-live.yaml"}
+
+
+def test_a_run_keeps_its_own_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, python = Memory(), "/opt/an env; of 100 %/bin/python"
+    with monkeypatch.context() as other:
+        other.setattr(sys, "executable", python)
+        target.up()
+    target.memory.checks = [Check("simulator", "problem", "not installed in the environment of the service")]
+    before = target.memory.documents("pole")
+    text = (source(tmp_path, target) / "spec.yaml").read_text().replace("0.001", "0.002")
+    (tmp_path / "source" / "spec.yaml").write_text(text)
+    acting(target).apply(step(target), tmp_path / "source", {})
+    after = target.memory.documents("pole")
+    assert interpreter(after) == python
+    known = {one.name: one.text for one in before}
+    assert {one.role for one in after if known.get(one.name) != one.text} == {"learner"}
 
 
 def test_what_the_run_cannot_become_changes_nothing(target: Target, tmp_path: Path) -> None:
@@ -126,7 +176,7 @@ def test_what_the_run_cannot_become_changes_nothing(target: Target, tmp_path: Pa
     text = (folder / "spec.yaml").read_text().replace("CartPole-v1", "Acrobot-v1")
     (folder / "spec.yaml").write_text(text)
     with pytest.raises(BuildStopped, match=r"env\.id"):
-        acting(target).apply(folder, {})
+        acting(target).apply(step(target), folder, {})
     assert target.state() == before
 
 
@@ -141,98 +191,22 @@ def test_a_commit_names_no_image_that_the_run_has_nothing_to_do_with(
     folder = source(tmp_path, target)
     text = (folder / "spec.yaml").read_text()
     (folder / "spec.yaml").write_text(text.replace(NONE, public))
-    acting(target, bases=[f"{registry.name}/public"]).apply(folder, {})
+    acting(target, bases=[f"{registry.name}/public"]).apply(step(target), folder, {})
     before = target.state()
     doing = acting(target, registry=f"{registry.name}/team", plain_http=True)
     (folder / "spec.yaml").write_text(text.replace(NONE, public).replace(public, other, 1))
     with pytest.raises(BuildStopped, match="uses no image of"):
-        doing.apply(folder, {})
+        doing.apply(step(target), folder, {})
     assert target.state() == before
     assert not [line for line in registry.asked if "/other/" in line]
     (folder / "spec.yaml").write_text(text.replace(NONE, str(registry.image("public/actor", "2", User="1"))))
-    assert doing.apply(folder, {}) == before.revision + 1
+    assert doing.apply(step(target), folder, {}) == before.revision + 1
 
 
 def test_the_live_number_of_actors_stays(target: Target, tmp_path: Path) -> None:
     list(target.backend.scale("pole", {"actor": 5}))
-    acting(target).apply(source(tmp_path, target, "code: {path: .}\n"), made(target, tmp_path))
+    acting(target).apply(step(target), source(tmp_path, target, "code: {path: .}\n"), made(target, tmp_path))
     assert target.state().replicas["actor"] == 5
-
-
-def _well(target: Target) -> None:
-    """Its manager answers, and everybody has joined."""
-    if isinstance(target, Memory):
-        roles = {
-            role: [{"index": index, "joined": True, "age_s": 0.0} for index in range(count)]
-            for role, count in target.state().replicas.items()
-        }
-        target.memory.report("pole", {"phase": "running", "time": 4e9, "roles": roles, "totals": {"consumed_rows": 1}})
-
-
-def test_a_run_that_is_not_ready_in_time_is_not_well(tmp_path: Path) -> None:
-    target = Memory()
-    target.up()
-    target.memory.silence("pole")
-    with pytest.raises(TimedOut, match="not ready"):
-        acting(target).verify({})
-
-
-def test_a_process_that_dies_again_and_again_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dies(*restarts: int) -> list[health.Look]:
-        down = Process("actor", 0, "backoff", reason="exited 1: ValueError: x")
-        return [replace(unready, processes=(replace(down, restarts=number),)) for number in restarts]
-
-    unready = replace(WELL, ready=False, missing="actor: 0 of 1 run")
-    often = replace(unready, processes=(Process("actor", 0, "running", restarts=7),))
-    with pytest.raises(health.NotWell, match=r"actor/0: exited 1: ValueError: x"):
-        awaited(monkeypatch, [unready, *dies(1, 2)])
-    assert awaited(monkeypatch, [unready, *dies(1), WELL]) == WELL, "once is borne"
-    assert awaited(monkeypatch, [often, *dies(8), WELL]) == WELL, "what was before the push is not held against it"
-    with pytest.raises(TimedOut, match=r"actor: 0 of 1 run; actor/0: exited 1: ValueError: x"):
-        awaited(monkeypatch, [unready, *dies(1)])
-
-
-def awaited(monkeypatch: pytest.MonkeyPatch, looks: list[health.Look]) -> health.Look:
-    Scripted(monkeypatch, looks)
-    time = Time(Memory())
-    return health.await_ready(Memory().backend, "pole", 60.0, clock=time, sleep=time.sleep)
-
-
-class Scripted:
-    """Looks that were written down."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: list[health.Look]) -> None:
-        self.looks = looks
-        monkeypatch.setattr(
-            health, "look", lambda backend, run: self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-        )
-
-
-WELL = health.Look(True, "", 0.0, 0, False)
-
-
-def watched(monkeypatch: pytest.MonkeyPatch, looks: list[health.Look], before: float) -> str:
-    Scripted(monkeypatch, looks)
-    time = Time(Memory())
-    backend: Backend = Memory().backend
-    return health.watch(backend, "pole", watch_s=5, before_per_s=before, least=0.5, clock=time, sleep=time.sleep)
-
-
-def test_a_run_that_does_what_it_did_before_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = [replace(WELL, rows=50.0 * number) for number in range(20)]
-    assert "100 rows/s" in watched(monkeypatch, looks, 150.0)
-
-
-def test_a_run_that_does_less_than_half_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = [replace(WELL, rows=50.0 * number) for number in range(20)]
-    with pytest.raises(health.NotWell, match="rows/s"):
-        watched(monkeypatch, looks, 300.0)
-
-
-def test_a_process_that_dies_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = [WELL, replace(WELL, restarts=1, trouble="actor 0 exited 1: ValueError: x")]
-    with pytest.raises(health.NotWell, match="ValueError"):
-        watched(monkeypatch, looks, 0.0)
 
 
 def test_a_request_of_the_service_is_answered_with_plain_data(tmp_path: Path) -> None:
@@ -245,7 +219,8 @@ def test_a_request_of_the_service_is_answered_with_plain_data(tmp_path: Path) ->
     assert told["result"]["revision"] == 1
     folder = source(tmp_path, target)
     (folder / "spec.yaml").write_text("run: pole\n")
-    told = handle({**asked, "verb": "apply", "source": str(folder), "artifacts": {}}, lambda line: None, target.backend)
+    asked |= {"verb": "apply", "step": asdict(step(target)), "source": str(folder), "artifacts": {}}
+    told = handle(asked, lambda line: None, target.backend)
     assert told["error"]["kind"] == "stopped"
 
 
@@ -253,10 +228,10 @@ def refusing(target: Target, error: RlctlError, times: int) -> None:
     """Its next `apply` raises that, so often, before anything is written."""
     real, left = target.backend.apply, [error] * times
 
-    def apply(*arguments: Any) -> Iterator[Any]:
+    def apply(*arguments: Any, **more: Any) -> Iterator[Any]:
         if left:
             raise left.pop()
-        yield from real(*arguments)
+        yield from real(*arguments, **more)
 
     target.backend.apply = apply  # type: ignore[method-assign,assignment]
 
@@ -266,7 +241,7 @@ def test_a_command_of_a_person_is_waited_for_and_then_left_for_later(cluster: Pr
     before = cluster.state()
     refusing(cluster, Locked("run pole is being changed by ana"), 100)
     with pytest.raises(Transient, match="by ana") as error:
-        doing.apply(folder, made(cluster, tmp_path))
+        doing.apply(step(cluster), folder, made(cluster, tmp_path))
     assert error.value.code == "locked"
     assert cluster.state() == before
 
@@ -275,7 +250,7 @@ def test_a_run_that_is_free_again_is_changed(target: Target, tmp_path: Path) -> 
     before = target.state()
     refusing(target, Locked("run pole is being changed by ana"), 3)
     folder = source(tmp_path, target, "code: {path: .}\n")
-    assert acting(target).apply(folder, made(target, tmp_path)) == before.revision + 1
+    assert acting(target).apply(step(target), folder, made(target, tmp_path)) == before.revision + 1
 
 
 @pytest.mark.parametrize("error", [Conflict("owned by alice"), SpecError([Problem("", "no such field")])])
@@ -283,7 +258,7 @@ def test_what_the_target_refuses_changes_nothing(target: Target, tmp_path: Path,
     before = target.state()
     refusing(target, error, 1)
     with pytest.raises(BuildStopped, match=r"owned by alice|no such field"):
-        acting(target).apply(source(tmp_path, target, "code: {path: .}\n"), made(target, tmp_path))
+        acting(target).apply(step(target), source(tmp_path, target, "code: {path: .}\n"), made(target, tmp_path))
     assert target.state() == before
 
 
@@ -302,23 +277,6 @@ def templates(cluster: Pretended) -> dict[str, Any]:
     return {str(key): thing["spec"]["template"] for key, thing in cluster.api.objects.items() if key.kind in workloads}
 
 
-def test_half_a_deployment_is_gone_back_from_though_no_revision_tells_of_it(cluster: Pretended, tmp_path: Path) -> None:
-    api, doing, before, ran = cluster.api, acting(cluster), cluster.state(), templates(cluster)
-
-    def written() -> None:
-        if templates(cluster) != ran:
-            api.refuse = lambda method, key: ApiError("away", status=503, key=key) if method == "PATCH" else None
-
-    api.on_write = written
-    with pytest.raises(Transient, match="away"):
-        doing.apply(source(tmp_path, cluster, "code: {path: .}\n"), made(cluster, tmp_path))
-    assert cluster.state().revision == before.revision
-    assert templates(cluster) != ran
-    api.on_write, api.refuse = lambda: None, lambda method, key: None
-    assert doing.undo(before.revision) == before.revision
-    assert templates(cluster) == ran
-
-
 def test_the_service_changes_the_run_of_its_configuration_whoever_has_started_it(
     cluster: Pretended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,12 +287,12 @@ def test_the_service_changes_the_run_of_its_configuration_whoever_has_started_it
     cluster.backend = pod
     folder = source(tmp_path, cluster, "code: {path: .}\n")
     with pytest.raises(BuildStopped, match="is owned by alice@desk"):
-        acting(cluster).apply(folder, made(cluster, tmp_path))
+        acting(cluster).apply(step(cluster), folder, made(cluster, tmp_path))
     about = project(target="kubernetes", registry="registry.invalid", builder="none")
     configured = backend_of(about)
     assert isinstance(configured, KubernetesBackend)
     pod.take_over = configured.take_over
-    assert acting(cluster).apply(folder, made(cluster, tmp_path)) == before.revision + 1
+    assert acting(cluster).apply(step(cluster), folder, made(cluster, tmp_path)) == before.revision + 1
     assert pod.take_over == {"pole"}
     assert not configured.force_conflicts
 
@@ -344,5 +302,46 @@ def test_a_patch_with_a_fault_changes_nothing(cluster: Pretended, tmp_path: Path
     (folder / "templates").mkdir()
     (folder / "templates" / "actor.patch.yaml").write_text("spec: [1\n")
     with pytest.raises(BuildStopped, match=r"actor\.patch\.yaml"):
-        acting(cluster).apply(folder, made(cluster, tmp_path))
+        acting(cluster).apply(step(cluster), folder, made(cluster, tmp_path))
     assert cluster.state() == before
+
+
+HOG = "{% set x = 'x' * 300000000 %}"
+"""A constant: the engine writes it into the code that it makes of a template, several times as large."""
+
+
+def replaced(folder: Path, more: str = "") -> None:
+    """A template of the user's own, which says what it copies."""
+    path = folder / "templates" / "kubernetes" / "tensorboard.yaml.j2"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = (ours() / "kubernetes" / path.name).read_text().replace("revisionHistoryLimit: 5", "revisionHistoryLimit: 6")
+    path.write_text(f"# copied from rlctl {__version__}\n{more}{text}")
+
+
+def test_a_template_of_a_commit_is_refused_before_it_is_rendered(
+    cluster: Pretended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, folder = cluster.state(), source(tmp_path, cluster)
+    replaced(folder, HOG)
+    monkeypatch.setattr("rlctl_ci.deploy.act._rendered", lambda *_: pytest.fail("it is rendered"))
+    with pytest.raises(BuildStopped, match=r"templates/kubernetes/tensorboard\.yaml\.j2 is a template of its own"):
+        acting(cluster).apply(step(cluster), folder, {})
+    assert cluster.state() == before
+
+
+def test_a_template_that_a_person_has_applied_is_rendered_in_bounds(
+    cluster: Pretended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlctl_ci.deploy.memory.bounded.__wrapped__.__defaults__", (128,))
+    replaced(tmp_path)
+    cluster.up()
+    folder = source(tmp_path, cluster)
+    replaced(folder)
+    acting(cluster).apply(step(cluster), folder, {})
+    before, limits = cluster.state(), resource.getrlimit(resource.RLIMIT_AS)
+    replaced(folder, HOG)
+    with pytest.raises(BuildStopped, match="more than 128 MiB") as error:
+        acting(cluster).apply(step(cluster), folder, {})
+    assert error.value.code == "memory"
+    assert cluster.state() == before
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits

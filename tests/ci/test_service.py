@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +347,51 @@ def test_a_rollback_that_is_interrupted_has_pinned_the_branch_and_is_finished(
     deploy = service.reading.deploy(1)
     assert deploy is not None
     assert (deploy.state, deploy.note) == ("rolled_back", "rolled back by ana")
+    assert (service.reading.build(1).state, service.reading.build(1).reason) == ("rolled_back", "rolled back by ana")
+
+
+def test_a_deployment_whose_target_stays_away_is_undone_when_that_is_back(
+    service: Service, outside: Outside, clock: Clock
+) -> None:
+    deployed(service, outside, 1)
+    outside.faults["verify"] = [BackendUnreachable("away")] * 3
+    outside.faults["undo"] = [BackendUnreachable("away")] * 2
+    pushed(service, outside, 2)
+    for _ in range(3):
+        drain_at(service, clock)
+    assert service.reading.build(2).state == "failed"
+    assert outside.history[-1] == sha(2)
+    pushed(service, outside, 3)
+    drain_at(service, clock)
+    assert outside.history == [sha(0), sha(1), sha(2), sha(1), sha(3)], "the run is free only then"
+    assert [build.state for build in service.reading.builds()] == ["succeeded", "rolled_back", "succeeded"]
+    assert service.reading.build(2).reason == "away; rolled back as soon as the target answers (away)"
+    for number in (1, 0):
+        service.roll_back("pole", "ana")
+        assert outside.history[-1] == sha(number)
+
+
+def drain_at(service: Service, clock: Clock) -> None:
+    """Some minutes later."""
+    clock.s += 300.0
+    with suppress(BackendUnreachable):  # a worker says so, and goes on
+        drain(service)
+
+
+def test_what_could_not_be_undone_is_what_a_person_goes_back_from(service: Service, outside: Outside) -> None:
+    deployed(service, outside, 1)
+    outside.bad.add(sha(2))
+    outside.faults["undo"] = [TimedOut("not ready")] * 3
+    deployed(service, outside, 2)
+    assert service.reading.build(2).state == "failed"
+    with pytest.raises(TimedOut):
+        service.roll_back("pole", "ana")
+    deploy = service.reading.deploy(2)
+    assert deploy is not None
+    assert deploy.state == "failed"
+    service.roll_back("pole", "ana")
+    assert outside.history == [sha(0), sha(1), sha(2), sha(1)]
+    assert (service.reading.build(2).state, service.reading.build(2).reason) == ("rolled_back", "rolled back by ana")
 
 
 def test_a_rollback_that_cannot_be_done_holds_no_run_and_may_be_asked_for_again(

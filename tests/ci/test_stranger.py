@@ -17,6 +17,7 @@ from rlctl_ci.errors import BuildStopped
 
 POD = "spec: {template: {spec: %s}}"
 OURS = "spec: {template: {spec: {containers: [{name: actor, %s}]}}}"
+META = "spec: {template: {metadata: {%s}}}"
 MOUNT = "volumeMounts: [{name: x, mountPath: /x}]"
 RIGHTS = {
     "account": POD % "{serviceAccountName: rlctl-ci}",
@@ -42,8 +43,35 @@ RIGHTS = {
     "memory": POD % "{hostIPC: true}",
     "sidecar": POD % "{containers: [{name: x, image: x}]}",
     "first step": POD % "{initContainers: [{name: x, image: x}]}",
+    "apparmor": META % "annotations: {container.apparmor.security.beta.kubernetes.io/actor: unconfined}",
+    "injector": META % "annotations: {vault.hashicorp.com/agent-inject: 'true'}",
+    "network of a pod": META % "annotations: {k8s.v1.cni.cncf.io/networks: storage}",
+    "ours otherwise": META % "annotations: {cluster-autoscaler.kubernetes.io/safe-to-evict: 'false'}",
+    "label": META % "labels: {may-reach: database}",
+    "finalizer": META % "finalizers: [example.org/never]",
+    "probe of the node": OURS % "livenessProbe: {httpGet: {host: 127.0.0.1, port: 10255, path: /}}",
+    "hook of the node": OURS % "lifecycle: {preStop: {tcpSocket: {host: 169.254.169.254, port: 80}}}",
 }
+CORE = {
+    "command": "command: [python, -c, x]",
+    "no command": "command: null",
+    "arguments": "args: [--run-file=/etc/rlctl/run/run.json, --control=tcp:0.0.0.0:80]",
+    "no arguments": "args: null",
+    "hook": "lifecycle: {postStart: {exec: {command: [sh, -c, x]}}}",
+    "startup": "startupProbe: {exec: {command: [sh, -c, x]}}",
+    "probe": "livenessProbe: {httpGet: null, exec: {command: [sh, -c, x]}}",
+    "readiness": "readinessProbe: {httpGet: {host: 169.254.169.254}}",
+    "path": "env: [{name: PYTHONPATH, value: /volume/code}]",
+    "startup file": "env: [{name: PYTHONSTARTUP, value: /volume/x.py}]",
+    "library": "env: [{name: LD_PRELOAD, value: /volume/x.so}]",
+    "API server": "env: [{name: KUBERNETES_SERVICE_HOST, value: 10.0.0.9}]",
+    "home": "env: [{name: HOME, value: /volume}]",
+    "folder": "workingDir: /volume/code",
+}
+"""Of a container whose image holds no code of the commit, and whose pod holds more than the others do."""
 HARMLESS = {
+    "command of who runs its code anyway": OURS % "command: [python, -X, faulthandler, -m, rlctl_agents, actor]",
+    "patience": OURS % "livenessProbe: {timeoutSeconds: 30}",
     "place": POD % "{nodeSelector: {pool: cheap}, tolerations: [{operator: Exists}], priorityClassName: low}",
     "resources": OURS % "resources: {limits: {memory: 9Gi}}",
     "variable": OURS % "env: [{name: X, value: y}]",
@@ -77,6 +105,35 @@ def test_a_commit_gives_a_role_no_rights_but_a_person_does(tmp_path: Path, what:
         refuse(plan, spec, after, before)
     assert "rlctl up" in refusal.value.hint
     refuse(plan, spec, after, after)
+
+
+@pytest.mark.parametrize(
+    ("role", "what"), [*(("manager", what) for what in CORE), ("modelpool", "path"), ("tensorboard", "command")]
+)
+def test_a_commit_runs_nothing_where_its_code_does_not_run(tmp_path: Path, role: str, what: str) -> None:
+    before = rendered(tmp_path)[2]
+    text = OURS.replace("actor", role) % CORE[what]
+    plan, spec, after = patched(tmp_path, text, f"{role}.patch.yaml")
+    with pytest.raises(BuildStopped, match=f"{role} (StatefulSet|Deployment)"):
+        refuse(plan, spec, after, before)
+    refuse(plan, spec, after, after)
+
+
+@pytest.mark.parametrize("role", ["manager", "modelpool", "tensorboard"])
+def test_a_commit_says_where_what_is_not_its_code_runs_and_with_how_much(tmp_path: Path, role: str) -> None:
+    before = rendered(tmp_path)[2]
+    more = "resources: {limits: {memory: 9Gi}}}], nodeSelector: {pool: cheap}, tolerations: [{operator: Exists"
+    plan, spec, after = patched(tmp_path, OURS.replace("actor", role) % more, f"{role}.patch.yaml")
+    refuse(plan, spec, after, before)
+
+
+def test_what_a_person_has_said_of_pods_stays_while_commits_go_on(tmp_path: Path) -> None:
+    before = patched(tmp_path, META % "annotations: {prometheus.io/scrape: 'true'}")[2]
+    (tmp_path / "templates" / "manager.patch.yaml").write_text(OURS.replace("actor", "manager") % CORE["home"])
+    before = rendered(tmp_path)[2]
+    plan, spec, after = rendered(tmp_path, algorithm={"name": "impala", "lr": 0.5}, roles={"actor": {"cpu": 2}})
+    assert {one.text for one in after} != {one.text for one in before}
+    refuse(plan, spec, after, before)
 
 
 @pytest.mark.parametrize("what", HARMLESS)

@@ -129,6 +129,20 @@ def test_a_target_that_is_away_while_it_is_verified_is_waited_for(service: Servi
     assert service.outside.history == [sha(0), sha(1)], "the second attempt changed nothing"
 
 
+@pytest.mark.parametrize(("code", "pinned"), [("ended", False), ("changed", True)])
+def test_what_somebody_else_has_made_of_the_run_is_not_undone(service: Service, code: str, pinned: bool) -> None:
+    service.outside.bad.add(sha(1))
+    service.outside.faults["undo"] = [hopeless(code)]
+    number = service.hook(1)
+    assert number is not None
+    service.drain()
+    build, deploy = service.reading.build(number), service.reading.deploy(number)
+    assert (build.state, deploy and deploy.state) == ("failed", "failed")
+    assert build.reason == f"learner 0 exited 1; not rolled back: {code} cannot be"
+    assert (("pole", MAIN) in service.reading.pins()) == pinned
+    assert service.outside.history == [sha(0), sha(1)]
+
+
 def test_a_target_that_stays_away_leaves_a_failed_build_and_a_pinned_branch(service: Service) -> None:
     number = service.hook(1)
     assert number is not None
@@ -137,7 +151,8 @@ def test_a_target_that_stays_away_leaves_a_failed_build_and_a_pinned_branch(serv
     service.drain()
     build = service.reading.build(number)
     assert build.state == "failed"
-    assert "the rollback failed" in build.reason
+    assert build.reason == "away; rolled back as soon as the target answers (away)"
+    assert [deploy.build for deploy in service.reading.unfinished_rollbacks()] == [number]
     assert ("pole", MAIN) in service.reading.pins()
 
 

@@ -121,7 +121,7 @@ class Outside:
         self._fault("look")
         return Live(len(self.history), {"rows_per_s": 100.0}) if self.live else None
 
-    def apply(self, job: Job, source: Path, artifacts: Sequence[Artifact]) -> int:
+    def apply(self, job: Job, deploy: Deploy, source: Path, artifacts: Sequence[Artifact]) -> int:
         self._fault("apply")
         if self.history[-1] != job.build.sha:
             self.say("revision", sha=job.build.sha, build=job.build.id, by="apply")

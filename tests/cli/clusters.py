@@ -51,9 +51,11 @@ class Namespace(MemoryBackend):
         self.asked += 1
         return super().runs(broken)
 
-    def apply(self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
+    def apply(
+        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+    ) -> Iterator[Applied]:
         self._clusters.record(plan.run, plan.uid, self.context, self.namespace)
-        yield from super().apply(plan, documents, spec)
+        yield from super().apply(plan, documents, spec, note=note)
 
 
 class Clusters:

@@ -15,8 +15,10 @@ KILLED = Failure("supervisord", "supervisord is gone without a word", (), dateti
 class Killed(MemoryBackend):
     """A target whose supervisor is killed while it starts a run."""
 
-    def apply(self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
-        yield from super().apply(plan, documents, spec)
+    def apply(
+        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+    ) -> Iterator[Applied]:
+        yield from super().apply(plan, documents, spec, note=note)
         self.fail(plan.run, KILLED)
 
 

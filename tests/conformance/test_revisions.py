@@ -59,6 +59,18 @@ def test_rollback_applies_what_was_before_as_a_new_revision(target: Target) -> N
     assert {each.what for each in target.up()} <= {"unchanged"}, "it is as if that spec had been applied"
 
 
+def test_a_revision_keeps_its_note_and_its_documents(target: Target) -> None:
+    target.up()
+    first, spec = target.backend.documents(RUN), target.spec(lr=2e-3)
+    plan, documents = target.rendered(spec)
+    list(target.backend.apply(plan, documents, spec.model_dump(mode="json"), note="build 7"))
+    assert [revision.note for revision in target.backend.revisions(RUN)] == ["build 7", ""]
+    assert target.backend.documents(RUN, 1) == first
+    assert target.backend.documents(RUN, 2) == target.backend.documents(RUN) != first
+    with pytest.raises(Conflict, match="no revision 9"):
+        target.backend.documents(RUN, 9)
+
+
 def test_rollback_keeps_the_live_number_of_actors(target: Target) -> None:
     target.up()
     target.up(lr=2e-3)

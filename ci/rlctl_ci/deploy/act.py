@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -11,19 +12,41 @@ from typing import Any, Final
 
 from rlctl.backends.base import Applied, Backend, RunState
 from rlctl.backends.kubernetes.refusals import lasting
-from rlctl.errors import BackendUnreachable, Conflict, Locked, PartlyApplied, RlctlError, SpecError
+from rlctl.errors import (
+    BackendUnreachable,
+    Conflict,
+    Locked,
+    PartlyApplied,
+    RlctlError,
+    SpecError,
+    TimedOut,
+    WorkloadFailed,
+)
 from rlctl.images.reference import Reference
 from rlctl.plan import Change, Document, Plan, changes, make
+from rlctl.render import interpreter
 from rlctl.spec.schema import Spec
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.source import listed, spec_at
 from rlctl_ci.config import Project
 from rlctl_ci.deploy import health, stranger
+from rlctl_ci.deploy.memory import bounded
 from rlctl_ci.deploy.policy import Reach, reach
 from rlctl_ci.errors import BuildStopped, Transient
 
 _LOCKED_FOR_S: Final = 60.0
+_BACK: Final = re.compile(r"rollback to (\d+)")
+"""The note of a revision that is an older one again."""
 Say = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One deployment among the revisions of its run."""
+
+    before: int
+    made: int | None  # None: nobody knows, because a kill or a target that was away came in between
+    note: str  # of the revision that it makes: no other one has the same
 
 
 @dataclass
@@ -43,7 +66,7 @@ class Act:
     redeployed: Callable[[], object] = lambda: None
 
     def look(self) -> dict[str, Any] | None:
-        """Revision, throughput and images of a live run; None when it does not run.
+        """Revision and images of a live run, and how it is; None when it does not run.
 
         Raises:
             BuildStopped: there is no such run.
@@ -54,22 +77,27 @@ class Act:
         if state.phase != "running":
             return None
         status = health.report(self.backend, state.run)
-        baseline = {"rows_per_s": health.throughput(status)}
+        baseline = {
+            "rows_per_s": health.throughput(status),
+            "replicas": dict(state.replicas),
+            "missing": health.missing(self.backend, state.run),
+        }
         return {"revision": state.revision, "baseline": baseline, "images": _images(state.spec)}
 
-    def apply(self, source: Path, artifacts: Mapping[str, str]) -> int:
+    def apply(self, step: Step, source: Path, artifacts: Mapping[str, str]) -> int:
         """Make the run what the commit says.
 
         Raises:
             BuildStopped: it cannot become that, or the target refuses; nothing was changed.
-            Transient: somebody holds the run for too long, or the target went away in the middle.
+            Transient: somebody holds the run for long or changed it just now, or the target went away in the middle.
             RlctlError: something else; perhaps half of it was changed.
         """
         try:
-            spec, aim = self._aim(source, artifacts)
+            spec, aim = self._aim(step, source, artifacts)
         except (Conflict, SpecError) as error:
             raise _stopped(error) from error
-        self._applied(lambda: self.backend.apply(aim.plan, aim.documents, spec.model_dump(mode="json")))
+        stored = spec.model_dump(mode="json")
+        self._applied(lambda: self.backend.apply(aim.plan, aim.documents, stored, note=step.note))
         after = self.backend.find(self.project.run)
         assert after is not None
         return after.revision
@@ -80,38 +108,101 @@ class Act:
             RlctlError: the run is not well.
         """
         rules, run = self.project.verify, self.project.run
-        seen = health.await_ready(self.backend, run, rules.ready_within_s, clock=self.clock, sleep=self.sleep)
+        try:
+            seen = health.await_ready(self.backend, run, rules.ready_within_s, clock=self.clock, sleep=self.sleep)
+        except (WorkloadFailed, TimedOut) as error:
+            if missing := baseline.get("missing"):
+                error.message += f" (it was not ready before the push either: {missing})"
+            raise
         if seen.finished:
             return "the run has finished"
         self.say("every replica runs the new code and has reported")
         self.redeployed()
         return health.watch(
-            self.backend, run, watch_s=rules.watch_s, before_per_s=float(baseline.get("rows_per_s") or 0.0),
+            self.backend, run, watch_s=rules.watch_s, before_per_s=self._expected(baseline),
             least=rules.min_throughput, clock=self.clock, sleep=self.sleep,
         )  # fmt: skip
 
-    def undo(self, revision: int) -> int:
-        """The documents of a revision again, and a run that is ready.
+    def _expected(self, baseline: Mapping[str, Any]) -> float:
+        """Rows a second that were consumed before; of fewer actors, as many fewer."""
+        per_s = float(baseline.get("rows_per_s") or 0.0)
+        state, were = self.backend.find(self.project.run), int(baseline.get("replicas", {}).get("actor", 0))
+        are = were if state is None else state.replicas.get("actor", 0)
+        if are >= were:
+            return per_s
+        less = per_s * are / were
+        self.say(f"{are} actors, and {were} before: of {per_s:.0f} rows/s then, {less:.0f} are expected now")
+        return less
 
-        Always, because half a deployment has changed objects and not the number of the revision; what is as it was is
-        not written.
+    def undo(self, step: Step, baseline: Mapping[str, Any]) -> int:
+        """The documents of the revision before again, and a run that is ready, if it was.
+
+        Also where no revision tells of the deployment, because half of one has changed objects and not the number of
+        the revision; what is as it was is not written.
+
+        Raises:
+            BuildStopped: the run is not as this deployment has left it, and is not changed. The code is `ended` where
+                it does not run any more, as a person has wished or as its spec says.
+            Transient: as `apply`.
+            RlctlError: it is not ready again, or perhaps half of it was changed.
         """
-        state = self.backend.find(self.project.run)
-        if state is None:
-            raise Conflict(f"run {self.project.run} is gone")
-        self._applied(lambda: self.backend.rollback(self.project.run, revision))
-        health.await_ready(
-            self.backend, state.run, self.project.verify.ready_within_s, clock=self.clock, sleep=self.sleep
-        )
-        after = self.backend.find(state.run)
-        assert after is not None
+        run = self.project.run
+        state = self.backend.find(run)
+        if state is None or state.phase in ("stopped", "finished"):
+            raise BuildStopped("ended", f"run {run} is {'gone' if state is None else state.phase} by now, and stays so")
+        if meanwhile := self._meanwhile(state, step):
+            hint = f"rlctl history {run}, then rlctl rollback {run} NUMBER"
+            raise BuildStopped("changed", f"{meanwhile}, which stays", hint=hint)
+        self._applied(lambda: self.backend.rollback(run, step.before))
+        after = self._rescaled(state, baseline)
+        if not baseline.get("missing"):
+            health.await_ready(
+                self.backend, run, self.project.verify.ready_within_s, clock=self.clock, sleep=self.sleep
+            )
         return after.revision
 
-    def _aim(self, source: Path, artifacts: Mapping[str, str]) -> tuple[Spec, Reach]:
+    def _meanwhile(self, state: RunState, step: Step) -> str:
+        """What somebody else has made of the run since, in words; empty where nobody has."""
+        at = state.revision
+        if at in (step.before, step.made):
+            return ""
+        kept = {one.number: one for one in self.backend.revisions(state.run)}
+        while at not in (step.before, step.made):
+            found = kept.get(at)
+            if found is not None and found.note == step.note:
+                break
+            back = None if found is None else _BACK.fullmatch(found.note)
+            if back is None:
+                newest = kept.get(state.revision)
+                who = "" if newest is None else f" by {newest.by}{newest.note and f' ({newest.note})'}"
+                ours = f"{step.before} to {step.made}" if step.made else f"on from {step.before}"
+                return f"run {state.run} is at revision {state.revision}{who}, and this deployment went {ours}"
+            at = int(back[1])
+        return ""
+
+    def _rescaled(self, before: RunState, baseline: Mapping[str, Any]) -> RunState:
+        """The numbers that `rlctl scale` has set, where a spec with other numbers came, and went again."""
+        after = self.backend.find(before.run)
+        assert after is not None
+        wanted: dict[str, int] = {}
+        for role, count in baseline.get("replicas", {}).items():
+            reset = before.spec_replicas.get(role) != after.spec_replicas.get(role)
+            # a rollback that was killed halfway has left nothing to go back from, and perhaps numbers
+            if role in after.replicas and (reset or before.revision == after.revision):
+                scaled = before.replicas.get(role) != before.spec_replicas.get(role)
+                wanted[role] = before.replicas[role] if scaled else count
+        wanted = {role: count for role, count in wanted.items() if after.replicas[role] != count}
+        if wanted:
+            self._applied(lambda: self.backend.scale(before.run, wanted))
+        return after
+
+    def _aim(self, step: Step, source: Path, artifacts: Mapping[str, str]) -> tuple[Spec, Reach]:
         """What is to be applied; nothing is changed yet."""
         state = self.backend.find(self.project.run)
         if state is None or state.phase != "running":
             raise BuildStopped("ended", f"run {self.project.run} has ended meanwhile")
+        if meanwhile := self._meanwhile(state, step):
+            raise Transient("locked", f"{meanwhile}: it was changed just now")
         spec, base = self._spec(source, artifacts, state)
         allowed = Bases(self.project, lambda: _images(state.spec))
         for image in {*_images(spec.model_dump(mode="json"))} - {*artifacts.values()}:
@@ -120,13 +211,16 @@ class Act:
         for change in {change.path: change for change in found}.values():
             self.say(f"{change.action}: {change.why}")
         place = self.backend.place(state.run, spec.storage.path)
-        plan, documents = self._rendered(spec, base, place)
         before = self.backend.documents(state.run)
-        aim = reach(spec, plan, documents, before, state.hashes)
-        stranger.refuse(aim.plan, spec, aim.documents, before)
+        python = interpreter(before) or sys.executable  # the run's, which need not be ours
+        plan = make(spec, uid=place.uid, base=base)
+        stranger.refuse_templates(plan, before)
+        with bounded():
+            aim = reach(spec, plan, _rendered(plan, spec, place, python), before, state.hashes)
+            stranger.refuse(aim.plan, spec, aim.documents, before)
         for role, policy in aim.held.items():
             self.say(f"{role} keeps what it runs: on_push is {policy}")
-        for check in self.backend.preflight(aim.plan, aim.documents):
+        for check in self.backend.preflight(aim.plan, aim.documents) if python == sys.executable else ():
             if check.verdict == "problem":
                 raise BuildStopped("preflight", f"{check.name}: {check.text}", hint=check.next)
         return spec, aim
@@ -162,16 +256,6 @@ class Act:
             raise BuildStopped("refused", f"this run cannot become that: {'; '.join(refused)}")
         return found
 
-    def _rendered(self, spec: Spec, base: Path, place: Any) -> tuple[Plan, list[Document]]:
-        plan = make(spec, uid=place.uid, base=base)
-        if plan.target == "kubernetes":
-            from rlctl.render.kubernetes import documents as for_cluster
-
-            return plan, for_cluster(plan, spec)
-        from rlctl.render import documents as for_machine
-
-        return plan, for_machine(plan, layout=place.layout, sockets=place.sockets, python=sys.executable)
-
     def _applied(self, verb: Callable[[], Iterable[Applied]]) -> None:
         """A verb of the target; a person's command that holds the run is waited for."""
         deadline, changed = self.clock() + _LOCKED_FOR_S, False
@@ -193,6 +277,16 @@ class Act:
                 if isinstance(cause, BackendUnreachable) and not lasting(cause):
                     raise Transient("partial", error.message, hint=error.hint) from error
                 raise
+
+
+def _rendered(plan: Plan, spec: Spec, place: Any, python: str) -> list[Document]:
+    if plan.target == "kubernetes":
+        from rlctl.render.kubernetes import documents as for_cluster
+
+        return for_cluster(plan, spec)
+    from rlctl.render import documents as for_machine
+
+    return for_machine(plan, layout=place.layout, sockets=place.sockets, python=python)
 
 
 def _images(spec: Mapping[str, Any]) -> list[str]:
@@ -232,11 +326,11 @@ def handle(
         if verb == "look":
             return {"result": act.look()}
         if verb == "apply":
-            return {"result": act.apply(Path(request["source"]), request["artifacts"])}
+            return {"result": act.apply(Step(**request["step"]), Path(request["source"]), request["artifacts"])}
         if verb == "verify":
             return {"result": act.verify(request["baseline"])}
         assert verb == "undo", verb
-        return {"result": act.undo(request["revision"])}
+        return {"result": act.undo(Step(**request["step"]), request["baseline"])}
     except RlctlError as error:
         details = [str(line) for line in getattr(error, "details", ())]
         kind = "stopped" if isinstance(error, BuildStopped) else error.reason

@@ -42,18 +42,20 @@ class Child:
         found = self._ask(job, {"verb": "look"})
         return None if found is None else Live(found["revision"], found["baseline"], tuple(found["images"]))
 
-    def apply(self, job: Job, source: Path, artifacts: Sequence[Artifact]) -> int:
+    def apply(self, job: Job, deploy: Deploy, source: Path, artifacts: Sequence[Artifact]) -> int:
         made = {one.name: one.reference for one in artifacts}
-        return int(self._ask(job, {"verb": "apply", "source": str(source), "artifacts": made}))
+        asked = {"verb": "apply", "step": _step(job, deploy), "source": str(source), "artifacts": made}
+        return int(self._ask(job, asked))
 
     def verify(self, job: Job, deploy: Deploy, redeployed: Callable[[], object]) -> str:
         return str(self._ask(job, {"verb": "verify", "baseline": dict(deploy.baseline)}, redeployed))
 
     def undo(self, job: Job, deploy: Deploy) -> int:
-        return int(self._ask(job, {"verb": "undo", "revision": deploy.before_revision}))
+        return int(self._ask(job, {"verb": "undo", "step": _step(job, deploy), "baseline": dict(deploy.baseline)}))
 
     def _ask(self, job: Job, request: Mapping[str, Any], redeployed: Callable[[], object] = lambda: None) -> Any:
         rules = self.project.verify
+        # of memory none: a supervisor, and all its roles, would have it too; `memory` bounds what a commit can ask for
         bounds = Bounds(rules.ready_within_s + rules.watch_s + _SLACK_S)
         # a supervisor that it has to start again is the run's, and outlives it
         run = Programs(self.environ, bounds, job.stop, Path("/"), whole=False)
@@ -83,6 +85,12 @@ class Child:
         if "result" not in answer:
             raise PartlyApplied(f"the deployment ended without an answer (exit {ended.code})")
         return answer["result"]
+
+
+def _step(job: Job, deploy: Deploy) -> dict[str, Any]:
+    build = job.build
+    note = f"build {build.id} of {build.project}: {build.sha[:12]}"
+    return {"before": deploy.before_revision, "made": deploy.revision, "note": note}
 
 
 def _error(told: Mapping[str, Any]) -> Exception:

@@ -75,6 +75,18 @@ def look(backend: Backend, run: str) -> Look:
     )
 
 
+def missing(backend: Backend, run: str) -> str:
+    """Who is not ready, or why nobody ever will be; empty when everybody is.
+
+    Raises:
+        BackendUnreachable: the target does not say.
+    """
+    try:
+        return look(backend, run).missing
+    except NotWell as error:
+        return error.message
+
+
 def _of(process: Process) -> str:
     return f"{process.role}/{process.index}: {process.reason or process.state}"
 

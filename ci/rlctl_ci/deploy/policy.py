@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rlctl.plan import Document, Plan
+from rlctl.spec.names import live_name
 from rlctl.spec.schema import Spec
 
 HELD = ("next-run", "manual")
@@ -31,17 +32,28 @@ def reach(
         before: as applied last.
         hashes: role -> hash that it runs with.
     """
+    live = ("live.json", f"configmap-{live_name(plan.run)}.yaml")  # for a manager that goes on running
+    known = {one.name: one.text for one in before if one.name not in live}
+    there = {one.role for one in before}
     held: dict[str, str] = {
         role.role: policy
         for role in plan.roles
         if (policy := getattr(spec.roles, role.role).on_push) in HELD
         and role.role in hashes
-        and hashes[role.role] != role.hash
+        and role.role in there
+        and (hashes[role.role] != role.hash or _differs(role.role, documents, known))
     }
     if not held:
         return Reach(plan, list(documents), {})
-    kept = [one for one in before if one.role in held and one.name != "live.json"]
-    fresh = [one for one in documents if one.role not in held or one.name == "live.json"]
+    kept = [one for one in before if one.role in held and one.name not in live]
+    fresh = [one for one in documents if one.role not in held or one.name in live]
     names = {one.name for one in fresh}
     roles = tuple(replace(role, hash=hashes[role.role]) if role.role in held else role for role in plan.roles)
     return Reach(replace(plan, roles=roles), [*fresh, *(one for one in kept if one.name not in names)], held)
+
+
+def _differs(role: str, documents: Sequence[Document], known: Mapping[str, str]) -> bool:
+    """Whether a document has another text, by a patch or a newer template; more or fewer of the same kind are only
+    another number of replicas.
+    """
+    return any(known.get(one.name, one.text) != one.text for one in documents if one.role == role)

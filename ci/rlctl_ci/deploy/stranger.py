@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from rlctl.plan import PATCHED_BY, Document, Plan
 from rlctl.render.kubernetes import WORKLOADS
 from rlctl.render.kubernetes import documents as rendered
+from rlctl.render.replacing import FOLDER
 from rlctl.spec import yaml
+from rlctl.spec.cluster import IMAGE_OF
 from rlctl.spec.schema import Spec
 from rlctl_ci.errors import BuildStopped
 
@@ -26,8 +29,29 @@ _POD: Final = (
     "hostNetwork", "hostPID", "hostIPC", "hostUsers", "shareProcessNamespace", "runtimeClassName", "resourceClaims",
 )  # fmt: skip
 _CONTAINER: Final = ("securityContext", "envFrom", "volumeDevices")
+_EXECUTED: Final = (
+    "command", "args", "workingDir", "lifecycle", "startupProbe", "livenessProbe", "readinessProbe",
+)  # fmt: skip
+_CODE: Final = tuple(role for role, image in IMAGE_OF.items() if image != "core")
+"""Roles that run what the commit says anyway; nobody else does, and the account of a manager may change its run."""
+_PAIRS: Final = ("labels", "annotations")
 _ABOUT_ITSELF: Final = ("fieldRef", "resourceFieldRef")
 """Sources of a variable that tell a pod nothing but what it is."""
+
+
+def refuse_templates(plan: Plan, before: Sequence[Document]) -> None:
+    """Look for templates of a commit, before anything of it is rendered.
+
+    Raises:
+        BuildStopped: one replaces what no person has replaced.
+    """
+    if plan.target != "kubernetes":
+        return
+    known = {Path(document.origin.split(PATCHED_BY)[0]).name for document in before if not _is_ours(document)}
+    folders = [Path(folder) / "templates" / FOLDER for folder in (plan.code_path, plan.base) if folder is not None]
+    found = {path.name for folder in folders for path in folder.glob("*.j2")} - known
+    if found:
+        raise _refusal(f"templates/{FOLDER}/{name} is a template of its own" for name in found)
 
 
 def refuse(plan: Plan, spec: Spec, documents: Sequence[Document], before: Sequence[Document]) -> None:
@@ -53,8 +77,12 @@ def refuse(plan: Plan, spec: Spec, documents: Sequence[Document], before: Sequen
         granted = {*_rights(before), *_rights(rendered(replace(plan, base=None, code_path=None), spec))}
         faults = {right for right in _rights(patched) if right not in granted}
     if faults:
-        listed = "; ".join(fault[:300] for fault in sorted(faults)[:10])
-        raise BuildStopped("rights", f"a push may not change this: {listed}", hint="a person may: rlctl up")
+        raise _refusal(faults)
+
+
+def _refusal(faults: Iterable[str]) -> BuildStopped:
+    listed = "; ".join(fault[:300] for fault in sorted(faults)[:10])
+    return BuildStopped("rights", f"a push may not change this: {listed}", hint="a person may: rlctl up")
 
 
 def _is_ours(document: Document) -> bool:
@@ -72,21 +100,29 @@ def _rights(documents: Iterable[Document]) -> Iterator[str]:
         if found["kind"] not in WORKLOADS:
             yield f"{whose}: {_json(found)}"
             continue
-        pod = found["spec"]["template"]["spec"]
+        pod, about = found["spec"]["template"]["spec"], found["spec"]["template"]["metadata"]
+        for key, said in about.items():  # of pods: injectors, network policies and runtimes read them
+            yield from (f"{whose}: pod {key}: {_json(one)}" for one in (said.items() if key in _PAIRS else [said]))
         yield f"{whose}: volumeClaimTemplates: {_json(found['spec'].get('volumeClaimTemplates'))}"
         yield from (f"{whose}: {key}: {_json(pod.get(key))}" for key in _POD)
         volumes = {volume["name"]: volume for volume in pod.get("volumes") or () if set(volume) - {"name", "emptyDir"}}
         yield from (f"{whose}: volume {_json(volume)}" for volume in volumes.values())
         first, *others = pod["containers"]  # of ours there is one, and patches add theirs behind it
-        yield from _container(f"{whose}: container {first['name']}", first, volumes)
+        yield from _container(f"{whose}: container {first['name']}", first, volumes, document.role in _CODE)
         for group in (others, pod.get("initContainers"), pod.get("ephemeralContainers")):
             yield from (f"{whose}: one more container: {_json(container)}" for container in group or ())
 
 
-def _container(whose: str, container: Mapping[str, Any], volumes: Mapping[str, Any]) -> Iterator[str]:
+def _container(
+    whose: str, container: Mapping[str, Any], volumes: Mapping[str, Any], runs_code: bool
+) -> Iterator[str]:  # fmt: skip
     yield from (f"{whose}: {key}: {_json(container.get(key))}" for key in _CONTAINER)
+    for key in _EXECUTED:
+        said = _json(container.get(key))
+        if not runs_code or (isinstance(container.get(key), Mapping) and '"host"' in said):  # asked by the node
+            yield f"{whose}: {key}: {said}"
     for variable in container.get("env") or ():
-        if set(variable.get("valueFrom") or ()) - set(_ABOUT_ITSELF):
+        if not runs_code or set(variable.get("valueFrom") or ()) - set(_ABOUT_ITSELF):
             yield f"{whose}: env {_json(variable)}"
     for mount in container.get("volumeMounts") or ():
         if mount["name"] in volumes:

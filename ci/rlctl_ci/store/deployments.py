@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rlctl_ci.errors import CiError, Overtaken
-from rlctl_ci.states import State
+from rlctl_ci.states import State, allowed
 from rlctl_ci.store.records import Artifact, Deploy
 from rlctl_ci.store.rows import UNDECIDED, Rows
 
@@ -77,7 +77,8 @@ class Deployments(Rows):
         """The end of a deployment and of its build, in one transaction.
 
         Args:
-            deploy: verified, rolled_back or failed; the first ends the pin of the branch.
+            deploy: verified, which ends the pin of the branch, rolled_back or failed; or rolling_back, which
+                `unfinished_rollbacks` then lists.
             pin: why the branch is pinned: neither this commit nor one before it is deployed again by itself.
         """
         with self.database.write() as db:
@@ -106,7 +107,7 @@ class Deployments(Rows):
                     f"run {run} is being changed by build {other['build']}", hint=f"rlctl ci cancel {other['build']}"
                 )
             found = db.execute(
-                "SELECT build FROM deploys WHERE project = ? AND run = ? AND state = 'verified'"
+                "SELECT build FROM deploys WHERE project = ? AND run = ? AND state IN ('verified', 'failed')"
                 " AND revision != before_revision ORDER BY started DESC, build DESC",
                 (project, run),
             ).fetchone()
@@ -123,10 +124,14 @@ class Deployments(Rows):
             return Deploy.of(db.execute("SELECT * FROM deploys WHERE build = ?", (row["id"],)).fetchone())
 
     def taken_back(self, build: int, note: str, revision: int | None) -> None:
-        """The end of that.
+        """The end of that, also for the build.
 
         Args:
             revision: that is now; None: it could not be done, and may be asked for again.
         """
         with self.database.write() as db:
-            self._deployed(db, build, "verified" if revision is None else "rolled_back", revision, note)
+            row = self._row(db, build)
+            before = "verified" if row["state"] == "succeeded" else "failed"
+            self._deployed(db, build, before if revision is None else "rolled_back", revision, note)
+            if revision is not None and allowed(row["state"], "rolled_back"):
+                self._move(db, row, "rolled_back", note)

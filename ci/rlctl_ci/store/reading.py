@@ -118,6 +118,15 @@ class Reading:
             f"{IGNORED}%", project, project, limit,
         )  # fmt: skip
         return [(row["at"], row["project"], row["event"], row["outcome"].removeprefix(IGNORED)) for row in rows]
+    def ended(self) -> Mapping[str, int]:
+        """How often builds have come to each end: one that was gone back from later has had two."""
+        found: dict[str, int] = {state: count for state, count in self.counts().items() if state in TERMINAL}
+        for state, count in self._all(
+            "SELECT e.state, count(*) FROM builds b JOIN events e ON e.build = b.id WHERE b.state = 'rolled_back'"
+            " AND e.state IN ('succeeded', 'failed') GROUP BY e.state"
+        ):
+            found[state] = found.get(state, 0) + count
+        return found
 
     def mark(self) -> str:
         """Another one whenever a page would look different."""

@@ -185,8 +185,13 @@ class KubernetesBackend:
         """The run of that name, or None."""
         return listing.find(self._reach(run), run)
 
-    def apply(self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
+    def apply(
+        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+    ) -> Iterator[Applied]:
         """Make the namespace hold exactly these documents; the same call goes on after a kill at any moment.
+
+        Args:
+            note: of the revision, when this makes one.
 
         Raises:
             Conflict: another command holds the run, it or one of its objects is somebody else's, or so is a field.
@@ -200,15 +205,15 @@ class KubernetesBackend:
         entry = index.Entry(plan.run, plan.uid, api.context, api.namespace, api.server)
         others: list[index.Entry] = []  # where the name led before
 
-        def note() -> None:
+        def led_here() -> None:
             before = index.find(plan.run)
             if before is not None and before.uid != entry.uid:
                 others.append(before)
             index.record(entry)
 
-        session = replace(self._session(plan.run), locking=note)
+        session = replace(self._session(plan.run), locking=led_here)
         try:
-            yield from apply.apply(session, of_plan(plan, documents, spec))
+            yield from apply.apply(session, replace(of_plan(plan, documents, spec), note=note))
         except RlctlError:
             self._forget_unless_there(api, entry, others)
             raise
@@ -316,9 +321,11 @@ class KubernetesBackend:
             if entry is not None and (entry.server, entry.namespace) == (api.server, api.namespace):
                 index.forget(run, entry.uid)
 
-    def documents(self, run: str) -> list[Document]:
-        """As last applied as a whole; none when no `up` has come to its end."""
+    def documents(self, run: str, revision: int | None = None) -> list[Document]:
+        """As last applied as a whole, or those of a revision that is kept; none when no `up` has come to its end."""
         api = self._reach(run)
+        if revision is not None:
+            return list(rollback.kept(api, scaling.known(api, run), revision).documents)
         state = scaling.known(api, run).state
         found = api.get(revision_key(run, state.revision)) if state.revision else None
         return [] if found is None else list(of_revision(found, run, state.uid).documents)

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rlctl.backends.base import Applied, Revision
-from rlctl.backends.kubernetes.api import Api, Key
+from rlctl.backends.kubernetes.api import Api, Key, Object
 from rlctl.backends.kubernetes.apply import apply
 from rlctl.backends.kubernetes.names import COMPONENT, selector
 from rlctl.backends.kubernetes.owner import check_owner
+from rlctl.backends.kubernetes.record import Record
 from rlctl.backends.kubernetes.scaling import known
 from rlctl.backends.kubernetes.session import Session
-from rlctl.backends.kubernetes.wanted import described, number_of, of_revision, revision_key
+from rlctl.backends.kubernetes.wanted import Wanted, described, number_of, of_revision, revision_key
 from rlctl.backends.revisions import check_fits, missing
 
 
@@ -32,9 +33,24 @@ def rollback(session: Session, run: str, number: int) -> Iterator[Applied]:
     """See KubernetesBackend.rollback."""
     record = known(session.api, run)
     check_owner(session, record, "rollback")
-    found = session.api.get(revision_key(run, number)) if 0 < number <= record.state.revision else None
-    if found is None:
-        raise missing(run, number, [revision.number for revision in revisions(session.api, run)])
+    found = _stored(session.api, record, number)
     check_fits(record.state, described(found))
     wanted = of_revision(found, run, record.state.uid)
     yield from apply(session, replace(wanted, note=f"rollback to {number}"), "rollback")
+
+
+def kept(api: Api, record: Record, number: int) -> Wanted:
+    """What a revision was.
+
+    Raises:
+        Conflict: it is not kept.
+    """
+    return of_revision(_stored(api, record, number), record.state.run, record.state.uid)
+
+
+def _stored(api: Api, record: Record, number: int) -> Object:
+    run = record.state.run
+    found = api.get(revision_key(run, number)) if 0 < number <= record.state.revision else None
+    if found is None:
+        raise missing(run, number, [revision.number for revision in revisions(api, run)])
+    return found

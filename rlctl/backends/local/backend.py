@@ -82,10 +82,13 @@ class LocalBackend:
             place = places.find(run)
             return None if place is None else state.read(place)
 
-    def apply(self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Iterator[Applied]:
+    def apply(
+        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+    ) -> Iterator[Applied]:
         """Make this machine run exactly these documents; the same call goes on after a kill at any moment.
 
         Args:
+            note: of the revision, when this makes one.
             spec: resolved; `storage.path` absolute or absent, as given to `place`.
 
         Raises:
@@ -94,7 +97,7 @@ class LocalBackend:
             BackendUnreachable: the disk, the supervisor or a foreign file stands in the way.
         """
         with reported(f"cannot apply run {plan.run}"), _locked(plan.run, "up"):
-            yield from apply.apply(plan, list(documents), spec, self.waiting)
+            yield from apply.apply(plan, list(documents), spec, self.waiting, note)
 
     def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
         """Add or remove single replicas; no other process is touched.
@@ -165,9 +168,16 @@ class LocalBackend:
                 places.forget(place)
                 yield Applied(str(place.layout.root), "removed")
 
-    def documents(self, run: str) -> list[Document]:
-        """As last applied."""
-        return state.read_documents(_known(run).layout)
+    def documents(self, run: str, revision: int | None = None) -> list[Document]:
+        """As last applied, or those of a revision that is kept."""
+        place = _known(run)
+        if revision is None:
+            return state.read_documents(place.layout)
+        with reported(f"cannot read the revisions of run {run}"):
+            known = state.read(place)
+            if known is None:
+                raise missing(run, revision, [])
+            return history.read(place, known, revision).documents
 
     def processes(self, run: str, known: RunState | None = None) -> list[Process]:
         """Every replica, live or given up, in role and index order.
