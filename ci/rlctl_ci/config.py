@@ -164,9 +164,10 @@ class Config(Model):
     """At once."""
     body_mib: Annotated[float, Field(gt=0, le=25)] = 1.0
     hooks_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 6000
-    """From one address."""
+    """Signed ones for one project; also requests by one token, and from one address without any."""
     public_status: bool = False
-    """The page without a token; on loopback it never needs one."""
+    """Everything can be read without a token. On loopback it can anyway, unless `hosts` or `behind_tls` say that others
+    reach it there by a proxy."""
     projects: Annotated[dict[str, Project], Field(min_length=1)]
 
     @field_validator("projects")
@@ -198,6 +199,11 @@ class Config(Model):
     @property
     def loopback(self) -> bool:
         return self.host in LOOPBACK
+
+    @property
+    def open_reading(self) -> bool:
+        """Whether reading needs no token: nobody from elsewhere reaches it, as far as is declared, or they may."""
+        return self.public_status or (self.loopback and not self.hosts and not self.behind_tls)
 
     @property
     def folder(self) -> Path:

@@ -23,6 +23,7 @@ from rlctl_ci.web.asked import document, number
 from rlctl_ci.web.html import notice
 from rlctl_ci.web.sessions import Refused, Sessions
 from rlctl_ci.web.shown import Shown
+from rlctl_ci.web.streams import Streams
 
 MAX_PAGE: Final = 200
 
@@ -71,10 +72,12 @@ class Api:
     """Args:
     service: what is asked about.
     sessions: who asks.
+    streams: that go on.
     """
 
-    def __init__(self, service: Service, sessions: Sessions) -> None:
+    def __init__(self, service: Service, sessions: Sessions, streams: Streams) -> None:
         self.service, self.sessions, self.reading = service, sessions, Shown(service)
+        self._streams = streams
 
     async def projects(self, request: Request) -> Response:
         self.sessions.require(request, "read")
@@ -132,7 +135,7 @@ class Api:
 
     async def log(self, request: Request) -> Response:
         self.sessions.require(request, "read")
-        return await tail.answer(self.service, self.reading, request, self._build(request))
+        return await tail.answer(self.service, self.reading, request, self._build(request), self._streams)
 
     async def _trigger(self, request: Request) -> Response:
         person = self.sessions.require(request, "trigger", request.headers.get("x-csrf-token"))
@@ -220,8 +223,8 @@ async def refused(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):  # no such path, or no such method of it
         status, message, headers = error.status_code, error.detail, error.headers
     elif isinstance(error, Refused):
-        status, message = error.status, error.message
-        headers = {"www-authenticate": "Bearer"} if status == 401 else None
+        status, message, hint = error.status, error.message, error.hint
+        headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "10"}}.get(status)
     else:
         assert isinstance(error, RlctlError)
         message, hint = error.message, error.hint

@@ -19,10 +19,12 @@ from rlctl.errors import RlctlError
 from rlctl_ci.service import Service
 from rlctl_ci.web import metrics
 from rlctl_ci.web.api import Api, refused
-from rlctl_ci.web.guard import Guard, Rate
+from rlctl_ci.web.guard import Guard
 from rlctl_ci.web.hooks import Hooks
 from rlctl_ci.web.pages import ICONS, SVG, Pages
+from rlctl_ci.web.rate import Rate
 from rlctl_ci.web.sessions import Refused, Sessions
+from rlctl_ci.web.streams import Streams
 
 STATIC = Path(__file__).parent / "static"
 _KINDS = {"style.css": "text/css", "live.js": "text/javascript"}
@@ -40,10 +42,11 @@ register_url_convertor("build", BuildNumber())
 def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard:
     """The whole surface as one ASGI application."""
     config = service.config
-    sessions = Sessions(service.people, open_reading=config.loopback or config.public_status)
-    seen = metrics.Seen()
-    api = Api(service, sessions)
-    pages = Pages(service, sessions, secure=config.behind_tls or config.tls_cert is not None)
+    rate = Rate(config.hooks_per_minute, clock)
+    sessions = Sessions(service.people, rate, open_reading=config.open_reading)
+    seen, streams = metrics.Seen(), Streams(clock)
+    api = Api(service, sessions, streams)
+    pages = Pages(service, sessions, streams, secure=config.behind_tls or config.tls_cert is not None)
     hooks = Hooks(service, Rate(config.hooks_per_minute, clock), seen, service.now)
 
     async def numbers(request: Request) -> Response:
@@ -116,7 +119,7 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
         routes=[Route(path, handler, methods=methods) for path, handler, methods in routes],
         exception_handlers={HTTPException: refused, Refused: refused, RlctlError: refused},
     )
-    return Guard(app, config, Rate(config.hooks_per_minute, clock))
+    return Guard(app, config)
 
 
 def _with(handler: Any, verb: str) -> Any:
