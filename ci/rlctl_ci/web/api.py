@@ -16,6 +16,7 @@ from rlctl_ci.errors import Busy, CiError, Settled, Transient
 from rlctl_ci.refs import HEADS, fault, is_sha
 from rlctl_ci.service import Service
 from rlctl_ci.stages import seconds
+from rlctl_ci.states import ACTIVE
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build, Push
 from rlctl_ci.web import tail
@@ -174,6 +175,12 @@ class Api:
             raise Refused(404, "there is no such build") from error
 
 
+def decides(reading: Reading, build: Build) -> bool:
+    """Whether it is changing its run: that is verified or rolled back, whoever wants its end."""
+    deploy = reading.deploy(build.id) if build.state in ACTIVE else None
+    return deploy is not None and deploy.state in ("planned", "applied", "rolling_back")
+
+
 def act_on_build(service: Service, who: str, build: Build, verb: str) -> dict[str, Any]:
     """Raises:
     Settled: it is over, or not over.
@@ -182,7 +189,11 @@ def act_on_build(service: Service, who: str, build: Build, verb: str) -> dict[st
         state = service.queue.cancel(build.id, f"cancelled by {who}")
         service.people.audit(who, "cancel", f"build {build.id}")
         service.wake()
-        return {"build_id": build.id, "state": state}
+        said = state.replace("_", " ")
+        if state != "cancelled":
+            begun = decides(service.reading, build)
+            said += ", its deployment has begun and goes on to its end" if begun else ", ends at its next step"
+        return {"build_id": build.id, "state": state, "said": said}
     if not build.terminal:
         raise Settled(f"build {build.id} is not over: {build.state}")
     again = service.trigger(build.project, Push(build.ref, build.sha, build.author, build.title))

@@ -19,7 +19,7 @@ from rlctl_ci.service import Service
 from rlctl_ci.states import ACTIVE, WAITING
 from rlctl_ci.store.people import SCOPES, Scope
 from rlctl_ci.store.records import Build
-from rlctl_ci.web.api import act_on_build, act_on_project, build_document, projects_document
+from rlctl_ci.web.api import act_on_build, act_on_project, build_document, decides, projects_document
 from rlctl_ci.web.asked import number
 from rlctl_ci.web.feed import feed
 from rlctl_ci.web.html import MARKS, Html, ago, clip, document, join, line, state, table, tag
@@ -154,7 +154,8 @@ class Pages:
             note = f", {line(deploy.note)}" if deploy.note else ""
             facts.append(("Deployed", f"{deploy.run}: {deploy.state.replace('_', ' ')}{note}"))
         kind = MARKS[build.state][1] if build.terminal else "soft"
-        verb = ("Cancel", "cancel") if not build.terminal else ("Build again", "retry")
+        words, verb = ("Build again", "retry") if build.terminal else ("Cancel", "cancel")
+        pressed = self._button(request, f"/builds/{build.id}/{verb}", words, "trigger")
         source = f"/api/v1/builds/{build.id}/log"
         logged = tag(
             "pre", content.decode("utf-8", "replace"), id="log", tabindex="0", role="log", aria_label="Log",
@@ -166,7 +167,7 @@ class Pages:
             tag(
                 "section",
                 tag("div", tag("h1", f"Build {build.id} ", state(build.state)),
-                    self._button(request, f"/builds/{build.id}/{verb[1]}", verb[0], "trigger"), class_="head"),
+                    Html("") if decides(self.reading, build) else pressed, class_="head"),
                 tag("p", line(build.title), class_="lead"),
                 tag("p", line(build.reason), class_=kind),
                 tag("table", tag("tbody", *rows), class_="facts"),
