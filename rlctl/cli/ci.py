@@ -295,14 +295,15 @@ def manifest(
     image: Annotated[str, typer.Option("--image", metavar="REF", help="rlctl[ci,kubernetes] and git, by digest.")],
     host: Annotated[str, typer.Option("--host", metavar="NAME", help="By which it is reached; one of `hosts:`.")],
     namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="Of the runs.")] = "default",
+    config: ConfigFile = Path("ci.yaml"),
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
-    """Print the objects that run the service on a cluster."""
+    """Print the objects that run the service on a cluster, with rights for the runs that FILE names."""
     world: World = ctx.obj.setup(output, quiet)
     from rlctl_ci.manifest import manifest as rendered
 
-    text = rendered(namespace=namespace, image=image, host=host)
+    text = rendered(_config(config), namespace=namespace, image=image, host=host)
     world.data(text.removesuffix("\n"))
     world.document({"manifest": text})
     return 0
