@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from rlctl_ci.service import Service
 from rlctl_ci.web import streams
-from rlctl_ci.web.app import make
+from rlctl_ci.web.app import READY_LOOKS_PER_MINUTE, make
 from tests.ci.test_http import OURS, config, hook, http, service
 
 __all__ = ["http", "service"]
@@ -62,6 +62,14 @@ def test_who_reads_too_much_is_slowed_down_and_no_other(tmp_path: Path) -> None:
         mine = {"authorization": f"Bearer {service.people.issue('ana', ['read'])}"}
         assert http.get("/index.json", headers=mine).status_code == 200, "a token has a limit of its own"
         assert [http.get("/index.json", headers=mine).status_code for _ in range(2)] == [200, 429]
+
+
+def test_who_asks_whether_it_is_ready_without_end_is_told_and_the_disk_is_not_asked_as_often(tmp_path: Path) -> None:
+    with served(tmp_path) as (service, http):
+        looks: list[None] = []
+        service.database.check = lambda: looks.append(None)  # type: ignore[method-assign]
+        assert {http.get("/readyz").status_code for _ in range(READY_LOOKS_PER_MINUTE + 50)} == {200}
+        assert len(looks) == READY_LOOKS_PER_MINUTE
 
 
 def test_of_many_that_listen_the_oldest_ends_and_none_goes_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +129,13 @@ def test_a_form_of_somebody_who_may_not_is_answered_by_a_page(service: Service, 
     assert answer.status_code == 403
     assert answer.text.startswith("<!doctype html>")
     assert "rlctl ci token NAME --scope deploy" in answer.text
+
+
+def test_a_form_of_a_session_that_has_ended_says_so(service: Service, http: TestClient) -> None:
+    http.post("/sign-in", data={"token": service.people.issue("ana", ["admin"])})
+    service.people.revoke("ana")
+    answer = http.post("/projects/pole/pause", data={"csrf": "x"}, headers=FORM)
+    assert (answer.status_code, "This session has ended" in answer.text) == (401, True)
 
 
 def test_who_signs_in_learns_which_scopes_there_are(http: TestClient) -> None:

@@ -90,8 +90,10 @@ class Sessions:
             person = Person("anybody", frozenset({"read"}))
             key = request.client.host if request.client is not None else "-"
         elif person is None:
-            known = "authorization" in request.headers or COOKIE in request.cookies
-            raise Refused(401, "this token is not known, or no longer valid" if known else "a token is needed")
+            if "authorization" in request.headers:
+                raise Refused(401, "this token is not known, or no longer valid")
+            ended = COOKIE in request.cookies
+            raise Refused(401, "this session has ended" if ended else "a token is needed", "sign in" if ended else "")
         else:
             key = f"token {person.name}"
         if not self._rate.allows(key):
