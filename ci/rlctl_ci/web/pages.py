@@ -17,7 +17,7 @@ from rlctl_ci import logs
 from rlctl_ci.errors import CiError
 from rlctl_ci.service import Service
 from rlctl_ci.states import ACTIVE, WAITING
-from rlctl_ci.store.people import SCOPES, Scope
+from rlctl_ci.store.people import Scope
 from rlctl_ci.store.records import Build
 from rlctl_ci.web.api import act_on_build, act_on_project, build_document, decides, projects_document
 from rlctl_ci.web.asked import number
@@ -294,14 +294,15 @@ class Pages:
 
 
 def _sign_in(why: str = "") -> str:
+    scopes = "read to look, trigger to build and cancel, deploy to pause, resume and roll back; or admin, for all of it"
     token = tag("input", type="password", name="token", required=True, autocomplete="current-password")
     body = [
         tag("h1", "Sign in"),
         *([tag("p", why, class_="banner", role="alert")] if why else []),
         tag("form", tag("label", "Token ", token), tag("button", "Sign in"), method="post", action="/sign-in",
             class_="sign-in"),
-        tag("p", tag("code", "rlctl ci token NAME --scope SCOPE"), f" makes one; scopes: {', '.join(SCOPES)}.",
-            class_="soft"),
+        tag("p", tag("code", "rlctl ci token NAME --scope SCOPE"),
+            f" makes one, with as many scopes as are named: {scopes}.", class_="soft"),
     ]  # fmt: skip
     return document("sign in · rlctl ci", body, live=None, icon="none", who="")
 
