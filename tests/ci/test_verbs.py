@@ -19,7 +19,8 @@ from rlctl_ci.config import load
 from rlctl_ci.service import Service
 from rlctl_ci.states import TERMINAL
 from rlctl_ci.web.app import make
-from rlctl_ci.web.serve import local_token
+from rlctl_ci.web.serve import local_token, server
+from tests.ci.https_forge import certificate
 from tests.ci.world import Outside, _Maker, hopeless, sha
 from tests.cli.conftest import Rlctl, rlctl
 from tests.end_to_end.conftest import wait_until
@@ -125,6 +126,33 @@ def test_a_hook_by_hand_says_a_name_of_the_service_that_listens_everywhere(
         assert rlctl("ci", "test-hook", "pole", "--sha", sha(1)).out.startswith("202 ")
     finally:
         live.close()
+
+
+def test_a_hook_by_hand_speaks_tls_to_a_service_that_does_by_the_name_of_its_certificate(
+    rlctl: Rlctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in zip(("cert.pem", "key.pem"), certificate("localhost"), strict=True):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    (tmp_path / "secret").write_text("a secret of sixteen or more\n")
+    project = {"forge": "gitlab", "repository": "/srv/pole.git", "secret_file": "secret", "run": "pole"}
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        about = {"listen": f"0.0.0.0:{port}", "hosts": [f"localhost:{port}"], "state": "state"}
+        content = {**about, "tls_cert": "cert.pem", "tls_key": "key.pem", "projects": {"pole": project}}
+        (tmp_path / "ci.yaml").write_text(yaml.safe_dump(content))
+        service = Service(load(tmp_path / "ci.yaml"), lambda project, service: {})
+        serving = server(service)
+        thread = threading.Thread(target=serving.run, args=([listening],), daemon=True)
+        thread.start()
+        wait_until(lambda: serving.started, timeout_s=60, what="the server")
+        rlctl.now = lambda: datetime.now(UTC)  # type: ignore[method-assign]
+        done = rlctl("ci", "test-hook", "pole", "--sha", sha(1))
+        serving.should_exit = True
+        thread.join(60)
+        service.close()
+    assert done.out.startswith("202 "), done.err
 
 
 def test_a_token_that_is_of_another_service_reads_what_anybody_may_and_is_named(
