@@ -13,11 +13,10 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from rlctl_ci.builders.source import spec_at
 from rlctl_ci.config import Config, Project, load
-from rlctl_ci.deploy.act import Act
 from rlctl_ci.manifest import manifest
-from tests.ci.test_deploy import acting, source
-from tests.conformance.targets import Memory
+from tests.ci.world import project
 
 TEXT = (Path(__file__).parents[2] / "docs" / "ci.md").read_text()
 FILES = [textwrap.dedent(found) for found in re.findall(r"^ *```yaml\n(.*?)^ *```$", TEXT, re.DOTALL | re.MULTILINE)]
@@ -66,11 +65,11 @@ def test_the_examples_can_be_used_as_they_stand_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("sets", "lr"), [([], 0.001), (["algorithm.lr=0.002"], 0.002)])
-def test_what_the_first_up_was_given_besides_the_first_push_takes_away_unless_sets_has_it(
+def test_a_push_deploys_the_spec_of_the_commit_and_what_sets_has_on_top_of_it(
     tmp_path: Path, sets: list[str], lr: float
 ) -> None:
-    target = Memory()
-    target.up(lr=0.005)
-    doing: Act = acting(target, sets=sets)
-    doing.apply(source(tmp_path, target), {})
-    assert target.state().spec["algorithm"]["lr"] == lr
+    text = "run: pole\nenv: {id: CartPole-v1}\nalgorithm: {name: impala, lr: 0.001}\n"
+    (tmp_path / "spec.yaml").write_text(text)
+    (tmp_path / "images.yaml").write_text("images: {core: elsewhere}\n")
+    spec, _ = spec_at(project(sets=sets), tmp_path)
+    assert (spec.algorithm and spec.algorithm.lr, spec.images.core) == (lr, None)  # type: ignore[union-attr]

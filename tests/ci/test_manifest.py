@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,8 @@ from rlctl.backends.kubernetes.api import KINDS, ApiError, Key
 from rlctl.errors import UsageError
 from rlctl_ci.config import Config
 from rlctl_ci.manifest import manifest
-from tests.ci.test_deploy import acting, made, source
 from tests.cli.conftest import Rlctl, rlctl
-from tests.conformance.targets import Pretended
+from tests.kubernetes.lab import IMAGES, Lab
 from tests.render.cluster import LONGEST, VARIATIONS, Run, spec_of
 
 __all__ = ["rlctl"]
@@ -105,12 +104,11 @@ def test_every_object_of_a_run_can_be_changed(name: str) -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pretended, list[str]]]:
-    """A run that somebody has started; from then on the service has its own rights alone, and refusals are noted."""
-    found = Pretended(tmp_path)
-    monkeypatch.setattr(found.backend, "preflight", lambda plan, documents: [])  # this one has no storage classes
-    found.up()
-    rights, refused = Rights("pole"), list[str]()
+def refused(lab: Lab) -> list[str]:
+    """What the service may not do to a run that somebody has started: from then on there are its own rights alone."""
+    lab.up()
+    lab.settle()
+    rights, found = Rights("pong"), list[str]()
 
     def refuse(method: str, key: Key) -> ApiError | None:
         if key.kind not in KINDS:
@@ -118,32 +116,36 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[P
         listed = ["list"] if key.kind in ("Event", "ResourceQuota") else ["list", "watch"]
         verbs = {"GET": ["get"] if key.name else listed, "PATCH": ["patch"], "PUT": ["update"]}.get(method)
         verbs = verbs or [{"POST": "create", "DELETE": "delete"}[method]]
-        if method == "PATCH" and key not in found.api.objects:
+        if method == "PATCH" and key not in lab.api.objects:
             verbs = ["patch", "create"]  # of which the server knows the name then
         if rights.may_all(verbs, key.kind, "" if method == "POST" else key.name):
             return None
-        refused.append(f"{method} {key}")
+        found.append(f"{method} {key}")
         return ApiError(f"{key} is forbidden", status=403, said="Forbidden", key=key)
 
-    found.api.refuse = refuse
-    yield found, refused
-    found.clean()
+    lab.api.refuse = refuse
+    return found
 
 
-def test_its_rights_are_enough_to_redeploy_to_watch_and_to_go_back(
-    cluster: tuple[Pretended, list[str]], tmp_path: Path
-) -> None:
-    target, refused = cluster
-    act = acting(target)
-    first = target.state().revision
-    act.apply(source(tmp_path, target, "code: {path: .}\n"), made(target, tmp_path))
-    act.apply(source(tmp_path, target, actor="replicas: 2, max_replicas: 1500"), made(target, tmp_path, "2"))
-    assert Key("Deployment", "pole-actor-1") in target.api.objects, "it may need more Deployments of actors"
-    act.apply(source(tmp_path, target), made(target, tmp_path, "3"))
-    assert Key("Deployment", "pole-actor-1") not in target.api.objects, "and fewer"
-    target.backend.processes("pole")
-    assert act.look() is not None
-    act.undo(first)
+@pytest.fixture
+def lab() -> Lab:
+    return Lab()
+
+
+def test_its_rights_are_enough_to_redeploy_to_watch_and_to_go_back(lab: Lab, refused: list[str]) -> None:
+    lab.up(images={"actor": IMAGES["actor"].replace("ab", "cd"), "learner": IMAGES["learner"].replace("ab", "cd")})
+    lab.up(roles={"actor": {"max_replicas": 1500}}, algorithm={"name": "impala", "lr": 0.01})
+    assert Key("Deployment", "pong-actor-1") in lab.api.objects, "it may need more Deployments of actors"
+    lab.settle()
+    lab.up(roles={"actor": {"max_replicas": 500}})
+    assert Key("Deployment", "pong-actor-1") not in lab.api.objects, "and fewer"
+    lab.scale(actor=3)
+    backend = lab.backend()
+    assert backend.find("pong") is not None
+    assert backend.processes("pong")
+    assert backend.documents("pong")
+    assert len(backend.revisions("pong")) == 4
+    list(backend.rollback("pong", 1))
     assert refused == []
 
 
