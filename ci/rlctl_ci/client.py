@@ -25,10 +25,14 @@ class Client:
     Args:
         url: of it.
         token: of this person; empty: nobody in particular.
+    token_file: that it stands in.
+    host: what is said as `Host:`; empty: what `url` says.
     """
 
     url: str
     token: str = ""
+    token_file: Path | None = None
+    host: str = ""
 
     @classmethod
     def of(cls, environ: Mapping[str, str], url: str | None, token_file: Path | None) -> Client:
@@ -47,7 +51,7 @@ class Client:
         if named is None:
             return cls(where)
         try:
-            return cls(where, named.read_text().strip())
+            return cls(where, named.read_text().strip(), named)
         except OSError as error:
             raise UsageError(f"{named} cannot be read: {(error.strerror or str(error)).lower()}") from error
 
@@ -72,7 +76,8 @@ class Client:
 
     def hook(self, path: str, headers: Sequence[tuple[str, str]], body: bytes) -> tuple[int, str]:
         """A delivery; status and text of the answer, whatever it is."""
-        request = urllib.request.Request(f"{self.url}{path}", data=body, headers=dict(headers), method="POST")
+        said = {**dict(headers), **({"Host": self.host} if self.host else {})}
+        request = urllib.request.Request(f"{self.url}{path}", data=body, headers=said, method="POST")
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return int(answer.status), answer.read(4096).decode("utf-8", "replace").strip()
@@ -92,7 +97,7 @@ class Client:
                 return answer.read(), answer.headers
         except urllib.error.HTTPError as error:
             with error:
-                raise _error(self.url, error.code, error.read(65_536)) from error
+                raise self._error(error.code, error.read(65_536)) from error
         except OSError as error:
             raise self._silent(error) from error
 
@@ -102,17 +107,19 @@ class Client:
             f"no service answers at {self.url}: {reason}", hint="rlctl ci serve, or --url", objects=(self.url,)
         )
 
-
-def _error(url: str, status: int, body: bytes) -> RlctlError:
-    try:
-        told = json.loads(body)
-        message, hint = str(told["error"]), str(told.get("hint") or "")
-    except (ValueError, KeyError, TypeError):
-        message, hint = body.decode("utf-8", "replace").strip()[:200] or f"HTTP {status}", ""
-    if status in (401, 403):
-        return BackendUnreachable(f"{url} refuses: {message}", hint=hint or "--token-file, or RLCTL_CI_TOKEN_FILE")
-    if status == 409:
-        return Conflict(message, hint=hint)
-    if status in (400, 404):
-        return UsageError(message, hint=hint)
-    return BackendUnreachable(f"{url}: {message}", hint=hint)
+    def _error(self, status: int, body: bytes) -> RlctlError:
+        try:
+            told = json.loads(body)
+            message, hint = str(told["error"]), str(told.get("hint") or "")
+        except (ValueError, KeyError, TypeError):
+            message, hint = body.decode("utf-8", "replace").strip()[:200] or f"HTTP {status}", ""
+        if status in (401, 403):
+            used = f" (of {self.token_file})" if self.token_file is not None else ""
+            return BackendUnreachable(
+                f"{self.url} refuses: {message}{used}", hint=hint or "--token-file, or RLCTL_CI_TOKEN_FILE"
+            )
+        if status == 409:
+            return Conflict(message, hint=hint)
+        if status in (400, 404):
+            return UsageError(message, hint=hint)
+        return BackendUnreachable(f"{self.url}: {message}", hint=hint)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
+import ssl
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from rlctl.errors import Problem, SpecError, UsageError
 from rlctl.images.ignore import Ignore
@@ -17,6 +18,9 @@ from rlctl.images.reference import Reference
 from rlctl.spec import yaml
 from rlctl.spec.layout import state_home
 from rlctl.spec.schema import RUN_NAME
+from rlctl.spec.words import Path as Keys
+from rlctl.spec.yaml import Tree
+from rlctl_ci import faults
 from rlctl_ci.refs import fault
 
 PROJECT_NAME: Final = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
@@ -80,7 +84,7 @@ class Project(Model):
     namespace: str | None = None
     builder: Literal["append", "buildah", "docker", "none"] = "append"
     """append: one layer of code over the published images, nothing is executed."""
-    registry: str | None = None
+    registry: Annotated[str | None, Field(validate_default=True)] = None
     """host[:port][/path]; needed on a cluster."""
     bases: list[str] = []
     """host[:port][/path] of further images that a commit may name in `images`, besides `registry`, those of `sets`, and
@@ -142,13 +146,19 @@ class Project(Model):
             )
         return value
 
-    @model_validator(mode="after")
-    def _fits(self) -> Project:
-        if self.target == "kubernetes" and self.registry is None and self.builder != "none":
-            raise ValueError("registry: needed on a cluster")
-        if self.plain_http and (self.registry or "").partition("/")[0].rpartition(":")[0] not in LOOPBACK:
-            raise ValueError("plain_http: only for a registry on loopback, as in 127.0.0.1:5000")
-        return self
+    @field_validator("registry")
+    @classmethod
+    def _somewhere(cls, value: str | None, told: ValidationInfo) -> str | None:
+        if value is None and told.data.get("target") == "kubernetes" and told.data.get("builder") != "none":
+            raise ValueError("is missing: on a cluster the images need a place, as in ghcr.io/team")
+        return value
+
+    @field_validator("plain_http")
+    @classmethod
+    def _nearby(cls, value: bool, told: ValidationInfo) -> bool:
+        if value and (told.data.get("registry") or "").partition("/")[0].rpartition(":")[0] not in LOOPBACK:
+            raise ValueError("only for a registry on loopback, as in 127.0.0.1:5000")
+        return value
 
     def recipe(self) -> str:
         """Digest of all that decides what a commit becomes; another one is another build."""
@@ -167,24 +177,24 @@ class Config(Model):
     hosts: list[str] = []
     """Names by which it is reached, with the port where there is one; those of loopback are always allowed."""
     tls_cert: Path | None = None
-    tls_key: Path | None = None
+    tls_key: Annotated[Path | None, Field(validate_default=True)] = None
     behind_tls: bool = False
     """A proxy in front of it speaks HTTPS: cookies are marked Secure."""
     builds: Annotated[int, Field(ge=1, le=64)] = 2
     """At once."""
     body_mib: Annotated[float, Field(gt=0, le=25)] = 1.0
     hooks_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 6000
-    """From one address."""
+    """Signed ones for one project; also requests by one token, and from one address without any."""
     public_status: bool = False
-    """The page without a token; on loopback it never needs one."""
-    projects: Annotated[dict[str, Project], Field(min_length=1)]
+    """Everything can be read without a token. On loopback it can anyway, unless `hosts` or `behind_tls` say that others
+    reach it there by a proxy."""
+    projects: Annotated[dict[Annotated[str, Field(pattern=PROJECT_NAME)], Project], Field(min_length=1)]
 
-    @field_validator("projects")
+    @field_validator("tls_key")
     @classmethod
-    def _named(cls, value: dict[str, Project]) -> dict[str, Project]:
-        for name in value:
-            if not re.fullmatch(PROJECT_NAME, name):
-                raise ValueError(f"{name!r}: small letters, digits and -, at most 40")
+    def _pair(cls, value: Path | None, told: ValidationInfo) -> Path | None:
+        if "tls_cert" in told.data and (value is None) != (told.data["tls_cert"] is None):
+            raise ValueError("is missing: `tls_cert` needs its key" if value is None else "needs `tls_cert`")
         return value
 
     @field_validator("listen")
@@ -208,55 +218,117 @@ class Config(Model):
         return self.host in LOOPBACK
 
     @property
+    def here(self) -> tuple[str, str]:
+        """Where a program on this machine reaches it, and the `Host:` to say there; empty: that of the address."""
+        if self.tls_cert is not None and self.hosts:
+            return f"https://{self.hosts[0]}", ""  # the name that the certificate is of
+        scheme = "http" if self.tls_cert is None else "https"
+        nowhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host)
+        if nowhere is not None:
+            return f"{scheme}://{nowhere}:{self.port}", self.hosts[0] if self.hosts else ""
+        return f"{scheme}://{self.listen}", ""
+
+    @property
+    def open_reading(self) -> bool:
+        """Whether reading needs no token: nobody from elsewhere reaches it, as far as is declared, or they may."""
+        return self.public_status or (self.loopback and not self.hosts and not self.behind_tls)
+
+    @property
     def folder(self) -> Path:
         return self.state or state_home() / "ci"
 
 
-def load(path: Path) -> Config:
-    """Raises:
-    SpecError: it cannot be read, or used; with every problem.
+def load(path: Path, *, files: bool = False) -> Config:
+    """
+    Args:
+        files: what it names has to be there as well: only where the service runs.
+
+    Raises:
+        SpecError: it cannot be read, or used; with every problem and its place.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError([Problem("", f"cannot be read: {error}", str(path))]) from error
-    tree = yaml.read(text, str(path))
-    if tree.problems:
-        raise SpecError(list(tree.problems))
-    base = path.resolve().parent
-    try:
-        return Config.model_validate(_absolute(tree.value, base))
-    except ValidationError as error:
         raise SpecError(
-            [
-                Problem(".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, "), str(path))
-                for one in error.errors(include_url=False)
-            ]
+            [Problem("", f"cannot be read: {_why(error)}", str(path))],
+            hint="--config FILE names another; docs/ci.md shows one",
         ) from error
+    tree = yaml.read(text, str(path))
+    found = list(tree.problems)
+    values = _absolute(tree.value, path.resolve().parent)
+    config = None
+    try:
+        if tree.value is not None or not found:
+            config = Config.model_validate(values)
+    except ValidationError as error:
+        found += faults.problems(error, tree, _SECTIONS)
+    unusable = list(_unusable(values, tree)) if files else []
+    found += unusable
+    if found or config is None:
+        secret = any(one.path.endswith("secret_file") for one in unusable)
+        raise SpecError(faults.in_order(found), hint=_MAKE_SECRET if secret else "")
+    return config
 
 
+_SECTIONS: Final[Mapping[str, type[Model]]] = {
+    "": Config, "projects.*": Project, "projects.*.limits": Limits, "projects.*.verify": Verify,
+}  # fmt: skip
+_OWN_FILES: Final = ("tls_cert", "tls_key")
 _FILES: Final = ("secret_file", "registry_auth", "git_token_file", "git_key_file", "git_known_hosts")
+_MAKE_SECRET: Final = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
 
 
 def _absolute(value: Any, base: Path) -> Any:
     """Files relative to the one that names them."""
     if not isinstance(value, dict):
         return value
-    found = dict(value)
-    for key in ("state", "tls_cert", "tls_key"):
-        if isinstance(found.get(key), str):
-            found[key] = str(base / Path(found[key]).expanduser())
+
+    def placed(section: Any, keys: Collection[str]) -> Any:
+        if not isinstance(section, dict):
+            return section
+        names = {key: one for key, one in section.items() if key in keys and isinstance(one, str)}
+        return {**section, **{key: str(base / Path(one).expanduser()) for key, one in names.items()}}
+
+    found = placed(value, ("state", *_OWN_FILES))
     if isinstance(found.get("projects"), dict):
-        found["projects"] = {
-            name: {
-                key: str(base / Path(item).expanduser()) if key in _FILES and isinstance(item, str) else item
-                for key, item in project.items()
-            }
-            if isinstance(project, dict)
-            else project
-            for name, project in found["projects"].items()
-        }
+        found["projects"] = {name: placed(project, _FILES) for name, project in found["projects"].items()}
     return found
+
+
+def _unusable(values: Any, tree: Tree) -> Iterator[Problem]:
+    """Files that are named, and are not there or not what they should be."""
+    if not isinstance(values, dict):
+        return
+    projects = values.get("projects")
+    sections: list[tuple[Keys, Any]] = [((), values)]
+    sections += [(("projects", name), one) for name, one in projects.items()] if isinstance(projects, dict) else []
+    for above, section in sections:
+        for key in _FILES if above else _OWN_FILES:
+            name = section.get(key) if isinstance(section, dict) else None
+            if isinstance(name, str) and (wrong := _wrong_file(key, Path(name))):
+                yield faults.problem((*above, key), f"{name}: {wrong}", tree)
+    pair = [Path(values[name]) for name in _OWN_FILES if isinstance(values.get(name), str)]
+    if len(pair) == 2 and not any(_wrong_file("", one) for one in pair):
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(pair[0], pair[1])
+        except OSError as error:
+            yield faults.problem(("tls_cert",), f"is no certificate of `tls_key`: {_why(error)}", tree)
+
+
+def _wrong_file(key: str, path: Path) -> str:
+    try:
+        if key == "secret_file":
+            secrets("", path)
+        path.read_bytes()
+    except OSError as error:
+        return _why(error)
+    except SpecError as error:
+        return error.problems[0].message.removeprefix(f"{path}: ")
+    return ""
+
+
+def _why(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 def secrets(project: str, path: Path) -> tuple[bytes, ...]:
@@ -268,12 +340,11 @@ def secrets(project: str, path: Path) -> tuple[bytes, ...]:
     try:
         lines = [line.strip() for line in path.read_bytes().splitlines()]
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise SpecError([Problem(f"projects.{project}.secret_file", f"{path}: {why}")]) from error
+        raise SpecError([Problem(f"projects.{project}.secret_file", f"{path}: {_why(error)}")]) from error
     found = tuple(line for line in lines if line)
     if not found or any(len(line) < MIN_SECRET for line in found):
         raise SpecError(
             [Problem(f"projects.{project}.secret_file", f"{path}: needs secrets of at least {MIN_SECRET} characters")],
-            hint="python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
+            hint=_MAKE_SECRET,
         )
     return found

@@ -40,7 +40,9 @@ ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="As ci.y
 def serve(
     ctx: typer.Context,
     config: ConfigFile = Path("ci.yaml"),
-    check: Annotated[bool, typer.Option("--check", help="Read the configuration and the secrets, and end.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read the configuration and the files that it names, and end.")
+    ] = False,
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
@@ -49,7 +51,7 @@ def serve(
     Listens on loopback unless `listen:` says otherwise, and elsewhere only with names and TLS.
     """
     world: World = ctx.obj.setup(output, quiet)
-    read = _config(config)
+    read = _config(config, files=True)
     try:
         from rlctl_ci.hands import of
         from rlctl_ci.service import Service
@@ -62,13 +64,12 @@ def serve(
             f"the package {error.name} is not installed", hint='install it with: pip install "rlctl[ci]"'
         ) from error
     refuse(read)
-    service = Service(read, of)
     for name, project in read.projects.items():
         world.say(f"{name}: POST /hooks/{project.forge}/{name} -> {project.run} ({project.target}, {project.builder})")
     if check:
-        service.close()
         world.document({"ok": True, "projects": list(read.projects)})
         return 0
+    service = Service(read, of)
     if not read.loopback and not service.people.any_token():
         world.say("note: nobody has a token yet, so hooks alone are answered: rlctl ci token NAME --scope admin")
     world.say(f"listening on {'https' if read.tls_cert else 'http'}://{read.listen}, state in {read.folder}")
@@ -153,9 +154,9 @@ def cancel(
     ctx: typer.Context, build: BuildArgument, url: Url = None, token_file: TokenFile = None,
     output: OutputOption = Output.table, quiet: Quiet = False,
 ) -> int:  # fmt: skip
-    """End a build; a deployment that has begun is decided first."""
+    """End a build; one whose deployment has begun goes on to its end."""
     return _post(
-        ctx.obj.setup(output, quiet), f"/api/v1/builds/{build}/cancel", "build {build_id}: {state}", url, token_file
+        ctx.obj.setup(output, quiet), f"/api/v1/builds/{build}/cancel", "build {build_id}: {said}", url, token_file
     )
 
 
@@ -193,7 +194,7 @@ def send_hook(
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
-    """Send a signed push as the forge of a project would."""
+    """Send a signed push as the forge of a project would: to --url, else RLCTL_CI_URL, else where FILE listens."""
     world: World = ctx.obj.setup(output, quiet)
     from rlctl_ci.client import Client
     from rlctl_ci.config import secrets as secrets_of
@@ -210,8 +211,9 @@ def send_hook(
     secret = secrets_of(project, about.secret_file)[0]
     delivery = f"test-{secrets.token_hex(8)}"
     headers = forge.sign(body, secret, delivery=delivery, now=world.now().timestamp())
-    where = url or f"http://{read.listen}"
-    status, text = Client(where).hook(f"/hooks/{about.forge}/{project}", headers, body)
+    named = url or world.environ.get("RLCTL_CI_URL")
+    where, host = (named.rstrip("/"), "") if named else read.here
+    status, text = Client(where, host=host).hook(f"/hooks/{about.forge}/{project}", headers, body)
     world.data(f"{status} {plain(text)}".rstrip())
     world.document({"status": status, "answer": text})
     if status >= 400:
@@ -321,23 +323,24 @@ def manifest(
     image: Annotated[str, typer.Option("--image", metavar="REF", help="rlctl[ci,kubernetes] and git, by digest.")],
     host: Annotated[str, typer.Option("--host", metavar="NAME", help="By which it is reached; one of `hosts:`.")],
     namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="Of the runs.")] = "default",
+    config: ConfigFile = Path("ci.yaml"),
     output: OutputOption = Output.table,
     quiet: Quiet = False,
 ) -> int:
-    """Print the objects that run the service on a cluster."""
+    """Print the objects that run the service on a cluster, with rights for the runs that FILE names."""
     world: World = ctx.obj.setup(output, quiet)
     from rlctl_ci.manifest import manifest as rendered
 
-    text = rendered(namespace=namespace, image=image, host=host)
+    text = rendered(_config(config), namespace=namespace, image=image, host=host)
     world.data(text.removesuffix("\n"))
     world.document({"manifest": text})
     return 0
 
 
-def _config(path: Path) -> Config:
+def _config(path: Path, *, files: bool = False) -> Config:
     from rlctl_ci.config import load
 
-    return load(path)
+    return load(path, files=files)
 
 
 def _client(world: World, url: str | None, token_file: Path | None) -> Client:

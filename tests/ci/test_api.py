@@ -192,6 +192,25 @@ def test_a_target_that_is_away_is_no_fault_of_who_asks(service: Service, http: T
     assert http.post("/api/v1/projects/pole/rollback", headers=headers).status_code == 503
 
 
+def test_a_deployment_that_has_begun_is_decided_whoever_cancels_it(service: Service, http: TestClient) -> None:
+    hook(http)
+    http.post("/sign-in", data={"token": service.people.issue("ana", ["admin"])})
+    assert "/builds/1/cancel" in http.get("/builds/1").text
+    with service.database.write() as db:
+        db.execute("UPDATE builds SET state = 'deploying' WHERE id = 1")
+        db.execute(
+            "INSERT INTO deploys (build, project, ref, run, state, started, updated)"
+            " VALUES (1, 'pole', ?, 'pole', 'planned', 0, 0)",
+            (MAIN,),
+        )
+    assert "/builds/1/cancel" not in http.get("/builds/1").text
+    headers = {"authorization": f"Bearer {service.people.issue('ben', ['admin'])}"}
+    said = http.post("/api/v1/builds/1/cancel", headers=headers).json()["said"]
+    assert said == "deploying, its deployment has begun and goes on to its end"
+    back = http.post("/api/v1/projects/pole/rollback", headers=headers)
+    assert (back.status_code, back.json()["hint"]) == (400, "roll back when that has ended: rlctl ci log 1 -f")
+
+
 def test_a_page_hears_of_what_has_changed_since_it_was_made(service: Service) -> None:
     app, mark = make(service), service.reading.mark()
     service.queue.accept("pole", Push(MAIN, sha(1)), recipe="r", delivery="1")

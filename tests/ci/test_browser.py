@@ -20,7 +20,7 @@ from rlctl_ci.logs import Log, Masker
 from rlctl_ci.service import Service
 from rlctl_ci.states import STATES
 from rlctl_ci.store.records import Push
-from rlctl_ci.web import serve
+from rlctl_ci.web import serve, streams
 from tests.ci.test_http import BAD_TEXT, config
 from tests.ci.world import MAIN, no_hands, sha
 from tests.end_to_end.conftest import wait_until
@@ -156,9 +156,9 @@ def opened(site: Site, chromium: Browser, *, quiet: bool = True, **settings: Any
     assert not (quiet and wrong)
 
 
-def signed_in(site: Site, page: Page) -> None:
+def signed_in(site: Site, page: Page, scope: str = "admin") -> None:
     page.goto("/sign-in")
-    page.get_by_label("Token").fill(site.service.people.issue("ana", ["admin"]))
+    page.get_by_label("Token").fill(site.service.people.issue("ana", [scope]))
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("button", name="Sign out")).to_be_visible()
 
@@ -213,6 +213,25 @@ def test_a_new_build_appears_on_the_open_page_and_its_log_grows(site: Site, chro
         expect(page.locator("h1 .state")).to_contain_text("cancelled")
         assert page.title().startswith("cancelled")
         assert page.evaluate("window.opened"), "it was not loaded again"
+
+
+def test_an_open_page_listens_again_when_its_stream_has_ended(
+    site: Site, chromium: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "ENDS_AFTER_S", 0.1)
+    with opened(site, chromium) as page:
+        page.goto("/")
+        with page.expect_response("**/live?*"):
+            pass  # the first has ended
+        monkeypatch.setattr(streams, "ENDS_AFTER_S", 300.0)
+        number = site.accept("pole", 99, title="a push while nobody listens")
+        expect(page.locator(".builds .c-build").first).to_have_text(f"#{number}")
+
+
+def test_who_may_read_alone_sees_no_button_but_to_sign_out(site: Site, chromium: Browser) -> None:
+    with opened(site, chromium) as page:
+        signed_in(site, page, "read")
+        assert page.get_by_role("button").all_inner_texts() == ["Sign out"]
 
 
 def test_a_rollback_is_asked_about_first(site: Site, chromium: Browser) -> None:

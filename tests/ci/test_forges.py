@@ -52,6 +52,19 @@ def test_standard_webhooks_takes_the_published_example_within_five_minutes() -> 
     assert not FORGES["standard"].verify(headers, body, [secret], NOW - 301)
 
 
+@pytest.mark.parametrize("padding", ["=", ""])
+def test_standard_webhooks_takes_what_the_reference_library_signs(padding: str) -> None:
+    headers = raw(
+        [
+            ("webhook-id", "msg_1"),
+            ("webhook-timestamp", "1614265330"),
+            ("webhook-signature", "v1,ATSItIDsNRS9QdKP9XOi7h6JK2iXVz31FeOLrDMxCpU="),  # of standardwebhooks 1.1.0
+        ]
+    )
+    secret = b"whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8" + padding.encode()
+    assert FORGES["standard"].verify(headers, b"{}", [secret], NOW)
+
+
 @pytest.mark.parametrize("name", FORGES)
 def test_what_a_forge_signs_is_verified_and_read(name: str) -> None:
     headers, body = signed(name)

@@ -269,13 +269,6 @@ def test_a_log_hides_secrets_in_every_spelling_and_ends_at_its_limit(tmp_path: P
     assert "left out" in (tmp_path / "log").read_text()
 
 
-def test_who_sends_too_much_is_slowed_down(tmp_path: Path) -> None:
-    service = Service(config(tmp_path, hooks_per_minute=2), no_hands)
-    http = TestClient(make(service, clock=lambda: 0.0), base_url=OURS, client=("127.0.0.1", 1))
-    assert [http.get("/healthz").status_code for _ in range(3)] == [200, 200, 429]
-    service.close()
-
-
 def test_it_refuses_to_start_beyond_loopback_without_names_and_tls(tmp_path: Path) -> None:
     open_ = config(tmp_path, listen="0.0.0.0:8710")
     with pytest.raises(Refused) as refusal:

@@ -19,7 +19,8 @@ from rlctl_ci.config import load
 from rlctl_ci.service import Service
 from rlctl_ci.states import TERMINAL
 from rlctl_ci.web.app import make
-from rlctl_ci.web.serve import local_token
+from rlctl_ci.web.serve import local_token, server
+from tests.ci.https_forge import certificate
 from tests.ci.world import Outside, hands, hopeless, sha
 from tests.cli.conftest import Rlctl, rlctl
 from tests.end_to_end.conftest import wait_until
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.processes
 class Live:
     """A service at work, and its configuration."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **fields: Any) -> None:
         self.outside = Outside(folder / "outside.jsonl")
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
@@ -44,7 +45,8 @@ class Live:
             "run": "pole",
             "poll_s": 0,
         }
-        content = {"listen": self.address, "projects": {"pole": project, "lab": {**project, "forge": "github"}}}
+        projects = {"pole": project, "lab": {**project, "forge": "github"}}
+        content = {"listen": self.address, "projects": projects, **fields}
         self.config = folder / "ci.yaml"
         self.config.write_text(yaml.safe_dump(content))
         self.service = Service(load(self.config), lambda project, service: hands(self.outside))
@@ -102,6 +104,64 @@ def test_a_hook_by_hand_becomes_a_build_that_is_listed(ci: Any, live: Live) -> N
     assert rows[1].split()[:5] == [str(build), "succeeded", "pole", "main", sha(1)[:12]]
     assert ci("builds", "--project", "lab").out == ""
     assert ci("builds", "-o", "json").json["builds"][0]["sha"] == sha(1)
+
+
+def test_a_hook_by_hand_goes_where_the_environment_says(ci: Any, live: Live) -> None:
+    told = yaml.safe_load(live.config.read_text())
+    live.config.write_text(yaml.safe_dump({**told, "listen": "127.0.0.1:1"}))
+    assert live.ended(pushed(ci, live, 1)) == "succeeded"
+
+
+def test_a_hook_by_hand_says_a_name_of_the_service_that_listens_everywhere(
+    rlctl: Rlctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Live(tmp_path, hosts=["ci.example.org"])
+    try:
+        monkeypatch.chdir(tmp_path)
+        told = yaml.safe_load(live.config.read_text())
+        port = live.address.partition(":")[2]
+        live.config.write_text(yaml.safe_dump({**told, "listen": f"0.0.0.0:{port}"}))
+        rlctl.now = lambda: datetime.now(UTC)  # type: ignore[method-assign]
+        assert rlctl("ci", "test-hook", "pole", "--sha", sha(1)).out.startswith("202 ")
+    finally:
+        live.close()
+
+
+def test_a_hook_by_hand_speaks_tls_to_a_service_that_does_by_the_name_of_its_certificate(
+    rlctl: Rlctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in zip(("cert.pem", "key.pem"), certificate("localhost"), strict=True):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    (tmp_path / "secret").write_text("a secret of sixteen or more\n")
+    project = {"forge": "gitlab", "repository": "/srv/pole.git", "secret_file": "secret", "run": "pole"}
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        about = {"listen": f"0.0.0.0:{port}", "hosts": [f"localhost:{port}"], "state": "state"}
+        content = {**about, "tls_cert": "cert.pem", "tls_key": "key.pem", "projects": {"pole": project}}
+        (tmp_path / "ci.yaml").write_text(yaml.safe_dump(content))
+        service = Service(load(tmp_path / "ci.yaml"), lambda project, service: {})
+        serving = server(service)
+        thread = threading.Thread(target=serving.run, args=([listening],), daemon=True)
+        thread.start()
+        wait_until(lambda: serving.started, timeout_s=60, what="the server")
+        rlctl.now = lambda: datetime.now(UTC)  # type: ignore[method-assign]
+        done = rlctl("ci", "test-hook", "pole", "--sha", sha(1))
+        serving.should_exit = True
+        thread.join(60)
+        service.close()
+    assert done.out.startswith("202 "), done.err
+
+
+def test_a_token_that_is_of_another_service_reads_what_anybody_may_and_is_named(
+    ci: Any, live: Live, tmp_path: Path
+) -> None:
+    (tmp_path / "stale").write_text("rlctl_ci_of_another_service")
+    assert ci("builds", "--token-file", str(tmp_path / "stale")).code == 0
+    refused = ci("pause", "pole", "--token-file", str(tmp_path / "stale"))
+    assert refused.code == 4
+    assert f"this token is not known, or no longer valid (of {tmp_path / 'stale'})" in refused.err
 
 
 def test_a_hook_by_hand_for_a_project_or_commit_that_is_none_says_so(ci: Any) -> None:

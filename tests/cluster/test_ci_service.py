@@ -57,6 +57,7 @@ def service(ana: Person, witness: Witness, service_image: str) -> str:
     ]  # fmt: skip
     witness.apply(*({"apiVersion": "v1", **document} for document in documents), namespace=ana.namespace)
 
+    ana.writes("ci.yaml", config)
     printed = ana("ci", "manifest", "-n", ana.namespace, "--image", service_image, "--host", HOST).stdout
     for document in yaml.safe_load_all(printed):
         if document["kind"] == "StatefulSet":  # as a site with an authority of its own does it

@@ -12,7 +12,7 @@ import yaml
 from rlctl.render.kubernetes import admin
 from rlctl_ci.manifest import manifest
 from tests.render.cluster import VARIATIONS, Run, spec_of
-from tests.render.write import IMAGE
+from tests.render.write import IMAGE, SERVICE
 
 OLDEST, CURRENT = "1.30", "1.34"
 """The oldest release that we promise to work with, and that of the test cluster."""
@@ -54,7 +54,7 @@ def test_every_object_for_an_administrator_validates(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_object_of_the_service_that_redeploys_validates(version: str) -> None:
-    for found in yaml.safe_load_all(manifest(namespace="team", image=IMAGE, host="ci.example.org")):
+    for found in yaml.safe_load_all(manifest(SERVICE, namespace="team", image=IMAGE, host="ci.example.org")):
         validate(found, version)
 
 

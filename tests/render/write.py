@@ -12,10 +12,24 @@ import yaml
 
 from rlctl.render.encode import to_document
 from rlctl.render.kubernetes import admin
+from rlctl_ci.config import Config
 from rlctl_ci.manifest import manifest
 from tests.render.cluster import VARIATIONS, rendered, spec_of
 
 IMAGE = "registry.example.org/team/rlctl-ci@sha256:" + "0" * 64
+SERVICE = Config.model_validate(
+    {
+        "listen": "0.0.0.0:8710",
+        "hosts": ["ci.example.org"],
+        "behind_tls": True,
+        "projects": {
+            "pong": {
+                "forge": "github", "repository": "https://github.com/team/pong.git", "secret_file": "/secret",
+                "run": "pong", "target": "kubernetes", "registry": "registry.example.org/team",
+            }
+        },
+    }
+)  # fmt: skip
 
 
 def main(folder: Path) -> None:
@@ -30,7 +44,7 @@ def main(folder: Path) -> None:
         path = folder / "admin" / document.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(document.text)
-    (folder / "ci.yaml").write_text(manifest(namespace="team", image=IMAGE, host="ci.example.org"))
+    (folder / "ci.yaml").write_text(manifest(SERVICE, namespace="team", image=IMAGE, host="ci.example.org"))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 from collections.abc import Iterable
@@ -28,13 +29,12 @@ _MOST_SIGNATURES: Final = 10
 
 
 def signature(secret: bytes, identity: bytes, timestamp: bytes, body: bytes) -> bytes:
-    """`v1,<base64>`. A secret is base64 behind `whsec_`, or else taken as it is."""
+    """`v1,<base64>`. A secret is base64 behind `whsec_`, with or without the `=` at its end, or else taken as it is."""
     key = secret
     if secret.startswith(PREFIX):
-        try:
-            key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
-        except binascii.Error:
-            key = secret
+        coded = secret.removeprefix(PREFIX).rstrip(b"=")
+        with contextlib.suppress(binascii.Error):
+            key = base64.b64decode(coded + b"=" * (-len(coded) % 4), validate=True)
     digest = hmac.new(key, identity + b"." + timestamp + b"." + body, hashlib.sha256).digest()
     return b"v1," + base64.b64encode(digest)
 

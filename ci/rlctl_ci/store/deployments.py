@@ -104,7 +104,8 @@ class Deployments(Rows):
             other = db.execute(f"SELECT build FROM deploys WHERE run = ? AND state IN {UNDECIDED}", (run,)).fetchone()
             if other is not None:
                 raise CiError(
-                    f"run {run} is being changed by build {other['build']}", hint=f"rlctl ci cancel {other['build']}"
+                    f"run {run} is being changed by build {other['build']}",
+                    hint=f"roll back when that has ended: rlctl ci log {other['build']} -f",
                 )
             found = db.execute(
                 "SELECT build FROM deploys WHERE project = ? AND run = ? AND state IN ('verified', 'failed')"

@@ -118,6 +118,7 @@ class Reading:
             f"{IGNORED}%", project, project, limit,
         )  # fmt: skip
         return [(row["at"], row["project"], row["event"], row["outcome"].removeprefix(IGNORED)) for row in rows]
+
     def ended(self) -> Mapping[str, int]:
         """How often builds have come to each end: one that was gone back from later has had two."""
         found: dict[str, int] = {state: count for state, count in self.counts().items() if state in TERMINAL}

@@ -16,6 +16,7 @@ from rlctl_ci.errors import Busy, CiError, Settled, Transient
 from rlctl_ci.refs import HEADS, fault, is_sha
 from rlctl_ci.service import Service
 from rlctl_ci.stages import seconds
+from rlctl_ci.states import ACTIVE
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build, Push
 from rlctl_ci.web import tail
@@ -23,6 +24,7 @@ from rlctl_ci.web.asked import document, number
 from rlctl_ci.web.html import notice
 from rlctl_ci.web.sessions import Refused, Sessions
 from rlctl_ci.web.shown import Shown
+from rlctl_ci.web.streams import Streams
 
 MAX_PAGE: Final = 200
 
@@ -71,10 +73,12 @@ class Api:
     """Args:
     service: what is asked about.
     sessions: who asks.
+    streams: that go on.
     """
 
-    def __init__(self, service: Service, sessions: Sessions) -> None:
+    def __init__(self, service: Service, sessions: Sessions, streams: Streams) -> None:
         self.service, self.sessions, self.reading = service, sessions, Shown(service)
+        self._streams = streams
 
     async def projects(self, request: Request) -> Response:
         self.sessions.require(request, "read")
@@ -132,7 +136,7 @@ class Api:
 
     async def log(self, request: Request) -> Response:
         self.sessions.require(request, "read")
-        return await tail.answer(self.service, self.reading, request, self._build(request))
+        return await tail.answer(self.service, self.reading, request, self._build(request), self._streams)
 
     async def _trigger(self, request: Request) -> Response:
         person = self.sessions.require(request, "trigger", request.headers.get("x-csrf-token"))
@@ -171,6 +175,12 @@ class Api:
             raise Refused(404, "there is no such build") from error
 
 
+def decides(reading: Reading, build: Build) -> bool:
+    """Whether it is changing its run: that is verified or rolled back, whoever wants its end."""
+    deploy = reading.deploy(build.id) if build.state in ACTIVE else None
+    return deploy is not None and deploy.state in ("planned", "applied", "rolling_back")
+
+
 def act_on_build(service: Service, who: str, build: Build, verb: str) -> dict[str, Any]:
     """Raises:
     Settled: it is over, or not over.
@@ -179,7 +189,11 @@ def act_on_build(service: Service, who: str, build: Build, verb: str) -> dict[st
         state = service.queue.cancel(build.id, f"cancelled by {who}")
         service.people.audit(who, "cancel", f"build {build.id}")
         service.wake()
-        return {"build_id": build.id, "state": state}
+        said = state.replace("_", " ")
+        if state != "cancelled":
+            begun = decides(service.reading, build)
+            said += ", its deployment has begun and goes on to its end" if begun else ", ends at its next step"
+        return {"build_id": build.id, "state": state, "said": said}
     if not build.terminal:
         raise Settled(f"build {build.id} is not over: {build.state}")
     again = service.trigger(build.project, Push(build.ref, build.sha, build.author, build.title))
@@ -220,8 +234,8 @@ async def refused(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):  # no such path, or no such method of it
         status, message, headers = error.status_code, error.detail, error.headers
     elif isinstance(error, Refused):
-        status, message = error.status, error.message
-        headers = {"www-authenticate": "Bearer"} if status == 401 else None
+        status, message, hint = error.status, error.message, error.hint
+        headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "10"}}.get(status)
     else:
         assert isinstance(error, RlctlError)
         message, hint = error.message, error.hint

@@ -1,10 +1,9 @@
-"""What every request passes first, whatever its method: host, origin, rate, size, time. An ASGI middleware."""
+"""What every request passes first, whatever its method: host, origin, size, time. An ASGI middleware."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final
 
@@ -16,7 +15,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_WITHIN_S: Final = 10.0
-_SOURCES: Final = 10_000
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'"
@@ -32,37 +30,14 @@ HEADERS: Final = (
 )
 
 
-class Rate:
-    """A bucket of tokens for each key; the oldest are forgotten.
-
-    Args:
-        per_minute: how many a minute.
-        clock: seconds.
-    """
-
-    def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
-        self._most, self._clock = float(per_minute), clock
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def allows(self, key: str) -> bool:
-        now = self._clock()
-        left, at = self._buckets.pop(key, (self._most, now))
-        left = min(self._most, left + (now - at) * self._most / 60.0)
-        self._buckets[key] = (left - 1.0 if left >= 1.0 else left, now)
-        if len(self._buckets) > _SOURCES:
-            self._buckets.popitem(last=False)
-        return left >= 1.0
-
-
 class Guard:
     """Args:
     app: what comes after.
     config: names by which we are reached, sizes.
-    rate: of each address.
     """
 
-    def __init__(self, app: App, config: Config, rate: Rate) -> None:
-        self._app, self._rate = app, rate
+    def __init__(self, app: App, config: Config) -> None:
+        self._app = app
         self._most = int(config.body_mib * (1 << 20))
         self._hosts = hosts(config)
         self._public = config.public_status
@@ -72,7 +47,6 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        client = (scope.get("client") or ("-", 0))[0]
 
         async def headed(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -84,8 +58,6 @@ class Guard:
 
         badge = self._public and scope["method"] == "GET" and scope["path"].startswith("/badge/")
         refusal = self._refusal(scope["headers"], elsewhere=badge)
-        if refusal is None and not self._rate.allows(client):
-            refusal = (429, "slower")
         if refusal is not None:
             await _answer(headed, *refusal)
             return

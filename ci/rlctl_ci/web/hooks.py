@@ -17,8 +17,8 @@ from rlctl_ci.forges.base import Event, Malformed
 from rlctl_ci.forges.find import FORGES
 from rlctl_ci.service import Service
 from rlctl_ci.store.records import Accepted
-from rlctl_ci.web.guard import Rate
 from rlctl_ci.web.metrics import Seen
+from rlctl_ci.web.rate import Rate
 
 MOST_TOGETHER = 100
 _DECOY = (b"there is no such project, and this takes as long",)

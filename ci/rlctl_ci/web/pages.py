@@ -17,13 +17,15 @@ from rlctl_ci import logs
 from rlctl_ci.errors import CiError
 from rlctl_ci.service import Service
 from rlctl_ci.states import ACTIVE, WAITING
+from rlctl_ci.store.people import Scope
 from rlctl_ci.store.records import Build
-from rlctl_ci.web.api import act_on_build, act_on_project, build_document, projects_document
+from rlctl_ci.web.api import act_on_build, act_on_project, build_document, decides, projects_document
 from rlctl_ci.web.asked import number
 from rlctl_ci.web.feed import feed
 from rlctl_ci.web.html import MARKS, Html, ago, clip, document, join, line, state, table, tag
 from rlctl_ci.web.sessions import COOKIE, VALID_S, Refused, Sessions
 from rlctl_ci.web.shown import Shown
+from rlctl_ci.web.streams import Streams
 
 SHOWN: Final = 50
 LOG_SHOWN: Final = 96 << 10
@@ -36,11 +38,12 @@ class Pages:
     """Args:
     service: what is shown.
     sessions: who looks.
+    streams: that go on.
     secure: cookies only over HTTPS.
     """
 
-    def __init__(self, service: Service, sessions: Sessions, *, secure: bool) -> None:
-        self.service, self.sessions, self._secure = service, sessions, secure
+    def __init__(self, service: Service, sessions: Sessions, streams: Streams, *, secure: bool) -> None:
+        self.service, self.sessions, self._streams, self._secure = service, sessions, streams, secure
         self.reading = Shown(service)
 
     async def overview(self, request: Request) -> Response:
@@ -106,15 +109,15 @@ class Pages:
         found, rows = [], []
         for one in projects:
             name, where = one["name"], f"/projects/{one['name']}"
-            resume = self._button(request, f"{where}/resume", "Resume")
+            resume = self._button(request, f"{where}/resume", "Resume", "deploy")
             if one["paused"]:
                 found.append(banner(f"{name} is paused: {line(one['paused'])}", resume))
             for pin in one["pins"]:
                 words = f"{name}: {line(pin['branch'])} is pinned, because {pin['sha'][:12]} was rolled back"
                 found.append(banner(f"{words} ({line(pin['why'])}). A newer commit goes on.", resume))
-            pause = Html("") if one["paused"] else self._button(request, f"{where}/pause", "Pause")
+            pause = Html("") if one["paused"] else self._button(request, f"{where}/pause", "Pause", "deploy")
             sure = f"Roll {one['run']} back to the revision before its newest deployment?"
-            back = self._button(request, f"{where}/rollback", "Roll back", sure=sure)
+            back = self._button(request, f"{where}/rollback", "Roll back", "deploy", sure=sure)
             branches = ", ".join(map(line, one["branches"]))
             rows.append((tag("a", name, href=where), f"{one['run']} ({one['target']})", branches, one["builder"],
                          join([pause, back])))  # fmt: skip
@@ -156,7 +159,8 @@ class Pages:
             note = f", {line(deploy.note)}" if deploy.note else ""
             facts.append(("Deployed", f"{deploy.run}: {deploy.state.replace('_', ' ')}{note}"))
         kind = MARKS[build.state][1] if build.terminal else "soft"
-        verb = ("Cancel", "cancel") if not build.terminal else ("Build again", "retry")
+        words, verb = ("Build again", "retry") if build.terminal else ("Cancel", "cancel")
+        pressed = self._button(request, f"/builds/{build.id}/{verb}", words, "trigger")
         source = f"/api/v1/builds/{build.id}/log"
         logged = tag(
             "pre", content.decode("utf-8", "replace"), id="log", tabindex="0", role="log", aria_label="Log",
@@ -168,7 +172,7 @@ class Pages:
             tag(
                 "section",
                 tag("div", tag("h1", f"Build {build.id} ", state(build.state)),
-                    self._button(request, f"/builds/{build.id}/{verb[1]}", verb[0]), class_="head"),
+                    Html("") if decides(self.reading, build) else pressed, class_="head"),
                 tag("p", line(build.title), class_="lead"),
                 tag("p", line(build.reason), class_=kind),
                 tag("table", tag("tbody", *rows), class_="facts"),
@@ -204,12 +208,13 @@ class Pages:
 
     async def _changes(self, request: Request, seen: str) -> AsyncIterator[str]:
         said = -math.inf
-        while request.method == "GET" and not await request.is_disconnected():
-            now = await run_in_threadpool(self.reading.mark)
-            if now != seen or time.monotonic() - said >= BEAT_S:
-                yield f"id: {now}\nevent: {'beat' if now == seen else 'changed'}\ndata: {{}}\n\n"
-                seen, said = now, time.monotonic()
-            await asyncio.sleep(1.0)
+        with self._streams.one() as goes_on:
+            while request.method == "GET" and goes_on() and not await request.is_disconnected():
+                now = await run_in_threadpool(self.reading.mark)
+                if now != seen or time.monotonic() - said >= BEAT_S:
+                    yield f"id: {now}\nevent: {'beat' if now == seen else 'changed'}\ndata: {{}}\n\n"
+                    seen, said = now, time.monotonic()
+                await asyncio.sleep(1.0)
 
     async def feed(self, request: Request) -> Response:
         self.sessions.require(request, "read")
@@ -251,10 +256,10 @@ class Pages:
         """A button: cancel, retry, pause, resume, rollback, sign-out."""
         form = await fields(request)
         verb = request.path_params.get("verb", "sign-out")
-        scope = (
-            "trigger" if "number" in request.path_params else "deploy" if "project" in request.path_params else "read"
-        )
-        person = self.sessions.require(request, scope, form.get("csrf", ""))  # type: ignore[arg-type]
+        scope: Scope | None = None  # to sign out
+        if "number" in request.path_params or "project" in request.path_params:
+            scope = "trigger" if "number" in request.path_params else "deploy"
+        person = self.sessions.require(request, scope, form.get("csrf", ""))
         if "number" in request.path_params:
             build = await run_in_threadpool(self._found, request)
             done = await run_in_threadpool(act_on_build, self.service, person.name, build, verb)
@@ -280,24 +285,29 @@ class Pages:
         person, session = self.sessions.who(request), self.sessions.session(request)
         if person is None or session is None:
             return tag("a", "Sign in", href="/sign-in", class_="who")
-        return tag("div", person.name, self._button(request, "/sign-out", "Sign out"), class_="who soft")
+        return tag("div", person.name, self._button(request, "/sign-out", "Sign out", None), class_="who soft")
 
-    def _button(self, request: Request, action: str, words: str, *, sure: str | None = None) -> Html:
-        session = self.sessions.session(request)
-        if session is None:
+    def _button(
+        self, request: Request, action: str, words: str, scope: Scope | None, *, sure: str | None = None
+    ) -> Html:
+        """Nothing for those who may not press it."""
+        session, person = self.sessions.session(request), self.sessions.who(request)
+        if session is None or person is None or not (scope is None or person.may(scope)):
             return Html("")
         return tag("form", tag("input", type="hidden", name="csrf", value=session.csrf), tag("button", words),
                    method="post", action=action, data_sure=sure)  # fmt: skip
 
 
 def _sign_in(why: str = "") -> str:
+    scopes = "read to look, trigger to build and cancel, deploy to pause, resume and roll back; or admin, for all of it"
     token = tag("input", type="password", name="token", required=True, autocomplete="current-password")
     body = [
         tag("h1", "Sign in"),
         *([tag("p", why, class_="banner", role="alert")] if why else []),
         tag("form", tag("label", "Token ", token), tag("button", "Sign in"), method="post", action="/sign-in",
             class_="sign-in"),
-        tag("p", tag("code", "rlctl ci token NAME"), " makes one.", class_="soft"),
+        tag("p", tag("code", "rlctl ci token NAME --scope SCOPE"),
+            f" makes one, with as many scopes as are named: {scopes}.", class_="soft"),
     ]  # fmt: skip
     return document("sign in · rlctl ci", body, live=None, icon="none", who="")
 

@@ -11,6 +11,7 @@ from typing import Final
 from starlette.requests import Request
 
 from rlctl_ci.store.people import People, Person, Scope
+from rlctl_ci.web.rate import Rate
 
 COOKIE: Final = "rlctl_ci"
 VALID_S: Final = 8 * 3600.0
@@ -18,11 +19,11 @@ _MOST: Final = 1000
 
 
 class Refused(Exception):
-    """401: nobody said who; 403: who it is may not."""
+    """401: nobody said who; 403: who it is may not; 429: they ask too often."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, hint: str = "") -> None:
         super().__init__(message)
-        self.status, self.message = status, message
+        self.status, self.message, self.hint = status, message, hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,12 @@ class Sessions:
 
     Args:
         people: whose tokens they are.
+        rate: of each of them; those without a token share that of their address.
         open_reading: whether reading needs nobody.
     """
 
-    def __init__(self, people: People, *, open_reading: bool) -> None:
-        self._people, self.open_reading = people, open_reading
+    def __init__(self, people: People, rate: Rate, *, open_reading: bool) -> None:
+        self._people, self._rate, self._open_reading = people, rate, open_reading
         self._known: dict[str, Session] = {}
 
     def open(self, token: str) -> tuple[str, Session] | None:
@@ -73,22 +75,31 @@ class Sessions:
         session = self.session(request)
         return None if session is None else self._people.whose(session.token)
 
-    def require(self, request: Request, scope: Scope, csrf: str | None = None) -> Person:
+    def require(self, request: Request, scope: Scope | None, csrf: str | None = None) -> Person:
         """Who it is, who may.
 
         Args:
+            scope: None: whoever it is.
             csrf: from a form; a change by a cookie alone is refused.
 
         Raises:
-            Refused: nobody, or not them.
+            Refused: nobody, or not them, or not so often.
         """
         person = self.who(request)
-        if person is None:
-            if scope == "read" and self.open_reading and "authorization" not in request.headers:
-                return Person("anybody", frozenset({"read"}))
-            raise Refused(401, "a token is needed")
-        if not person.may(scope):
-            raise Refused(403, f"this token may not {scope}")
+        if person is None and scope == "read" and self._open_reading:
+            person = Person("anybody", frozenset({"read"}))
+            key = request.client.host if request.client is not None else "-"
+        elif person is None:
+            if "authorization" in request.headers:
+                raise Refused(401, "this token is not known, or no longer valid")
+            ended = COOKIE in request.cookies
+            raise Refused(401, "this session has ended" if ended else "a token is needed", "sign in" if ended else "")
+        else:
+            key = f"token {person.name}"
+        if not self._rate.allows(key):
+            raise Refused(429, "slower")
+        if scope is not None and not person.may(scope):
+            raise Refused(403, f"this token may not {scope}", f"one that may: rlctl ci token NAME --scope {scope}")
         if request.method not in ("GET", "HEAD") and "authorization" not in request.headers:
             session = self.session(request)
             if session is None or csrf is None or not hmac.compare_digest(session.csrf.encode(), csrf.encode()):

@@ -17,6 +17,7 @@ from rlctl_ci.service import Service
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build
 from rlctl_ci.web.asked import number
+from rlctl_ci.web.streams import Streams
 
 FOLLOW_S: Final = 0.5
 PING_S: Final = 15.0
@@ -39,7 +40,7 @@ def part(asked: str, size: int) -> tuple[int, int] | None:
     return min(int(first), size), min(int(last) + 1, size) if last else size
 
 
-async def answer(service: Service, reading: Reading, request: Request, build: Build) -> Response:
+async def answer(service: Service, reading: Reading, request: Request, build: Build, streams: Streams) -> Response:
     """What was asked for of a log: see the document of the API.
 
     Raises:
@@ -50,7 +51,7 @@ async def answer(service: Service, reading: Reading, request: Request, build: Bu
     if "text/event-stream" in request.headers.get("accept", ""):
         last = request.headers.get("last-event-id", "")
         offset = int(last) if re.fullmatch(r"[0-9]{1,15}", last) else offset
-        said = _events(service, reading, request, build.id, offset)
+        said = _events(service, reading, request, build.id, offset, streams)
         return StreamingResponse(said, media_type="text/event-stream")
     headers = {"x-build-state": build.state, "accept-ranges": "bytes"}
     size = await run_in_threadpool(logs.size, path)
@@ -69,22 +70,25 @@ async def answer(service: Service, reading: Reading, request: Request, build: Bu
     return StreamingResponse(pieces, 206 if wanted else 200, headers, media_type="text/plain")
 
 
-async def _events(service: Service, reading: Reading, request: Request, build: int, offset: int) -> AsyncIterator[str]:
+async def _events(
+    service: Service, reading: Reading, request: Request, build: int, offset: int, streams: Streams
+) -> AsyncIterator[str]:
     quiet_s = 0.0
-    while request.method == "GET" and not await request.is_disconnected():
-        state = await run_in_threadpool(reading.build, build)
-        found, after = await run_in_threadpool(logs.read, service.log(build), offset)
-        if found:
-            lines = found.decode("utf-8", "replace").splitlines()
-            yield f"id: {after}\nevent: log\ndata: {json.dumps(lines)}\n\n"
-            offset, quiet_s = after, 0.0
-            continue
-        if state.terminal:
-            end = json.dumps({"state": state.state, "reason": state.reason})
-            yield f"id: {offset}\nevent: end\ndata: {end}\n\n"
-            return
-        quiet_s += FOLLOW_S
-        if quiet_s >= PING_S:
-            yield ": still here\n\n"
-            quiet_s = 0.0
-        await asyncio.sleep(FOLLOW_S)
+    with streams.one() as goes_on:
+        while request.method == "GET" and goes_on() and not await request.is_disconnected():
+            state = await run_in_threadpool(reading.build, build)
+            found, after = await run_in_threadpool(logs.read, service.log(build), offset)
+            if found:
+                lines = found.decode("utf-8", "replace").splitlines()
+                yield f"id: {after}\nevent: log\ndata: {json.dumps(lines)}\n\n"
+                offset, quiet_s = after, 0.0
+                continue
+            if state.terminal:
+                end = json.dumps({"state": state.state, "reason": state.reason})
+                yield f"id: {offset}\nevent: end\ndata: {end}\n\n"
+                return
+            quiet_s += FOLLOW_S
+            if quiet_s >= PING_S:
+                yield ": still here\n\n"
+                quiet_s = 0.0
+            await asyncio.sleep(FOLLOW_S)
