@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,7 +51,7 @@ class Revisions:
         return found
 
 
-class Remembering:
+class Remembering(ABC):
     """The verbs of a backend that need nothing but what was applied; `checks` and `ails` plan the answers."""
 
     def __init__(self) -> None:
@@ -59,16 +60,16 @@ class Remembering:
         self.ails: list[Check] = [Check("memory", "ok", "it is there")]  # what `doctor` finds
         self.forwarded: list[str] = []  # pages that are open now
 
-    def find(self, run: str) -> RunState | None:
-        raise NotImplementedError
+    @abstractmethod
+    def find(self, run: str) -> RunState | None: ...
 
-    def documents(self, run: str, revision: int | None = None) -> list[Document]:
-        raise NotImplementedError
+    @abstractmethod
+    def documents(self, run: str, revision: int | None = None) -> list[Document]: ...
 
+    @abstractmethod
     def apply(
         self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
-    ) -> Iterator[Applied]:
-        raise NotImplementedError
+    ) -> Iterator[Applied]: ...
 
     def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:
         known = self.find(plan.run)
