@@ -35,6 +35,9 @@ SECRET = "a secret of sixteen or more"
 FASTER = 20.0
 """The clock of the service: pauses between attempts and leases are for networks, not for tests."""
 LINGERS_S = 0.03
+LAST_STAGES = ("deploying", "verifying")
+STAGE_WITHIN_S = 5.0
+"""Of a life that is to end in one of them."""
 SPEC = "run: pole\nenv: {id: CartPole-v1}\ncode: {path: .}\nstop: {rows: 1000}\n"
 
 
@@ -107,15 +110,23 @@ class Killed:
             self._serve()
         fuse = threading.Timer(self.chance.uniform(0.0, 0.5), lambda: os.kill(service, signal.SIGKILL))
         early = kill and self.chance.random() < 0.2  # perhaps before it listens
+        # most of its time goes into fetching: the last stages are short, and would hardly ever be found
+        stage = self.chance.choice(("", "", *LAST_STAGES))
         try:
             if early:
                 fuse.start()
             self._await(lambda: _gone(service) or self._listens(), "the service")
-            if kill and not early:
+            if kill and not early and not stage:
                 fuse.start()
+            until = time.monotonic() + STAGE_WITHIN_S
             while kill and not _gone(service):
                 self._send()
-                time.sleep(self.chance.uniform(0.0, 0.3))
+                pause_s = self.chance.uniform(0.0, 0.3)
+                if fuse.ident is not None:
+                    time.sleep(pause_s)
+                elif self._comes_to(stage, pause_s) or time.monotonic() > until:
+                    os.kill(service, signal.SIGKILL)
+                    break
             if not kill:
                 self._finish()
         finally:
@@ -131,6 +142,13 @@ class Killed:
             self.at_work.update(state for (state,) in self.rows("SELECT DISTINCT state FROM builds") if busy(state))
         else:
             assert os.WEXITSTATUS(status) == 0, status
+
+    def _comes_to(self, stage: str, within_s: float) -> bool:
+        """Whether a build is in that state before so many seconds have passed."""
+        deadline = time.monotonic() + within_s
+        while not (found := (stage,) in self.rows("SELECT state FROM builds")) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return found
 
     def _serve(self) -> None:
         try:
