@@ -24,6 +24,7 @@ class ModelPool(Model):
     """Serves weights: live versions from memory, kept ones from the volume."""
 
     replicas: Annotated[int, Field(ge=1, le=64), live()] = 1
+    """More than one form a tree: number 0 takes weights from learners, the others from it, and serve the actors."""
     cpu: Annotated[Cores, restart("modelpool")] = 0.25
     memory: Annotated[Memory, restart("modelpool")] = "1Gi"
     on_push: Annotated[OnPush, live()] = "rolling"

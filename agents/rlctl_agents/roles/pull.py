@@ -15,6 +15,8 @@ from rlctl_agents.wire.sockets import Wire
 
 PULL_S = 2.0
 """An answer of the pool that takes longer is not waited for: the old weights do for another segment."""
+POLL_S = (5.0, 10.0)
+"""Shortest and longest time between two questions for something newer, when there is no notice."""
 ASK_AGAIN_S = 0.25
 """Between two questions for a version that is not there yet."""
 LISTEN_S = 0.002
@@ -116,7 +118,7 @@ class Follower:
         source: where from; may be replaced when another pool is assigned.
         pinned: exactly this version of the live lineage, for ever; None: the newest.
         clock: monotonic seconds.
-        poll_s: shortest and longest time between two questions without a notice.
+        poll_s: shortest and longest time between two questions without a notice; None: `POLL_S`.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class Follower:
         *,
         pinned: int | None = None,
         clock: Callable[[], float] = time.monotonic,
-        poll_s: tuple[float, float] = (5.0, 10.0),
+        poll_s: tuple[float, float] | None = None,
     ) -> None:
         self.source = source
         self.ref: ModelRef | None = None
@@ -135,7 +137,7 @@ class Follower:
         self.policy = policy
         self._pinned = pinned
         self._clock = clock
-        self._poll_s = poll_s
+        self._poll_s = poll_s or POLL_S
         self._next_poll = clock()
         self._chance = random.Random()
 

@@ -140,14 +140,19 @@ def _given(api: Api) -> set[str]:
 
 def models(api: Api, run: Fleet) -> Iterator[Check]:
     """How long one refresh of all actors takes."""
-    pullers, pools = run.of("actor") + run.of("evaluator"), max(1, run.of("modelpool"))
-    seconds = pullers * MODEL_MB / (pools * POOL_MB_PER_S)
+    actors, pools = run.of("actor"), max(1, run.of("modelpool"))
+    serving = max(1, pools - 1)  # of several, the first one serves the others
+    of_all = f"{serving} of {pools}" if pools > 1 else "1"
+    seconds = actors * MODEL_MB / (serving * POOL_MB_PER_S)
     text = (
         f"each {MODEL_MB:.0f} MB of weights takes {seconds:,.1f} s to reach all actors "
-        f"({pullers:,} x {MODEL_MB:.0f} MB / ({pools} model pool{'s' * (pools > 1)} x {POOL_MB_PER_S:,.0f} MB/s))"
+        f"({actors:,} x {MODEL_MB:.0f} MB / ({of_all} model pool{'s' * (pools > 1)} x {POOL_MB_PER_S:,.0f} MB/s))"
     )
     if seconds > _REFRESH_S:
-        again = "actors play older weights for so long; a larger algorithm.publish_every_updates asks for fewer"
+        again = (
+            "actors play older weights for so long; more roles.modelpool.replicas serve them sooner, a larger "
+            "algorithm.publish_every_updates asks for fewer"
+        )
         yield Check("model traffic", "warning", text, again)
     else:
         yield Check("model traffic", "ok", text)
