@@ -176,16 +176,28 @@ def test_modelpools_form_a_tree_in_which_each_has_few_below_it() -> None:
 
 def test_who_lost_its_modelpool_goes_to_another_and_nobody_else_moves(time: Time) -> None:
     addresses = Addresses(PATTERN, time)
-    addresses.alive(pools(*range(12)))
+    addresses.alive(pools(*range(8)))
     before = [pool_of(addresses, "actor", index) for index in range(100)]
-    lost = [index for index in range(12) if index != 1]
-    addresses.alive(pools(*lost))
+    addresses.alive(pools(0, 1, 2, 4, 5, 6, 7))
     after = [pool_of(addresses, "actor", index) for index in range(100)]
-    assert 1 not in after
-    assert [(old, new) for old, new in zip(before, after, strict=True) if old != new and old != 1] == []
-    assert pool_of(addresses, "modelpool", 9) == 0, "the nearest that lives above it"
-    addresses.alive(pools(*range(12)))
+    assert set(after) == {1, 2, 4, 5, 6, 7}
+    assert [(old, new) for old, new in zip(before, after, strict=True) if old != new and old != 3] == []
+    addresses.alive(pools(*range(8)))
     assert [pool_of(addresses, "actor", index) for index in range(100)] == before
+
+
+def test_a_modelpool_whose_upper_one_is_lost_takes_its_weights_from_the_nearest_above_that_lives(time: Time) -> None:
+    addresses = Addresses(PATTERN, time)
+    addresses.alive(pools(*range(12)))
+    assert pool_of(addresses, "modelpool", 9) == 1
+    addresses.alive(pools(*(index for index in range(12) if index != 1)))
+    assert pool_of(addresses, "modelpool", 9) == 0
+
+
+def test_actors_leave_modelpools_alone_that_have_others_below_them() -> None:
+    addresses = Addresses(PATTERN, Time())
+    addresses.alive(pools(*range(64)))
+    assert {pool_of(addresses, "actor", index) for index in range(1000)} == set(range(8, 64))
 
 
 def test_a_silent_modelpool_is_named_while_no_other_lives(time: Time) -> None:

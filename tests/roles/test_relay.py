@@ -11,9 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from rlctl.spec.layout import Layout
+from rlctl.spec.roles import FAN_OUT
 from rlctl.spec.schema import Spec
 from rlctl_agents.roles import modelpool, pull
-from rlctl_agents.roles.addresses import FAN_OUT, Addresses
+from rlctl_agents.roles.addresses import Addresses
 from rlctl_agents.roles.process import Process
 from rlctl_agents.types.control import (
     Channels,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 
+from rlctl.spec.roles import FAN_OUT, serving
 from rlctl_agents.types.control import Channels, Peers
 
 CHANNELS: Mapping[str, tuple[str, ...]] = {"modelpool": ("rpc", "notice"), "learner": ("experience",)}
@@ -20,8 +21,6 @@ PORTS: Mapping[str, int] = {"rpc": 7100, "notice": 7101, "experience": 7102}
 STAYS_S = 60.0
 """A peer that fell silent is named for so long: it comes back under the same address, or somebody else does. While
 another of its role lives it is named no longer than its lease."""
-FAN_OUT = 8
-"""Modelpools that take their weights from one: number i from number (i - 1) // FAN_OUT."""
 
 
 class Addresses:
@@ -98,11 +97,12 @@ class Addresses:
             while above and above not in pools:
                 above = (above - 1) // FAN_OUT
             return above
-        relays = [pool for pool in pools if pool]
-        if role != "actor" or not relays:
+        if role != "actor" or not pools:
             return 0
-        home = 1 + index % relays[-1]  # so that one that falls silent moves nobody but its own actors
-        return home if home in relays else relays[index % len(relays)]
+        there = serving(pools[-1] + 1)
+        home = there[index % len(there)]  # so that one that falls silent moves nobody but its own actors
+        living = [pool for pool in pools if pool in there]
+        return home if home in living else living[index % len(living)]
 
 
 def _filled(pattern: str, role: str, index: int, channel: str) -> str:

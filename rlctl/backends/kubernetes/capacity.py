@@ -12,6 +12,7 @@ from rlctl.backends.kubernetes.causes import admission
 from rlctl.backends.kubernetes.causes.base import name_of
 from rlctl.backends.kubernetes.fleet import MODEL_MB, Fleet
 from rlctl.backends.kubernetes.quantity import amount
+from rlctl.spec.roles import serving
 
 POOL_MB_PER_S: Final = 1_250.0
 """A node with 10 Gbit/s."""
@@ -141,9 +142,9 @@ def _given(api: Api) -> set[str]:
 def models(api: Api, run: Fleet) -> Iterator[Check]:
     """How long one refresh of all actors takes."""
     actors, pools = run.of("actor"), max(1, run.of("modelpool"))
-    serving = max(1, pools - 1)  # of several, the first one serves the others
-    of_all = f"{serving} of {pools}" if pools > 1 else "1"
-    seconds = actors * MODEL_MB / (serving * POOL_MB_PER_S)
+    serve = len(serving(pools))
+    of_all = f"{serve} of {pools}" if pools > 1 else "1"
+    seconds = actors * MODEL_MB / (serve * POOL_MB_PER_S)
     text = (
         f"each {MODEL_MB:.0f} MB of weights takes {seconds:,.1f} s to reach all actors "
         f"({actors:,} x {MODEL_MB:.0f} MB / ({of_all} model pool{'s' * (pools > 1)} x {POOL_MB_PER_S:,.0f} MB/s))"
