@@ -16,6 +16,7 @@ from rlctl.spec.schema import Spec
 from rlctl_agents.roles import modelpool, pull
 from rlctl_agents.roles.addresses import Addresses
 from rlctl_agents.roles.process import Process
+from rlctl_agents.roles.relay import Relay
 from rlctl_agents.types.control import (
     Channels,
     GetModel,
@@ -240,3 +241,25 @@ def test_weights_that_are_damaged_on_the_way_are_not_served_and_asked_for_again(
         assert world.get(1) == (None, b"")
         above.models[ref(1)] = hashlib.sha256(weights(1)).hexdigest(), weights(1)
         world.reaches(1, 1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_modelpool_does_not_go_on_when_nobody_follows_any_more() -> None:
+    def fails(model: pull.Model) -> None:
+        raise OSError("a fault of ours")
+
+    with private_folder() as folder, opened_wire() as wire, Pool(folder) as above:
+        at = {"rpc": f"ipc://{folder}/pool", "notice": f"ipc://{folder}/notice"}
+        above.models[ref(1)] = hashlib.sha256(weights(1)).hexdigest(), weights(1)
+        above.newest = ref(1)
+        relay = Relay(wire, "test", "main", above=lambda: {0: at}, take=fails)
+        relay.start()
+
+        def ended() -> bool:
+            try:
+                relay.require_life()
+            except RuntimeError as error:
+                return str(error) == "nobody follows main any more"
+            return False
+
+        wait_until(ended, "its end")

@@ -62,28 +62,33 @@ def main(process: Process) -> None:
         stack.callback(member.close)
         notices = NoticePublisher(wire, lease.bind["notice"])
         stack.callback(notices.close)
-        relays = lease.index > 0
+        first = lease.index == 0
         pool = Pool(
             layout.models, process.boot, budget_bytes=budget_bytes, publish=notices.publish, metrics=process.metrics,
-            others_keep=relays,
+            others_keep=not first,
         )  # fmt: skip
         handlers: dict[type[Struct], Handler] = {GetModel: pool.get}
-        if not relays:
+        if first:
             handlers[PutModel] = pool.put
         server = RpcServer(wire, lease.bind["rpc"], process.boot, handlers, MODELPOOL)
         stack.callback(server.close)
-        for policy in (process.spec.policies or ["main"]) if relays else []:
-            relay = Relay(wire, process.boot, policy, above=lambda: member.peers_of("modelpool"), take=pool.take)
+        relays = [
+            Relay(wire, process.boot, policy, above=lambda: member.peers_of("modelpool"), take=pool.take)
+            for policy in ([] if first else process.spec.policies or ["main"])
+        ]
+        for relay in relays:
             relay.start()
             stack.callback(relay.close)
         refusals = Refusals(process.metrics, lambda: server.rejected, lambda: refused_connections(wire))
         member.start(lambda: Snapshot(model=pool.announced()))
-        kv = {"address": server.address, "budget_mib": budget_bytes >> 20, "relay": relays}
+        kv = {"address": server.address, "budget_mib": budget_bytes >> 20, "relays": len(relays)}
         log.info("serving", extra={"kv": kv})
         while not process.stop.is_set():
             process.pulse.beat()
             server.serve(SERVE_S)
             pool.turn()
+            for relay in relays:
+                relay.require_life()
             refusals.count()
             process.pulse.ready = pool.ready
         if member.moved:

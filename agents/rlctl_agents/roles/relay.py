@@ -49,6 +49,15 @@ class Relay:
         """Begin to follow."""
         self._thread.start()
 
+    def require_life(self) -> None:
+        """See that it still follows.
+
+        Raises:
+            RuntimeError: it does not, by a fault of ours that the log has.
+        """
+        if not self._thread.is_alive():
+            raise RuntimeError(f"nobody follows {self._policy} any more")
+
     def close(self) -> None:
         """Follow no longer."""
         self._stop.set()
