@@ -14,9 +14,10 @@ from rlctl.backends.kubernetes.fleet import MODEL_MB, Fleet
 from rlctl.backends.kubernetes.quantity import amount
 from rlctl.spec.roles import serving
 
-POOL_MB_PER_S: Final = 1_250.0
-"""A node with 10 Gbit/s."""
+POOL_MB_PER_S: Final = 1_000.0
+"""That one core encrypts; less than a network of 10 Gbit/s carries."""
 REGISTRY_MB_PER_S: Final = 1_250.0
+"""A node with 10 Gbit/s."""
 _REFRESH_S: Final = 30.0
 _PULL_S: Final = 300.0
 _NODES_READ: Final = 1_000
