@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -15,6 +16,7 @@ from rlctl.spec.roles import FAN_OUT
 from rlctl.spec.schema import Spec
 from rlctl_agents.roles import modelpool, pull
 from rlctl_agents.roles.addresses import Addresses
+from rlctl_agents.roles.metrics import Metrics
 from rlctl_agents.roles.process import Process
 from rlctl_agents.roles.relay import Relay
 from rlctl_agents.types.control import (
@@ -29,12 +31,14 @@ from rlctl_agents.types.control import (
     Said,
 )
 from rlctl_agents.types.experience import ModelRef
-from rlctl_agents.wire.notice import NoticeSubscriber
-from rlctl_agents.wire.rpc import RemoteError, RpcClient
+from rlctl_agents.wire.classes import MODELPOOL
+from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
+from rlctl_agents.wire.rpc import RemoteError, RpcClient, RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.roles.chain import opened_wire, private_folder
 from tests.roles.fakes import Manager, Pool, process_of, running, wait_until
 from tests.roles.world import Time, ref, spec
+from tests.wire.keyring import Keyring
 
 SPEC = spec()
 BELOW = FAN_OUT + 1
@@ -263,3 +267,32 @@ def test_a_modelpool_does_not_go_on_when_nobody_follows_any_more() -> None:
             return False
 
         wait_until(ended, "its end")
+
+
+def test_a_relay_takes_weights_with_the_keys_that_a_modelpool_has(tmp_path: Path) -> None:
+    ring, taken, stop = Keyring(tmp_path), list[pull.Model](), threading.Event()
+    with ExitStack() as stack:
+        above, below = (Wire.of(ring.of("core"), "127.0.0.1") for _ in range(2))
+        stack.callback(below.close)
+        stack.callback(above.close)
+        notices = NoticePublisher(above, "tcp://127.0.0.1:*")
+        pool = modelpool.Pool(tmp_path, "above", budget_bytes=10**6, publish=notices.publish, metrics=Metrics())
+        server = RpcServer(above, "tcp://127.0.0.1:*", "above", {GetModel: pool.get}, MODELPOOL)
+
+        def serve() -> None:
+            while not stop.is_set():
+                server.serve(0.02)
+                pool.turn()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(stop.set)
+        at = {"rpc": server.address, "notice": notices.address}
+        relay = Relay(below, "below", "main", above=lambda: {0: at}, take=taken.append)
+        relay.start()
+        stack.callback(relay.close)
+        data = weights(1)
+        pool.put(PutModel(ref(1), 1, hashlib.sha256(data).hexdigest()), [memoryview(data)])
+        wait_until(lambda: bool(taken), "the weights")
+        assert [(one.ref, bytes(one.data)) for one in taken] == [(ref(1), data)]
