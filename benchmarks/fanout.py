@@ -1,12 +1,14 @@
-"""One ModelPool to a hundred clients: how long until everybody has the new weights, and what it costs.
+"""One ModelPool, or a tree of them, to a hundred clients: how long until everybody has the new weights, at what cost.
 
-The pool is the product's, in a process of its own; clients are processes that wait for a notice and pull, as actors
-do. What 10,000 would take is calculated from the measured bytes per second and CPU per byte, and from the network.
+The pools are the product's, each in a process of its own, those below the first one with its relays; clients are
+processes that wait for a notice and pull, as actors do. What 10,000 would take is calculated from the measured bytes
+per second and CPU per byte, and from the network.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import multiprocessing
 import os
 import struct
@@ -17,7 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +28,11 @@ from benchmarks.shared import plots, processes, store, tables
 from benchmarks.shared.session import Session
 from benchmarks.shared.stats import spread
 from benchmarks.shared.store import Row
+from rlctl.spec.roles import FAN_OUT, serving
 from rlctl_agents.roles.metrics import Metrics
 from rlctl_agents.roles.modelpool import Pool
-from rlctl_agents.types.control import GetModel, GotModel, PutModel, Said
+from rlctl_agents.roles.relay import Relay
+from rlctl_agents.types.control import Channels, GetModel, GotModel, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.classes import MODELPOOL
 from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
@@ -41,7 +45,9 @@ DEADLINE_S = 60.0
 PAUSE_S = 0.5
 NETWORKS = {"1 GbE": 0.125e9, "10 GbE": 1.25e9, "25 GbE": 3.125e9}
 """Bytes per second."""
-FAR, FAN_OUT = 10_000, 64
+FAR, MANY = 10_000, 64
+TREES = (5, 9, 64)
+"""Modelpools of the trees that are calculated."""
 
 _fork = multiprocessing.get_context("fork")
 
@@ -50,76 +56,102 @@ def measure(session: Session) -> None:
     counts = session.choose((3,), (10, 100), (1, 10, 100))
     sizes = session.choose((1,), (5,), (5, 50))
     repeats = session.choose(2, 3, 5)
-    cells = [(count, size, transport) for count in counts for size in sizes for transport in ("ipc", "tcp")]
-    for number, (count, size, transport) in session.rounds(cells, session.choose(1, 1, 3)):
-        keys = {"clients": count, "megabytes": size, "transport": transport, "round": number}
-        session.cell(keys, partial(fan_out, count, size * MEGABYTE, transport, repeats))
+    cells = [(count, size, transport, 1) for count in counts for size in sizes for transport in ("ipc", "tcp")]
+    tree = session.choose(3, 5, 5)
+    cells += [(max(counts), size, transport, tree) for size in sizes for transport in ("ipc", "tcp")]
+    for number, (count, size, transport, pools) in session.rounds(cells, session.choose(1, 1, 3)):
+        keys = {"clients": count, "megabytes": size, "transport": transport, "pools": pools, "round": number}
+        session.cell(keys, partial(fan_out, count, size * MEGABYTE, transport, pools, repeats))
 
 
-def fan_out(count: int, size: int, transport: str, versions: int) -> dict[str, Any]:
+def fan_out(count: int, size: int, transport: str, pools: int, versions: int) -> dict[str, Any]:
     """Publish some versions one after the other; the median over them.
+
+    Args:
+        pools: modelpools; clients are shared out over those that actors would pull from.
 
     Raises:
         TimeoutError: somebody did not get a version in time.
     """
-    with tempfile.TemporaryDirectory(prefix="rlb-fan-") as folder, serving(Path(folder), transport, size) as pool:
-        times = np.memmap(Path(folder) / "times", np.float64, "w+", shape=(count, versions + 1))
-        with clients(count, pool.addresses, times):
+    with tempfile.TemporaryDirectory(prefix="rlb-fan-") as name, tree_of(Path(name), transport, size, pools) as served:
+        times = np.memmap(Path(name) / "times", np.float64, "w+", shape=(count, versions + 1))
+        leaves = [served[number].channels for number in serving(pools)]
+        with clients(count, leaves, times):
             wire = Wire(None)
-            client = RpcClient(wire, pool.addresses[0], "learner")
+            client = RpcClient(wire, served[0].channels["rpc"], "learner")
             found = []
             for version in range(versions + 1):
-                before = processes.cpu_s([pool.pid])
+                before = cpu_s(served)
                 began = put(client, version, size)
                 everybody_has(times[:, version])
                 if version:  # before the first, everybody had to connect
-                    found.append((times[:, version] - began, processes.cpu_s([pool.pid]) - before))
+                    found.append((times[:, version] - began, cpu_s(served) - before))
                 time.sleep(PAUSE_S)
             client.close()
             wire.close()
-            used = processes.memory([pool.pid])
+            used = processes.memory([pool.pid for pool in served])
     last = float(np.median([waited.max() for waited, _ in found]))
+    cpu = np.mean([spent for _, spent in found], axis=0)  # of each pool, for one version
     return {
         "half_s": float(np.median([np.median(waited) for waited, _ in found])),
         "all_s": last,
         "mb_per_s": count * size / MEGABYTE / last,
-        "cpu_s_per_gb": float(np.mean([cpu for _, cpu in found])) / (count * size / 1e9),
+        "cpu_s_per_gb": float(cpu.sum()) / (count * size / 1e9),
+        "busiest_cpu_s": float(cpu.max()),
         "pool_pss_mib": used.pss_mib,
     }
 
 
-class Served:
+class Served(NamedTuple):
     """A pool that runs."""
 
-    def __init__(self, pid: int, addresses: Sequence[str]) -> None:
-        self.pid, self.addresses = pid, addresses
+    pid: int
+    channels: Channels
+
+
+def cpu_s(served: Sequence[Served]) -> NDArray[np.float64]:
+    """CPU seconds of each pool so far."""
+    return np.array([processes.cpu_s([pool.pid]) for pool in served])
 
 
 @contextmanager
-def serving(folder: Path, transport: str, size: int) -> Iterator[Served]:
-    """The product's pool in a process of its own, until the block ends."""
+def tree_of(folder: Path, transport: str, size: int, pools: int) -> Iterator[list[Served]]:
+    """So many of the product's pools, each in a process of its own, until the block ends."""
     stop = _fork.Event()
-    ours, theirs = _fork.Pipe()
-    child = _fork.Process(target=serve, args=(folder, transport, size, stop, theirs), daemon=True)
-    child.start()
-    assert child.pid is not None
+    children: list[Any] = []
+    served: list[Served] = []
     try:
-        yield Served(child.pid, ours.recv_bytes().decode().split("\n"))
+        for number in range(pools):
+            above = served[(number - 1) // FAN_OUT].channels if number else None
+            ours, theirs = _fork.Pipe()
+            at = f"ipc://{folder}/{number}." if transport == "ipc" else ""
+            child = _fork.Process(target=serve, args=(folder, at, above, size, stop, theirs), daemon=True)
+            child.start()
+            children.append(child)
+            rpc, notice = ours.recv_bytes().decode().split("\n")
+            served.append(Served(child.pid, {"rpc": rpc, "notice": notice}))
+        yield served
     finally:
         stop.set()
-        child.join(10)
-        child.kill()
+        for child in children:
+            child.join(10)
+            child.kill()
 
 
-def serve(folder: Path, transport: str, size: int, stop: Event, ready: Any) -> None:
-    """As roles/modelpool.py does, without a manager."""
+def serve(folder: Path, at: str, above: Channels | None, size: int, stop: Event, ready: Any) -> None:
+    """As roles/modelpool.py does, without a manager.
+
+    Args:
+        at: beginning of its addresses; "": a port of the loopback that the system chooses.
+        above: the pool from which it takes its weights; None: somebody brings them.
+    """
     wire = Wire(None)
-    rpc, notice = (
-        f"ipc://{folder}/{name}" if transport == "ipc" else "tcp://127.0.0.1:*" for name in ("rpc", "notice")
-    )
+    rpc, notice = (f"{at}{name}" if at else "tcp://127.0.0.1:*" for name in ("rpc", "notice"))
     notices = NoticePublisher(wire, notice)
     pool = Pool(folder / "models", "pool", budget_bytes=8 * size, publish=notices.publish, metrics=Metrics())
     server = RpcServer(wire, rpc, "pool", {PutModel: pool.put, GetModel: pool.get}, MODELPOOL)
+    if above is not None:
+        Relay(wire, "pool", "main", above=lambda: {0: above}, take=pool.take).start()
     ready.send_bytes(f"{server.address}\n{notices.address}".encode())
     while not stop.is_set():
         server.serve(0.1)
@@ -128,10 +160,13 @@ def serve(folder: Path, transport: str, size: int, stop: Event, ready: Any) -> N
 
 
 @contextmanager
-def clients(count: int, addresses: Sequence[str], times: NDArray[np.float64]) -> Iterator[None]:
-    """So many processes that want every version."""
+def clients(count: int, pools: Sequence[Channels], times: NDArray[np.float64]) -> Iterator[None]:
+    """So many processes that want every version, each from one of the pools."""
     stop = _fork.Event()
-    children = [_fork.Process(target=want, args=(index, addresses, times, stop), daemon=True) for index in range(count)]
+    children = [
+        _fork.Process(target=want, args=(index, pools[index % len(pools)], times, stop), daemon=True)
+        for index in range(count)
+    ]
     for child in children:
         child.start()
     try:
@@ -143,10 +178,10 @@ def clients(count: int, addresses: Sequence[str], times: NDArray[np.float64]) ->
             child.kill()
 
 
-def want(index: int, addresses: Sequence[str], times: NDArray[np.float64], stop: Event) -> None:
+def want(index: int, pool: Channels, times: NDArray[np.float64], stop: Event) -> None:
     """Pull whatever is announced; note when it is here, its checksum checked."""
     wire = Wire(None)
-    client, notices = RpcClient(wire, addresses[0], f"client{index}"), NoticeSubscriber(wire, addresses[1], "main")
+    client, notices = RpcClient(wire, pool["rpc"], f"client{index}"), NoticeSubscriber(wire, pool["notice"], "main")
     have: ModelRef | None = None
     while not stop.is_set():
         if notices.latest() is None and have is not None:
@@ -190,54 +225,79 @@ def everybody_has(times: NDArray[np.float64]) -> None:
         time.sleep(0.002)
 
 
-def far(size: float, cpu_s_per_gb: float, bytes_per_s: float, fan_out: int = 0) -> float:
-    """Seconds until FAR clients have it, bound by the network or by the pool's one core, whichever is slower.
+def far(size: float, cpu_s_per_gb: float, bytes_per_s: float, pools: int = 1) -> float:
+    """Seconds until FAR clients have it, bound by the network or by a pool's one core, whichever is slower.
 
     Args:
-        fan_out: clients of each relay; 0: all pull from one pool. A relay takes the weights from the one above it
-            whole, then hands them on.
+        pools: modelpools, each on a machine of its own. A relay takes the weights from the one above it whole, then
+            hands them on to all that ask it, the last of whom counts.
 
     Example:
-        5 MB over 1.25e9 bytes/s: 10,000 pull 50 GB, which takes 40 s.
+        5 MB over 1.25e9 bytes/s: 10,000 pull 50 GB, which takes 40 s from one pool. Of 9, the first gives them to 8,
+        and each of these to 1,250: 1,258 times 4 ms, 5 s.
     """
     per_client = size / min(bytes_per_s, 1e9 / cpu_s_per_gb if cpu_s_per_gb else float("inf"))
-    if not fan_out:
-        return FAR * per_client
-    levels, reached = 0, 1
-    while reached < FAR:
-        levels, reached = levels + 1, reached * fan_out
-    return levels * fan_out * per_client
+    leaves, sent = serving(pools), 0
+    above = leaves[-1]
+    while above:
+        above = (above - 1) // FAN_OUT
+        sent += min(FAN_OUT, pools - 1)
+    return (sent + math.ceil(FAR / len(leaves))) * per_client
 
 
 def table(rows: list[Row]) -> list[str]:
-    columns = ("half_s", "all_s", "mb_per_s", "cpu_s_per_gb", "pool_pss_mib")
+    columns = ("half_s", "all_s", "mb_per_s", "cpu_s_per_gb", "busiest_cpu_s", "pool_pss_mib")
     keys = sorted(
-        {(int(row["megabytes"]), row["transport"], int(row["clients"])) for row in rows if row.get("clients")}
+        {
+            (int(row["megabytes"]), row["transport"], int(row["clients"]), int(row["pools"]))
+            for row in rows
+            if row.get("clients")
+        }
     )
     body = [
-        [f"{clients} clients, {size} MB, {transport}", *(tables.measured(found, column) for column in columns)]
-        for size, transport, clients in keys
-        if (found := store.where(rows, megabytes=size, transport=transport, clients=clients))
+        [
+            f"{clients} clients, {size} MB, {transport}, {named(pools)}",
+            *(tables.measured(found, column) for column in columns),
+        ]
+        for size, transport, clients, pools in keys
+        if (found := store.where(rows, megabytes=size, transport=transport, clients=clients, pools=pools))
     ]
-    head = ["", "s until half have it", "until all have it", "MB/s", "pool CPU s/GB", "pool PSS MiB"]
-    return [*tables.table(head, body), "", *calculated(rows)]
+    head = [
+        "", "s until half have it", "until all have it", "MB/s", "CPU s/GB of all pools", "CPU s of the busiest pool",
+        "PSS MiB of all pools",
+    ]  # fmt: skip
+    return [
+        "Pools and clients share the cores of this machine, so here a tree saves no time. What it saves is the CPU of "
+        "the busiest pool, that of one version: on nodes of their own, this is what bounds them.",
+        "",
+        *tables.table(head, body),
+        "",
+        *calculated(rows),
+    ]
+
+
+def named(pools: int) -> str:
+    return "one pool" if pools == 1 else f"a tree of {pools}"
 
 
 def calculated(rows: list[Row]) -> list[str]:
     """The table of what was not measured."""
-    over_tcp = [row for row in store.where(rows, transport="tcp") if int(row["clients"]) >= FAN_OUT]
+    over_tcp = [row for row in store.where(rows, transport="tcp", pools=1) if int(row["clients"]) >= MANY]
     costs = store.kept(over_tcp, "cpu_s_per_gb")
     if not costs:
         return ["10,000 clients are calculated from 64 clients and more over tcp, of which no cell counts."]
     cost = spread(costs).median
     body = [
-        [f"{size} MB, {how}", *(tables.number(far(size * MEGABYTE, cost, speed, fan)) for speed in NETWORKS.values())]
+        [
+            f"{size} MB, {named(pools)}",
+            *(tables.number(far(size * MEGABYTE, cost, speed, pools)) for speed in NETWORKS.values()),
+        ]
         for size in sorted({int(row["megabytes"]) for row in over_tcp})
-        for how, fan in (("one pool", 0), (f"a tree of relays, {FAN_OUT} each", FAN_OUT))
+        for pools in (1, *TREES)
     ]
     return [
         f"**Calculated, not measured**: seconds until {FAR:,} clients have it, from {tables.number(cost)} CPU s per GB "
-        "on one core of the pool. Relays are not part of rlctl yet: their line is arithmetic, with the cost of a pool.",
+        "on one core of each pool, unencrypted, every pool on a node of its own (`roles.modelpool.replicas`).",
         "",
         *tables.table(["", *NETWORKS], body),
     ]
@@ -248,7 +308,7 @@ def plot(rows: list[Row], path: Path) -> None:
     curves = {}
     for transport in store.distinct(rows, "transport"):
         for size in store.distinct(rows, "megabytes"):
-            found = store.where(rows, transport=transport, megabytes=size)
+            found = store.where(rows, transport=transport, megabytes=size, pools=1)
             points = sorted(
                 (int(count), spread(values).median)
                 for count in store.distinct(found, "clients")

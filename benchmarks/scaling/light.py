@@ -176,7 +176,7 @@ class LightActor:
         while not self._process.stop.is_set():
             learners, pools = member.peers_of("learner"), member.peers_of("modelpool")
             if learners and pools:
-                return learners[0], pools[0]
+                return learners[0], next(iter(pools.values()))
             self._process.stop.wait(0.2)
         return {}, {}
 

@@ -174,7 +174,13 @@ def _lock_step(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
 def _replay(spec: Spec, plain: Spec) -> Iterator[Fault]:
     if spec.sync and spec.roles.learner.replicas != 1:
         message = f"with sync there is exactly one learner, got {spec.roles.learner.replicas}"
-        yield Fault(("roles", "learner", "replicas"), message, (("sync",),))
+        yield Fault(_LEARNERS, message, (("sync",),))
+    if spec.sync and spec.roles.modelpool.replicas != 1:
+        message = (
+            "with sync the actors need every version, and pools below the first leave some out: must be 1, got"
+            f" {spec.roles.modelpool.replicas}"
+        )
+        yield Fault(("roles", "modelpool", "replicas"), message, (("sync",),))
     algorithms = [policy.algorithm for policy in (plain.policies or {}).values()]
     if any(isinstance(it, External) or it.name in NEED_REPLAY for it in algorithms):
         return

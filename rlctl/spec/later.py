@@ -56,7 +56,6 @@ LATER = (
     Later("replay", _given, "remove it"),
     Later("league", _given, "remove it"),
     Later("pbt", _given, "remove it"),
-    Later("roles.modelpool.replicas", _more_than(1), "use 1"),
     Later("roles.replay", _given, "remove it"),
     Later("roles.inference", _given, "remove it"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -10,6 +10,8 @@ from rlctl.spec.base import Model, live, restart
 from rlctl.spec.units import Cores, Memory
 
 OnPush = Literal["rolling", "checkpoint-restart", "next-run", "manual"]
+FAN_OUT: Final = 8
+"""Modelpools that take their weights from one: number i from number (i - 1) // FAN_OUT."""
 
 
 class Manager(Model):
@@ -24,6 +26,7 @@ class ModelPool(Model):
     """Serves weights: live versions from memory, kept ones from the volume."""
 
     replicas: Annotated[int, Field(ge=1, le=64), live()] = 1
+    """More than one form a tree: number 0 takes weights from learners, the last ones serve the actors."""
     cpu: Annotated[Cores, restart("modelpool")] = 0.25
     memory: Annotated[Memory, restart("modelpool")] = "1Gi"
     on_push: Annotated[OnPush, live()] = "rolling"
@@ -94,3 +97,12 @@ class Roles(Model):
     evaluator: Evaluator = Evaluator()
     replay: Replay | None = None
     inference: Inference | None = None
+
+
+def serving(modelpools: int) -> range:
+    """Numbers of the modelpools that actors pull from: of a tree, those from which no other takes its weights.
+
+    Example:
+        Of 1 it is number 0, of 9 they are 1 to 8, of 10 they are 2 to 9, because 9 takes its weights from 1.
+    """
+    return range((modelpools - 2) // FAN_OUT + 1, modelpools)

@@ -60,7 +60,7 @@ class Policy(Model):
 
     algorithm: AnyAlgorithm = Impala()
     model: Network = Network()
-    population: Annotated[int, Field(ge=1, le=256), new_run("manager", "learner")] = 1
+    population: Annotated[int, Field(ge=1, le=256), new_run("manager", "modelpool", "learner")] = 1
     like: Annotated[PolicyName | None, new_run()] = None
     """Take algorithm and model from this policy. No role reads it: what a change does is what these two change."""
 

@@ -114,7 +114,22 @@ def test_the_limit_is_the_sum_of_the_parts_costs() -> None:
 def test_far_fan_out_is_bytes_over_the_slower_of_network_and_cpu() -> None:
     assert fanout.far(5e6, 0.0, 1.25e9) == pytest.approx(40.0)
     assert fanout.far(5e6, 4.0, 1.25e9) == pytest.approx(200.0), "0.25 GB/s is all that a core gives"
-    assert fanout.far(5e6, 0.0, 1.25e9, 100) == pytest.approx(2 * 100 * 0.004)
+    assert fanout.far(5e6, 0.0, 1.25e9, 5) == pytest.approx((4 + 2500) * 0.004)
+    assert fanout.far(5e6, 0.0, 1.25e9, 9) == pytest.approx((8 + 1250) * 0.004)
+    assert fanout.far(5e6, 0.0, 1.25e9, 64) == pytest.approx((8 + 8 + 179) * 0.004), "two levels above 56 pools"
+
+
+def test_fan_out_tells_a_tree_from_one_pool_and_calculates_from_the_latter_alone() -> None:
+    cell = {"clients": 100, "megabytes": 5, "transport": "tcp", "round": 0, "half_s": 0.2, "mb_per_s": 900.0}
+    rows = [
+        row(**cell, pools=1, all_s=0.4, cpu_s_per_gb=1.0, busiest_cpu_s=0.5, pool_pss_mib=90.0),
+        row(**cell, pools=5, all_s=0.5, cpu_s_per_gb=8.0, busiest_cpu_s=0.13, pool_pss_mib=400.0),
+    ]
+    text = "\n".join(fanout.table(rows))
+    assert "| 100 clients, 5 MB, tcp, one pool | 0.2 (0.2-0.2; n 1) | 0.4" in text
+    assert "| 100 clients, 5 MB, tcp, a tree of 5 |" in text
+    assert "from 1 CPU s per GB" in text
+    assert "| 5 MB, a tree of 9 | 50.3 | 6.29 | 6.29 |" in text
 
 
 def test_async_is_equivalent_only_when_tests_and_worst_seed_say_so() -> None:

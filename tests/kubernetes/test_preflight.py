@@ -318,9 +318,19 @@ def test_weights_that_take_long_to_reach_all_actors_are_a_warning_with_a_way_out
 
     assert found.verdict == "warning"
     assert found.text == (
-        "each 10 MB of weights takes 40.0 s to reach all actors (10,000 x 10 MB / (2 model pools x 1,250 MB/s))"
+        "each 10 MB of weights takes 100.0 s to reach all actors (10,000 x 10 MB / (1 of 2 model pools x 1,000 MB/s))"
     )
+    assert "roles.modelpool.replicas" in found.next
     assert "publish_every_updates" in found.next
+
+
+def test_every_modelpool_but_the_first_serves_actors() -> None:
+    found = checks(room(), actor=10_000, modelpool=9)["model traffic"]
+
+    assert found.verdict == "ok"
+    assert found.text == (
+        "each 10 MB of weights takes 12.5 s to reach all actors (10,000 x 10 MB / (8 of 9 model pools x 1,000 MB/s))"
+    )
 
 
 def test_a_pod_larger_than_every_node_is_a_warning() -> None:

@@ -39,6 +39,16 @@ def test_scale_changes_the_number_and_nothing_else(lab: Lab) -> None:
     assert lab.record.state.spec_replicas["actor"] == 4
 
 
+def test_modelpools_are_added_and_removed_without_a_restart(lab: Lab) -> None:
+    lab.up()
+    lab.settle()
+    template = lab.of("StatefulSet", "pong-modelpool")["spec"]["template"]
+    for count in (9, 1):
+        lab.scale(modelpool=count)
+        assert lab.replicas("pong-modelpool", "StatefulSet") == count
+    assert lab.of("StatefulSet", "pong-modelpool")["spec"]["template"] == template
+
+
 def test_up_keeps_what_scale_has_set_while_the_spec_says_what_it_said(lab: Lab) -> None:
     lab.up()
     lab.scale(actor=9)

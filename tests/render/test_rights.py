@@ -168,6 +168,16 @@ def test_learners_and_nobody_else_meet_at_ports_that_gloo_and_nccl_choose(plain:
     assert {role for role, labels in pods.items() if _passes(policies, "ingress", learner, labels, port)} == {"learner"}
 
 
+def test_modelpools_ask_each_other_for_weights_and_hear_of_new_ones(plain: Run) -> None:
+    policies = plain.of("NetworkPolicy")
+    (pool,) = (it for it in plain.workloads if role_of(it) == "modelpool")
+    labels = pool["spec"]["template"]["metadata"]["labels"]
+    both = {
+        way: {port for port in TRIED if _passes(policies, way, labels, labels, port)} for way in ("egress", "ingress")
+    }
+    assert both == {"egress": {53, 7100, 7101}, "ingress": {7100, 7101}}
+
+
 def test_nobody_outside_the_run_is_heard_but_by_the_proxies() -> None:
     run = Run(spec_of(kubernetes=EXPOSED))
     policies = run.of("NetworkPolicy")

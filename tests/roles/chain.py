@@ -18,6 +18,7 @@ from rlctl_agents import envs
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.envs.base import Env
 from rlctl_agents.models.weights import digest, pack
+from rlctl_agents.roles.actor import into
 from rlctl_agents.roles.metrics import Metrics
 from rlctl_agents.roles.noise import environment_seeds
 from rlctl_agents.roles.player import Player, Table, stream_ids
@@ -130,7 +131,7 @@ def make_rollout(
     for number, slots in enumerate(table.slots):
         algorithm = Impala(config, network, spaces, seed=100 + number)
         streams = stream_ids(index, slots)
-        follower = Follower(algorithm.net, "main", source)
+        follower = Follower(into(algorithm.net), "main", source)
         assert follower.wait_for_any(keep_going, sleep)
         one = Seated(Player(algorithm, streams, seed=seed, rows=config.segment_steps), follower, streams)
         if number == 0:

@@ -60,7 +60,7 @@ def test_a_pattern_with_ports_gives_every_pod_its_name_and_every_channel_its_por
     assert addresses.bind("modelpool", 1) == {
         "rpc": "tcp://r-modelpool-1.r-modelpool:7100", "notice": "tcp://r-modelpool-1.r-modelpool:7101",
     }  # fmt: skip
-    assert addresses.peers("actor")["learner/0"] == {"experience": "tcp://r-learner-0.r-learner:7102"}
+    assert addresses.peers("actor", 0)["learner/0"] == {"experience": "tcp://r-learner-0.r-learner:7102"}
     assert not addresses.one_machine
 
 

@@ -84,7 +84,21 @@ def test_peers_are_issued_again_when_they_change(run: Run) -> None:
     assert set(run.report("actor", ACTOR).peers) == {"learner/0", "modelpool/0"}
     run.join("modelpool", 11, prefer=1)
     run.manager.turn()
-    assert set(run.report("actor", ACTOR).peers) == {"learner/0", "modelpool/0", "modelpool/1"}
+    assert set(run.report("actor", ACTOR).peers) == {"learner/0", "modelpool/1"}
+    assert set(run.report("learner", LEARNER).peers) == {"modelpool/0"}
+    assert set(run.report("modelpool", 11, index=1).peers) == {"modelpool/0"}
+    assert set(run.report("evaluator", JUDGE).peers) == {"modelpool/0"}
+
+
+def test_what_is_measured_is_what_the_first_modelpool_holds_whatever_the_others_have(run: Run) -> None:
+    everybody(run)
+    run.join("modelpool", 11, prefer=1)
+    run.report("modelpool", 11, index=1, model=ref(30))
+    assert run.manager.members.published is None
+    run.report("modelpool", POOL, model=ref(40))
+    match = run.report("evaluator", JUDGE).match
+    assert match is not None
+    assert match.seats == {0: ref(40)}
 
 
 def test_a_silent_process_loses_its_lease(run: Run) -> None:

@@ -233,7 +233,7 @@ def test_a_modelpool_that_is_frozen_during_the_last_evaluation_is_named_as_the_c
     run.after(EXPIRES_S + JOIN_S + 2, *NO_POOL)
     assert not run.manager.measuring.awaits
     (text,) = (one["text"] for one in run.manager.events.since(0)[0] if one["kind"] == "not_evaluated")
-    assert "no modelpool has been heard for 30 s" in text
+    assert "modelpool/0 has not been heard for 30 s" in text
     assert "evaluation.episodes" not in text
 
 

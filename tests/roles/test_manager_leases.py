@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import pytest
 
@@ -130,16 +132,82 @@ def test_a_pattern_that_does_not_tell_processes_apart_is_refused(pattern: str) -
         Addresses(pattern, Time())
 
 
-def test_peers_are_replica_0_and_whoever_lives(time: Time) -> None:
+def pool_of(addresses: Addresses, role: str, index: int) -> int:
+    (name,) = (name for name in addresses.peers(role, index) if name.startswith("modelpool/"))
+    return int(name.removeprefix("modelpool/"))
+
+
+def pools(*indexes: int) -> list[tuple[str, int]]:
+    return [("modelpool", index) for index in indexes]
+
+
+def test_peers_are_replica_0_until_others_live(time: Time) -> None:
     addresses = Addresses(PATTERN, time)
-    assert list(addresses.peers("actor")) == ["learner/0", "modelpool/0"]
-    assert list(addresses.peers("learner")) == ["modelpool/0"]
-    assert addresses.peers("modelpool") == {}
-    addresses.alive([("modelpool", 1), ("actor", 5)])
-    assert list(addresses.peers("evaluator")) == ["modelpool/0", "modelpool/1"]
+    assert list(addresses.peers("actor", 5)) == ["learner/0", "modelpool/0"]
+    assert list(addresses.peers("learner", 0)) == ["modelpool/0"]
+    assert addresses.peers("modelpool", 0) == {}
+    addresses.alive([("learner", 1), ("learner", 2), ("modelpool", 1), ("actor", 5)])
+    assert list(addresses.peers("actor", 5)) == ["learner/1", "learner/2", "modelpool/1"]
     time.now += STAYS_S
     addresses.alive([])
-    assert list(addresses.peers("evaluator")) == ["modelpool/0"]
+    assert list(addresses.peers("actor", 5)) == ["learner/0", "modelpool/0"]
+
+
+def test_learners_and_evaluators_talk_to_the_first_modelpool_and_actors_are_shared_out_over_the_others() -> None:
+    addresses = Addresses(PATTERN, Time())
+    addresses.alive(pools(0, 1, 2, 3))
+    assert {pool_of(addresses, role, index) for role in ("learner", "evaluator") for index in range(9)} == {0}
+    assert [pool_of(addresses, "actor", index) for index in range(7)] == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_one_modelpool_serves_everybody() -> None:
+    addresses = Addresses(PATTERN, Time())
+    addresses.alive(pools(0))
+    assert {pool_of(addresses, role, 4) for role in ("learner", "evaluator", "actor")} == {0}
+
+
+def test_modelpools_form_a_tree_in_which_each_has_few_below_it() -> None:
+    addresses = Addresses(PATTERN, Time())
+    addresses.alive(pools(*range(64)))
+    above = {index: pool_of(addresses, "modelpool", index) for index in range(1, 64)}
+    assert Counter(above.values()) == {0: 8, 1: 8, 2: 8, 3: 8, 4: 8, 5: 8, 6: 8, 7: 7}
+    assert all(above[index] < index for index in above)
+
+
+def test_who_lost_its_modelpool_goes_to_another_and_nobody_else_moves(time: Time) -> None:
+    addresses = Addresses(PATTERN, time)
+    addresses.alive(pools(*range(8)))
+    before = [pool_of(addresses, "actor", index) for index in range(100)]
+    addresses.alive(pools(0, 1, 2, 4, 5, 6, 7))
+    after = [pool_of(addresses, "actor", index) for index in range(100)]
+    assert set(after) == {1, 2, 4, 5, 6, 7}
+    assert [(old, new) for old, new in zip(before, after, strict=True) if old != new and old != 3] == []
+    addresses.alive(pools(*range(8)))
+    assert [pool_of(addresses, "actor", index) for index in range(100)] == before
+
+
+def test_a_modelpool_whose_upper_one_is_lost_takes_its_weights_from_the_nearest_above_that_lives(time: Time) -> None:
+    addresses = Addresses(PATTERN, time)
+    addresses.alive(pools(*range(12)))
+    assert pool_of(addresses, "modelpool", 9) == 1
+    addresses.alive(pools(*(index for index in range(12) if index != 1)))
+    assert pool_of(addresses, "modelpool", 9) == 0
+
+
+def test_actors_leave_modelpools_alone_that_have_others_below_them() -> None:
+    addresses = Addresses(PATTERN, Time())
+    addresses.alive(pools(*range(64)))
+    assert {pool_of(addresses, "actor", index) for index in range(1000)} == set(range(8, 64))
+
+
+def test_a_silent_modelpool_is_named_while_no_other_lives(time: Time) -> None:
+    addresses = Addresses(PATTERN, time)
+    addresses.alive(pools(2))
+    time.now += STAYS_S - 1
+    addresses.alive([])
+    assert pool_of(addresses, "actor", 0) == 2
+    addresses.alive(pools(0))
+    assert pool_of(addresses, "actor", 0) == 0
 
 
 def hello(role: str, number: int, said: Experience | None = None) -> Hello:

@@ -85,6 +85,43 @@ def test_a_role_is_missed_a_minute_after_it_was_heard_last_and_no_sooner(run: Ru
     assert missed(10) == []
 
 
+def told_of_modelpools(builder: StatusBuilder) -> list[str]:
+    return [one["text"] for one in builder.build()["problems"] if one["text"].startswith("modelpool/")]
+
+
+def test_a_modelpool_that_gets_nothing_new_is_a_problem_as_long_as_the_first_one_has_newer_weights(run: Run) -> None:
+    everybody(run)
+    run.join("modelpool", 11, prefer=1)
+    builder, pools = StatusBuilder(run.manager, cores=2), (("modelpool", POOL), ("modelpool", 11))
+    run.report("modelpool", POOL, model=ref(5))
+    run.report("modelpool", 11, index=1, model=ref(5))
+    builder.build()
+    run.after(40, *pools)
+    assert told_of_modelpools(builder) == [], "nothing new is there"
+    run.report("modelpool", POOL, model=ref(6))
+    builder.build()
+    run.after(29, *pools)
+    assert told_of_modelpools(builder) == []
+    run.after(1, *pools)
+    (text,) = told_of_modelpools(builder)
+    assert text == "modelpool/1 has had no new weights for 30 s, which modelpool/0 has: its actors play older ones"
+    run.report("modelpool", 11, index=1, model=ref(6))
+    assert told_of_modelpools(builder) == []
+
+
+def test_the_first_modelpool_is_missed_though_others_are_there(run: Run) -> None:
+    everybody(run)
+    run.join("modelpool", 11, prefer=1)
+    builder = StatusBuilder(run.manager, cores=2)
+    run.after(70, ("modelpool", POOL), ("modelpool", 11))
+    builder.build()
+    run.after(59, ("modelpool", 11))
+    assert told_of_modelpools(builder) == []
+    run.after(1, ("modelpool", 11))
+    (text,) = told_of_modelpools(builder)
+    assert text.startswith("modelpool/0 has not reported for 60 s")
+
+
 def test_numbers_that_json_lacks_become_null(run: Run) -> None:
     everybody(run)
     run.report("actor", ACTOR, gauges={"train_return": float("inf")})

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from rlctl_agents.models.weights import pack
+from rlctl_agents.roles.actor import into
 from rlctl_agents.roles.pull import Follower, Model
 from rlctl_agents.types.experience import ModelRef
 from tests.roles.chain import Store
@@ -66,7 +67,7 @@ def store() -> Asked:
 
 def followed(store: Asked, clock: Clock, **options: int) -> tuple[Follower, nn.Linear]:
     net = nn.Linear(1, 1)
-    follower = Follower(net, "main", store, clock=clock, **options)  # type: ignore[arg-type]
+    follower = Follower(into(net), "main", store, clock=clock, **options)  # type: ignore[arg-type]
     assert follower.wait_for_any(lambda: True, clock.sleep)
     assert not follower.refresh()  # the first poll, which finds nothing newer
     store.questions = 0

@@ -250,7 +250,16 @@ def test_without_a_most_a_cluster_allows_whole_thousands_of_actors(replicas: int
 
 @pytest.mark.parametrize(
     ("role", "replicas"),
-    [("actor", 0), ("actor", 1), ("actor", 64), ("evaluator", 0), ("evaluator", 3), ("learner", 1)],
+    [
+        ("actor", 0),
+        ("actor", 1),
+        ("actor", 64),
+        ("evaluator", 0),
+        ("evaluator", 3),
+        ("learner", 1),
+        ("modelpool", 1),
+        ("modelpool", 64),
+    ],
 )
 def test_scaling_within_bounds_is_fine(role: str, replicas: int) -> None:
     assert why_not_scale(small(), {role: replicas}, {}) == []
@@ -268,7 +277,7 @@ def test_scaling_within_bounds_is_fine(role: str, replicas: int) -> None:
             "roles.learner.replicas: each learner needs an actor, at most roles.actor.replicas, got 2 > 1",
         ),
         ("learner", 0, "roles.learner.replicas: must be at least 1, got 0"),
-        ("modelpool", 2, "roles.modelpool.replicas: not built yet (2); use 1"),
+        ("modelpool", 65, "roles.modelpool.replicas: must be at most 64, got 65"),
         ("replay", 2, "replay: this run has no such role; it has manager, modelpool, learner, actor or evaluator"),
         ("actr", 2, "actr: this run has no such role; it has manager, modelpool, learner, actor or evaluator"),
         (
@@ -280,6 +289,16 @@ def test_scaling_within_bounds_is_fine(role: str, replicas: int) -> None:
 )
 def test_scaling_beyond_bounds_is_refused_in_words(role: str, replicas: int, why: str) -> None:
     assert why_not_scale(small(stop={"eval_return": 1}), {role: replicas}, {}) == [why]
+
+
+def test_more_modelpools_restart_nobody() -> None:
+    (change,) = changes(small(), small(roles={"modelpool": {"replicas": 5}}))
+    assert (change.role, change.action, change.path) == ("", "live", "roles.modelpool.replicas")
+
+
+def test_lock_step_has_one_modelpool() -> None:
+    (why,) = why_not_scale(small(**LOCK_STEP), {"modelpool": 2}, {"manager": 1, "learner": 1, "actor": 1})
+    assert why.startswith("roles.modelpool.replicas: with sync the actors need every version")
 
 
 def test_lock_step_cannot_be_scaled() -> None:

@@ -51,6 +51,11 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
             "6:19: roles.learner.replicas: with sync there is exactly one learner, got 2",
         ),
         (
+            "sync: true\nalgorithm: {batch_rows: 320}\nroles: {modelpool: {replicas: 3}}",
+            "6:21: roles.modelpool.replicas: with sync the actors need every version, and pools below the first leave"
+            " some out: must be 1, got 3",
+        ),
+        (
             "roles: {learner: {replicas: 2}}",
             "4:19: roles.learner.replicas: each learner needs an actor, at most roles.actor.replicas, got 2 > 1",
         ),

@@ -208,7 +208,6 @@ def test_what_must_be_there_is_asked_for_with_an_example(lint: Lint, text: str, 
         ("policies: {main: {}, other: {}}", "4:1: policies: not built yet; name one policy"),
         ("policies: {other: {}}", "4:1: policies: not built yet; call the policy main"),
         ("policies: {main: {population: 4}}", "4:19: policies.main.population: not built yet (4); use 1"),
-        ("roles: {modelpool: {replicas: 2}}", "4:21: roles.modelpool.replicas: not built yet (2); use 1"),
         ("algorithm: {name: 'json:loads'}\nroles: {replay: {}}", "5:9: roles.replay: not built yet; remove it"),
         ("roles: {inference: {}}", "4:9: roles.inference: not built yet; remove it"),
     ],
@@ -236,7 +235,7 @@ kubernetes: {expose: clusterip, gang: none}
 roles:
   learner: {replicas: 1, gpu: 1, on_push: checkpoint-restart}
   actor: {max_replicas: 8, on_push: rolling}
-  modelpool: {replicas: 1}
+  modelpool: {replicas: 64}
   evaluator: {replicas: 2}
 """
     assert lint(TOP + text) == []

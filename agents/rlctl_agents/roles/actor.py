@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
+from torch import nn
 
 from rlctl_agents.envs.base import Env
+from rlctl_agents.models.weights import unpack_into
 from rlctl_agents.roles.asking import Asked
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.noise import environment_seeds
 from rlctl_agents.roles.player import Player, Table, stream_ids
 from rlctl_agents.roles.process import Process, UserFault
-from rlctl_agents.roles.pull import Follower, Pool
+from rlctl_agents.roles.pull import Follower, Model, Pool
 from rlctl_agents.roles.rollout import NotTogether, Rollout, Seated
 from rlctl_agents.roles.segment_writer import SegmentWriter
 from rlctl_agents.roles.worker import make_algorithm, work
@@ -34,6 +37,11 @@ log = logging.getLogger(__name__)
 def main(process: Process) -> None:
     """Act until asked to stop; raises what `work` does."""
     work(process, process.spec.roles.actor.envs, Actor)
+
+
+def into(net: nn.Module) -> Callable[[Model], None]:
+    """Loads weights into a network; raises WeightsError when they are another network's."""
+    return lambda model: unpack_into(net, model.data, sha256=model.sha256)
 
 
 class Actor:
@@ -116,7 +124,7 @@ class Actor:
             pool = self._pool(ref.policy)
             one = Seated(
                 Player(algorithm, streams, seed=seed, rows=schema.segment_steps),
-                Follower(algorithm.net, ref.policy, pool, pinned=ref.version if ref.version >= 0 else None),
+                Follower(into(algorithm.net), ref.policy, pool, pinned=ref.version if ref.version >= 0 else None),
                 streams,
             )
             if set(taken) <= set(match.learn):

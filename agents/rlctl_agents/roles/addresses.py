@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 
+from rlctl.spec.roles import FAN_OUT, serving
 from rlctl_agents.types.control import Channels, Peers
 
 CHANNELS: Mapping[str, tuple[str, ...]] = {"modelpool": ("rpc", "notice"), "learner": ("experience",)}
 """What a role listens on; the others only connect."""
 TALKS_TO: Mapping[str, tuple[str, ...]] = {
-    "modelpool": (),
+    "modelpool": ("modelpool",),
     "learner": ("modelpool",),
     "actor": ("learner", "modelpool"),
     "evaluator": ("modelpool",),
@@ -18,8 +19,8 @@ TALKS_TO: Mapping[str, tuple[str, ...]] = {
 PORTS: Mapping[str, int] = {"rpc": 7100, "notice": 7101, "experience": 7102}
 """Of each channel where every replica has a name of its own, as on a cluster."""
 STAYS_S = 60.0
-"""A peer that fell silent is named for so long: it comes back under the same address, or somebody else does. A learner
-is named no longer than its lease while another one lives."""
+"""A peer that fell silent is named for so long: it comes back under the same address, or somebody else does. While
+another of its role lives it is named no longer than its lease."""
 
 
 class Addresses:
@@ -66,22 +67,42 @@ class Addresses:
         """These live now."""
         now, living = self._clock(), {one for one in replicas if one[0] in CHANNELS}
         self._named |= dict.fromkeys(living, now)
-        # actors go to the learners that are left
-        given_up = {"learner"} if any(role == "learner" for role, _ in living) else set()
+        given_up = {role for role, _ in living}  # who talked to the silent goes to those that are left
         self._named = {
             one: seen
             for one, seen in self._named.items()
             if one in living or (now - seen < STAYS_S and one[0] not in given_up)
         }
 
-    def peers(self, role: str) -> Peers:
-        """Whom a role talks to. Replica 0 is among them: it exists, and connecting early costs nothing. Only learner 0
-        is left out where others live without it.
+    def peers(self, role: str, index: int) -> Peers:
+        """Whom a replica talks to: every learner, and one modelpool.
+
+        Replica 0 stands for a role of which nobody lives: it exists, and connecting early costs nothing.
         """
-        found = {one for one in self._named if one[0] in TALKS_TO.get(role, ())}
-        learners = any(other == "learner" for other, _ in found)
-        found |= {(other, 0) for other in TALKS_TO.get(role, ()) if not (other == "learner" and learners)}
-        return {f"{other}/{index}": self.bind(other, index) for other, index in sorted(found)}
+        talks_to = TALKS_TO.get(role, ())
+        found = {("learner", other) for other in self._of("learner") or [0]} if "learner" in talks_to else set()
+        if "modelpool" in talks_to and (role, index) != ("modelpool", 0):
+            found.add(("modelpool", self._pool_of(role, index)))
+        return {f"{other}/{number}": self.bind(other, number) for other, number in sorted(found)}
+
+    def _of(self, role: str) -> list[int]:
+        return sorted(index for other, index in self._named if other == role)
+
+    def _pool_of(self, role: str, index: int) -> int:
+        """Learners bring weights to number 0, the others hand them down a tree, and actors pull from these. Evaluators
+        ask number 0: the others may lack the version that is to be played."""
+        pools = self._of("modelpool")
+        if role == "modelpool":
+            above = (index - 1) // FAN_OUT
+            while above and above not in pools:
+                above = (above - 1) // FAN_OUT
+            return above
+        if role != "actor" or not pools:
+            return 0
+        there = serving(pools[-1] + 1)
+        home = there[index % len(there)]  # so that one that falls silent moves nobody but its own actors
+        living = [pool for pool in pools if pool in there]
+        return home if home in living else living[index % len(living)]
 
 
 def _filled(pattern: str, role: str, index: int, channel: str) -> str:

@@ -34,12 +34,16 @@ class KeptModels:
 
     Args:
         folder: models/, on the volume.
+        others_keep: another process puts models there, too; what is not known is looked for.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, others_keep: bool = False) -> None:
+        self._folder, self._others_keep = folder, others_keep
         self._known: dict[ModelRef, Path] = {}
-        for path in sorted(folder.glob("*.json")):
+        self._look("*")
+
+    def _look(self, stem: str) -> None:
+        for path in sorted(self._folder.glob(f"{stem}.json")):
             try:
                 sidecar = msgspec.json.decode(path.read_bytes(), type=Sidecar)
                 if sidecar.format != FORMAT:
@@ -62,7 +66,7 @@ class KeptModels:
                 if msgspec.json.decode(self._known[ref].read_bytes(), type=Sidecar).sha256 == sha256:
                     return
             raise ValueError(f"other weights were kept as {ref}")
-        stem = f"{ref.policy}-l{ref.lineage:04d}-v{ref.version:012d}-{sha256[:12]}"
+        stem = _stem(ref, sha256[:12])
         replace_file(self._folder / f"{stem}{_SUFFIX}", data, durable=True)
         sidecar = Sidecar(FORMAT, ref, sha256, len(data))
         replace_file(self._folder / f"{stem}.json", msgspec.json.encode(sidecar) + b"\n", durable=True)
@@ -83,6 +87,8 @@ class KeptModels:
 
     def read(self, ref: ModelRef) -> tuple[str, bytes] | None:
         """Checksum and weights, checked; None when there are none, or what is there is damaged."""
+        if ref not in self._known and self._others_keep and POLICY.fullmatch(ref.policy):
+            self._look(_stem(ref, "*"))
         path = self._known.get(ref)
         if path is None:
             return None
@@ -96,3 +102,7 @@ class KeptModels:
             log.error("%s is damaged: its bytes are not those that were kept", path.with_suffix(_SUFFIX).name)
             return None
         return sidecar.sha256, data
+
+
+def _stem(ref: ModelRef, end: str) -> str:
+    return f"{ref.policy}-l{ref.lineage:04d}-v{ref.version:012d}-{end}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ class Model:
 
 
 class LiveModels:
-    """Models by policy and version, of the live lineage of each policy.
+    """Models by policy and version, of the live lineage of each policy. Thread-safe.
 
     Args:
         budget_bytes: of all weights together; the newest of each policy stays in any case.
@@ -40,6 +41,7 @@ class LiveModels:
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
+        self._lock = threading.Lock()
         self._models: dict[str, OrderedDict[int, Model]] = {}  # policy -> version -> model, oldest first
         self._terms: dict[str, int] = {}
         self._pins: deque[ModelRef] = deque(maxlen=PINNED)
@@ -51,6 +53,12 @@ class LiveModels:
             Refused: an older term, lineage or version than what is there, other weights under the same name, or weights
                 that are not what the checksum says.
         """
+        owned = bytes(data)
+        digest = hashlib.sha256(owned).hexdigest()  # before the lock: nobody who pulls waits for it
+        with self._lock:
+            return self._put(ref, term, sha256, owned, digest)
+
+    def _put(self, ref: ModelRef, term: int, sha256: str, owned: bytes, digest: str) -> Model:
         models = self._models.get(ref.policy) or OrderedDict[int, Model]()
         newest = next(reversed(models.values()), None)
         if term < self._terms.get(ref.policy, term):
@@ -62,8 +70,7 @@ class LiveModels:
                 if ref.version in models and models[ref.version].sha256 == sha256:
                     return models[ref.version]
                 raise Refused("version", f"{ref}: version {newest.ref.version} is there already")
-        owned = bytes(data)
-        if hashlib.sha256(owned).hexdigest() != sha256:
+        if digest != sha256:
             raise Refused("checksum", f"{ref}: {len(owned)} bytes do not have sha256 {sha256[:12]}")
         if newest is not None and ref.lineage > newest.ref.lineage:
             models = OrderedDict[int, Model]()
@@ -75,20 +82,27 @@ class LiveModels:
 
     def newest(self, policy: str) -> Model | None:
         """The newest of the live lineage."""
-        return next(reversed(self._models.get(policy, OrderedDict[int, Model]()).values()), None)
+        with self._lock:
+            return next(reversed(self._models.get(policy, OrderedDict[int, Model]()).values()), None)
 
     def exactly(self, policy: str, version: int) -> Model | None:
         """One version of the live lineage, if it is still there."""
-        return self._models.get(policy, OrderedDict[int, Model]()).get(version)
+        with self._lock:
+            return self._models.get(policy, OrderedDict[int, Model]()).get(version)
 
     def pin(self, ref: ModelRef) -> None:
         """Somebody was told of this one: it stays for a while, as far as the budget goes."""
-        if not self._pins or self._pins[-1] != ref:
-            self._pins.append(ref)
+        with self._lock:
+            if not self._pins or self._pins[-1] != ref:
+                self._pins.append(ref)
 
     @property
     def bytes(self) -> int:
         """Of all weights."""
+        with self._lock:
+            return self._sum()
+
+    def _sum(self) -> int:
         return sum(len(model.data) for models in self._models.values() for model in models.values())
 
     def _trim(self) -> None:
@@ -97,7 +111,7 @@ class LiveModels:
             for version in list(models)[:-VERSIONS]:
                 if models[version].ref not in pinned:
                     del models[version]
-        while self.bytes > self._budget_bytes:
+        while self._sum() > self._budget_bytes:
             longest = max(self._models.values(), key=len)
             if len(longest) == 1:
                 return

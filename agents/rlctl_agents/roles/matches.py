@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 
-from rlctl_agents.types.control import EvalResult, Match, Quota, Report
+from rlctl_agents.types.control import EvalResult, Match, Quota
 from rlctl_agents.types.experience import ModelRef
 
 NEWEST = -1
@@ -178,12 +178,6 @@ class Evaluations:
         """This evaluator will not finish; its model may be measured again, at once."""
         if self._open.pop(boot, None) is not None:
             self._started, self.newest = None, self._done
-
-
-def held_by_all(pools: Iterable[Report | None]) -> ModelRef | None:
-    """What every modelpool holds, by their newest reports: evaluators ask any of them."""
-    refs = [report.model for report in pools if report is not None and report.model is not None]
-    return min(refs, key=lambda ref: (ref.lineage, ref.version), default=None)
 
 
 def newer(ref: ModelRef, than: ModelRef) -> bool:

@@ -18,7 +18,7 @@ JOIN_S = 30.0
 """So long after a run has done what was asked, or has lost its last evaluator since, one may still be starting; later,
 it has none."""
 REST_S = 15.0
-"""Longest wait for the learner to rest and for its last weights to reach every modelpool; then what they hold is it."""
+"""Longest wait for the learner to rest and for its last weights to reach the modelpool; then what it holds is it."""
 MEASURE_S = 600.0
 """Longest wait for the last evaluation, from the moment at which the run has done what was asked."""
 MATCHES_APART = 100
@@ -76,7 +76,7 @@ class Measuring:
         """What the evaluator that reports has to play.
 
         Args:
-            published: newest model that every modelpool holds.
+            published: newest model that the modelpool holds of which evaluators get theirs.
             seats: of the environment.
             wanted: section of the spec.
         """
@@ -125,15 +125,15 @@ class Measuring:
         """More is asked of the run than before: learners learn again, and its last model is still to come."""
         self._finished, self._last, self.awaits, self.not_evaluated = None, None, False, None
 
-    def turn(self, published: ModelRef | None, *, final: bool, evaluators: int, expected: int, modelpools: int) -> None:
+    def turn(self, published: ModelRef | None, *, final: bool, evaluators: int, expected: int, served: bool) -> None:
         """The last evaluation goes on as far as possible.
 
         Args:
-            published: newest model that every modelpool holds.
+            published: newest model that the modelpool holds of which evaluators get theirs.
             final: the learner will not make a newer one.
             evaluators: that live.
             expected: that the spec asks for.
-            modelpools: that live; without one, no evaluator gets the last model.
+            served: that modelpool lives; without it, no evaluator gets the last model.
         """
         if self._finished is None or not self.awaits:
             return
@@ -141,7 +141,7 @@ class Measuring:
         waited_s = now - self._finished
         if evaluators:
             self._lived = now
-        if modelpools or (self._last is not None and self._evaluations.plays):
+        if served or (self._last is not None and self._evaluations.plays):
             self._held = now
         if self._last is None and published is not None and (final or waited_s >= REST_S):
             self._last = published
@@ -152,7 +152,9 @@ class Measuring:
         elif evaluators == 0 and (expected == 0 or now - self._lived >= JOIN_S):
             self.give_up("no evaluator lives")
         elif now - self._held >= JOIN_S:
-            self.give_up(f"no modelpool has been heard for {JOIN_S:.0f} s, and evaluators get models from nobody else")
+            self.give_up(
+                f"modelpool/0 has not been heard for {JOIN_S:.0f} s, and evaluators get models from nobody else"
+            )
         elif waited_s >= MEASURE_S:
             self.give_up(f"no evaluator was done within {MEASURE_S:.0f} s; fewer evaluation.episodes take less")
 

@@ -9,8 +9,7 @@ import msgspec
 from rlctl_agents.roles import ledger, pace
 from rlctl_agents.roles.events import Lines
 from rlctl_agents.roles.lag import LagWindow
-from rlctl_agents.roles.leases import Leases
-from rlctl_agents.roles.matches import held_by_all
+from rlctl_agents.roles.leases import Holder, Leases
 from rlctl_agents.roles.process import RESTS
 from rlctl_agents.roles.progress import Books
 from rlctl_agents.roles.rates import Rates
@@ -45,13 +44,19 @@ class Members:
         return [self.seen.get(one.boot) for one in self.leases.live(role)]
 
     @property
+    def root(self) -> Holder | None:
+        """The modelpool to which learners bring weights, and of which evaluators get them; None: it does not live."""
+        return next((one for one in self.leases.live("modelpool") if one.index == 0), None)
+
+    @property
     def published(self) -> ModelRef | None:
-        """Newest model that every modelpool holds."""
-        return held_by_all(self.reports("modelpool"))
+        """Newest model that it holds."""
+        report = self.seen.get(self.root.boot) if self.root is not None else None
+        return None if report is None else report.model
 
     @property
     def rested(self) -> bool:
-        """Nothing newer will be published: the learner rests and the modelpools hold its weights, or nobody learns."""
+        """Nothing newer will be published: the learner rests and the modelpool holds its weights, or nobody learns."""
         learners, published = self.reports("learner"), self.published
         return all(one is not None and one.gauges.get(RESTS, 0.0) > 0 and one.model == published for one in learners)
 

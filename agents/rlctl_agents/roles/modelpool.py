@@ -1,4 +1,7 @@
-"""The modelpool: takes weights from learners, hands them to whoever asks, says when there is something newer."""
+"""The modelpool: takes weights, hands them to whoever asks, says when there is something newer.
+
+Several of a run form a tree: learners bring weights to replica 0, each other one takes them from the one above it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from msgspec import Struct
+
 from rlctl.spec.layout import Layout
 from rlctl.spec.units import mebibytes
 from rlctl_agents.roles.kept_models import POLICY, KeptModels
@@ -16,16 +21,20 @@ from rlctl_agents.roles.live_models import LiveModels, Model, Refused
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.metrics import Metrics
 from rlctl_agents.roles.process import Process, UserFault
+from rlctl_agents.roles.pull import Model as Pulled
+from rlctl_agents.roles.relay import Relay
 from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
 from rlctl_agents.types.control import GetModel, GotModel, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.classes import MODELPOOL
 from rlctl_agents.wire.notice import NoticePublisher
-from rlctl_agents.wire.rpc import RpcServer
+from rlctl_agents.wire.rpc import Handler, RpcServer
 
 SERVE_S = 0.1
 NOTICE_AGAIN_S = 1.0
 """The newest version is announced again this often: whoever subscribed late has missed the first notice."""
+RELAYED = 0
+"""Term of what comes from the pool above, which has compared terms."""
 SHARE = 0.5
 """Of the role's memory for weights; the rest is for what is being received and sent."""
 
@@ -53,18 +62,33 @@ def main(process: Process) -> None:
         stack.callback(member.close)
         notices = NoticePublisher(wire, lease.bind["notice"])
         stack.callback(notices.close)
+        first = lease.index == 0
         pool = Pool(
-            layout.models, process.boot, budget_bytes=budget_bytes, publish=notices.publish, metrics=process.metrics
-        )
-        server = RpcServer(wire, lease.bind["rpc"], process.boot, {PutModel: pool.put, GetModel: pool.get}, MODELPOOL)
+            layout.models, process.boot, budget_bytes=budget_bytes, publish=notices.publish, metrics=process.metrics,
+            others_keep=not first,
+        )  # fmt: skip
+        handlers: dict[type[Struct], Handler] = {GetModel: pool.get}
+        if first:
+            handlers[PutModel] = pool.put
+        server = RpcServer(wire, lease.bind["rpc"], process.boot, handlers, MODELPOOL)
         stack.callback(server.close)
+        relays = [
+            Relay(wire, process.boot, policy, above=lambda: member.peers_of("modelpool"), take=pool.take)
+            for policy in ([] if first else process.spec.policies or ["main"])
+        ]
+        for relay in relays:
+            relay.start()
+            stack.callback(relay.close)
         refusals = Refusals(process.metrics, lambda: server.rejected, lambda: refused_connections(wire))
         member.start(lambda: Snapshot(model=pool.announced()))
-        log.info("serving", extra={"kv": {"address": server.address, "budget_mib": budget_bytes >> 20}})
+        kv = {"address": server.address, "budget_mib": budget_bytes >> 20, "relays": len(relays)}
+        log.info("serving", extra={"kv": kv})
         while not process.stop.is_set():
             process.pulse.beat()
             server.serve(SERVE_S)
             pool.turn()
+            for relay in relays:
+                relay.require_life()
             refusals.count()
             process.pulse.ready = pool.ready
         if member.moved:
@@ -72,13 +96,14 @@ def main(process: Process) -> None:
 
 
 class Pool:
-    """What a modelpool answers. Requests come from one thread, `announced` is called by another.
+    """What a modelpool answers. Requests come from one thread; `announced` and `take` are called by others.
 
     Args:
         folder: of kept models.
         boot: of this process; who sees another one knows that live versions are gone.
         budget_bytes: for live versions.
         publish: announces a version.
+        others_keep: another pool puts models into the folder while this one runs.
         clock: monotonic seconds.
     """
 
@@ -90,10 +115,11 @@ class Pool:
         budget_bytes: int,
         publish: Callable[[ModelRef], None],
         metrics: Metrics,
+        others_keep: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._boot = boot
-        self._kept = KeptModels(folder)
+        self._kept = KeptModels(folder, others_keep=others_keep)
         self._live = LiveModels(budget_bytes)
         self._publish = publish
         self._metrics = metrics
@@ -115,25 +141,27 @@ class Pool:
                 raise Refused(
                     "malformed", f"{request.ref}: {len(buffers)} buffers instead of its weights, or no policy"
                 )
-            disk = self._from_disk.get(request.ref.policy)
-            if disk is not None and request.ref.lineage < disk.ref.lineage:
-                raise Refused("lineage", f"{request.ref}: lineage {disk.ref.lineage} was kept")
-            with self._lock:
-                model = self._live.put(request.ref, request.term, request.sha256, buffers[0])
+            model = self._accept(request.ref, request.term, request.sha256, buffers[0])
         except Refused as fault:
-            self._metrics.add(f"rejected.{fault.reason}")
-            log.warning("model refused: %s", fault)
+            self._refuse(fault)
             return Said(False, str(fault)), []
-        self._from_disk.pop(request.ref.policy, None)
-        with self._lock:
-            self._announced[request.ref.policy] = request.ref
-        self._publish(request.ref)
-        self._metrics.add("puts")
-        self._metrics.set("version", request.ref.version)
-        self._metrics.set("live_bytes", self._live.bytes)
         said = self._keep(model) if request.keep else Said(True)
         self._metrics.add("publish_seconds", self._clock() - started)
         return said, []
+
+    def take(self, model: Pulled) -> None:
+        """Weights from the pool above this one.
+
+        Raises:
+            Refused: as a learner would be.
+        """
+        started = self._clock()
+        try:
+            self._accept(model.ref, RELAYED, model.sha256, model.data)
+        except Refused as fault:
+            self._refuse(fault)
+            raise
+        self._metrics.add("publish_seconds", self._clock() - started)
 
     def get(self, request: GetModel, _buffers: Sequence[memoryview]) -> tuple[GotModel, list[bytes]]:
         """Somebody asks for weights."""
@@ -154,9 +182,8 @@ class Pool:
         if now - self._said >= NOTICE_AGAIN_S:
             self._said = now
             with self._lock:
-                refs = list(self._announced.values())
-            for ref in refs:
-                self._publish(ref)
+                for ref in self._announced.values():
+                    self._publish(ref)
 
     def announced(self) -> ModelRef | None:
         """The newest version, for a report: the manager may order exactly this one, so it stays for a while."""
@@ -171,6 +198,29 @@ class Pool:
         """It can serve the current version: somebody has brought one in this life, or one was kept."""
         with self._lock:
             return bool(self._announced)
+
+    def _accept(self, ref: ModelRef, term: int, sha256: str, data: memoryview) -> Model:
+        """Serve and announce these.
+
+        Raises:
+            Refused: they are older than what is there, or not what they should be.
+        """
+        disk = self._from_disk.get(ref.policy)
+        if disk is not None and ref.lineage < disk.ref.lineage:
+            raise Refused("lineage", f"{ref}: lineage {disk.ref.lineage} was kept")
+        model = self._live.put(ref, term, sha256, data)
+        self._from_disk.pop(ref.policy, None)
+        with self._lock:  # a socket belongs to one thread at a time
+            self._announced[ref.policy] = ref
+            self._publish(ref)
+        self._metrics.add("puts")
+        self._metrics.set("version", ref.version)
+        self._metrics.set("live_bytes", self._live.bytes)
+        return model
+
+    def _refuse(self, fault: Refused) -> None:
+        self._metrics.add(f"rejected.{fault.reason}")
+        log.warning("model refused: %s", fault)
 
     def _find(self, request: GetModel) -> Model | None:
         newest = self._live.newest(request.policy) or self._from_disk.get(request.policy)

@@ -80,6 +80,7 @@ class Overseer:
             lambda policy: self.settings.policy(policy).algorithm.batch_rows, self.progress, manifests, clock.monotonic,
         )  # fmt: skip
         self.members = Members(load_books(layout.results), clock.monotonic)
+        addresses.alive((one.role, one.index) for one in self.members.leases.live())
         self.groups = Groups(clock.monotonic, self.events.add)
         self.agreement = Agreement(self.members.leases.alive)
         self.measuring = Measuring(settings.seed, self.progress, self.learners, self.events, layout.results, clock)
@@ -165,7 +166,7 @@ class Overseer:
         return Orders(
             term=self.term,
             known=True,
-            peers=self.addresses.peers(holder.role),
+            peers=self.addresses.peers(holder.role, holder.index),
             match=self._duties.match(holder, report, self.settings),
             checkpoint=self._duties.generation(holder),
             stop=self.ending.tells,
@@ -268,7 +269,7 @@ class Overseer:
                 final=self.members.rested,
                 evaluators=len(leases.live("evaluator")),
                 expected=self.settings.roles.evaluator.replicas,
-                modelpools=len(leases.live("modelpool")),
+                served=self.members.root is not None,
             )
         within_s = SPEAKS_REPORTS * self.report_every_s
         speaking = [one for one in live if now - one.heard < within_s]
@@ -360,7 +361,7 @@ class Overseer:
             report_every_s=pace.report_every_s(len(leases), role),
             expires_s=pace.expires_s(len(leases)),
             bind=self.addresses.bind(role, index),
-            peers=self.addresses.peers(role),
+            peers=self.addresses.peers(role, index),
             experience=self.agreement.experience,
             match=self._duties.match(grant.holder, None, self.settings),
             generations=generations,

@@ -26,6 +26,9 @@ class Facts:
     silent: Mapping[str, float] = field(default_factory=dict)  # "actor/3" -> seconds since its last report
     live: Mapping[str, int] = field(default_factory=dict)  # role -> how many hold a lease
     absent: Mapping[str, float] = field(default_factory=dict)  # role that nobody has -> seconds since one was heard
+    behind: Mapping[str, float] = field(
+        default_factory=dict
+    )  # modelpool with older weights -> seconds without new ones
     idle_s: float = 0.0  # since the last update
     env_step_s: float = 0.0  # that one step of one environment takes, in the slowest actor; 0: not known
     started: bool = False  # something was learned
@@ -89,6 +92,15 @@ def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
     for role in ("modelpool", "learner", "actor"):
         if (absent_s := facts.absent.get(role, 0.0)) >= NOBODY_S:
             yield f"no {role} has reported for {absent_s:.0f} s", f"rlctl logs {role}"
+    if (absent_s := facts.absent.get("modelpool/0", 0.0)) >= NOBODY_S:
+        text = f"modelpool/0 has not reported for {absent_s:.0f} s: the others and evaluators get nothing new"
+        yield text, "rlctl logs modelpool/0"
+    for name, behind_s in facts.behind.items():
+        if behind_s >= NO_UPDATE_S:
+            text = (
+                f"{name} has had no new weights for {behind_s:.0f} s, which modelpool/0 has: its actors play older ones"
+            )
+            yield text, f"rlctl logs {name}"
 
 
 def _learning(facts: Facts) -> Iterable[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Weights from the modelpool into a network: the newest, or exactly one."""
+"""Weights from a modelpool, as the bytes that they are: the newest, or exactly one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from torch import nn
-
-from rlctl_agents.models.weights import unpack_into
 from rlctl_agents.types.control import GetModel, GotModel
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.notice import NoticeSubscriber
@@ -18,6 +15,8 @@ from rlctl_agents.wire.sockets import Wire
 
 PULL_S = 2.0
 """An answer of the pool that takes longer is not waited for: the old weights do for another segment."""
+POLL_S = (5.0, 10.0)
+"""Shortest and longest time between two questions for something newer, when there is no notice."""
 ASK_AGAIN_S = 0.25
 """Between two questions for a version that is not there yet."""
 LISTEN_S = 0.002
@@ -60,14 +59,24 @@ class Pool:
         rpc, notice: its two addresses.
         policy: whose notices are heard.
         keep_waiting: a question is given up when this says no.
+        pull_s: longest wait for an answer; None: `PULL_S`.
     """
 
     def __init__(
-        self, wire: Wire, rpc: str, notice: str, policy: str, boot: str, keep_waiting: Callable[[], bool]
+        self,
+        wire: Wire,
+        rpc: str,
+        notice: str,
+        policy: str,
+        boot: str,
+        keep_waiting: Callable[[], bool],
+        *,
+        pull_s: float | None = None,
     ) -> None:
         self._client = RpcClient(wire, rpc, boot)
         self._subscriber = NoticeSubscriber(wire, notice, policy)
         self._keep_waiting = keep_waiting
+        self._pull_s = pull_s
 
     def newer(self, policy: str, have: ModelRef | None) -> Model | None:
         return self._ask(GetModel(policy, have=have))
@@ -78,14 +87,19 @@ class Pool:
     def notice(self) -> ModelRef | None:
         return self._subscriber.latest()
 
+    def wait_for_notice(self, timeout_s: float) -> None:
+        """Until something is announced, so long at most."""
+        self._subscriber.wait(timeout_s)
+
     def close(self) -> None:
         """Close the sockets."""
         self._client.close()
         self._subscriber.close()
 
     def _ask(self, question: GetModel) -> Model | None:
+        pull_s = PULL_S if self._pull_s is None else self._pull_s
         try:
-            got, buffers = self._client.call(question, GotModel, deadline_s=PULL_S, keep_waiting=self._keep_waiting)
+            got, buffers = self._client.call(question, GotModel, deadline_s=pull_s, keep_waiting=self._keep_waiting)
         except RemoteError as error:
             raise TimeoutError(f"the modelpool refuses: {error}") from error
         if got.state != "new" or got.ref is None or not buffers:
@@ -94,44 +108,43 @@ class Pool:
 
 
 class Follower:
-    """Keeps a network at the newest weights of a policy.
+    """Keeps somebody at the newest weights of a policy.
 
     A notice is a hint that something newer is there; because notices get lost, the pool is asked now and then anyway.
 
     Args:
-        net: receives the weights.
+        load: takes the weights; what it raises leaves the present ones in their place.
         policy: which policy.
         source: where from; may be replaced when another pool is assigned.
         pinned: exactly this version of the live lineage, for ever; None: the newest.
         clock: monotonic seconds.
-        poll_s: shortest and longest time between two questions without a notice.
+        poll_s: shortest and longest time between two questions without a notice; None: `POLL_S`.
     """
 
     def __init__(
         self,
-        net: nn.Module,
+        load: Callable[[Model], None],
         policy: str,
         source: Source,
         *,
         pinned: int | None = None,
         clock: Callable[[], float] = time.monotonic,
-        poll_s: tuple[float, float] = (5.0, 10.0),
+        poll_s: tuple[float, float] | None = None,
     ) -> None:
         self.source = source
         self.ref: ModelRef | None = None
-        self._net = net
+        self._take = load
         self.policy = policy
         self._pinned = pinned
         self._clock = clock
-        self._poll_s = poll_s
+        self._poll_s = poll_s or POLL_S
         self._next_poll = clock()
         self._chance = random.Random()
 
     def refresh(self) -> bool:
         """Pull when there is reason to believe that there is something newer; whether the weights changed.
 
-        Raises:
-            WeightsError: the pool holds weights of another network.
+        Raises what `load` does.
         """
         if self._pinned is not None:
             return False
@@ -195,6 +208,6 @@ class Follower:
     def _load(self, model: Model | None) -> bool:
         if model is None:
             return False
-        unpack_into(self._net, model.data, sha256=model.sha256)
+        self._take(model)
         self.ref = model.ref
         return True

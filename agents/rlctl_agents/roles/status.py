@@ -12,6 +12,7 @@ import msgspec
 from rlctl_agents.roles import stopping
 from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.ledger import Rows
+from rlctl_agents.roles.matches import newer
 from rlctl_agents.roles.overseer import Overseer
 from rlctl_agents.roles.pace import report_every_s
 from rlctl_agents.roles.problems import SILENT_S, Facts, find
@@ -19,6 +20,7 @@ from rlctl_agents.roles.process import ENDLESS, RANK, RESUMING, STARVED, WORLD
 from rlctl_agents.roles.roster import counts, listed
 from rlctl_agents.roles.verdict import Verdict, Waits, judge
 from rlctl_agents.types.control import to_plain
+from rlctl_agents.types.experience import ModelRef
 
 API_VERSION = "rlctl/v1"
 ACTING = {"env_steps": "actor", "frames": "actor", "agent_steps": "actor", "episodes": "actor"}
@@ -45,6 +47,7 @@ class StatusBuilder:
         self._updates = overseer.members.totals.sum("learner", "updates")
         self._updated = overseer.clock.monotonic()
         self._heard: dict[str, float] = {}  # role -> when one of it was heard last
+        self._held: dict[str, tuple[ModelRef | None, float]] = {}  # modelpool's boot -> its newest model, since when
         self._trained: dict[str, Any] = {}  # figures of the last seconds, as they were shown last
 
     def build(self, *, finished: bool = False) -> dict[str, Any]:
@@ -198,8 +201,28 @@ class StatusBuilder:
         overseer = self._overseer
         for role, members in live.items():
             self._heard[role] = max((one.heard for one in members), default=self._heard.get(role, overseer.began))
-        now = overseer.clock.monotonic()
-        return {role: now - self._heard[role] for role, members in live.items() if not members}
+        now, root = overseer.clock.monotonic(), overseer.members.root
+        self._heard["modelpool/0"] = self._heard.get("modelpool/0", overseer.began) if root is None else root.heard
+        absent = [role for role, members in live.items() if not members]
+        if live["modelpool"] and root is None:
+            absent.append("modelpool/0")
+        return {one: now - self._heard[one] for one in absent}
+
+    def _behind(self, pools: list[Holder]) -> dict[str, float]:
+        """Modelpools with older weights than the first one, and for how long they have had no new ones."""
+        members, now = self._overseer.members, self._overseer.clock.monotonic()
+        newest, held, found = members.published, dict[str, tuple[ModelRef | None, float]](), dict[str, float]()
+        for one in pools:
+            seen = members.seen.get(one.boot)
+            model = None if seen is None else seen.model
+            before, since = self._held.get(one.boot, (model, now))
+            if newest is None or model != before or (model is not None and not newer(newest, model)):
+                since = now
+            held[one.boot] = model, since
+            if now > since:
+                found[f"modelpool/{one.index}"] = now - since
+        self._held = held
+        return found
 
     def _checkpoint(self) -> dict[str, Any] | None:
         overseer = self._overseer
@@ -258,6 +281,7 @@ class StatusBuilder:
             silent={f"{one.role}/{one.index}": silent[one.boot] for one in members if one.boot in silent},
             live={role: len(of_role) for role, of_role in live.items()},
             absent=self._absent(live),
+            behind=self._behind(live["modelpool"]),
             idle_s=now - self._updated,
             env_step_s=max(
                 (_step_s(seen.counters) for seen in known.reports("actor") if seen is not None), default=0.0

@@ -84,6 +84,10 @@ class NoticeSubscriber:
             return None
         return ModelRef(notice.policy, notice.lineage, notice.version)
 
+    def wait(self, timeout_s: float) -> None:
+        """Until there is a notice that `latest` would give, so long at most."""
+        self._socket.poll(int(timeout_s * 1000), zmq.POLLIN)
+
     def close(self) -> None:
         """Stop listening."""
         self._socket.close(0)

@@ -12,10 +12,12 @@ from rlctl.backends.kubernetes.causes import admission
 from rlctl.backends.kubernetes.causes.base import name_of
 from rlctl.backends.kubernetes.fleet import MODEL_MB, Fleet
 from rlctl.backends.kubernetes.quantity import amount
+from rlctl.spec.roles import serving
 
-POOL_MB_PER_S: Final = 1_250.0
-"""A node with 10 Gbit/s."""
+POOL_MB_PER_S: Final = 1_000.0
+"""That one core encrypts; less than a network of 10 Gbit/s carries."""
 REGISTRY_MB_PER_S: Final = 1_250.0
+"""A node with 10 Gbit/s."""
 _REFRESH_S: Final = 30.0
 _PULL_S: Final = 300.0
 _NODES_READ: Final = 1_000
@@ -140,14 +142,19 @@ def _given(api: Api) -> set[str]:
 
 def models(api: Api, run: Fleet) -> Iterator[Check]:
     """How long one refresh of all actors takes."""
-    pullers, pools = run.of("actor") + run.of("evaluator"), max(1, run.of("modelpool"))
-    seconds = pullers * MODEL_MB / (pools * POOL_MB_PER_S)
+    actors, pools = run.of("actor"), max(1, run.of("modelpool"))
+    serve = len(serving(pools))
+    of_all = f"{serve} of {pools}" if pools > 1 else "1"
+    seconds = actors * MODEL_MB / (serve * POOL_MB_PER_S)
     text = (
         f"each {MODEL_MB:.0f} MB of weights takes {seconds:,.1f} s to reach all actors "
-        f"({pullers:,} x {MODEL_MB:.0f} MB / ({pools} model pool{'s' * (pools > 1)} x {POOL_MB_PER_S:,.0f} MB/s))"
+        f"({actors:,} x {MODEL_MB:.0f} MB / ({of_all} model pool{'s' * (pools > 1)} x {POOL_MB_PER_S:,.0f} MB/s))"
     )
     if seconds > _REFRESH_S:
-        again = "actors play older weights for so long; a larger algorithm.publish_every_updates asks for fewer"
+        again = (
+            "actors play older weights for so long; more roles.modelpool.replicas serve them sooner, a larger "
+            "algorithm.publish_every_updates asks for fewer"
+        )
         yield Check("model traffic", "warning", text, again)
     else:
         yield Check("model traffic", "ok", text)
