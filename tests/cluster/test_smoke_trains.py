@@ -9,8 +9,9 @@ import pytest
 from rlctl.spec.names import selector
 from tests.cluster.people import Person
 from tests.cluster.specs import SMALL
-from tests.cluster.training import start
+from tests.cluster.training import Training, start
 from tests.cluster.witness import Witness
+from tests.end_to_end.conftest import wait_until
 
 pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 
@@ -71,6 +72,34 @@ def test_logs_of_every_role_are_merged_and_a_previous_life_is_kept(
     run.until("learner", 1, other_than=before)
     run.goes_on()
     assert ana("logs", "learner", "--run", "train", "--previous").stdout
+
+
+def test_three_modelpools_are_a_tree_whose_relay_and_root_may_be_lost(
+    ana: Person, witness: Witness, images: dict[str, str]
+) -> None:
+    roles = {**SMALL, "modelpool": {**SMALL["modelpool"], "replicas": 3}, "actor": {**SMALL["actor"], "replicas": 2}}
+    run = start(ana, witness, images, run="tree", roles=roles)
+
+    def follow() -> None:
+        """Every pool and every actor gets newer weights than the learner has now."""
+        newest = run.status()["policies"]["main"]["ref"]["version"]
+        wait_until(lambda: min(versions(run, "modelpool")) > newest, timeout_s=120, what="every modelpool")
+        wait_until(lambda: min(versions(run, "actor")) > newest, timeout_s=120, what="every actor")
+
+    follow()
+    for lost in ("tree-modelpool-2", "tree-modelpool-0"):
+        before = {lost: run.uids("modelpool")[lost]}
+        witness.delete("Pod", lost, ana.namespace, grace_s=0)
+        run.until("modelpool", 3, other_than=before)
+        run.goes_on()
+        follow()
+    assert run.status()["policies"]["main"]["ledger"]["balanced"]
+
+
+def versions(run: Training, role: str) -> list[int]:
+    """Of the weights that each of a role has; -1: none."""
+    found = run.status()["roles"][role]
+    return [one["model"]["version"] if one["model"] else -1 for one in found] or [-1]
 
 
 def _processes(lines: str) -> set[str]:
