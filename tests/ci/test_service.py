@@ -198,6 +198,32 @@ def test_what_cannot_be_compared_is_built(service: Service, outside: Outside, mo
     assert outside.history == [sha(0), sha(1), sha(2)]
 
 
+def test_what_could_not_be_taken_back_is_deployed_over_by_the_commit_that_reverts_it(
+    service: Service, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reverted = {sha(1), sha(3)}
+    monkeypatch.setattr(outside, "changed", lambda *two: [] if {*two} == reverted else ["agents/a.py"])
+    outside.bad.add(sha(2))
+    outside.faults["undo"] = [TimedOut("not ready")] * 2
+    deployed(service, outside, 1, 2, 3)
+    assert outside.history == [sha(0), sha(1), sha(2), sha(3)]
+
+
+def test_what_another_recipe_has_made_last_is_not_compared_with(service: Service, outside: Outside) -> None:
+    def settings(*sets: str) -> None:
+        about = service.config.projects["pole"].model_copy(update={"sets": [*sets]})
+        service.config = service.config.model_copy(update={"projects": {"pole": about}})
+
+    deployed(service, outside, 1)
+    settings("algorithm.lr=0.5")
+    pushed(service, outside, 2, path="README.md")
+    drain(service)
+    settings()
+    pushed(service, outside, 3, path="README.md")
+    drain(service)
+    assert outside.history == [sha(0), sha(1), sha(2), sha(3)]
+
+
 def test_a_person_builds_what_changes_nothing_that_matters(service: Service, outside: Outside) -> None:
     deployed(service, outside, 1)
     lost(outside, 2, path="README.md")

@@ -49,13 +49,18 @@ class Reading:
         return rows[0]["sha"] if rows else None
 
     def stands(self, build: Build) -> str | None:
-        """The commit of its branch that was given to the run last, by the same recipe, and was not taken back."""
+        """The commit that the run was given of its branch last, and has kept.
+
+        None: there is none, or it was made by another recipe, or the last one has failed and was not taken back: what
+        the run has of it, nobody can tell.
+        """
         rows = self._all(
-            "SELECT sha FROM builds b JOIN deploys d ON d.build = b.id WHERE b.project = ? AND b.ref = ?"
-            " AND recipe = ? AND d.state = 'verified' ORDER BY b.id DESC LIMIT 1",
-            build.project, build.ref, build.recipe,
+            "SELECT sha, recipe, d.state FROM builds b JOIN deploys d ON d.build = b.id WHERE b.project = ?"
+            " AND b.ref = ? AND d.state IN ('verified', 'failed') ORDER BY b.id DESC LIMIT 1",
+            build.project, build.ref,
         )  # fmt: skip
-        return rows[0]["sha"] if rows else None
+        known = rows and rows[0]["state"] == "verified" and rows[0]["recipe"] == build.recipe
+        return rows[0]["sha"] if known else None
 
     def events(self, build: int) -> list[tuple[float, str, str]]:
         """When, state, note; in order."""
