@@ -71,8 +71,8 @@ class Fetcher(Protocol):
     def before_or_same(self, job: Job, sha: str) -> bool:
         """Whether the commit of the build is `sha`, or an ancestor of it."""
 
-    def changed(self, before: str, after: str) -> list[str] | None:
-        """Files that differ between two commits that were fetched; None: that cannot be told."""
+    def changed(self, job: Job, before: str) -> list[str] | None:
+        """Files of the commit that differ from another one that was fetched; None: that cannot be told."""
 
 
 class Maker(Protocol):
@@ -315,7 +315,7 @@ class Work:
         wanted = Ignore.parse("".join(f"{pattern}\n" for pattern in paths))
         pinned = self.reading.pins().get((build.project, build.ref))
         for before in (self.reading.stands(build), pinned and pinned[0]):
-            changed = None if before is None else self.fetcher.changed(before, build.sha)
+            changed = None if before is None else self.fetcher.changed(job, before)
             if before is not None and changed is not None and not any(map(wanted.leaves_out, changed)):
                 return f"no file of paths: {', '.join(paths)} changed since {before[:12]}"
         return ""

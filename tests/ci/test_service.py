@@ -191,7 +191,7 @@ def test_a_branch_that_is_set_back_over_code_is_built(service: Service, outside:
 
 
 def test_what_cannot_be_compared_is_built(service: Service, outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outside, "changed", lambda before, after: None)
+    monkeypatch.setattr(outside, "changed", lambda job, before: None)
     deployed(service, outside, 1)
     pushed(service, outside, 2, path="README.md")
     drain(service)
@@ -201,8 +201,10 @@ def test_what_cannot_be_compared_is_built(service: Service, outside: Outside, mo
 def test_what_could_not_be_taken_back_is_deployed_over_by_the_commit_that_reverts_it(
     service: Service, outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reverted = {sha(1), sha(3)}
-    monkeypatch.setattr(outside, "changed", lambda *two: [] if {*two} == reverted else ["agents/a.py"])
+    monkeypatch.setattr(
+        outside, "changed",
+        lambda job, before: [] if (before, job.build.sha) == (sha(1), sha(3)) else ["agents/a.py"],
+    )  # fmt: skip
     outside.bad.add(sha(2))
     outside.faults["undo"] = [TimedOut("not ready")] * 2
     deployed(service, outside, 1, 2, 3)
