@@ -392,8 +392,7 @@ class Work:
 
     def _undo(self, job: Job, deploy: Deploy, why: str) -> None:
         """The revision of before again, and the branch pinned; but what somebody else has made of the run stays."""
-        build = job.build
-        cancelled = why == build.cancel and why != ""
+        build, cancelled = job.build, _cancelled(job.build, why)
         self.queue.deployed(build.id, self.owner, "rolling_back", note=why)
         job.say(f"rolling back to revision {deploy.before_revision}: {why}")
         try:
@@ -421,16 +420,17 @@ class Work:
         if begun is not None and begun.state in ("planned", "applied", "rolling_back"):
             beat.be_deaf()
             why = begun.note or reason
+            pinned = not _cancelled(build, why)
             try:
                 self._undo(job, begun, why)
             except (LostLease, Busy):
                 raise
             except (Transient, BackendUnreachable) as error:  # the service goes on with it, however long that takes
                 why = f"{why}; rolled back as soon as the target answers ({error.message})"
-                self.queue.decide(build.id, self.owner, "rolling_back", "failed", why, pin=why)
+                self.queue.decide(build.id, self.owner, "rolling_back", "failed", why, pin=why if pinned else "")
             except Exception as error:
                 reason = f"{reason}; and the rollback failed: {error}"
-                self.queue.decide(build.id, self.owner, "failed", "failed", reason, pin=reason)
+                self.queue.decide(build.id, self.owner, "failed", "failed", reason, pin=reason if pinned else "")
             return
         self.queue.end(build.id, self.owner, to, reason, code=code)
 
@@ -438,6 +438,11 @@ class Work:
 def images_of(live: Live | None) -> tuple[str, ...]:
     """Of a run that may not run."""
     return () if live is None else live.images
+
+
+def _cancelled(build: Build, why: str) -> bool:
+    """Whether somebody has asked for its end: that says nothing of its commit, which pins no branch."""
+    return why != "" and why == build.cancel
 
 
 def _with_hint(error: RlctlError) -> str:
