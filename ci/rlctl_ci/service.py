@@ -72,7 +72,7 @@ class Service:
         self._at_work: set[str] = set()  # the owner of every attempt that is under way
         self._guard = threading.Lock()
         self._taking_back: set[int] = set()  # builds whose deployment a thread of ours undoes
-        self._patient_until = -math.inf  # no rollback is gone on with before
+        self._patient_until: dict[int, float] = {}  # build -> its rollback is not gone on with before
         self._due = {name: clock() if project.poll_s else math.inf for name, project in config.projects.items()}
         self._wake = threading.Event()
         self._over = threading.Event()
@@ -180,7 +180,7 @@ class Service:
             job = Job(build, project, self.folder / "work", log, lambda: None)
             revision = self.work_of(project, self.owner).deployer.undo(job, deploy)
         except (Busy, Transient, BackendUnreachable):
-            self._patient_until = self._clock() + AWAY_S
+            self._patient_until[deploy.build] = self._clock() + AWAY_S
             raise
         except Exception as error:
             self.queue.taken_back(deploy.build, f"{deploy.note}, which failed: {_in_words(error)}", None)
@@ -193,12 +193,13 @@ class Service:
 
     def _left_over(self) -> Deploy | None:
         """A rollback that a person has asked for, and that a kill or a target that was away has interrupted."""
-        if self._clock() < self._patient_until:
-            return None
+        now = self._clock()
         with self._guard:
-            found = next(
-                (one for one in self.reading.unfinished_rollbacks() if one.build not in self._taking_back), None
-            )
+            due = (
+                one for one in self.reading.unfinished_rollbacks()
+                if one.build not in self._taking_back and self._patient_until.get(one.build, now) <= now
+            )  # fmt: skip
+            found = next(due, None)
             if found is not None:
                 self._taking_back.add(found.build)
             return found

@@ -399,6 +399,26 @@ def test_a_deployment_whose_target_stays_away_is_undone_when_that_is_back(
         assert outside.history[-1] == sha(number)
 
 
+def test_a_target_that_stays_away_keeps_no_rollback_of_another_run_waiting(
+    service: Service, outside: Outside, clock: Clock
+) -> None:
+    lab = service.config.projects["pole"].model_copy(update={"run": "lab"})
+    service.config = service.config.model_copy(update={"projects": service.config.projects | {"lab": lab}})
+    deployed(service, outside, 1)
+    outside.push(sha(2))
+    service.take("lab", Event("lab", "push", Push(MAIN, sha(2))))
+    drain(service)
+    outside.faults["undo"] = [BackendUnreachable("away")] * 3
+    for name in ("pole", "lab"):
+        with pytest.raises(BackendUnreachable):
+            service.roll_back(name, "ana")
+    clock.s += 31
+    with pytest.raises(BackendUnreachable):
+        service.one()
+    assert service.one()
+    assert [deploy.state for deploy in service.reading.deploys()] == ["rolled_back", "rolling_back"]
+
+
 def drain_at(service: Service, clock: Clock) -> None:
     """Some minutes later."""
     clock.s += 300.0
