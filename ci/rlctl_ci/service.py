@@ -174,7 +174,7 @@ class Service:
 
     def _take_back(self, deploy: Deploy) -> int:
         try:
-            build, project = self.reading.build(deploy.build), self._project(deploy.project)
+            build, project = self.reading.build(deploy.build), self._project(deploy.project, deploy)
             log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(deploy.project, project))
             log(deploy.note)
             job = Job(build, project, self.folder / "work", log, lambda: None)
@@ -204,10 +204,18 @@ class Service:
                 self._taking_back.add(found.build)
             return found
 
-    def _project(self, name: str) -> Project:
-        if name not in self.config.projects:
+    def _project(self, name: str, deploy: Deploy | None = None) -> Project:
+        """The project of that name, for a deployment that has begun.
+
+        Raises:
+            CiError: there is none any more, or it is of another run by now.
+        """
+        project = self.config.projects.get(name)
+        if project is None:
             raise CiError(f"project {name} is no longer configured", hint="ci.yaml")
-        return self.config.projects[name]
+        if deploy is not None and deploy.run != project.run:
+            raise CiError(f"project {name} is of run {project.run} by now, not of {deploy.run}", hint="ci.yaml")
+        return project
 
     def wake(self) -> None:
         """There may be something to do."""
@@ -255,18 +263,19 @@ class Service:
             build = self.queue.claim(owner, most=self.config.builds, runs=runs)
             if build is None:
                 return False
-            project = self.config.projects.get(build.project)
-            if project is None:
-                self._forsaken(build)
+            deploy = self.reading.deploy(build.id)
+            try:
+                project = self._project(build.project, deploy)
+            except CiError as error:
+                self._forsaken(build, deploy, error.message)
             else:
                 self._attempt(build, project)
             return True
         finally:
             self._at_work.discard(owner)
 
-    def _forsaken(self, build: Build) -> None:
-        why = "the project is no longer configured"
-        if self.reading.deploy(build.id) is None:
+    def _forsaken(self, build: Build, deploy: Deploy | None, why: str) -> None:
+        if deploy is None:
             self.queue.end(build.id, build.lease_owner, "ignored", why)
         else:  # nobody knows where its run is; it must not hold that for ever
             self.queue.decide(

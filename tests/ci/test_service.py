@@ -419,10 +419,31 @@ def test_a_target_that_stays_away_keeps_no_rollback_of_another_run_waiting(
     assert [deploy.state for deploy in service.reading.deploys()] == ["rolled_back", "rolling_back"]
 
 
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_what_was_given_to_another_run_than_the_project_has_now_is_left_as_it_is(
+    service: Service, outside: Outside, clock: Clock, asked_for: bool
+) -> None:
+    outside.faults["undo" if asked_for else "verify"] = [BackendUnreachable("away")]
+    pushed(service, outside, 1)
+    drain(service)
+    if asked_for:
+        with pytest.raises(BackendUnreachable):
+            service.roll_back("pole", "ana")
+    other = service.config.projects["pole"].model_copy(update={"run": "other"})
+    service.config = service.config.model_copy(update={"projects": {"pole": other}})
+    outside.bad.add(sha(1))
+    drain_at(service, clock)
+    assert outside.history == [sha(0), sha(1)], "the revisions of one run are not those of another"
+    deploy = service.reading.deploy(1)
+    assert deploy is not None
+    assert deploy.state == ("verified" if asked_for else "failed")
+    assert "project pole is of run other by now, not of pole" in deploy.note
+
+
 def drain_at(service: Service, clock: Clock) -> None:
     """Some minutes later."""
     clock.s += 300.0
-    with suppress(BackendUnreachable):  # a worker says so, and goes on
+    with suppress(BackendUnreachable, CiError):  # a worker says so, and goes on
         drain(service)
 
 
