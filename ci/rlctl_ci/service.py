@@ -18,7 +18,7 @@ from rlctl.images.registry import passwords
 from rlctl.spec.words import plain
 from rlctl_ci import stages
 from rlctl_ci.config import Config, Project, secrets
-from rlctl_ci.errors import Busy, CiError, LostLease, Transient
+from rlctl_ci.errors import BuildStopped, Busy, CiError, LostLease, Transient
 from rlctl_ci.forges.base import Event, text
 from rlctl_ci.logs import MASK, Log, Masker
 from rlctl_ci.refs import HEADS
@@ -183,7 +183,8 @@ class Service:
             self._patient_until[deploy.build] = self._clock() + AWAY_S
             raise
         except Exception as error:
-            self.queue.taken_back(deploy.build, f"{deploy.note}, which failed: {_in_words(error)}", None)
+            why = f"{deploy.note}, which failed: {_in_words(error)}"
+            self.queue.taken_back(deploy.build, why, None, refused=isinstance(error, BuildStopped))
             raise
         else:
             self.queue.taken_back(deploy.build, deploy.note, revision)

@@ -13,7 +13,7 @@ import pytest
 
 from rlctl.errors import BackendUnreachable, TimedOut
 from rlctl_ci.config import Config, Project
-from rlctl_ci.errors import CiError
+from rlctl_ci.errors import BuildStopped, CiError
 from rlctl_ci.forges.base import Event
 from rlctl_ci.git import Git
 from rlctl_ci.service import Service
@@ -473,6 +473,15 @@ def test_a_rollback_that_cannot_be_done_holds_no_run_and_may_be_asked_for_again(
     assert not service.one()
     service.roll_back("pole", "ana")
     assert outside.history == [sha(0), sha(1), sha(0)]
+
+
+def test_a_rollback_that_is_refused_pins_nothing(service: Service, outside: Outside) -> None:
+    deployed(service, outside, 1)
+    outside.faults["undo"] = [BuildStopped("ended", "run pole is stopped by now, and stays so")]
+    with pytest.raises(BuildStopped):
+        service.roll_back("pole", "ana")
+    assert outside.history[-1] == sha(1)
+    assert service.reading.pins() == {}
 
 
 @pytest.mark.parametrize("paths", [["!docs/**"], ["# code", "!docs/**", " "]])
