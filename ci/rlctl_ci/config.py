@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import ssl
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from rlctl.spec import yaml
 from rlctl.spec.layout import state_home
 from rlctl.spec.schema import RUN_NAME
 from rlctl.spec.words import Path as Keys
-from rlctl.spec.yaml import Tree
+from rlctl.spec.yaml import Place, Tree
 from rlctl_ci import faults
 from rlctl_ci.refs import fault
 
@@ -254,11 +255,13 @@ def load(path: Path, *, files: bool = False) -> Config:
             hint="--config FILE names another; docs/ci.md shows one",
         ) from error
     tree = yaml.read(text, str(path))
+    if tree.value is None and not tree.problems:
+        tree.report((), "is empty; it has at least `projects`", Place(str(path)))
     found = list(tree.problems)
     values = _absolute(tree.value, path.resolve().parent)
     config = None
     try:
-        if tree.value is not None or not found:
+        if tree.value is not None:
             config = Config.model_validate(values)
     except ValidationError as error:
         found += faults.problems(error, tree, _SECTIONS)
@@ -287,7 +290,7 @@ def _absolute(value: Any, base: Path) -> Any:
         if not isinstance(section, dict):
             return section
         names = {key: one for key, one in section.items() if key in keys and isinstance(one, str)}
-        return {**section, **{key: str(base / Path(one).expanduser()) for key, one in names.items()}}
+        return {**section, **{key: os.path.join(base, os.path.expanduser(one)) for key, one in names.items()}}
 
     found = placed(value, ("state", *_OWN_FILES))
     if isinstance(found.get("projects"), dict):
@@ -320,7 +323,7 @@ def _wrong_file(key: str, path: Path) -> str:
         if key == "secret_file":
             secrets("", path)
         path.read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the second: a name that no file can have
         return _why(error)
     except SpecError as error:
         return error.problems[0].message.removeprefix(f"{path}: ")

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -162,22 +161,22 @@ class Git:
                 raise self._failed(bare, ended, Transient("fetch", said))
             return ended.code == 0
 
-    def changed(self, before: str, after: str, stop: Callable[[], None] = lambda: None) -> list[str] | None:
-        """Names of files that differ between two commits; nothing is asked over the network.
+    def changed(self, job: Job, before: str) -> list[str] | None:
+        """Names of files of the commit that differ from another one; nothing is asked over the network.
 
         Args:
-            before, after: by full name; `fetch` has brought them.
+            job: whose commit `fetch` has brought.
+            before: another one that it has brought, by full name.
 
         Returns:
             None: one of them is not here (any more), or they differ in more than can be listed.
         """
         assert is_sha(before), before
-        assert is_sha(after), after
-        with self._bare("source.git", stop) as bare, tempfile.TemporaryDirectory(dir=self.store) as folder:
-            listed = Path(folder) / "names"
-            argv = ["-C", str(bare), "diff-tree", "-r", "--name-only", "-z", "--no-renames", before, after]
-            ended = self._git(argv, replace(self._bounds, file_mib=_LIST_MIB), stop, out=listed)
-            names = listed.read_bytes().split(b"\0")[:-1]
+        listed = job.folder / "changed"
+        with self._bare("source.git", job.stop) as bare:
+            argv = ["-C", str(bare), "diff-tree", "-r", "--name-only", "-z", "--no-renames", before, job.build.sha]
+            ended = self._git(argv, replace(self._bounds, file_mib=_LIST_MIB), job.stop, out=listed)
+        names = listed.read_bytes().split(b"\0")[:-1]
         return None if ended.code else [name.decode("utf-8", "surrogateescape") for name in names]
 
     @contextmanager

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from rlctl.errors import UsageError
 from rlctl.render.engine import environment, render
 from rlctl.spec import names
+from rlctl_ci.builders.bases import configured
 from rlctl_ci.config import Config, Project
 
 TEMPLATE: Final = "kubernetes/ci.yaml.j2"
@@ -87,5 +88,5 @@ def _ports(project: Project) -> Iterator[int]:
     parts = urlsplit(project.repository)
     if parts.scheme in usual:
         yield parts.port or usual[parts.scheme]
-    for registry in filter(None, (project.registry, *project.bases)):
+    for registry in configured(project):
         yield urlsplit(f"//{registry}").port or 443

@@ -18,7 +18,7 @@ from rlctl.images.registry import passwords
 from rlctl.spec.words import plain
 from rlctl_ci import stages
 from rlctl_ci.config import Config, Project, secrets
-from rlctl_ci.errors import Busy, CiError, LostLease, Transient
+from rlctl_ci.errors import BuildStopped, Busy, CiError, LostLease, Transient
 from rlctl_ci.forges.base import Event, text
 from rlctl_ci.logs import MASK, Log, Masker
 from rlctl_ci.refs import HEADS
@@ -72,7 +72,7 @@ class Service:
         self._at_work: set[str] = set()  # the owner of every attempt that is under way
         self._guard = threading.Lock()
         self._taking_back: set[int] = set()  # builds whose deployment a thread of ours undoes
-        self._patient_until = -math.inf  # no rollback is gone on with before
+        self._patient_until: dict[int, float] = {}  # build -> its rollback is not gone on with before
         self._due = {name: clock() if project.poll_s else math.inf for name, project in config.projects.items()}
         self._wake = threading.Event()
         self._over = threading.Event()
@@ -174,16 +174,17 @@ class Service:
 
     def _take_back(self, deploy: Deploy) -> int:
         try:
-            build, project = self.reading.build(deploy.build), self._project(deploy.project)
+            build, project = self.reading.build(deploy.build), self._project(deploy.project, deploy)
             log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(deploy.project, project))
             log(deploy.note)
             job = Job(build, project, self.folder / "work", log, lambda: None)
             revision = self.work_of(project, self.owner).deployer.undo(job, deploy)
         except (Busy, Transient, BackendUnreachable):
-            self._patient_until = self._clock() + AWAY_S
+            self._patient_until[deploy.build] = self._clock() + AWAY_S
             raise
         except Exception as error:
-            self.queue.taken_back(deploy.build, f"{deploy.note}, which failed: {_in_words(error)}", None)
+            why = f"{deploy.note}, which failed: {_in_words(error)}"
+            self.queue.taken_back(deploy.build, why, None, refused=isinstance(error, BuildStopped))
             raise
         else:
             self.queue.taken_back(deploy.build, deploy.note, revision)
@@ -193,20 +194,29 @@ class Service:
 
     def _left_over(self) -> Deploy | None:
         """A rollback that a person has asked for, and that a kill or a target that was away has interrupted."""
-        if self._clock() < self._patient_until:
-            return None
+        now = self._clock()
         with self._guard:
-            found = next(
-                (one for one in self.reading.unfinished_rollbacks() if one.build not in self._taking_back), None
-            )
+            due = (
+                one for one in self.reading.unfinished_rollbacks()
+                if one.build not in self._taking_back and self._patient_until.get(one.build, now) <= now
+            )  # fmt: skip
+            found = next(due, None)
             if found is not None:
                 self._taking_back.add(found.build)
             return found
 
-    def _project(self, name: str) -> Project:
-        if name not in self.config.projects:
+    def _project(self, name: str, deploy: Deploy | None = None) -> Project:
+        """The project of that name, for a deployment that has begun.
+
+        Raises:
+            CiError: there is none any more, or it is of another run by now.
+        """
+        project = self.config.projects.get(name)
+        if project is None:
             raise CiError(f"project {name} is no longer configured", hint="ci.yaml")
-        return self.config.projects[name]
+        if deploy is not None and deploy.run != project.run:
+            raise CiError(f"project {name} is of run {project.run} by now, not of {deploy.run}", hint="ci.yaml")
+        return project
 
     def wake(self) -> None:
         """There may be something to do."""
@@ -254,18 +264,19 @@ class Service:
             build = self.queue.claim(owner, most=self.config.builds, runs=runs)
             if build is None:
                 return False
-            project = self.config.projects.get(build.project)
-            if project is None:
-                self._forsaken(build)
+            deploy = self.reading.deploy(build.id)
+            try:
+                project = self._project(build.project, deploy)
+            except CiError as error:
+                self._forsaken(build, deploy, error.message)
             else:
                 self._attempt(build, project)
             return True
         finally:
             self._at_work.discard(owner)
 
-    def _forsaken(self, build: Build) -> None:
-        why = "the project is no longer configured"
-        if self.reading.deploy(build.id) is None:
+    def _forsaken(self, build: Build, deploy: Deploy | None, why: str) -> None:
+        if deploy is None:
             self.queue.end(build.id, build.lease_owner, "ignored", why)
         else:  # nobody knows where its run is; it must not hold that for ever
             self.queue.decide(

@@ -71,8 +71,8 @@ class Fetcher(Protocol):
     def before_or_same(self, job: Job, sha: str) -> bool:
         """Whether the commit of the build is `sha`, or an ancestor of it."""
 
-    def changed(self, before: str, after: str) -> list[str] | None:
-        """Files that differ between two commits that were fetched; None: that cannot be told."""
+    def changed(self, job: Job, before: str) -> list[str] | None:
+        """Files of the commit that differ from another one that was fetched; None: that cannot be told."""
 
 
 class Maker(Protocol):
@@ -315,7 +315,7 @@ class Work:
         wanted = Ignore.parse("".join(f"{pattern}\n" for pattern in paths))
         pinned = self.reading.pins().get((build.project, build.ref))
         for before in (self.reading.stands(build), pinned and pinned[0]):
-            changed = None if before is None else self.fetcher.changed(before, build.sha)
+            changed = None if before is None else self.fetcher.changed(job, before)
             if before is not None and changed is not None and not any(map(wanted.leaves_out, changed)):
                 return f"no file of paths: {', '.join(paths)} changed since {before[:12]}"
         return ""
@@ -392,8 +392,7 @@ class Work:
 
     def _undo(self, job: Job, deploy: Deploy, why: str) -> None:
         """The revision of before again, and the branch pinned; but what somebody else has made of the run stays."""
-        build = job.build
-        cancelled = why == build.cancel and why != ""
+        build, cancelled = job.build, _cancelled(job.build, why)
         self.queue.deployed(build.id, self.owner, "rolling_back", note=why)
         job.say(f"rolling back to revision {deploy.before_revision}: {why}")
         try:
@@ -421,16 +420,17 @@ class Work:
         if begun is not None and begun.state in ("planned", "applied", "rolling_back"):
             beat.be_deaf()
             why = begun.note or reason
+            pinned = not _cancelled(build, why)
             try:
                 self._undo(job, begun, why)
             except (LostLease, Busy):
                 raise
             except (Transient, BackendUnreachable) as error:  # the service goes on with it, however long that takes
                 why = f"{why}; rolled back as soon as the target answers ({error.message})"
-                self.queue.decide(build.id, self.owner, "rolling_back", "failed", why, pin=why)
+                self.queue.decide(build.id, self.owner, "rolling_back", "failed", why, pin=why if pinned else "")
             except Exception as error:
                 reason = f"{reason}; and the rollback failed: {error}"
-                self.queue.decide(build.id, self.owner, "failed", "failed", reason, pin=reason)
+                self.queue.decide(build.id, self.owner, "failed", "failed", reason, pin=reason if pinned else "")
             return
         self.queue.end(build.id, self.owner, to, reason, code=code)
 
@@ -438,6 +438,11 @@ class Work:
 def images_of(live: Live | None) -> tuple[str, ...]:
     """Of a run that may not run."""
     return () if live is None else live.images
+
+
+def _cancelled(build: Build, why: str) -> bool:
+    """Whether somebody has asked for its end: that says nothing of its commit, which pins no branch."""
+    return why != "" and why == build.cancel
 
 
 def _with_hint(error: RlctlError) -> str:

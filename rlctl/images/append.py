@@ -164,6 +164,7 @@ def layer(code: Code, into: Path) -> Layer:
             target.addfile(root)
             for member in source:
                 member.name = f"{FOLDER.strip('/')}/{member.name}"
+                member.pax_headers = {}  # a long name, or one that is not ASCII, stands there as well, and would win
                 target.addfile(member, source.extractfile(member) if member.isreg() else None)
         packed.write(packer.flush())
     return Layer(into, f"sha256:{packed.digest}", packed.tell(), f"sha256:{raw.digest}")

@@ -161,6 +161,16 @@ def test_a_base_that_is_not_there_or_for_another_machine_is_named(registry: Regi
         appending.read_base(lambda _: source, all_, "linux/arm64")
 
 
+def test_every_file_lies_below_the_folder_of_the_code_whatever_its_name(tmp_path: Path) -> None:
+    names = {"ümläut.py", f"{'long' * 20}/{'name' * 30}.py"}
+    for name in names:
+        (tmp_path / "code" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "code" / name).touch()
+    layer = appending.layer(collect(tmp_path / "code", into=tmp_path / "code.tar"), tmp_path / "layer")
+    with tarfile.open(layer.file) as tar:
+        assert {member.name for member in tar if member.isreg()} == {f"code/{name}" for name in names}
+
+
 def test_code_that_needs_packages_is_not_appended(tmp_path: Path, code: Code) -> None:
     with pytest.raises(UsageError, match="installs nothing"):
         appending.layer(replace(code, requirements=b"numpy\n"), tmp_path / "layer")

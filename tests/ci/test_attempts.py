@@ -107,6 +107,16 @@ def test_what_an_earlier_attempt_may_have_changed_is_undone_when_it_cannot_be_fi
     assert ("pole", MAIN) in service.reading.pins()
 
 
+def test_a_build_that_was_cancelled_pins_nothing_also_when_its_target_stays_away(service: Service) -> None:
+    first = unfinished(service)
+    service.queue.cancel(first.id, "cancelled by ana")
+    service.outside.faults["undo"] = [BackendUnreachable("away")] * 3
+    service.drain()
+    assert service.reading.build(first.id).state == "failed"
+    assert [deploy.build for deploy in service.reading.unfinished_rollbacks()] == [first.id]
+    assert service.reading.pins() == {}
+
+
 def test_a_database_that_is_busy_does_not_end_a_deployment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(*_: Any, **__: Any) -> None:
         monkeypatch.undo()  # a moment later it is free again

@@ -108,6 +108,20 @@ def test_a_certificate_needs_its_own_key(tmp_path: Path) -> None:
         load(written(tmp_path, tls_key="key.pem"))
 
 
+@pytest.mark.parametrize("name", ["~nobody-of-that-name/secret", "nul\0secret"])
+def test_a_name_that_no_file_has_is_a_fault_like_any_other(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        load(written(tmp_path, {"secret_file": name}), files=True)
+    assert [one.path for one in refused.value.problems] == ["projects.pole.secret_file"]
+
+
+def test_an_empty_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ci.yaml").write_text("# soon\n")
+    with pytest.raises(SpecError) as refused:
+        load(tmp_path / "ci.yaml")
+    assert [str(one) for one in refused.value.problems] == [f"{tmp_path}/ci.yaml: is empty; it has at least `projects`"]
+
+
 def test_a_check_makes_nothing_and_disturbs_no_service_that_runs(
     rlctl: Rlctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

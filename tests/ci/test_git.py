@@ -209,13 +209,13 @@ def test_files_that_differ_between_two_commits_that_were_fetched_are_named_and_n
     after = repository.commit("a/ümläut.py", "2")
     first, second = job_of(tmp_path, before), job_of(tmp_path, after)
     found = fetcher(tmp_path, first)
-    assert found.changed(before, after) is None
+    assert found.changed(second, before) is None
     found.fetch(first)
-    assert found.changed(before, after) is None
+    assert found.changed(second, before) is None
     found.fetch(second)
     repository.folder.rename(tmp_path / "away")
-    assert found.changed(before, after) == ["a/ümläut.py", "gone.py", "new\nline.py"]
-    assert found.changed(before, before) == []
+    assert found.changed(second, before) == ["a/ümläut.py", "gone.py", "new\nline.py"]
+    assert found.changed(first, before) == []
 
 
 def test_an_ancestor_is_known_as_one(tmp_path: Path, repository: Repository) -> None:

@@ -150,10 +150,11 @@ def test_its_rights_are_enough_to_redeploy_to_watch_and_to_go_back(lab: Lab, ref
 
 
 def test_it_reaches_names_servers_forges_and_registries_and_no_metadata_of_a_cloud() -> None:
-    policy = of("NetworkPolicy", objects(about("pole", repository="ssh://git@git.example.org:2222/p.git")))["spec"]
+    config = about("pole", repository="ssh://git@git.example.org:2222/p.git", sets=[f"images.core=r:5443/{IMAGE}"])
+    policy = of("NetworkPolicy", objects(config))["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     anywhere = [port["port"] for rule in policy["egress"] if "to" not in rule for port in rule["ports"]]
-    assert anywhere == [53, 53, 443, 2222, 5000, 6443]
+    assert anywhere == [53, 53, 443, 2222, 5000, 5443, 6443]
     assert [rule["to"] for rule in policy["egress"] if "to" in rule] == [[{"namespaceSelector": {}}]]
 
 

@@ -256,6 +256,12 @@ def test_a_check_sees_a_full_disk_though_the_database_has_room_in_its_own_files(
             service.database.check()
 
 
+def test_a_check_leaves_the_version_of_a_newer_release_as_it_is(service: Service) -> None:
+    service.database.connection().execute("PRAGMA user_version = 99")
+    service.database.check()
+    assert service.database.read("PRAGMA user_version")[0][0] == 99
+
+
 @pytest.mark.parametrize("version", range(len(schema.MIGRATIONS)))
 def test_tables_of_every_older_version_become_the_present_ones(tmp_path: Path, version: int) -> None:
     path = tmp_path / "ci.db"

@@ -13,7 +13,7 @@ import pytest
 
 from rlctl.errors import BackendUnreachable, TimedOut
 from rlctl_ci.config import Config, Project
-from rlctl_ci.errors import CiError
+from rlctl_ci.errors import BuildStopped, CiError
 from rlctl_ci.forges.base import Event
 from rlctl_ci.git import Git
 from rlctl_ci.service import Service
@@ -191,11 +191,39 @@ def test_a_branch_that_is_set_back_over_code_is_built(service: Service, outside:
 
 
 def test_what_cannot_be_compared_is_built(service: Service, outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outside, "changed", lambda before, after: None)
+    monkeypatch.setattr(outside, "changed", lambda job, before: None)
     deployed(service, outside, 1)
     pushed(service, outside, 2, path="README.md")
     drain(service)
     assert outside.history == [sha(0), sha(1), sha(2)]
+
+
+def test_what_could_not_be_taken_back_is_deployed_over_by_the_commit_that_reverts_it(
+    service: Service, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        outside, "changed",
+        lambda job, before: [] if (before, job.build.sha) == (sha(1), sha(3)) else ["agents/a.py"],
+    )  # fmt: skip
+    outside.bad.add(sha(2))
+    outside.faults["undo"] = [TimedOut("not ready")] * 2
+    deployed(service, outside, 1, 2, 3)
+    assert outside.history == [sha(0), sha(1), sha(2), sha(3)]
+
+
+def test_what_another_recipe_has_made_last_is_not_compared_with(service: Service, outside: Outside) -> None:
+    def settings(*sets: str) -> None:
+        about = service.config.projects["pole"].model_copy(update={"sets": [*sets]})
+        service.config = service.config.model_copy(update={"projects": {"pole": about}})
+
+    deployed(service, outside, 1)
+    settings("algorithm.lr=0.5")
+    pushed(service, outside, 2, path="README.md")
+    drain(service)
+    settings()
+    pushed(service, outside, 3, path="README.md")
+    drain(service)
+    assert outside.history == [sha(0), sha(1), sha(2), sha(3)]
 
 
 def test_a_person_builds_what_changes_nothing_that_matters(service: Service, outside: Outside) -> None:
@@ -371,10 +399,51 @@ def test_a_deployment_whose_target_stays_away_is_undone_when_that_is_back(
         assert outside.history[-1] == sha(number)
 
 
+def test_a_target_that_stays_away_keeps_no_rollback_of_another_run_waiting(
+    service: Service, outside: Outside, clock: Clock
+) -> None:
+    lab = service.config.projects["pole"].model_copy(update={"run": "lab"})
+    service.config = service.config.model_copy(update={"projects": service.config.projects | {"lab": lab}})
+    deployed(service, outside, 1)
+    outside.push(sha(2))
+    service.take("lab", Event("lab", "push", Push(MAIN, sha(2))))
+    drain(service)
+    outside.faults["undo"] = [BackendUnreachable("away")] * 3
+    for name in ("pole", "lab"):
+        with pytest.raises(BackendUnreachable):
+            service.roll_back(name, "ana")
+    clock.s += 31
+    with pytest.raises(BackendUnreachable):
+        service.one()
+    assert service.one()
+    assert [deploy.state for deploy in service.reading.deploys()] == ["rolled_back", "rolling_back"]
+
+
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_what_was_given_to_another_run_than_the_project_has_now_is_left_as_it_is(
+    service: Service, outside: Outside, clock: Clock, asked_for: bool
+) -> None:
+    outside.faults["undo" if asked_for else "verify"] = [BackendUnreachable("away")]
+    pushed(service, outside, 1)
+    drain(service)
+    if asked_for:
+        with pytest.raises(BackendUnreachable):
+            service.roll_back("pole", "ana")
+    other = service.config.projects["pole"].model_copy(update={"run": "other"})
+    service.config = service.config.model_copy(update={"projects": {"pole": other}})
+    outside.bad.add(sha(1))
+    drain_at(service, clock)
+    assert outside.history == [sha(0), sha(1)], "the revisions of one run are not those of another"
+    deploy = service.reading.deploy(1)
+    assert deploy is not None
+    assert deploy.state == ("verified" if asked_for else "failed")
+    assert "project pole is of run other by now, not of pole" in deploy.note
+
+
 def drain_at(service: Service, clock: Clock) -> None:
     """Some minutes later."""
     clock.s += 300.0
-    with suppress(BackendUnreachable):  # a worker says so, and goes on
+    with suppress(BackendUnreachable, CiError):  # a worker says so, and goes on
         drain(service)
 
 
@@ -404,6 +473,15 @@ def test_a_rollback_that_cannot_be_done_holds_no_run_and_may_be_asked_for_again(
     assert not service.one()
     service.roll_back("pole", "ana")
     assert outside.history == [sha(0), sha(1), sha(0)]
+
+
+def test_a_rollback_that_is_refused_pins_nothing(service: Service, outside: Outside) -> None:
+    deployed(service, outside, 1)
+    outside.faults["undo"] = [BuildStopped("ended", "run pole is stopped by now, and stays so")]
+    with pytest.raises(BuildStopped):
+        service.roll_back("pole", "ana")
+    assert outside.history[-1] == sha(1)
+    assert service.reading.pins() == {}
 
 
 @pytest.mark.parametrize("paths", [["!docs/**"], ["# code", "!docs/**", " "]])

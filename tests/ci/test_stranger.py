@@ -70,6 +70,7 @@ CORE = {
 }
 """Of a container whose image holds no code of the commit, and whose pod holds more than the others do."""
 HARMLESS = {
+    "mount that the server refuses": OURS % "volumeMounts: [{mountPath: /x}]",
     "command of who runs its code anyway": OURS % "command: [python, -X, faulthandler, -m, rlctl_agents, actor]",
     "patience": OURS % "livenessProbe: {timeoutSeconds: 30}",
     "place": POD % "{nodeSelector: {pool: cheap}, tolerations: [{operator: Exists}], priorityClassName: low}",

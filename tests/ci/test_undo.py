@@ -10,7 +10,7 @@ import pytest
 
 from rlctl.backends.base import Failure
 from rlctl.backends.kubernetes.api import ApiError
-from rlctl.errors import TimedOut, WorkloadFailed
+from rlctl.errors import Conflict, PartlyApplied, TimedOut, WorkloadFailed
 from rlctl_ci.deploy.act import Act, Step
 from rlctl_ci.errors import BuildStopped, Transient
 from tests.ci.test_deploy import acting, cluster, made, source, step, target, templates
@@ -141,6 +141,20 @@ def test_the_numbers_that_ran_before_run_again(target: Target, tmp_path: Path, p
     doing.undo(went, baseline)
     assert target.state().replicas["actor"] == 6
     assert target.state().replicas["evaluator"] == 2
+
+
+def test_a_number_that_may_not_be_set_again_does_not_say_that_nothing_was_gone_back_from(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(run: str, replicas: Any) -> Any:
+        raise Conflict("an autoscaler has set the replicas of the actors")
+
+    list(target.backend.scale("pole", {"actor": 6}))
+    doing, went, baseline = deployed(target, tmp_path, "replicas: 4")
+    monkeypatch.setattr(target.backend, "scale", refuse)
+    with pytest.raises(PartlyApplied, match="autoscaler"):
+        doing.undo(went, baseline)
+    assert target.state().revision == went.before + 2
 
 
 def test_a_number_that_a_person_has_set_meanwhile_stays(target: Target, tmp_path: Path) -> None:

@@ -100,8 +100,8 @@ class Outside:
     def before_or_same(self, job: Job, bad: str) -> bool:
         return int(job.build.sha, 16) <= int(bad, 16)
 
-    def changed(self, before: str, after: str) -> list[str] | None:
-        low, high = sorted((int(before, 16), int(after, 16)))
+    def changed(self, job: Job, before: str) -> list[str] | None:
+        low, high = sorted((int(before, 16), int(job.build.sha, 16)))
         return [self.paths.get(sha(number), "agents/a.py") for number in range(low + 1, high + 1)]
 
     # Maker

@@ -34,7 +34,7 @@ class Bases:
         """
         name = _repository(image)
         if (
-            not any(name == one or name.startswith(f"{one}/") for one in self._configured())
+            not any(name == one or name.startswith(f"{one}/") for one in configured(self.project))
             and name not in self._used()
         ):
             raise BuildStopped(
@@ -42,11 +42,6 @@ class Bases:
                 f"{image}: run {self.project.run} uses no image of {name.strip('/')}, and ci.yaml allows none",
                 hint=f"bases: [{name.strip('/')}] in ci.yaml, or a person goes over to it: rlctl up",
             )
-
-    def _configured(self) -> list[str]:
-        given = (text.partition("=") for text in self.project.sets)
-        named = (_repository(Reference.parse(value)) for key, _, value in given if key.startswith("images."))
-        return [one for one in (self.project.registry, *self.project.bases, *named) if one]
 
     def _used(self) -> Iterator[str]:
         """Repositories of the run's images, and of what those were laid over: a push replaces the one by the other."""
@@ -58,6 +53,13 @@ class Bases:
             below = registry.labels(image, manifest).get(BASE_LABEL) if manifest is not None else None
             if below:
                 yield _repository(Reference.parse(below))
+
+
+def configured(project: Project) -> list[str]:
+    """Registries and repositories that ci.yaml names: host[:port][/path]."""
+    given = (text.partition("=") for text in project.sets)
+    named = (_repository(Reference.parse(value)) for key, _, value in given if key.startswith("images."))
+    return [one for one in (project.registry, *project.bases, *named) if one]
 
 
 def _repository(image: Reference) -> str:

@@ -193,7 +193,10 @@ class Act:
                 wanted[role] = before.replicas[role] if scaled else count
         wanted = {role: count for role, count in wanted.items() if after.replicas[role] != count}
         if wanted:
-            self._applied(lambda: self.backend.scale(before.run, wanted))
+            try:
+                self._applied(lambda: self.backend.scale(before.run, wanted))
+            except BuildStopped as error:  # what it was gone back to has changed the run
+                raise PartlyApplied(error.message, hint=error.hint) from error
         return after
 
     def _aim(self, step: Step, source: Path, artifacts: Mapping[str, str]) -> tuple[Spec, Reach]:

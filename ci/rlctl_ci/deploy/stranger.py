@@ -125,7 +125,7 @@ def _container(
         if not runs_code or set(variable.get("valueFrom") or ()) - set(_ABOUT_ITSELF):
             yield f"{whose}: env {_json(variable)}"
     for mount in container.get("volumeMounts") or ():
-        if mount["name"] in volumes:
+        if mount.get("name") in volumes:
             yield f"{whose}: mount {_json(mount)}"
     for port in container.get("ports") or ():
         if port.get("hostPort") or port.get("hostIP"):

@@ -114,7 +114,8 @@ class Database:
             Busy: it cannot be written, or nothing beside it can.
         """
         with self.write() as db:
-            db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")  # a transaction that changes nothing writes nothing
+            (version,) = db.execute("PRAGMA user_version").fetchone()  # of a newer release, when one was here meanwhile
+            db.execute(f"PRAGMA user_version={version}")  # a transaction that changes nothing writes nothing
         try:
             with tempfile.TemporaryFile(dir=self.path.parent) as file:
                 file.write(bytes(ROOM_BYTES))

@@ -124,11 +124,12 @@ class Deployments(Rows):
                 self._pin(db, row, why)
             return Deploy.of(db.execute("SELECT * FROM deploys WHERE build = ?", (row["id"],)).fetchone())
 
-    def taken_back(self, build: int, note: str, revision: int | None) -> None:
+    def taken_back(self, build: int, note: str, revision: int | None, *, refused: bool = False) -> None:
         """The end of that, also for the build.
 
         Args:
             revision: that is now; None: it could not be done, and may be asked for again.
+            refused: nothing was changed, and the branch is not pinned for it.
         """
         with self.database.write() as db:
             row = self._row(db, build)
@@ -136,3 +137,8 @@ class Deployments(Rows):
             self._deployed(db, build, before if revision is None else "rolled_back", revision, note)
             if revision is not None and allowed(row["state"], "rolled_back"):
                 self._move(db, row, "rolled_back", note)
+            if refused:
+                db.execute(
+                    "DELETE FROM pins WHERE project = ? AND ref = ? AND sha = ?",
+                    (row["project"], row["ref"], row["sha"]),
+                )

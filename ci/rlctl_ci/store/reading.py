@@ -49,13 +49,18 @@ class Reading:
         return rows[0]["sha"] if rows else None
 
     def stands(self, build: Build) -> str | None:
-        """The commit of its branch that was given to the run last, by the same recipe, and was not taken back."""
+        """The commit that the run was given of its branch last, and has kept.
+
+        None: there is none, or it was made by another recipe, or the last one has failed and was not taken back: what
+        the run has of it, nobody can tell.
+        """
         rows = self._all(
-            "SELECT sha FROM builds b JOIN deploys d ON d.build = b.id WHERE b.project = ? AND b.ref = ?"
-            " AND recipe = ? AND d.state = 'verified' ORDER BY b.id DESC LIMIT 1",
-            build.project, build.ref, build.recipe,
+            "SELECT sha, recipe, d.state FROM builds b JOIN deploys d ON d.build = b.id WHERE b.project = ?"
+            " AND b.ref = ? AND d.state IN ('verified', 'failed') ORDER BY b.id DESC LIMIT 1",
+            build.project, build.ref,
         )  # fmt: skip
-        return rows[0]["sha"] if rows else None
+        known = rows and rows[0]["state"] == "verified" and rows[0]["recipe"] == build.recipe
+        return rows[0]["sha"] if known else None
 
     def events(self, build: int) -> list[tuple[float, str, str]]:
         """When, state, note; in order."""
@@ -106,10 +111,6 @@ class Reading:
         """State -> builds in it."""
         return {row[0]: row[1] for row in self._all("SELECT state, count(*) FROM builds GROUP BY state")}
 
-    def forgotten(self) -> Mapping[str, int]:
-        """State -> builds that have ended in it and are not kept any more."""
-        return {row["state"]: row["builds"] for row in self._all("SELECT * FROM forgotten")}
-
     def ignored(self, *, project: str | None = None, limit: int = 10) -> list[tuple[float, str, str, str]]:
         """When, project, event and why, of deliveries that made no build; newest first."""
         rows = self._all(
@@ -120,14 +121,16 @@ class Reading:
         return [(row["at"], row["project"], row["event"], row["outcome"].removeprefix(IGNORED)) for row in rows]
 
     def ended(self) -> Mapping[str, int]:
-        """How often builds have come to each end: one that was gone back from later has had two."""
-        found: dict[str, int] = {state: count for state, count in self.counts().items() if state in TERMINAL}
-        for state, count in self._all(
-            "SELECT e.state, count(*) FROM builds b JOIN events e ON e.build = b.id WHERE b.state = 'rolled_back'"
-            " AND e.state IN ('succeeded', 'failed') GROUP BY e.state"
-        ):
-            found[state] = found.get(state, 0) + count
-        return found
+        """How often builds have come to each end: one that was gone back from later has had two. Also those that are
+        not kept any more; in one look, because what is forgotten in between would be counted twice, or not at all."""
+        over = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
+        rows = self._all(
+            f"SELECT state, sum(builds) FROM (SELECT state, count(*) AS builds FROM builds WHERE state IN ({over})"
+            " GROUP BY state UNION ALL SELECT e.state, count(*) FROM builds b JOIN events e ON e.build = b.id"
+            " WHERE b.state = 'rolled_back' AND e.state IN ('succeeded', 'failed') GROUP BY e.state"
+            " UNION ALL SELECT * FROM forgotten) GROUP BY state"
+        )
+        return dict(rows)
 
     def mark(self) -> str:
         """Another one whenever a page would look different."""

@@ -44,9 +44,9 @@ def _lines(service: Service, seen: Seen) -> Iterator[str]:
     yield from _head("rlctl_build_info", "gauge", "Which release this is.")
     yield f'rlctl_build_info{{version="{__version__}"}} 1'
     yield from _head("rlctl_ci_builds_total", "counter", "Builds that have ended.")
-    ended, forgotten = service.reading.ended(), service.reading.forgotten()
+    ended = service.reading.ended()
     for state in sorted(TERMINAL):
-        yield f'rlctl_ci_builds_total{{result="{state}"}} {ended.get(state, 0) + forgotten.get(state, 0)}'
+        yield f'rlctl_ci_builds_total{{result="{state}"}} {ended.get(state, 0)}'
     yield from _head("rlctl_ci_builds", "gauge", "Builds that have not ended.")
     for state in (*WAITING, *ACTIVE):
         yield f'rlctl_ci_builds{{state="{state}"}} {counts.get(state, 0)}'
