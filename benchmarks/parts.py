@@ -18,10 +18,12 @@ import torch
 from benchmarks import wire
 from benchmarks.peers.contenders import OURS
 from rlctl.spec.schema import Spec
+from rlctl_agents.roles.assembler import column_axes
 from rlctl_agents.roles.learning import Learning
 from rlctl_agents.roles.player import Player
 from rlctl_agents.roles.segment_writer import Block, SegmentWriter
 from rlctl_agents.roles.worker import make_algorithm, make_env
+from rlctl_agents.types.experience import Ledger, Segment, SegmentHeader
 
 PARTS = ("simulator", "inference", "learner", "transport")
 WARM = 0.2
@@ -117,10 +119,13 @@ def learner(task: str, seconds: float) -> Part:
     schema = type(algorithm).schema(config, spec.policy().model, make_env(spec, 1).spaces)
     streams = config.batch_rows // config.segment_steps
     columns = learning.allocate(schema, streams)
-    columns_of = np.arange(streams) % block.version.shape[1]
-    for name, values in columns.fields.items():
-        axis = 0 if next(field for field in schema.fields if field.name == name).per == "segment" else 1
-        values[...] = np.take(block.fields[name], columns_of, axis)
+    header = SegmentHeader(
+        run="", term=0, boot="", sequence=0, receiver="", model=learning.ref, stream=block.slot.tolist(),
+        row0=block.row0.tolist(), ledger=Ledger(),
+    )  # fmt: skip
+    segment = Segment(header, block.version, block.fields)
+    while columns.used < streams:
+        columns.copy_in(segment, 0, min(block.slot.size, streams - columns.used), column_axes(schema))
 
     def step() -> int:
         return int(learning.update(columns).lag_versions.size)

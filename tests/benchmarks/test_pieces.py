@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import limit
 from benchmarks.envs import listed, plain
 from benchmarks.envs.latency import Latency
 from benchmarks.envs.uncorrected import Uncorrected
+from benchmarks.parts import PARTS
 from benchmarks.peers import venvs
 from benchmarks.peers.contenders import GOALS, OURS, PEERS, TASKS
 from benchmarks.peers.window import CannotDo, child, solve, window
@@ -198,3 +200,10 @@ def blocks(rng: np.random.Generator, steps: int, stack: int, streams: int) -> Se
 def test_pong_less_one_of_the_ways_in_which_it_is_fast_keeps_every_rule_of_environments() -> None:
     for factory in (plain.whole_stacks, plain.one_by_one):
         check_env(factory(2), steps=60)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("task", ["cartpole", "pong"])
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_of_the_work_is_measured_alone(part: str, task: str) -> None:
+    assert limit.alone(part, task, 0.05)["steps_per_cpu_s"] > 0
