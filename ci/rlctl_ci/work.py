@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.images.ignore import Ignore
+from rlctl_ci.beat import BEAT_S, Beat
 from rlctl_ci.config import Project
 from rlctl_ci.errors import BuildStopped, Busy, Cancelled, LostLease, Occupied, Overtaken, Transient
 from rlctl_ci.states import MAX_ATTEMPTS, State
@@ -19,7 +19,6 @@ from rlctl_ci.store.queue import Queue
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Artifact, Build, Deploy
 
-BEAT_S: Final = 10.0
 LOCK_POLL_S: Final = 0.5
 LOCK_LOOKS: Final = 60
 
@@ -140,53 +139,6 @@ class Hands(NamedTuple):
     fetcher: Fetcher
     maker: Maker
     deployer: Deployer
-
-
-class Beat:
-    """Keeps a lease while the work goes on, and hears whether somebody wants its end."""
-
-    def __init__(self, queue: Queue, build: int, owner: str, every_s: float = BEAT_S) -> None:
-        self._queue, self._build, self._owner, self._every_s = queue, build, owner, every_s
-        self._why = ""
-        self._lost = False
-        self._over = threading.Event()
-        self._deaf = False
-        self._thread = threading.Thread(target=self._run, name=f"lease-{build}", daemon=True)
-
-    def __enter__(self) -> Beat:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def stop(self) -> None:
-        """Raises:
-        LostLease: somebody else has the build.
-        Cancelled: somebody wants its end.
-        """
-        if self._lost:
-            raise LostLease(f"build {self._build} is not ours any more")
-        if self._why and not self._deaf:
-            raise Cancelled(self._why)
-
-    def be_deaf(self) -> None:
-        """From here on a cancellation no longer ends the work: what has begun is undone first."""
-        self._deaf = True
-
-    def _run(self) -> None:
-        while not self._over.wait(self._every_s):
-            self.look()
-
-    def look(self) -> None:
-        """Renew the lease now."""
-        try:
-            self._why = self._queue.beat(self._build, self._owner) or self._why
-        except LostLease:
-            self._lost = True
-        except RlctlError:
-            pass  # the database is busy; the lease lasts for several beats
 
 
 @dataclass
