@@ -22,6 +22,7 @@ BENCHMARKS = {
     "peers": "peers.bench",
     "limit": "limit",
     "ablation": "ablation",
+    "curves": "curves",
     "scaling": "scaling.bench",
     "async": "asynchronous",
     "wire": "wire",

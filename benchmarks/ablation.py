@@ -75,7 +75,7 @@ def table(rows: list[Row]) -> list[str]:
     return [
         *lines,
         "The last column: so much less CPU an agent step takes with it than without it, by the medians. What is "
-        "learned from is the same with each but bf16, which rounds.",
+        "learned from is the same with each but bf16, which rounds; what comes of it is in the next section.",
     ]
 
 

@@ -134,13 +134,14 @@ def until_done(run: Run, chance: random.Random | None) -> int:
     deadline = time.monotonic() + LIMIT_S + 60
     next_kill, kills = time.monotonic() + KILL_EVERY_S, 0
     while time.monotonic() < deadline:
-        phase = run.stored().get("phase")
-        if phase in ("finished", "failed"):
-            time.sleep(1.0)  # the last status is written once more
+        if run.ended():
             return kills
-        if phase is not None and not run.supervisor():
-            raise RuntimeError("; ".join(problem["text"] for problem in run.status()["problems"]) or "it has stopped")
-        if chance is not None and phase == "running" and kills < MOST_KILLS and time.monotonic() >= next_kill:
+        if (
+            chance is not None
+            and run.stored().get("phase") == "running"
+            and kills < MOST_KILLS
+            and time.monotonic() >= next_kill
+        ):
             next_kill = time.monotonic() + KILL_EVERY_S
             actors = run.pids("actor")
             if actors:

@@ -83,6 +83,20 @@ class Run:
             return found
         return {}
 
+    def ended(self) -> bool:
+        """Whether it has come to an end of its own, its last status written.
+
+        Raises:
+            RuntimeError: it has stopped before that.
+        """
+        phase = self.stored().get("phase")
+        if phase in ("finished", "failed"):
+            time.sleep(1.0)  # the last status is written once more
+            return True
+        if phase is not None and not self.supervisor():
+            raise RuntimeError("; ".join(problem["text"] for problem in self.status()["problems"]) or "it has stopped")
+        return False
+
     def supervisor(self) -> list[int]:
         """The process above all roles."""
         roles = [pid for pid in processes.mentioning(str(self.root)) if "rlctl_agents" in processes.command_line(pid)]

@@ -1,0 +1,148 @@
+"""What is learned with each part of the fast path switched off, on the same number of steps: does the curve change?
+
+Catch from pixels (benchmarks/envs/catch.py) with the network of Pong, many seeds. Compared are the mean return of the
+last model, and the area under the curve: the mean over all steps of what training returned. Equivalence: two one-sided
+Welch tests, margin 5 % of the range of returns, which is 2.
+
+A learning rate of a hundredth is there too. Its curve has to differ, or the test has no power.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.shared import plots, product, store, tables
+from benchmarks.shared.session import Session
+from benchmarks.shared.stats import bootstrap, iqm, spread, tost
+from benchmarks.shared.store import Row
+
+TITLE = "What is learned without each part"
+WHOLE = "as it is"
+MARGIN = 0.05 * 2
+LIMIT_S = 300.0
+WITHOUT: dict[str, dict[str, Any]] = {
+    WHOLE: {},
+    "without bf16": {"model": {"precision": "fp32"}},
+    "every stack sent whole": {"env": "whole_stacks"},
+    "batches stacked from lists": {"algorithm": "benchmarks.envs.listed:Listed"},
+    "games stepped one by one": {"env": "one_by_one"},
+    "a hundredth of the learning rate": {"hyper": {"lr": 6e-6}},
+}
+"""What is switched off -> what does so. With the last one nothing is."""
+COLUMNS = {"mean_return": "return of the last model", "area": "area under the curve"}
+
+
+def measure(session: Session) -> None:
+    seeds, rows = session.choose((1, 2_000), (2, 50_000), (10, 50_000))
+    names = session.choose([WHOLE], [WHOLE, "without bf16"], list(WITHOUT))
+    for seed, name in session.rounds(names, seeds):
+        session.cell({"variant": name, "seed": seed}, partial(train, name, seed, rows))
+
+
+def spec_of(variant: str, seed: int, rows: int) -> dict[str, Any]:
+    """Catch as specs/pong-impala.yaml trains Pong, until so many rows."""
+    changed = WITHOUT[variant]
+    hyper = {
+        "optimizer": "rmsprop", "lr": 6e-4, "epsilon": 1e-5, "max_grad_norm": 0.5, "entropy_coef": 0.01,
+        **changed.get("hyper", {}),
+    }  # fmt: skip
+    name = changed.get("algorithm", "impala")
+    return {
+        "run": "curve",
+        "seed": seed,
+        "env": {"id": f"benchmarks.envs.catch:{changed.get('env', 'catch')}"},
+        "algorithm": {
+            "name": name, "segment_steps": 20, "batch_rows": 320, "discount": 0.99, "publish_every_updates": 2,
+            **(hyper if name == "impala" else {"params": hyper}),
+        },
+        "model": {"torso": "nature_cnn", "width": 512, **changed.get("model", {})},
+        "roles": {"actor": {"replicas": 1, "envs": 16}},
+        "evaluation": {"episodes": 100, "every": "1h", "envs": 20},
+        "stop": {"rows": rows, "wall_time": LIMIT_S},
+    }  # fmt: skip
+
+
+def train(variant: str, seed: int, rows: int) -> dict[str, Any]:
+    """One run: the return of its last model, and its curve.
+
+    Raises:
+        RuntimeError: it failed.
+        TimeoutError: it was not done in time.
+    """
+    points: dict[int, float] = {}
+    with product.running(spec_of(variant, seed, rows)) as run:
+        deadline = time.monotonic() + LIMIT_S + 60
+        while not run.ended():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not done within {LIMIT_S:g} s: {run.stored().get('problems')}")
+            status = run.stored()
+            if told := status.get("train_return"):
+                points[int(status["totals"]["consumed_rows"])] = told["mean"]
+            time.sleep(0.25)
+        status = run.stored()
+    evaluation = status.get("evaluation")
+    if status["phase"] != "finished" or not evaluation:
+        raise RuntimeError(f"ended as {status['phase']} without an evaluation of its last model")
+    return {
+        "mean_return": evaluation["mean"], "area": area(points, rows), "points": len(points),
+        "rows": evaluation["rows"], "wall_s": status["wall_s"], "cpu_s": sum(status["cpu_s"].values()),
+    }  # fmt: skip
+
+
+def area(points: dict[int, float], rows: int) -> float:
+    """Mean over `rows` of what lies on straight lines between the points; flat before the first and after the last.
+
+    Raises:
+        RuntimeError: there are no points.
+
+    Example:
+        `area({0: -1.0, 100: 1.0}, 200)` is 0.5.
+    """
+    if not points:
+        raise RuntimeError("no episode has ended")
+    at = np.linspace(0, rows, 1001)
+    along = sorted(points)
+    return float(np.trapezoid(np.interp(at, along, [points[one] for one in along]), at) / rows)
+
+
+def values(rows: list[Row], variant: str, column: str) -> list[float]:
+    """Of every seed that ended; what else the machine did meanwhile does not change them."""
+    return [float(row[column]) for row in store.where(rows, variant=variant) if row.get(column)]
+
+
+def table(rows: list[Row]) -> list[str]:
+    body = []
+    for variant in store.distinct(rows, "variant"):
+        failed = sorted({row["failed"] for row in store.where(rows, variant=variant) if row.get("failed")})
+        told = [cell for column in COLUMNS for cell in compared(rows, variant, column)]
+        body.append([variant, str(len(values(rows, variant, "area"))), *told, "; ".join(failed)])
+    body.sort(key=lambda line: list(WITHOUT).index(line[0]))
+    head = ["", "seeds", *(word for what in COLUMNS.values() for word in (f"{what}: IQM (95 %)", "")), "failed"]
+    return tables.table(head, body)
+
+
+def compared(rows: list[Row], variant: str, column: str) -> tuple[str, str]:
+    """The figure of a variant, and whether that of the whole is the same."""
+    ours, whole = values(rows, variant, column), values(rows, WHOLE, column)
+    if not ours:
+        return "", ""
+    low, high = bootstrap(ours, iqm)
+    shown = f"{iqm(ours):.3f} ({low:.3f} to {high:.3f})"
+    if variant == WHOLE or min(len(ours), len(whole)) < 2:
+        return shown, ""
+    found = tost(ours, whole, MARGIN)
+    verdict = "equivalent" if found.p < 0.05 else "not shown"
+    return shown, f"{verdict}: difference {found.difference:.3f} ({found.low:.3f} to {found.high:.3f})"
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    made, axes = plots.figure(len(COLUMNS))
+    for axis, (column, title) in zip(axes, COLUMNS.items(), strict=True):
+        shown = {name: spread(some) for name in WITHOUT if (some := values(rows, name, column))}
+        plots.bars(axis, shown, title=title, unit="mean return, all seeds")
+    plots.save(made, path)
