@@ -2,7 +2,7 @@
 
 - delay D: weights are published every D updates, so actors act with weights that are up to D versions old and older;
 - stragglers: one step in a hundred sleeps 10 ms;
-- kills: an actor is killed every few seconds;
+- kills: an actor is killed every few seconds, at most four a run;
 - uncorrected: the longest delay with every importance weight 1. It has to fail, or the test has no power.
 
 Equivalence: two one-sided Welch tests of the mean return of the last model, margin 5 % of lock-step's mean; beside it
@@ -173,7 +173,7 @@ def table(rows: list[Row]) -> list[str]:
             condition.name, str(len(values)), f"{iqm(values):.0f} ({low:.0f}-{high:.0f})", f"{min(values):.0f}",
             f"{spread(lags).median:.1f}" if lags else "", *verdict(values, reference, condition), "; ".join(failed),
         ])  # fmt: skip
-    head = ["", "seeds", "IQM of returns (95 %)", "worst seed", "mean lag, versions", "p of difference", "", "failed"]
+    head = ["", "seeds", "IQM of returns (95 %)", "worst seed", "mean lag, versions", "p of not equivalent", "", "failed"]
     return tables.table(head, body)
 
 

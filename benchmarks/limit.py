@@ -66,13 +66,18 @@ def bound(rates: dict[str, float]) -> float:
     return 1 / sum(1 / rates[part] for part in IN_THE_SUM)
 
 
-def medians(rows: list[Row], task: str) -> dict[str, float]:
-    """Part -> steps per CPU second; parts without a figure are not there."""
-    found = {}
-    for part in (*PARTS, WHOLE):
-        values = store.kept(store.where(rows, task=task, part=part), "steps_per_cpu_s")
-        if values:
-            found[part] = spread(values).median
+def shares(rows: list[Row], task: str) -> list[tuple[float, float, float]]:
+    """What the parts allow, what the whole reaches of that, and of the simulator; of every round that has them all."""
+    found = []
+    for number in store.distinct(rows, "round"):
+        values = {
+            part: store.kept(store.where(rows, task=task, part=part, round=number), "steps_per_cpu_s")
+            for part in (*IN_THE_SUM, WHOLE)
+        }
+        if all(values.values()):
+            rates = {part: some[0] for part, some in values.items()}
+            limit, whole = bound(rates), rates[WHOLE]
+            found.append((limit, whole / limit, whole / rates["simulator"]))
     return found
 
 
@@ -84,18 +89,24 @@ def table(rows: list[Row]) -> list[str]:
             for part in (*PARTS, WHOLE)
             if (found := store.where(rows, task=task, part=part))
         ]
-        lines += [f"**{TASKS[task]}.** {share(medians(rows, task))}", ""]
+        lines += [f"**{TASKS[task]}.** {told(shares(rows, task))}", ""]
         lines += [*tables.table(["", "agent steps/s", "per CPU s", "cores used"], body), ""]
     return lines
 
 
-def share(rates: dict[str, float]) -> str:
-    """What the whole reaches, in words."""
-    if not all(part in rates for part in (*IN_THE_SUM, WHOLE)):
-        return "Not every part has a figure that counts."
-    limit = bound(rates)
-    told = f"The whole reaches {100 * rates[WHOLE] / limit:.0f} % of the parts' sum ({tables.number(limit)} per CPU s)"
-    return told + f" and {100 * rates[WHOLE] / rates['simulator']:.0f} % of the simulator alone."
+def told(found: list[tuple[float, float, float]]) -> str:
+    """What the whole reaches, in words.
+
+    Example:
+        `told([(100.0, 0.5, 0.2)])` begins with "The whole reaches 50 % (50-50) of the parts' sum".
+    """
+    if not found:
+        return "No round has a figure that counts of every part."
+    limit, of_sum, of_simulator = (spread(values) for values in zip(*found, strict=True))
+    return (
+        f"The whole reaches {100 * of_sum.median:.0f} % ({100 * of_sum.low:.0f}-{100 * of_sum.high:.0f}) of the parts' "
+        f"sum ({tables.number(limit.median)} per CPU s) and {100 * of_simulator.median:.0f} % of the simulator alone."
+    )
 
 
 def plot(rows: list[Row], path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,8 @@ from benchmarks.envs.latency import Latency
 from benchmarks.envs.uncorrected import Uncorrected
 from benchmarks.parts import PARTS
 from benchmarks.peers import venvs
-from benchmarks.peers.contenders import GOALS, OURS, PEERS, TASKS
+from benchmarks.peers.contenders import ALSO, GOALS, OURS, PEERS, TASKS, changed
+from benchmarks.peers.scripts import nets
 from benchmarks.peers.window import CannotDo, child, solve, window
 from benchmarks.scaling.light import Mlp
 from benchmarks.scaling.settings import run_spec
@@ -75,7 +77,24 @@ def test_our_side_of_every_task_is_a_valid_spec_with_the_network_of_the_peers() 
         spec = Spec.model_validate({"run": task, **settings})
         model = spec.policy().model
         assert (model.torso, model.width) == ("nature_cnn", 512) if task == "pong" else model.hidden == [64, 64]
+    for task, variants in ALSO.items():
+        for parts in variants.values():
+            Spec.model_validate({"run": task, **changed(OURS[task], parts)})
     Spec.model_validate(run_spec(4, 10.0, 0.1))
+
+
+@pytest.mark.parametrize(("task", "spaces"), [
+    ("pong", Spaces(Box((4, 84, 84), "uint8", 0, 255), Discrete(6))),
+    ("cartpole", Spaces(Box((4,), "float32"), Discrete(2))),
+])  # fmt: skip
+def test_peers_that_take_a_module_get_the_layers_of_ours(task: str, spaces: Spaces) -> None:
+    ours = ActorCritic(spaces, Spec.model_validate({"run": task, **OURS[task]}).policy().model, seed=0)
+    theirs = nets.ActorCritic(task == "pong", spaces.action.n)  # type: ignore[union-attr]
+    shapes = [sorted(tuple(weight.shape) for weight in net.parameters()) for net in (ours, theirs)]
+    assert shapes[0] == shapes[1]
+    obs = torch.zeros(3, *spaces.obs.shape)  # type: ignore[union-attr]
+    logits, values = theirs(obs)
+    torch.testing.assert_close((theirs.logits(obs), theirs.values(obs)), (logits, values))
 
 
 def test_every_peer_has_pinned_requirements_a_program_and_tasks_that_exist() -> None:
@@ -109,6 +128,10 @@ def test_cpu_of_this_process_is_in_its_tree() -> None:
         pass
     assert processes.cpu_s([os.getpid()]) > before
     assert os.getpid() in processes.tree([os.getppid()])
+    before = processes.cpu_s([os.getpid()])
+    work = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", work], check=True)
+    assert processes.cpu_s([os.getpid()]) >= before + 0.25, "that of a child that has ended is in it, too"
     assert processes.memory([os.getpid()]).pss_mib > 1
 
 
@@ -124,9 +147,13 @@ for step in range(100):
 @pytest.mark.processes
 def test_a_window_lies_between_two_lines_of_the_trainer() -> None:
     with child([sys.executable, "-c", TRAINER, "pong"], {}) as running:
+        start = time.monotonic()
         first, last = window(running, warm_s=0.05, window_s=0.2)
+    assert first.at_s - start >= 0.05
     assert last.at_s - first.at_s >= 0.2
-    assert (last.steps - first.steps) % 10 == 0
+    assert first.steps >= 20, "its first line has learned nothing yet, and the warm-up begins with the second"
+    assert last.steps > first.steps
+    assert last.cpu_s >= first.cpu_s > 0
     with child([sys.executable, "-c", TRAINER, "pong"], {}) as running:
         assert solve(running, score=300, limit_s=60)["solve_steps"] >= 300
 
@@ -198,8 +225,12 @@ def blocks(rng: np.random.Generator, steps: int, stack: int, streams: int) -> Se
 
 
 def test_pong_less_one_of_the_ways_in_which_it_is_fast_keeps_every_rule_of_environments() -> None:
-    for factory in (plain.whole_stacks, plain.one_by_one):
-        check_env(factory(2), steps=60)
+    for factory, frames in ((plain.whole_stacks, 0), (plain.one_by_one, plain.STACK)):
+        env = factory(2)
+        check_env(env, steps=60)
+        config = ImpalaSpec(segment_steps=4, batch_rows=8)
+        schema = Impala.schema(config, Network(torso="nature_cnn"), env.spaces)
+        assert next(field.frames for field in schema.fields if field.name == "obs") == frames
 
 
 @pytest.mark.processes

@@ -36,6 +36,16 @@ def test_peers_are_ranked_below_us_with_ratios_of_the_same_round_and_the_missing
     assert "Missing: MonoBeast 0af07b0: HTTPError: 404." in text
 
 
+def test_what_is_without_an_advantage_of_ours_has_ratios_of_its_own() -> None:
+    rates = {"rlctl": 12.0, "rlctl, fp32": 8.0, "SB3 2.9.2 PPO": 4.0}
+    told = peers.ratio(
+        [row(task="pong", who=who, round=0, steps_per_cpu_s=rate) for who, rate in rates.items()], "pong"
+    )
+    assert told == (
+        "Per CPU second rlctl is at 3x SB3 2.9.2 PPO (3-3). Per CPU second rlctl, fp32 is at 2x SB3 2.9.2 PPO (2-2)."
+    )
+
+
 def test_a_ratio_needs_both_figures_of_one_round() -> None:
     rows = [
         row(task="pong", who="rlctl", round=0, steps_per_cpu_s=2.0),
@@ -106,9 +116,17 @@ def test_fairness_of_a_minute_is_jain_and_the_least_share_of_the_median() -> Non
 
 def test_the_limit_is_the_sum_of_the_parts_costs() -> None:
     assert limit.bound({"simulator": 300.0, "inference": 300.0, "learner": 300.0}) == pytest.approx(100.0)
-    rates = {"simulator": 300.0, "inference": 300.0, "learner": 300.0, "whole": 75.0}
-    assert "75 % of the parts' sum" in limit.share(rates)
-    assert "Not every part" in limit.share({"simulator": 1.0})
+    rounds = [
+        row(task="pong", part=part, round=number, steps_per_cpu_s=rate * speed)
+        for number, speed, whole in ((0, 1.0, 75.0), (1, 2.0, 75.0), (2, 1.0, 75.0))
+        for part, rate in (("simulator", 300.0), ("inference", 300.0), ("learner", 300.0), ("whole", whole))
+        if (number, part) != (2, "learner")
+    ]
+    assert limit.shares(rounds, "pong") == [(pytest.approx(limit_), 0.75, 0.25) for limit_ in (100.0, 200.0)]
+    assert "75 % (75-75) of the parts' sum (150 per CPU s) and 25 % of the sim" in limit.told(
+        limit.shares(rounds, "pong")
+    )
+    assert "No round has" in limit.told(limit.shares(rounds[-3:], "pong"))
 
 
 def test_far_fan_out_is_bytes_over_the_slower_of_network_and_cpu() -> None:
@@ -184,9 +202,12 @@ def test_cells_of_the_full_form_are_the_grid_of_the_protocol(tmp_path: Path) -> 
 
 def test_ablation_tells_how_much_less_cpu_a_step_takes() -> None:
     rates = {ablation.WHOLE: 1250.0, "batches stacked from lists": 1000.0}
-    rows = [row(task="cartpole", variant=name, steps_per_s=1.0, steps_per_cpu_s=rate) for name, rate in rates.items()]
+    rows = [
+        row(task="cartpole", variant=name, round=0, steps_per_s=1.0, steps_per_cpu_s=rate)
+        for name, rate in rates.items()
+    ]
     text = "\n".join(ablation.table(rows))
-    assert "| batches stacked from lists | 1 (1-1; n 1) | 1,000 (1,000-1,000; n 1) | 20 % |" in text
+    assert "| batches stacked from lists | 1 (1-1; n 1) | 1,000 (1,000-1,000; n 1) | 20 % (20 to 20) |" in text
     assert "| poles stepped one by one | - | - |  |" in text
 
 

@@ -43,10 +43,23 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """[B, ...] -> logits [B, A], values [B, 1]."""
-        flat = obs.float() / 255 if self.pixels else obs.float()
+        flat = self.scaled(obs)
         features = self.body(flat)
         valued = features if self.value_body is None else self.value_body(flat)
         return self.policy(features), self.value(valued)
+
+    def logits(self, obs: Tensor) -> Tensor:
+        """[B, ...] -> [B, A], alone."""
+        found: Tensor = self.policy(self.body(self.scaled(obs)))
+        return found
+
+    def values(self, obs: Tensor) -> Tensor:
+        """[B, ...] -> [B, 1], alone."""
+        found: Tensor = self.value((self.value_body or self.body)(self.scaled(obs)))
+        return found
+
+    def scaled(self, obs: Tensor) -> Tensor:
+        return obs.float() / 255 if self.pixels else obs.float()
 
 
 def one_thread() -> None:

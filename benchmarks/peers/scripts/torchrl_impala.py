@@ -43,11 +43,11 @@ def main(task: str) -> int:
     sample = one()
     key = next(name for name in (leaf, "observation", "pixels") if name in list(sample.observation_spec.keys()))
     net = ActorCritic(pixels, 6 if pixels else 2)
-    policy = TensorDictModule(Only(net, 0), [key], ["logits"])
+    policy = TensorDictModule(Only(net, "logits"), [key], ["logits"])
     actor = ProbabilisticActor(
         policy, in_keys=["logits"], out_keys=["action"], distribution_class=Categorical, return_log_prob=True
     )
-    critic = TensorDictModule(Only(net, 1), [key], ["state_value"])
+    critic = TensorDictModule(Only(net, "values"), [key], ["state_value"])
     frames = STEPS * ENVS[task]
     collector = MultiAsyncCollector(
         [some, some], actor, frames_per_batch=frames, total_frames=-1, update_at_each_batch=True, device="cpu",
@@ -72,16 +72,16 @@ def main(task: str) -> int:
 
 
 class Only(torch.nn.Module):
-    """Logits or value, over any number of leading dimensions."""
+    """Logits or value, over any number of leading dimensions; what only the other needs is not computed."""
 
-    def __init__(self, net: ActorCritic, which: int) -> None:
+    def __init__(self, net: ActorCritic, head: str) -> None:
         super().__init__()
-        self.net, self.which = net, which
+        self.net, self.head = net, head
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         own = 3 if self.net.pixels else 1
         lead = obs.shape[:-own]
-        found: torch.Tensor = self.net(obs.reshape(-1, *obs.shape[-own:]))[self.which]
+        found: torch.Tensor = getattr(self.net, self.head)(obs.reshape(-1, *obs.shape[-own:]))
         return found.reshape(*lead, -1)
 
 
