@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Protocol, cast
 
+import torch
+
 from benchmarks.shared import store, tables
 from benchmarks.shared.host import REPOSITORY
 from benchmarks.shared.session import Session
@@ -24,6 +26,7 @@ BENCHMARKS = {
     "ablation": "ablation",
     "curves": "curves",
     "scaling": "scaling.bench",
+    "gpu": "gpu",
     "async": "asynchronous",
     "wire": "wire",
     "fanout": "fanout",
@@ -87,7 +90,8 @@ def main(words: list[str]) -> int:
     parser.add_argument("--document", type=Path, default=REPOSITORY / "docs" / "performance.md")
     chosen = parser.parse_args(words)
     out, document = chosen.out.resolve(), chosen.document.resolve()
-    measured = {"all": [name for name in BENCHMARKS if name != "regression"], "tables": []}
+    left_out = {"regression"} if torch.cuda.is_available() else {"regression", "gpu"}
+    measured = {"all": [name for name in BENCHMARKS if name not in left_out], "tables": []}
     failed = 0
     for name in measured.get(chosen.name, [chosen.name]):
         began = time.monotonic()

@@ -173,8 +173,8 @@ def table(rows: list[Row]) -> list[str]:
             condition.name, str(len(values)), f"{iqm(values):.0f} ({low:.0f}-{high:.0f})", f"{min(values):.0f}",
             f"{spread(lags).median:.1f}" if lags else "", *verdict(values, reference, condition), "; ".join(failed),
         ])  # fmt: skip
-    head = ["", "seeds", "IQM of returns (95 %)", "worst seed", "mean lag, versions", "p of not equivalent", "", "failed"]
-    return tables.table(head, body)
+    columns = ("seeds", "IQM of returns (95 %)", "worst seed", "mean lag, versions", "p of not equivalent")
+    return tables.table(["", *columns, "", "failed"], body)
 
 
 def verdict(values: list[float], reference: list[float], condition: Condition) -> tuple[str, str]:

@@ -38,7 +38,7 @@ def measure(session: Session) -> None:
         session.cell(keys, work)
 
 
-def alone(part: str, task: str, seconds: float) -> dict[str, Any]:
+def alone(part: str, task: str, seconds: float, device: str = "cpu") -> dict[str, Any]:
     """A part in a process of its own.
 
     Raises:
@@ -46,7 +46,7 @@ def alone(part: str, task: str, seconds: float) -> dict[str, Any]:
     """
     path = os.pathsep.join(word for word in (str(REPOSITORY), os.environ.get("PYTHONPATH", "")) if word)
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.parts", part, task, str(seconds)],
+        [sys.executable, "-m", "benchmarks.parts", part, task, str(seconds), device],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}, cwd=REPOSITORY, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
@@ -54,7 +54,8 @@ def alone(part: str, task: str, seconds: float) -> dict[str, Any]:
         raise RuntimeError(done.stderr.strip()[-300:])
     told = json.loads(done.stdout.splitlines()[-1])
     first, last = product.Mark(0.0, 0.0, 0.0), product.Mark(told["wall_s"], told["steps"], told["cpu_s"])
-    return product.rates(first, last)
+    copied = {"copied_mb_per_s": told["bytes_copied"] / told["wall_s"] / 1e6} if told["bytes_copied"] else {}
+    return product.rates(first, last) | copied
 
 
 def bound(rates: dict[str, float]) -> float:

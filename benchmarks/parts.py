@@ -1,7 +1,8 @@
-"""One part of the work alone, in a process of its own: `python -m benchmarks.parts PART TASK SECONDS`.
+"""One part of the work alone, in a process of its own: `python -m benchmarks.parts PART TASK SECONDS [DEVICE]`.
 
 Prints one JSON line: agent steps, seconds, CPU seconds. Parts: simulator, inference, learner, transport. Every one is
-the product's own code with the settings of the whole (benchmarks/peers/contenders.py), one compute thread.
+the product's own code with the settings of the whole (benchmarks/peers/contenders.py), one compute thread. DEVICE is
+where the learner computes: cpu, cuda, or "copies", which is the way of a batch to a GPU taken on a CPU.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rlctl_agents.roles.assembler import column_axes
 from rlctl_agents.roles.learning import Learning
 from rlctl_agents.roles.player import Player
 from rlctl_agents.roles.segment_writer import Block, SegmentWriter
+from rlctl_agents.roles.staging import Staging
 from rlctl_agents.roles.worker import make_algorithm, make_env
 from rlctl_agents.types.experience import Ledger, Segment, SegmentHeader
 
@@ -36,6 +38,7 @@ class Part(NamedTuple):
     steps: float
     wall_s: float
     cpu_s: float
+    bytes_copied: float = 0.0
 
 
 def spec_of(task: str) -> Spec:
@@ -88,7 +91,7 @@ def inference(task: str, seconds: float) -> Part:
     return repeat(step, seconds)
 
 
-def recorded(spec: Spec) -> tuple[Block, Learning]:
+def recorded(spec: Spec, device: str = "cpu") -> tuple[Block, Learning]:
     """One block of real experience, and what learns from it."""
     count = spec.roles.actor.envs
     env = make_env(spec, count)
@@ -106,31 +109,42 @@ def recorded(spec: Spec) -> tuple[Block, Learning]:
         chosen = player.act(decisions)
         writer.record(chosen.action | chosen.record, 0)
         decisions = env.step(decisions.slot, dict(chosen.action))
-    learning = Learning(algorithm, policy="main", lineage=0, device=torch.device("cpu"))
-    return block, learning
+    there = torch.device("cpu" if device == "copies" else device)
+    staging = Staging(there, copies=device == "copies")
+    return block, Learning(algorithm, policy="main", lineage=0, device=there, staging=staging)
 
 
-def learner(task: str, seconds: float) -> Part:
-    """One batch in memory, learned from again and again."""
+def learner(task: str, seconds: float, device: str = "cpu") -> Part:
+    """Batches in memory, learned from again and again; on a GPU one is on its way while the other is learned from."""
     spec = spec_of(task)
-    block, learning = recorded(spec)
+    block, learning = recorded(spec, device)
     config = spec.policy().algorithm
     algorithm = make_algorithm(spec, "main", make_env(spec, 1).spaces)
     schema = type(algorithm).schema(config, spec.policy().model, make_env(spec, 1).spaces)
     streams = config.batch_rows // config.segment_steps
-    columns = learning.allocate(schema, streams)
     header = SegmentHeader(
         run="", term=0, boot="", sequence=0, receiver="", model=learning.ref, stream=block.slot.tolist(),
         row0=block.row0.tolist(), ledger=Ledger(),
     )  # fmt: skip
     segment = Segment(header, block.version, block.fields)
-    while columns.used < streams:
-        columns.copy_in(segment, 0, min(block.slot.size, streams - columns.used), column_axes(schema))
+    batches = [learning.allocate(schema, streams) for _ in range(2)]
+    for columns in batches:
+        while columns.used < streams:
+            columns.copy_in(segment, 0, min(block.slot.size, streams - columns.used), column_axes(schema))
+    if device == "cuda":
+        learning.compile(batches[0])
+
+    learning.stage(batches[0])
 
     def step() -> int:
-        return int(learning.update(columns).lag_versions.size)
+        now, coming = batches
+        learning.stage(coming)
+        batches.reverse()
+        return int(learning.update(now).lag_versions.size)
 
-    return repeat(step, seconds)
+    done = repeat(step, seconds)
+    size = sum(values.nbytes for values in (*batches[0].fields.values(), batches[0].version))
+    return done._replace(bytes_copied=0.0 if device == "cpu" else size * done.steps / (streams * config.segment_steps))
 
 
 def transport(task: str, seconds: float) -> Part:
@@ -144,11 +158,12 @@ def transport(task: str, seconds: float) -> Part:
     return Part(rows, found.wall_s, found.sender_cpu_s + found.receiver_cpu_s)
 
 
-def main(part: str, task: str, seconds: float) -> None:
+def main(part: str, task: str, seconds: float, device: str = "cpu") -> None:
     torch.set_num_threads(1)
     work = {"simulator": simulator, "inference": inference, "learner": learner, "transport": transport}[part]
-    print(json.dumps(work(task, seconds)._asdict()))
+    found = work(task, seconds, device) if work is learner else work(task, seconds)
+    print(json.dumps(found._asdict()))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], float(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), *sys.argv[4:])

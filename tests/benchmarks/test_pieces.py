@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import limit
+from benchmarks import gpu, limit
 from benchmarks.envs import listed, plain
 from benchmarks.envs.latency import Latency
 from benchmarks.envs.uncorrected import Uncorrected
@@ -238,3 +238,21 @@ def test_pong_less_one_of_the_ways_in_which_it_is_fast_keeps_every_rule_of_envir
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_of_the_work_is_measured_alone(part: str, task: str) -> None:
     assert limit.alone(part, task, 0.05)["steps_per_cpu_s"] > 0
+
+
+@pytest.mark.processes
+def test_the_learners_way_to_a_gpu_is_taken_on_a_cpu_with_as_many_bytes_as_batches_have() -> None:
+    found = limit.alone("learner", "cartpole", 0.2, "copies")
+    assert found["copied_mb_per_s"] * 1e6 / found["steps_per_s"] == pytest.approx(4 * 4 * 33 / 32 + 33, rel=0.5)
+    assert "copied_mb_per_s" not in limit.alone("learner", "cartpole", 0.05)
+
+
+def test_what_a_gpu_did_is_read_from_nvidia_smi_but_for_the_seconds_before_it_did_anything() -> None:
+    told = """\
+# gpu     sm    mem    enc    dec    jpg    ofa  rxpci  txpci
+# Idx      %      %      %      %      %      %   MB/s   MB/s
+    0      0      0      0      0      0      0      0      0
+    0     55     10      0      0      0      0   1200     15
+    0      -      -      -      -      -      -      -      -
+"""
+    assert list(gpu.samples(told.splitlines())) == [(55.0, 1200.0)]
