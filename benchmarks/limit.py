@@ -29,7 +29,7 @@ IN_THE_SUM = ("simulator", "inference", "learner")
 
 
 def measure(session: Session) -> None:
-    tasks = peers.wanted("RLCTL_BENCH_TASKS", session.choose(["cartpole"], ["pong", "cartpole"], list(OURS)))
+    tasks = peers.wanted("RLCTL_BENCH_TASKS", session.choose(["cartpole"], ["pong"], list(OURS)))
     cells = [(task, part) for task in tasks for part in (*PARTS, WHOLE)]
     seconds = session.choose(1.0, 2.0, 10.0)
     for number, (task, part) in session.rounds(cells, session.choose(1, 1, 5)):
