@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -211,6 +212,10 @@ def test_listener_closes_without_waiting_for_its_next_look(
     monkeypatch.setattr(http_listener, "LOOK_S", 30.0)
     address = f"unix:{short}/p" if kind == "unix" else "tcp:127.0.0.1:0"
     listener = HttpListener(address, lambda request: Response.of({}), name="x")
+    thread = next(one.ident for one in threading.enumerate() if one.name == "x")
+    assert thread is not None
+    while sys._current_frames()[thread].f_code.co_name != "select":  # until it waits for clients
+        time.sleep(0)
     began = time.monotonic()
     listener.close()
     assert time.monotonic() - began < 20

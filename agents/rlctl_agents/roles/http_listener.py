@@ -113,10 +113,8 @@ class HttpListener:
 
     def close(self) -> None:
         """Stop listening."""
-        with suppress(OSError):
-            self._server.socket.shutdown(
-                socket.SHUT_RDWR
-            )  # ends the wait for clients; else it lasts until the next look
+        with suppress(OSError):  # ends the wait for clients, which else lasts until the next look
+            self._server.socket.shutdown(socket.SHUT_RDWR)
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
