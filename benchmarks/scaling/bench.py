@@ -18,7 +18,8 @@ from benchmarks.peers.window import child, window
 from benchmarks.scaling.fleet import everybody, fleet
 from benchmarks.scaling.report import PLOTTED, table
 from benchmarks.scaling.settings import BEST_OF, CPUS_MS, LATENCIES_MS, run_spec
-from benchmarks.scaling.soak import soak
+from benchmarks.scaling.shares import at_update, figures
+from benchmarks.scaling.soak import Soak, soak
 from benchmarks.shared import plots, processes, product, store
 from benchmarks.shared.host import REPOSITORY
 from benchmarks.shared.session import Session
@@ -41,7 +42,7 @@ class Cell(NamedTuple):
 def cells(session: Session) -> list[Cell]:
     """The grid of the form."""
     light = session.choose((1, 4), (1, 16, 100), (1, 4, 16, 64, 128))
-    torch = session.choose((), (), (1, 4, 16))
+    torch = session.choose((), (), (1, 4))
     best = session.choose((8,), (32,), BEST_OF)
     steps = [
         (latency_ms, cpu_ms)
@@ -53,19 +54,15 @@ def cells(session: Session) -> list[Cell]:
 
 
 def measure(session: Session) -> None:
-    for number, cell in session.rounds(cells(session), session.choose(1, 1, 5)):
+    for number, cell in session.rounds(cells(session), session.choose(1, 1, 3)):
         session.cell({**cell._asdict(), "round": number}, partial(one, session, cell))
-    count, seconds, kill_every_s, minute_s = session.choose(
-        (4, 8.0, 2.0, 4.0), (100, 30.0, 5.0, 15.0), (120, 600.0, 10.0, 60.0)
-    )
-    keys = {"who": "soak", "actors": count, "seconds": seconds, "kill_every_s": kill_every_s}
-    work = partial(soak, count, seconds=seconds, kill_every_s=kill_every_s, minute_s=minute_s)
-    session.cell(keys, work)
+    form = session.choose(Soak(4, 1, 8.0, 2.0, 4.0), Soak(100, 2, 40.0, 5.0, 20.0), Soak(120, 4, 600.0, 10.0, 60.0))
+    session.cell({"who": "soak", **form._asdict()}, partial(soak, form))
 
 
 def one(session: Session, cell: Cell) -> dict[str, Any]:
     """One cell."""
-    warm_s, window_s = session.choose((0.5, 2.0), (2.0, 6.0), (5.0, 20.0))
+    warm_s, window_s = session.choose((0.5, 2.0), (2.0, 6.0), (2.0, 7.0))
     match cell.who:
         case "naive" | "single":
             return alone(cell, warm_s, window_s)
@@ -93,10 +90,9 @@ def with_torch(cell: Cell, warm_s: float, window_s: float) -> dict[str, Any]:
                 raise TimeoutError(f"{len(run.pids('actor'))} of {cell.actors} actors run")
             time.sleep(0.5)
         time.sleep(warm_s)
-        marked = partial(product.mark, run)
-        first = product.edge(marked)
+        first = at_update(run)
         time.sleep(window_s)
-        return product.rates(first, product.edge(marked)) | used(run.pids("actor"))
+        return figures(first, at_update(run)) | used(run.pids("actor"))
 
 
 def without_torch(cell: Cell, warm_s: float, window_s: float) -> dict[str, Any]:
@@ -105,9 +101,9 @@ def without_torch(cell: Cell, warm_s: float, window_s: float) -> dict[str, Any]:
         everybody(crew, cell.actors, 60 + 2 * cell.actors)
         product.wait_for_steps(crew.run, 1, 60)
         time.sleep(warm_s)
-        first = product.edge(crew.mark)
+        first = at_update(crew.run, [crew.parent])
         time.sleep(window_s)
-        return product.rates(first, product.edge(crew.mark)) | used(crew.pids())
+        return figures(first, at_update(crew.run, [crew.parent])) | used(crew.pids())
 
 
 def used(actors: list[int]) -> dict[str, Any]:

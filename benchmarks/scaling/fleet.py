@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -18,34 +19,63 @@ from numpy.typing import NDArray
 from benchmarks.scaling.settings import run_spec
 from benchmarks.shared import processes, product
 from benchmarks.shared.host import REPOSITORY
-from benchmarks.shared.product import Mark, Run
+from benchmarks.shared.product import Run
 
 
 class Fleet:
-    """Light actors of a live run."""
+    """Light actors of a live run.
 
-    def __init__(self, run: Run, parent: subprocess.Popen[bytes], counters: NDArray[np.int64]) -> None:
-        self.run, self._parent = run, parent
+    Attributes:
+        steps: agent steps of each, over all its lives.
+        pid_of: process of each.
+        real: actors that are the product's own, with torch and under its supervisor; their indexes come first.
+    """
+
+    def __init__(self, run: Run, parent: subprocess.Popen[bytes], counters: NDArray[np.int64], real: int) -> None:
+        self.run, self.parent = run, parent.pid
         self.steps, self.pid_of = counters
+        self.real = real
 
     def pids(self) -> list[int]:
         """Of the actors that live."""
-        return [pid for pid in processes.tree([self._parent.pid]) if pid != self._parent.pid]
+        return [pid for pid in processes.tree([self.parent]) if pid != self.parent]
 
-    def mark(self) -> Mark:
-        """Rows consumed, CPU of all roles and actors, as of now."""
-        at = product.mark(self.run)
-        return Mark(at.at_s, at.steps, at.cpu_s + processes.cpu_s([self._parent.pid]))
+    def pid_of_real(self, index: int) -> int | None:
+        """The process of one of the product's own actors; None while there is none."""
+        name = f"--name actor-{index} "
+        return next((pid for pid in self.run.pids("actor") if name in processes.command_line(pid)), None)
+
+    def rows_of_real(self, index: int) -> int:
+        """That its process has written since it began; 0 while it does not answer. The row after an end is no step."""
+        rows = 0.0
+        for name in ("agent_steps", "episodes"):
+            with contextlib.suppress(RuntimeError):
+                rows += self.run.counter("actor", name, index)
+        return int(rows)
+
+    def halt(self) -> None:
+        """From now on nobody makes a step: the light actors are gone, the product's own stand still."""
+        os.kill(self.parent, signal.SIGKILL)  # the actors go with it
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """The product's own actors can end as they should."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self.run.pids("actor"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 @contextlib.contextmanager
-def fleet(count: int, latency_ms: float, cpu_ms: float) -> Iterator[Fleet]:
-    """A run that is up, with so many light actors.
+def fleet(count: int, latency_ms: float, cpu_ms: float, *, real: int = 0) -> Iterator[Fleet]:
+    """A run that is up, with so many light actors, and so many of the product's own.
 
     Raises:
         RuntimeError: it does not come up.
     """
-    with product.running(run_spec(0, latency_ms, cpu_ms)) as run:
+    with product.running(run_spec(real, latency_ms, cpu_ms)) as run:
         counters = run.folder / "counters"
         table = np.memmap(counters, np.int64, "w+", shape=(2, count))
         words = actor_words(run)
@@ -56,13 +86,14 @@ def fleet(count: int, latency_ms: float, cpu_ms: float) -> Iterator[Fleet]:
             [sys.executable, "-m", "rlctl_agents", "probe", "--run-file", run_file, "--out", str(experience)],
             env=env, cwd=REPOSITORY, check=True, capture_output=True,
         )  # fmt: skip
-        command = [sys.executable, "-m", "benchmarks.scaling.light", str(count), str(counters), str(experience), "--"]
+        command = [sys.executable, "-m", "benchmarks.scaling.light"]
+        command += [str(count), str(real), str(counters), str(experience), "--"]
         with (run.folder / "actors.log").open("wb") as log:
             parent = subprocess.Popen(
                 [*command, *words], env=env, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
             try:
-                yield Fleet(run, parent, table)
+                yield Fleet(run, parent, table, real)
             finally:
                 parent.kill()
                 parent.wait()
@@ -83,10 +114,12 @@ def everybody(fleet: Fleet, count: int, timeout_s: float) -> None:
         TimeoutError: somebody has not.
     """
     deadline = time.monotonic() + timeout_s
-    while (np.asarray(fleet.steps) == 0).any():
+    while (np.asarray(fleet.steps) == 0).any() or not all(fleet.rows_of_real(index) for index in range(fleet.real)):
         if time.monotonic() > deadline:
             acting = int((np.asarray(fleet.steps) > 0).sum())
-            raise TimeoutError(f"{acting} of {count} actors act after {timeout_s:g} s: {last_words(fleet.run.folder)}")
+            real = f", and {fleet.real} of the product's own are waited for" if fleet.real else ""
+            why = last_words(fleet.run.folder)
+            raise TimeoutError(f"{acting} of {count} actors act after {timeout_s:g} s{real}: {why}")
         time.sleep(0.2)
 
 

@@ -1,10 +1,10 @@
 """Actors whose policy needs no torch, so that a hundred fit into one machine's memory.
 
-    python -m benchmarks.scaling.light COUNT COUNTERS EXPERIENCE -- actor --name actor --run-file ... --manager ...
+    python -m benchmarks.scaling.light COUNT FIRST COUNTERS EXPERIENCE -- actor --name actor-{} ...
 
 Forks COUNT actors, which join the run like any other: lease, experience channel, modelpool, reports. The policy is the
-same mlp in numpy. An actor that is killed is forked again. COUNTERS is a file of 2 x COUNT int64:
-agent steps of each, and its process id.
+same mlp in numpy. An actor that is killed is forked again. Their indexes begin at FIRST. COUNTERS is a file of 2 x
+COUNT int64: agent steps of each, and its process id.
 """
 
 from __future__ import annotations
@@ -45,24 +45,26 @@ class Mlp:
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
-        self._weights: dict[str, NDArray[Any]] = {}
+        self._layers: list[tuple[NDArray[Any], NDArray[Any]]] = []
         self.ref: ModelRef | None = None
 
     def take(self, ref: ModelRef, data: bytes) -> None:
         """Go on with these."""
-        self._weights, self.ref = load(data), ref
+        weights, self.ref = load(data), ref
+        names = ("torso.mlp.layers.0", "torso.mlp.layers.1", "policy")
+        self._layers = [(weights[f"{name}.weight"].T, weights[f"{name}.bias"]) for name in names]
 
     def act(self, obs: NDArray[Any]) -> Arrays:
         """[K, ...] -> action [K] and its log-probability [K]."""
-        x = obs.reshape(len(obs), -1).astype(np.float32)
-        for layer in (0, 1):
-            name = f"torso.mlp.layers.{layer}"
-            x = np.tanh(x @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"])
-        logits = x @ self._weights["policy.weight"].T + self._weights["policy.bias"]
+        x = obs.reshape(len(obs), -1).astype(np.float32, copy=False)
+        *hidden, (head, bias) = self._layers
+        for weight, offset in hidden:
+            x = np.tanh(x @ weight + offset)
+        logits = x @ head + bias
         logits -= logits.max(1, keepdims=True)
         log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
         action = (log_probs + self._rng.gumbel(size=log_probs.shape)).argmax(1)
-        log_prob = np.take_along_axis(log_probs, action[:, None], 1)[:, 0]
+        log_prob = log_probs[np.arange(len(action)), action]
         return {"action": action.astype(np.int64), "log_prob": log_prob.astype(np.float32)}
 
 
@@ -188,7 +190,7 @@ def be_actor(index: int, words: list[str], experience: Experience, counter: NDAr
     return run_role(named, lambda process: LightActor(process, experience, counter).run())
 
 
-def main(count: int, counters: Path, experience: Path, words: list[str]) -> None:
+def main(count: int, first: int, counters: Path, experience: Path, words: list[str]) -> None:
     """Fork the actors, and again whoever ends, until killed."""
     steps, pids = np.memmap(counters, np.int64, "r+", shape=(2, count))
     told = msgspec.json.decode(experience.read_bytes(), type=Experience)
@@ -198,7 +200,7 @@ def main(count: int, counters: Path, experience: Path, words: list[str]) -> None
         for index in waiting:
             child = os.fork()
             if child == 0:
-                os._exit(be_actor(index, words, told, steps[index : index + 1]))
+                os._exit(be_actor(first + index, words, told, steps[index : index + 1]))
             children[child], pids[index] = index, child
         ended, _ = os.wait()
         waiting = [children.pop(ended)]
@@ -206,4 +208,4 @@ def main(count: int, counters: Path, experience: Path, words: list[str]) -> None
 
 if __name__ == "__main__":
     at = sys.argv.index("--")
-    main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[at + 1 :])
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]), sys.argv[at + 1 :])

@@ -7,7 +7,7 @@ from typing import Any
 SEGMENT_STEPS = 16
 BATCH_ROWS = 256
 LATENCIES_MS, CPUS_MS = (0.0, 10.0), (0.1, 0.5)
-BEST_OF = (8, 32, 128)
+BEST_OF = (32, 128)
 """Environments of the best single process: the fastest of these counts."""
 
 

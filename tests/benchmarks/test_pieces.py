@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +24,11 @@ from benchmarks.peers import venvs
 from benchmarks.peers.contenders import ALSO, GOALS, OURS, PEERS, TASKS, changed
 from benchmarks.peers.scripts import nets
 from benchmarks.peers.window import CannotDo, child, solve, window
+from benchmarks.scaling import fleet, shares, soak
 from benchmarks.scaling.light import Mlp
-from benchmarks.scaling.settings import run_spec
+from benchmarks.scaling.settings import SEGMENT_STEPS, run_spec
 from benchmarks.shared import processes
+from benchmarks.shared.product import Mark
 from rlctl.spec.algorithms import External
 from rlctl.spec.algorithms import Impala as ImpalaSpec
 from rlctl.spec.schema import Network, Spec
@@ -56,6 +61,96 @@ def test_the_light_policy_has_the_probabilities_of_the_products_network() -> Non
         params, _ = net.step({"obs": torch.from_numpy(obs)}, torch.ones(7, dtype=torch.bool), {})
         expected = torch.log_softmax(params, -1).gather(1, torch.from_numpy(chosen["action"])[:, None])[:, 0]
     np.testing.assert_allclose(chosen["log_prob"], expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+class Crew:
+    """Two light actors and one of the product's own, none of them a process."""
+
+    def __init__(self) -> None:
+        self.steps, self.pid_of, self.real = np.array([100, 100]), np.array([1001, 1002]), 1
+        self.rows: list[int] = [640]  # of the product's own
+        self.pid = 2001
+
+    def pids(self) -> list[int]:
+        return self.pid_of.tolist()
+
+    def pid_of_real(self, index: int) -> int:
+        return self.pid + index
+
+    def rows_of_real(self, index: int) -> int:
+        return self.rows[index]
+
+
+def test_light_actors_and_the_products_own_are_killed_in_turn_and_recover_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    crew: Any = Crew()
+    watch = soak.Watch(crew, random.Random(0), 10.0, 60.0)
+    watch.look(10.0)
+    watch.look(20.0)
+    crew.rows[0] = 0
+    assert [pid > 2000 for pid in killed] == [False, True]
+    assert watch.rows_of_dead == 640
+    watch.look(21.0, kill=False)
+    assert watch.figures()["not_recovered"] == 2
+
+    crew.pid_of += 10
+    watch.look(22.0, kill=False)
+    crew.steps += 1
+    crew.rows[0] = SEGMENT_STEPS
+    watch.look(23.0, kill=False)
+    found = watch.figures()
+    assert (found["recovery_p50_s"], found["not_recovered"]) == (13.0, 1), "it has not made a segment yet"
+    assert np.isnan(found["recovery_real_p50_s"])
+    crew.rows[0] += 1
+    watch.look(26.0, kill=False)
+    found = watch.figures()
+    assert (found["recovery_real_p50_s"], found["not_recovered"]) == (6.0, 0)
+    assert (found["kills"], found["kills_of_real"]) == (2, 1)
+
+
+def test_nobody_is_killed_where_the_soak_is_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
+    crew: Any = Crew()
+    watch = soak.Watch(crew, random.Random(0), 1.0, 60.0)
+    watch.look(time.monotonic() + 10, kill=False)
+    assert killed == []
+
+
+def test_who_takes_the_cpu_of_a_step_adds_up_to_what_all_take() -> None:
+    before = shares.Seen(Mark(10.0, 1000, 5.0), {"actors": 3.0, "learner": 1.5, "others": 0.5})
+    after = shares.Seen(Mark(20.0, 3000, 7.0), {"actors": 4.6, "learner": 1.8, "others": 0.6})
+    found = shares.figures(before, after)
+    assert found["actors_cpu_ms"] == pytest.approx(0.8)
+    assert sum(found[f"{who}_cpu_ms"] for who in shares.WHO) == pytest.approx(1e3 / found["steps_per_cpu_s"])
+
+
+def test_a_window_begins_with_an_update_and_cpu_is_looked_for_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, looked = iter([256, 256, 256, 512, 512]), []
+    run: Any = SimpleNamespace(
+        counter=lambda role, name: next(counts), pids=lambda role: looked.append(role) or [], cpu_s=lambda: 1.0
+    )
+    monkeypatch.setattr(shares, "LOOK_S", 0.0)
+    assert shares.at_update(run).mark.steps == 512
+    assert looked == ["actor", "learner"]
+
+
+def test_rows_of_an_actor_are_its_steps_and_the_ends_of_its_episodes() -> None:
+    def counter(role: str, name: str, index: int) -> float:
+        if name == "episodes":
+            raise RuntimeError("has no such counter yet")
+        return 40.0
+
+    run: Any = SimpleNamespace(counter=counter)
+    parent: Any = SimpleNamespace(pid=1)
+    crew = fleet.Fleet(run, parent, np.zeros((2, 1), np.int64), 1)
+    assert crew.rows_of_real(0) == 40
+    run.counter = lambda role, name, index: {"agent_steps": 400.0, "episodes": 2.0}[name]
+    assert crew.rows_of_real(0) == 402
 
 
 def test_without_correction_old_experience_weighs_as_if_it_were_new() -> None:

@@ -67,19 +67,64 @@ def scaled(latency: float, rates: dict[int, float], naive: float, single: float)
     ]
 
 
+def rounds(*of: list[Row]) -> list[Row]:
+    return [{**one, "round": str(number)} for number, rows in enumerate(of) for one in rows]
+
+
 def test_scaling_says_what_holds_against_each_baseline_and_nothing_more() -> None:
-    rows = scaled(10.0, {1: 90.0, 16: 1440.0, 128: 9000.0}, naive=80.0, single=3000.0)
+    rows = rounds(*3 * [scaled(10.0, {1: 90.0, 16: 1440.0, 128: 9000.0}, naive=80.0, single=3000.0)])
     (said,) = report.sentences(rows)
-    assert "128 actors reach 9,000 steps/s" in said
-    assert "112.5x the naive loop (20x holds)" in said
-    assert "3.0x the best single process (20x does not hold)" in said
+    assert "128 actors without torch reach 9,000 steps/s" in said
+    assert "112.5x the naive loop, which acts with torch (20x holds, 112.5-112.5; n 3)" in said
+    assert "3.0x the best single process, which acts with torch (20x does not hold" in said
     assert "linear to 16 actors" in said
 
 
 def test_scaling_without_growth_is_not_linear() -> None:
-    (said,) = report.sentences(scaled(0.0, {1: 2000.0, 16: 2100.0}, naive=1500.0, single=2500.0))
+    rows = rounds(*3 * [scaled(0.0, {1: 2000.0, 16: 2100.0}, naive=1500.0, single=2500.0)])
+    (said,) = report.sentences(rows)
     assert "not linear" in said
     assert "0.8x the best single process" in said
+
+
+def test_scaling_forms_ratios_within_a_round() -> None:
+    rows = rounds(
+        scaled(10.0, {1: 90.0, 64: 2000.0}, naive=100.0, single=1000.0),
+        scaled(10.0, {1: 90.0, 64: 1000.0}, naive=20.0, single=500.0),
+        scaled(10.0, {1: 90.0, 64: 3000.0}, naive=60.0, single=1500.0),
+    )
+    lost = next(row for row in rows if row["who"] == "naive" and row["round"] == "1")
+    lost["kept"] = "0"
+    found = [row for row in rows if row["who"] == "light" or row["kept"] == "1"]
+    assert report.ratios(rows, 64, "naive", None) == [20.0, 50.0]
+    (said,) = report.sentences(found)
+    assert "35.0x the naive loop" in said, "the medians are 2,000 and 80: 25x"
+    assert "20.0-50.0; n 2" in said
+
+
+def test_the_best_single_process_is_that_of_the_round() -> None:
+    rows = scaled(10.0, {1: 90.0}, naive=80.0, single=3000.0)
+    rows.append({**rows[-1], "actors": "128", "steps_per_s": "4500"})
+    assert report.ratios(rows, 1, "single", None) == [90.0 / 4500.0]
+
+
+def test_scaling_has_no_interval_and_calls_nothing_linear_below_three_repeats() -> None:
+    one = scaled(10.0, {1: 90.0, 4: 360.0, 16: 1440.0}, naive=80.0, single=3000.0)
+    few, enough = rounds(one, one), rounds(one, one, one)
+    assert "no intervals below 3 repeats" in report.law(few)
+    assert "linear" not in report.sentences(few)[0]
+    assert report.of(few, "light", "16") == "1.00"
+    assert report.of(enough, "light", "16") == "1.00 (1.00-1.00)"
+    assert "linear (lower end of efficiency at least 0.9) to 16 actors" in report.law(enough)
+
+
+def test_the_table_says_who_takes_the_cpu_of_a_step() -> None:
+    rows = scaled(10.0, {1: 90.0, 16: 1440.0}, naive=80.0, single=3000.0)
+    rows[1] |= {"actors_cpu_ms": "0.5", "learner_cpu_ms": "0.04", "others_cpu_ms": "0.0333"}
+    lines = report.cells(rows)
+    assert "CPU ms a step of actors, learner, others" in lines[0]
+    assert "| 0.500, 0.040, 0.033 |" in next(line for line in lines if "16 actors" in line)
+    assert "|  |  |" in next(line for line in lines if "naive" in line)
 
 
 def test_a_discarded_cell_is_shown_and_not_fitted() -> None:
@@ -92,20 +137,54 @@ def test_a_discarded_cell_is_shown_and_not_fitted() -> None:
 
 def test_a_hundred_actors_are_claimed_only_for_ten_minutes_of_fair_balanced_work() -> None:
     good = row(
-        who="soak", actors=120, seconds=600.0, kill_every_s=10.0, ids_alive=120, fewest_alive=119, steps_per_s=2000.0,
-        jain_least=0.99, share_least=0.8, kills=59, not_recovered=0, recovery_p50_s=1.0, recovery_p95_s=2.0,
-        balanced=True, produced=10, consumed=8, stale=1, lost=1, lost_segments_per_kill=0.9, pss_mib=3000.0,
-        threads=800, sockets=900,
+        who="soak", actors=120, real=4, seconds=600.0, kill_every_s=10.0, latency_ms=50.0, cpu_ms=0.1, ids_alive=120,
+        fewest_alive=119, steps_per_s=2000.0, jain_least=0.99, share_least=0.8, kills=59, kills_of_real=29,
+        not_recovered=0, recovery_p50_s=1.0, recovery_p95_s=2.0, recovery_real_p50_s=6.0, recovery_real_p95_s=9.0,
+        balanced=True, produced=10, consumed=7, stale=1, lost=1, in_flight=1, lost_segments_per_kill=0.9,
+        unwritten_rows=900, pss_mib=3000.0, threads=800, sockets=900,
     )  # fmt: skip
     assert '"100+" holds' in report.soaked([good])[0]
-    for worse in (
-        {"seconds": "60"},
-        {"balanced": "0"},
-        {"jain_least": "0.94"},
-        {"share_least": "0.4"},
-        {"actors": "99"},
+    for worse, lack in (
+        ({"seconds": "60"}, "600 s"),
+        ({"balanced": "0"}, "a ledger that balances"),
+        ({"jain_least": "0.94"}, "a Jain fairness"),
+        ({"share_least": "0.4"}, "half the median"),
+        ({"actors": "99"}, "at least 100 actors"),
+        ({"fewest_alive": "99"}, "at least 100 actors"),
+        ({"ids_alive": "99"}, "at least 100 actors"),
+        ({"not_recovered": "1"}, "everybody back"),
+        ({"kills": "0", "kills_of_real": "0"}, "kills"),
+        ({"kills_of_real": "0"}, "of the product's own actors too"),
+        ({"lost_segments_per_kill": "1.1"}, "one segment lost per kill"),
+        ({"unwritten_rows": str((120 + 4 + 59) * 16 + 1)}, "one segment per life"),
+        ({"unwritten_rows": "-1"}, "one segment per life"),
+        ({"unwritten_rows": ""}, "one segment per life"),
     ):
-        assert "is not shown" in report.soaked([good | worse])[0]
+        title = report.soaked([good | worse])[0]
+        assert "is not shown" in title
+        assert f"it lacks {lack}" in title or lack in title.partition("it lacks ")[2]
+
+
+def test_a_soak_says_its_conditions_whose_recovery_is_whose_and_what_was_not_kept() -> None:
+    found = row(
+        who="soak", actors=4, latency_ms=50.0, cpu_ms=0.1, steps_per_s=1850.0, kept=False, recovery_p50_s=0.4,
+        recovery_p95_s=0.5, recovery_real_p50_s=6.0, recovery_real_p95_s=9.0, in_flight=336,
+    )  # fmt: skip
+    text = "\n".join(report.soaked([found]))
+    assert "50 ms latency, 0.1 ms CPU a step" in text
+    assert "of the product's actors, with torch, until its first segment: p50, p95 | 6, 9 |" in text
+    assert "which the benchmark forks anew, until it steps: p50, p95 | 0.4, 0.5 |" in text
+    assert "produced, consumed, stale, lost, in flight rows | -, -, -, -, 336 |" in text
+    assert "1,850" not in text
+    assert "- (all 1 discarded)" in text
+
+
+def test_a_soak_is_no_cell_of_the_grid() -> None:
+    rows = [
+        *scaled(10.0, {1: 90.0}, naive=80.0, single=3000.0),
+        row(who="soak", actors=4, latency_ms=50.0, cpu_ms=0.1, steps_per_s=1.0),
+    ]
+    assert "**50 ms latency" not in "\n".join(report.table(rows))
 
 
 def test_fairness_of_a_minute_is_jain_and_the_least_share_of_the_median() -> None:

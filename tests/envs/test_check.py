@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlctl_agents import envs
 from rlctl_agents.envs import EnvError
-from rlctl_agents.envs.check import check_env, sample
+from rlctl_agents.envs.check import check_env, fault, sample
 from rlctl_agents.types.experience import Arrays, Decisions
 from rlctl_agents.types.spaces import Box, Discrete
 from tests.envs.tiny import Duel, Turns
@@ -121,6 +121,15 @@ BENDS: list[tuple[str, Callable[[Decisions, int], Decisions]]] = [
 def test_the_check_tells_in_words_what_is_wrong(words: str, bend: Callable[[Decisions, int], Decisions]) -> None:
     with pytest.raises(EnvError, match=words):
         check_env(Bent(Duel(envs=2), bend), 20)
+
+
+@pytest.mark.parametrize(("slots", "silent"), [([2, 3], 0), ([0, 1, 4], 1), ([0, 3], 2), ([0, 1, 2, 3, 4, 5], None)])
+def test_the_check_names_the_environment_in_which_nobody_waits(slots: list[int], silent: int | None) -> None:
+    env = Duel(envs=3)
+    whole = env.reset([1, 2, 3])
+    parts = {name: getattr(whole, name)[slots] for name in ("slot", "reward", "terminated", "truncated", "first")}
+    found = fault(replace(whole, **parts, obs={"obs": whole.obs["obs"][slots]}), env.spaces, 3)
+    assert found == (None if silent is None else ("nobody waits for an action", silent))
 
 
 def test_the_check_sees_a_seat_that_never_learns_of_the_end() -> None:

@@ -7,14 +7,16 @@ import io
 import json
 import logging
 import socket
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rlctl_agents.roles import logs, prometheus
+from rlctl_agents.roles import http_listener, logs, prometheus
 from rlctl_agents.roles.http_listener import BODY_BYTES, HttpListener, Request, Response
 from rlctl_agents.roles.metrics import Metrics
 from rlctl_agents.roles.probe_listener import ProbeListener, Pulse
@@ -201,6 +203,22 @@ def test_listener_limits_bodies_and_survives_a_failing_answer(short: Path) -> No
         assert json.loads(get(short / "p", "/x")[1])["error"]["message"].startswith("internal error")
     finally:
         listener.close()
+
+
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_listener_closes_without_waiting_for_its_next_look(
+    short: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(http_listener, "LOOK_S", 30.0)
+    address = f"unix:{short}/p" if kind == "unix" else "tcp:127.0.0.1:0"
+    listener = HttpListener(address, lambda request: Response.of({}), name="x")
+    thread = next(one.ident for one in threading.enumerate() if one.name == "x")
+    assert thread is not None
+    while sys._current_frames()[thread].f_code.co_name != "select":  # until it waits for clients
+        time.sleep(0)
+    began = time.monotonic()
+    listener.close()
+    assert time.monotonic() - began < 20
 
 
 def test_listener_takes_the_place_of_a_socket_that_a_killed_process_left(short: Path) -> None:

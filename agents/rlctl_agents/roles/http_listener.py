@@ -30,6 +30,8 @@ DRAIN_BYTES, DRAIN_S = 4 * BODY_BYTES, 0.5
 CONNECTIONS = 32
 LIFETIME_S = 15.0
 """Of a connection from another machine, so that slow ones cannot keep the kubelet's probes out."""
+LOOK_S = 1.0
+"""Between two looks at the connections; each wakes the process, and there may be many on a machine."""
 
 log = logging.getLogger(__name__)
 
@@ -106,11 +108,13 @@ class HttpListener:
             self.address = f"tcp:{shown}:{self._server.server_address[1]}"
         else:
             raise ValueError(f"{address}: must be unix:/absolute/path or tcp:127.0.0.1:port")
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name=name, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(LOOK_S,), name=name, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop listening."""
+        with suppress(OSError):  # ends the wait for clients, which else lasts until the next look
+            self._server.socket.shutdown(socket.SHUT_RDWR)
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -150,7 +154,7 @@ class _Bounded(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._gone(request)
 
     def service_actions(self) -> None:
-        """Cut off whoever has been here for too long; called several times a second."""
+        """Cut off whoever has been here for too long; called about once a second."""
         if self.lifetime_s is None:
             return
         with self._lock:
