@@ -17,7 +17,13 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 FAILED = 1
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "TORCHINDUCTOR_COMPILE_THREADS",  # processes of torch's compiler, by default as many as the machine has cores
+)
 """Read once by libraries when they are loaded; a process that shares its cores gets slower with more than its own."""
 
 

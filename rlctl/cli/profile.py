@@ -64,13 +64,13 @@ def profile(
     ordered = backend.control(state.run, "POST", "/profile", asked)
     world.say(f"looking at {ordered['process']} for {seconds:g} s")
     found = _wait(world, backend, state.run, ordered)
-    files = _files(state, found, write)
-    for line in said(found):
+    for line in said(found):  # before any file: where both volume and folder are full, this is what there is
         world.data(line)
-    for path in files:
-        world.data(str(path))
     if found["why"]:
         world.complain(f"warning: {found['process']}: {found['why']}")
+    files = _files(state, found, write)
+    for path in files:
+        world.data(str(path))
     world.document(
         {
             "run": state.run, "process": found["process"], "seconds": found["seconds"], "samples": found["samples"],

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rlctl.errors import Problem
 from rlctl.spec import fields
 from rlctl.spec.algorithms import Impala
+from rlctl.spec.machine import Machine
 from rlctl.spec.messages import Fault
 from rlctl.spec.schema import Policy, Spec
 from rlctl.spec.units import mebibytes
@@ -34,20 +33,6 @@ def simulator_missing(id: str) -> tuple[str, str] | None:
         if id.startswith(begin) and missing:
             return f"{id} needs {' and '.join(missing)}, not installed here", f'pip install "rlctl[{extra}]"'
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What one machine has."""
-
-    cores: float
-    memory_mib: float
-
-    @classmethod
-    def here(cls) -> Machine:
-        """This machine, as far as this process may use it."""
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return cls(len(os.sched_getaffinity(0)), memory / 2**20)
 
 
 def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from rlctl.errors import Problem, SpecError
 from rlctl.spec import checks, fields, messages, yaml
-from rlctl.spec.findings import Machine, hardly_meant, unread_patches
+from rlctl.spec.findings import hardly_meant, unread_patches
 from rlctl.spec.later import not_built
+from rlctl.spec.machine import Machine
 from rlctl.spec.messages import Fault
 from rlctl.spec.schema import Spec
 from rlctl.spec.words import Path as Keys

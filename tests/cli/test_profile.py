@@ -79,6 +79,16 @@ def test_files_that_the_volume_did_not_take_come_into_this_folder(
     assert (Path.cwd() / f"pole-{ID}.svg").read_text() == "<svg/>"
 
 
+def test_what_was_seen_is_said_where_no_file_can_be_written(rlctl: Rlctl) -> None:
+    up(rlctl, DONE | {"files": [], "why": "cannot be stored in results/profiles: No space left on device"})
+    (rlctl.folder / "full").write_text("")
+    result = rlctl("profile", "learner", "--write", str(rlctl.folder / "full" / "below"))
+    assert result.code != 0
+    assert result.out.splitlines()[:2] == ["learner/0, 10.0 s, 998 samples, 7.5 s of CPU", "  75 %  run (learner.py:1)"]
+    assert "No space left" in result.err
+    assert "not a directory" in result.err
+
+
 def test_from_a_cluster_the_files_come_into_this_folder(rlctl: Rlctl, monkeypatch: pytest.MonkeyPatch) -> None:
     clusters = Clusters(rlctl)
     clusters.up()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rlctl_agents import envs
 from rlctl_agents.envs import Env, EnvError
 from rlctl_agents.envs.check import check_env
+from rlctl_agents.envs.frames import SELDOM
 from rlctl_agents.envs.own import STACKS_CHECKED
 from rlctl_agents.types.experience import Arrays, Decisions
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
@@ -67,7 +68,7 @@ def drive(env: Env, answers: int) -> None:
 
 def test_frames_as_promised_are_fine() -> None:
     check_env(Stacked(2), 20)
-    drive(made("", 0), STACKS_CHECKED + 20)
+    drive(made("", 0), STACKS_CHECKED + 20 * SELDOM)
 
 
 @pytest.mark.parametrize(("wrong", "words"), [("padded", PADDED), ("stale", STALE)])
@@ -85,3 +86,8 @@ def test_so_does_a_training_in_its_first_steps(wrong: str, words: str) -> None:
 def test_a_training_looks_at_the_beginning_of_episodes_for_ever() -> None:
     with pytest.raises(EnvError, match=PADDED):
         drive(made("padded", STACKS_CHECKED + 50), STACKS_CHECKED + 100)
+
+
+def test_a_training_looks_into_episodes_for_ever_at_samples() -> None:
+    with pytest.raises(EnvError, match=STALE):  # a tenth of all pairs is wrong: found but for one time in 10^20
+        drive(made("stale", STACKS_CHECKED + 50), STACKS_CHECKED + 450 * SELDOM)

@@ -7,6 +7,7 @@ import pytest
 from rlctl_agents.roles.assembler import Arrival, Outcome, allocate_columns
 from rlctl_agents.roles.intake import Intake
 from rlctl_agents.types.experience import Segment
+from rlctl_agents.wire.credit import Credits, Peer
 from tests.roles.test_assembler import SCHEMA, T, segment
 from tests.roles.world import ref
 
@@ -67,3 +68,61 @@ def test_what_was_said_last_of_the_weights_counts(receiver: Receiver, intake: In
     intake.step(0.0)
     assert receiver.settled == []
     assert intake.take(0.0) is not None
+
+
+class Budgeted(Receiver):
+    """One sender, of blocks of so many columns, that sends whatever the receiver's credit allows."""
+
+    def __init__(self, columns: int, block: int, max_lag_versions: int) -> None:
+        super().__init__()
+        self.lag, self.block, self.peer = max_lag_versions, block, Peer("a")
+        self.credits = Credits(self.budget(columns), columns * T, 3 * columns * T)
+
+    def budget(self, columns: int) -> int:
+        return max(2, self.lag) * columns * T
+
+    def settle(self, segment: Segment, outcome: Outcome, rows: int | None = None) -> None:
+        assert rows is not None
+        self.credits.settle(self.peer, rows)
+
+    def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
+        self.credits.resize(budget_rows, batch_rows, queue_rows)
+
+    def send(self) -> bool:
+        """One block, if it may."""
+        peer, rows = self.peer, self.block * T
+        self.credits.hear(peer, sent=peer.sent, want=rows, grant=peer.number, block_rows=rows)
+        self.credits.deal()
+        if peer.unused < rows:
+            return False
+        self.credits.hear(peer, sent=peer.sent + rows, want=rows, grant=peer.number)
+        self.credits.queue(peer, rows)
+        self.arrived.append(segment([1] * self.block))
+        return True
+
+    @property
+    def limits(self) -> tuple[int, int, int]:
+        return self.credits.budget_rows, self.credits.batch_rows, self.credits.queue_rows
+
+
+@pytest.mark.parametrize(("max_lag_versions", "block"), [(50, 1), (2, 4)])
+@pytest.mark.parametrize("filled", [4, 16, 32])
+def test_a_batch_begun_before_the_group_grew_is_filled_up_and_then_all_is_of_the_new_size(
+    max_lag_versions: int, block: int, filled: int
+) -> None:
+    receiver = Budgeted(64, block, max_lag_versions)
+    intake = Intake(receiver, Arrival(SCHEMA, 5), [allocate_columns(SCHEMA, 64) for _ in range(2)], ref(10))
+    for _ in range(filled // block):
+        assert receiver.send()
+    intake.step(0.0)
+    share = [allocate_columns(SCHEMA, 16) for _ in range(2)]
+    intake.move(ref(10), share, receiver.budget(16), 3 * 16 * T)
+    sizes = []
+    for _ in range(300):
+        intake.step(0.0)
+        if (columns := intake.take(0.0)) is not None:
+            sizes.append(columns.version.shape[1])
+            intake.give_back(columns, ref(10))
+        receiver.send()
+    assert sizes[:3] == [64, 16, 16]
+    assert receiver.limits == (receiver.budget(16), 16 * T, 3 * 16 * T)

@@ -168,9 +168,9 @@ def test_one_compute_thread_unless_told_otherwise() -> None:
     probe = (
         "import os, rlctl_agents.__main__ as m\n"
         "m.limit_threads()\n"
-        "print(os.environ['OMP_NUM_THREADS'], os.environ['OPENBLAS_NUM_THREADS'])"
+        "print(*(os.environ[name] for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'TORCHINDUCTOR_COMPILE_THREADS')))"
     )
-    for given, wanted in (({}, "1 1"), ({"OMP_NUM_THREADS": "3"}, "3 3")):
+    for given, wanted in (({}, "1 1 1"), ({"OMP_NUM_THREADS": "3"}, "3 3 3")):
         done = subprocess.run(
             [sys.executable, "-c", probe], env=environment(**given), capture_output=True, text=True, timeout=60,
             check=True,

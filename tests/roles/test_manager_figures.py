@@ -192,6 +192,13 @@ def test_not_more_actors_than_cores_are_suggested(actors: int, suggest: str) -> 
     assert ("the 4 cores of this machine are all in use" in found.text) == (suggest == "")
 
 
+def test_part_of_a_core_counts_as_busy_and_is_no_place_for_an_actor() -> None:
+    busy = judge(Waits(0.6, 0.0, 0.0), started=True, actors=1, cores_busy=1.4, cores=1.5, one_machine=True, run="r")
+    assert "all 1.5 cores of this machine are busy" in busy.text
+    idle = judge(Waits(0.6, 0.0, 0.0), started=True, actors=1, cores_busy=0.5, cores=2.5, one_machine=True, run="r")
+    assert idle.suggest == "rlctl scale actor=2 --run r"
+
+
 def test_before_the_first_seconds_of_learning_nothing_is_judged() -> None:
     found = judge(Waits(0.9, 0.0, 0.9), started=False, actors=0, cores_busy=0, cores=2, one_machine=True, run="r")
     assert (found.kind, found.text) == ("starting", "starting: no actor has reported yet")

@@ -10,14 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rlctl_agents.roles import flame, sampler
 from rlctl_agents.roles.leases import Holder
-from rlctl_agents.roles.profiler import Profiler, packed, unpacked
-from rlctl_agents.roles.profiles import ANSWER_S, KEPT, Profiles
+from rlctl_agents.roles.profiler import AGAIN_S, ANSWER_S, NAME, Profiler, packed, unpacked
+from rlctl_agents.roles.profiles import KEPT, Profiles
 from rlctl_agents.roles.sampler import DEEPER, MAIN, NATIVE, RARE, Seen, Stacks, awake, fewer, look, short
 from rlctl_agents.types.control import Sampled, Sampling
+from rlctl_agents.wire.rpc import RemoteError
 from tests.roles.world import ACTOR, LEARNER, Run, boot, everybody
 
 STACKS = {
@@ -196,6 +198,48 @@ def test_a_process_looks_once_for_each_order_and_tells_it() -> None:
     assert done.wait(10)
     assert sorted(one.id for one in told) == ["a", "b"]
     assert {(one.role, one.boot) for one in told} == {("actor", boot(3))}
+
+
+class Waited(threading.Event):
+    """A stop flag that nobody sets: who waits for it has waited, on a clock of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.now += timeout or 0.0
+        return False
+
+
+@pytest.mark.parametrize("error", [TimeoutError("no answer"), RemoteError("busy")])
+def test_what_was_seen_is_told_again_to_a_manager_that_does_not_answer_at_first(error: Exception) -> None:
+    tries, heard, stop = [0.0], threading.Event(), Waited()
+
+    def tell(sampled: Sampled) -> None:
+        tries.append(stop.now)
+        if len(tries) < 4:
+            raise error
+        heard.set()
+
+    Profiler("actor", boot(3), stop, lambda: stop.now).obey(Sampling("a", 0.05), tell)
+    assert heard.wait(10)
+    assert np.diff(tries[1:]).tolist() == [AGAIN_S, AGAIN_S]
+
+
+def test_it_is_given_up_when_the_manager_does_not_wait_for_it_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    tries, stop = [], Waited()
+
+    def tell(sampled: Sampled) -> None:
+        tries.append(stop.now)
+        raise TimeoutError("no answer")
+
+    Profiler("actor", boot(3), stop, lambda: stop.now).obey(Sampling("a", 0.05), tell)
+    for thread in threading.enumerate():
+        if thread.name == NAME:
+            thread.join(10)
+    assert tries[-1] - tries[0] == pytest.approx(ANSWER_S, abs=AGAIN_S)
+    assert "the profile a was lost: TimeoutError: no answer" in caplog.text
 
 
 # the manager's part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,23 @@ from numpy.typing import NDArray
 from rlctl_agents.types.experience import Decisions
 from rlctl_agents.types.spaces import Box, Spaces, leaves
 
+SELDOM = 100
+"""One answer in so many, of those that are not looked at whole, has a slot that is compared with its next decision."""
+
 
 class Frames:
     """A decision shows the frames of the slot's last one, moved on by one; an episode's first, zeros before its frame.
 
     Args:
         spaces, envs: of the environment.
-        whole: so many answers are looked at whole, later ones where an episode begins.
+        whole: so many answers are looked at whole, later ones where an episode begins and, now and then, in one slot.
     """
 
     def __init__(self, spaces: Spaces, envs: int, *, whole: float = math.inf) -> None:
         self._seats = spaces.seats
         self._left = whole
+        self._random = random.Random()  # its own: environments may have seeded the other
+        self._watched = -1  # the slot of which `older` is kept, when not of all; -1: none
         self._older = {  # [slots, stack - 1, ...] what the next decision of a slot shows before its newest frame
             name: np.zeros((envs * spaces.seats, leaf.stack - 1, *leaf.shape[1:]), leaf.dtype)
             for name, leaf in leaves(spaces.obs, "obs")
@@ -39,19 +45,29 @@ class Frames:
             return None
         slot, begun = decisions.slot, np.flatnonzero(decisions.first)
         whole, self._left = self._left > 0, self._left - 1
-        rows = np.arange(slot.size) if whole else begun
-        if not rows.size:
+        rows = np.flatnonzero(decisions.first | (slot == self._watched) | whole)
+        keep = np.arange(slot.size) if whole else self._chosen(slot)
+        if not rows.size and not keep.size:
             return None
         for name, older in self._older.items():
             obs: NDArray[Any] = decisions.obs[name]
             older[slot[begun]] = 0
-            odd = (obs[rows, :-1] != older[slot[rows]]).reshape(rows.size, -1).any(axis=1)
+            odd = (obs[rows, :-1] != older[slot[rows]]).any(axis=tuple(range(1, obs.ndim)))
             if odd.any():
                 row = int(rows[odd.argmax()])
                 return _in_words(name, int(slot[row]), bool(decisions.first[row])), int(slot[row]) // self._seats
-            if whole:
-                older[slot] = obs[:, 1:]
+            older[slot[keep]] = obs[keep, 1:]
         return None
+
+    def _chosen(self, slot: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row whose frames are kept for its slot's next decision, if any; the one watched before has come."""
+        if self._watched in slot:
+            self._watched = -1
+        if self._watched >= 0 or not slot.size or self._random.randrange(SELDOM):
+            return slot[:0]
+        row = self._random.randrange(slot.size)
+        self._watched = int(slot[row])
+        return np.array([row])
 
 
 def _in_words(name: str, slot: int, first: bool) -> str:

@@ -16,7 +16,7 @@ from rlctl_agents.types.experience import Arrays, Decisions
 from rlctl_agents.types.spaces import Spaces
 
 STACKS_CHECKED = 300
-"""Answers whose stacked frames are compared with those before; then at the beginning of episodes only."""
+"""Answers whose stacks are all compared with those before; of later ones, beginnings of episodes and samples are."""
 
 
 def make(

@@ -50,7 +50,7 @@ def choose(network: Network, space: Space, *, sync: bool, gpu: bool, flag: str) 
         network: as in the spec.
         space: of the observations.
         sync: lock-step, which is fp32 and nothing else.
-        gpu: the network is computed by a GPU; `auto` is fp32 there.
+        gpu: the network is computed by a GPU; `auto` is fp32 there (docs/decisions/0009).
         flag: `bf16_flag()` of this processor.
     """
     if sync:
@@ -59,7 +59,7 @@ def choose(network: Network, space: Space, *, sync: bool, gpu: bool, flag: str) 
         lacking = network.precision == "bf16" and not gpu and not flag
         return Precision(network.precision, "model.precision says so" + ", though the processor has no bf16" * lacking)
     if gpu:
-        return Precision("fp32", "there is a GPU")
+        return Precision("fp32", "there is a GPU, on which bf16 was never measured")
     if ":" in network.torso or not image_names(space, network.torso):
         return Precision("fp32", "the torso is no convolutional net of ours")
     return Precision("bf16", f"the processor has {flag}") if flag else Precision("fp32", "the processor has no bf16")

@@ -17,21 +17,28 @@ def require_device(spec: Spec) -> None:
         raise UserFault(f"roles.learner.gpu is {spec.roles.learner.gpu}, but there is no GPU for torch here{built}")
 
 
-def choose_device(spec: Spec, index: int = 0) -> torch.device:
+def choose_device(spec: Spec, index: int = 0, learners: int = 1) -> torch.device:
     """Where the learner computes.
 
     Args:
         index: of the learner; several on one machine share out its GPUs.
+        learners: how many there are.
 
     Raises:
-        UserFault: the spec asks for a GPU, and torch sees none.
+        UserFault: the spec asks for a GPU, and torch sees none, or on one machine fewer than there are learners.
     """
     require_device(spec)
     if spec.roles.learner.gpu == 0:
         return torch.device("cpu")
+    gpus, learners = torch.cuda.device_count(), max(learners, index + 1)
+    if spec.target == "local" and learners > gpus:  # a pod has its own; NCCL takes no GPU twice
+        raise UserFault(
+            f"roles.learner.replicas: {learners} learners with a GPU each, but torch sees {gpus} on this machine;"
+            f" `rlctl scale learner={gpus}`, or roles.learner.gpu: 0"
+        )
     if spec.sync:
         torch.use_deterministic_algorithms(True)
-    device = torch.device("cuda", index % torch.cuda.device_count())
+    device = torch.device("cuda", index % gpus)
     torch.cuda.set_device(device)
     return device
 

@@ -63,6 +63,7 @@ class Intake:
         self._ready: queue.SimpleQueue[Columns | None] = queue.SimpleQueue()
         self._told: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # in the order in which it was said
         self._instead: deque[Columns] = deque()  # takes the place of batches that come back
+        self._limits = (0, 0, 0)  # of rows, as asked for by the newest move; as the receiver has them
         self._stop = threading.Event()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
@@ -102,7 +103,7 @@ class Intake:
         Args:
             present: the weights now.
             batches: memory that replaces what there was, as soon as nothing lies in that.
-            budget_rows, queue_rows: as the receiver has them.
+            budget_rows, queue_rows: as the receiver has them; more for as long as a wider batch is being filled.
         """
         rows = batches[0].version.size
         self._tell(partial(self._move, present, batches, (budget_rows, rows, queue_rows)))
@@ -141,7 +142,11 @@ class Intake:
         self._present = present
         self._ahead -= 1
         self._settle(columns.clear())
-        self._free.append(self._instead.popleft() if self._instead else columns)
+        if self._instead:
+            self._free.append(self._instead.popleft())
+            self._limit()
+        else:
+            self._free.append(columns)
 
     def _hear(self, present: ModelRef) -> None:
         self._present = present
@@ -152,7 +157,15 @@ class Intake:
         for place, columns in enumerate(self._free):
             if columns.used == 0:
                 self._free[place] = self._instead.popleft()
-        self._receiver.resize(*rows)
+        self._limits = rows
+        self._limit()
+
+    def _limit(self) -> None:
+        """Let in what is asked for, and what it takes to fill a batch from before the move."""
+        budget_rows, batch_rows, queue_rows = self._limits
+        batch_rows = max(batch_rows, *(columns.version.size for columns in (*self._free, *self._instead)))
+        queue_rows = max(queue_rows, 2 * batch_rows) if queue_rows else 0
+        self._receiver.resize(max(budget_rows, 2 * batch_rows), batch_rows, queue_rows)
 
     def _fill(self) -> None:
         while self._free:

@@ -70,7 +70,7 @@ def main(process: Process) -> None:
         if lease is None:
             return
         stack.callback(member.close)
-        device = choose_device(process.spec, lease.index)
+        device = choose_device(process.spec, lease.index, lease.learners)
         process.metrics.set(RESUMING, 1.0)
         if lease.learners > 1:
             process.metrics.set(RANK, -1.0)  # what it reads may be older than what the others have

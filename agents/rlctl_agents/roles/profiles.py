@@ -17,13 +17,11 @@ from rlctl_agents.roles.files import replace_file
 from rlctl_agents.roles.http_listener import Response
 from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.pace import Clock
-from rlctl_agents.roles.profiler import unpacked
+from rlctl_agents.roles.profiler import ANSWER_S, unpacked
 from rlctl_agents.types.control import Sampled, Sampling
 
 LONGEST_S = 600.0
 DEFAULT_S = 10.0
-ANSWER_S = 30.0
-"""A process that was told has so long, beyond what it looks, to say what it saw."""
 KEPT = 8
 """In memory, for who asked; the files stay."""
 

@@ -22,7 +22,8 @@ PATIENCE_S = 1.0
 MOST_PATIENCE_S = 10.0
 """So long the others wait for a learner without a batch: as long again as the last batch took, within these bounds."""
 VAIN = 5
-"""So many groups in a row that broke up in their first update: that is no death, the fault is in the algorithm."""
+"""So many groups in a row that could not be formed or broke up in their first update: that is no death, but a fault in
+the algorithm, in the machines or between them."""
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class Ranks:
         try:
             self._take(place)
         except Broken as error:
-            self.broken(error)
+            self.broken(error, forming=True)
             return False
         return True
 
@@ -119,23 +120,25 @@ class Ranks:
             self._patience_s = min(max(now - self._updated, PATIENCE_S), MOST_PATIENCE_S)
         self._updated, self._vain = now, 0
 
-    def broken(self, error: Broken, *, updating: bool = False) -> None:
+    def broken(self, error: Broken, *, forming: bool = False, updating: bool = False) -> None:
         """The group is over: a place in the next one has to be asked for.
 
         Args:
+            forming: it broke before it could begin; not held against it when a newer one is being formed.
             updating: it broke in an update.
 
         Raises:
-            Broken: it did so in many groups, and none has made an update.
+            Broken: many groups did so, and none has made an update.
         """
+        called = self.called
         log.log(
-            logging.INFO if self.called else logging.WARNING,
+            logging.INFO if called else logging.WARNING,
             "group %d is over, asking for another: %s", self._number, error,
         )  # fmt: skip
         self.leave()
-        self._vain += updating
+        self._vain += updating or (forming and not called)
         if self._vain >= VAIN:
-            raise error
+            raise Broken(f"{VAIN} groups of learners in a row were over before an update was made: {error}") from error
 
     def leave(self) -> None:
         """Give the place up."""

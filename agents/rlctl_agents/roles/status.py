@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from rlctl.spec.machine import Machine
 from rlctl_agents.roles import stopping
 from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.ledger import Rows
@@ -38,12 +38,12 @@ class StatusBuilder:
     """Makes the status from what the overseer knows.
 
     Args:
-        cores: of this machine.
+        cores: of this machine that this process may use.
     """
 
-    def __init__(self, overseer: Overseer, *, cores: int | None = None) -> None:
+    def __init__(self, overseer: Overseer, *, cores: float | None = None) -> None:
         self._overseer = overseer
-        self._cores = cores or len(os.sched_getaffinity(0))
+        self._cores = cores or Machine.here().cores
         self._updates = overseer.members.totals.sum("learner", "updates")
         self._updated = overseer.clock.monotonic()
         self._heard: dict[str, float] = {}  # role -> when one of it was heard last

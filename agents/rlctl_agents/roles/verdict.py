@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from rlctl.spec.words import number
+
 WORTH_SAYING = 0.2
 """A share of time below this is not what holds a run back."""
 CORES_FULL = 0.9
@@ -40,7 +42,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge(
-    waits: Waits, *, started: bool, actors: int, cores_busy: float, cores: int, one_machine: bool, run: str
+    waits: Waits, *, started: bool, actors: int, cores_busy: float, cores: float, one_machine: bool, run: str
 ) -> Verdict:
     """Name the slow side: the cause, not whoever waits because of it.
 
@@ -62,12 +64,12 @@ def judge(
     kind, text, wanted = _find(waits, actors, started)
     full = one_machine and cores_busy >= CORES_FULL * cores
     if full and kind in ("actor-bound", "simulator-bound", "learner-bound"):
-        text += f"; all {cores} cores of this machine are busy, so more processes will not help"
+        text += f"; all {number(cores)} cores of this machine are busy, so more processes will not help"
         wanted = None
     elif one_machine and wanted is not None and wanted > max(actors, cores):
-        wanted = cores if cores > actors else None
+        wanted = math.floor(cores) if math.floor(cores) > actors else None
         if wanted is None:
-            text += f"; the {cores} cores of this machine are all in use"
+            text += f"; the {number(cores)} cores of this machine are all in use"
     suggest = "" if wanted is None else f"rlctl scale actor={wanted} --run {run}"
     return Verdict(
         kind,

@@ -6,14 +6,14 @@ import os
 import platform
 import resource
 import shutil
-from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Final
 
 from rlctl.backends.base import Check
 from rlctl.backends.local import places
 from rlctl.spec.layout import state_home
+from rlctl.spec.machine import Machine
+from rlctl.spec.words import number
 
 _PACKAGES: Final = ("supervisor", "psutil", "rlctl_agents", "torch", "zmq", "msgspec", "safetensors", "gymnasium")
 _GIB: Final = 2**30
@@ -77,19 +77,5 @@ def _files() -> Check:
 
 
 def _machine() -> Check:
-    cores = len(os.sched_getaffinity(0))
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _GIB
-    share = "".join(_share())
-    return Check("machine", "ok", f"{cores} cores, {memory:.1f} GiB of memory{share}")
-
-
-def _share() -> Iterator[str]:
-    """A memory limit of the control group, where one is set."""
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(path).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdigit() and int(text) < 2**60:
-            yield f", of which this group may use {int(text) / _GIB:.1f} GiB"
-            return
+    here = Machine.here()
+    return Check("machine", "ok", f"{number(here.cores)} cores, {here.memory_mib / 1024:.1f} GiB of memory")

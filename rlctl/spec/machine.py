@@ -1,0 +1,73 @@
+"""What this process may use of the machine: its cores and memory, or the part that its control groups leave it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What one machine has."""
+
+    cores: float
+    memory_mib: float
+
+    @classmethod
+    def here(cls, groups: Path = GROUPS, own: Path = OWN_GROUPS) -> Machine:
+        """This machine, as far as this process may use it: by its affinity and the limits of its control groups.
+
+        Args:
+            groups: where control groups are mounted.
+            own: says in which groups this process is.
+        """
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        cores, limits = float(len(os.sched_getaffinity(0))), [float(memory)]
+        for folder in _folders(groups, own):
+            if quota := _cpu(folder):
+                cores = min(cores, quota)
+            limits += _numbers(folder / "memory.max") + _numbers(folder / "memory.limit_in_bytes")
+        return cls(cores, min(limits) / 2**20)
+
+
+def _folders(groups: Path, own: Path) -> Iterator[Path]:
+    """Of every group that this process is in, and of those above it: each may set a limit.
+
+    In a container a path of version 1 may be that of the host, of which only the last folder is mounted: as the root.
+    """
+    try:
+        lines = own.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        below = PurePosixPath(path.lstrip("/"))
+        mounted = [name for name in controllers.split(",") if name in ("cpu", "memory")] if controllers else [""]
+        for mount in mounted:
+            yield from (groups / mount / part for part in (below, *below.parents))
+
+
+def _cpu(folder: Path) -> float | None:
+    """Cores of a group's quota; None: it has none."""
+    words = _words(folder / "cpu.max")  # "200000 100000" or "max 100000"
+    if not words:
+        words = _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")  # -1: no quota
+    if len(words) != 2 or not all(word.isdigit() and int(word) for word in words):
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _numbers(file: Path) -> list[float]:
+    return [float(word) for word in _words(file) if word.isdigit()]
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="ascii").split()
+    except OSError:
+        return []
