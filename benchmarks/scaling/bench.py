@@ -60,7 +60,7 @@ def measure(session: Session) -> None:
     )
     keys = {"who": "soak", "actors": count, "seconds": seconds, "kill_every_s": kill_every_s}
     work = partial(soak, count, seconds=seconds, kill_every_s=kill_every_s, minute_s=minute_s)
-    session.cell(keys, work)
+    session.cell(keys, work, repeat=False)
 
 
 def one(session: Session, cell: Cell) -> dict[str, Any]:
