@@ -38,6 +38,8 @@ from rlctl_agents.wire.sockets import Wire
 TITLE = "The wire beside plain ZeroMQ"
 SILENT_S = 20.0
 """A sender that says nothing for so long never will."""
+TRANSFER_S = 300
+"""No transfer takes longer."""
 
 
 class Variant(NamedTuple):
@@ -225,6 +227,7 @@ def transfer_of(block: Blocks, variant: Variant, messages: int) -> Transfer:
     figures, say = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.alarm(TRANSFER_S)  # should this process be killed, nobody else ends that one
         try:
             os.close(tell)
             address = os.read(told, 256).decode()
