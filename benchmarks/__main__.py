@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 import torch
 
-from benchmarks.shared import store, tables
+from benchmarks.shared import host, store, tables
 from benchmarks.shared.host import REPOSITORY
 from benchmarks.shared.session import Session
 from benchmarks.shared.store import Row
@@ -93,12 +93,13 @@ def main(words: list[str]) -> int:
     left_out = {"regression"} if torch.cuda.is_available() else {"regression", "gpu"}
     measured = {"all": [name for name in BENCHMARKS if name not in left_out], "tables": []}
     failed = 0
+    card = host.host_card()  # once for all: after the first, the load is our own
     for name in measured.get(chosen.name, [chosen.name]):
         began = time.monotonic()
         print(f"{name}, {chosen.form} form", file=sys.stderr, flush=True)
         try:
             session = Session(out / name, chosen.form)
-            session.begin()
+            session.begin(card)
             find(name).measure(session)
         except Exception as error:  # the others are measured all the same
             if chosen.name != "all":

@@ -64,7 +64,7 @@ def measure(session: Session) -> None:
     chosen = os.environ.get("RLCTL_BENCH_CONDITIONS", "")
     cells = [one for one in CONDITIONS if one.name in (chosen.split(",") if chosen else names)]
     for seed, condition in session.rounds(cells, seeds):
-        session.cell({"condition": condition.name, "seed": seed}, partial(train, condition, seed, rows))
+        session.cell({"condition": condition.name, "seed": seed}, partial(train, condition, seed, rows), repeat=False)
 
 
 def spec_of(condition: Condition, seed: int, rows: int) -> dict[str, Any]:

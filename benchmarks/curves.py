@@ -42,7 +42,7 @@ def measure(session: Session) -> None:
     seeds, rows = session.choose((1, 2_000), (1, 20_000), (10, 50_000))
     names = session.choose([WHOLE], [WHOLE, "without bf16"], list(WITHOUT))
     for seed, name in session.rounds(names, seeds):
-        session.cell({"variant": name, "seed": seed}, partial(train, name, seed, rows))
+        session.cell({"variant": name, "seed": seed}, partial(train, name, seed, rows), repeat=False)
 
 
 def spec_of(variant: str, seed: int, rows: int) -> dict[str, Any]:

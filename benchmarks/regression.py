@@ -28,7 +28,7 @@ LOOP = 1000.0
 def measure(session: Session) -> None:
     seconds = session.choose(0.5, 2.0, 4.0)
     for number, part in session.rounds(PARTS, session.choose(1, 3, 5)):
-        session.cell({"part": part, "round": number}, partial(normalised, part, seconds))
+        session.cell({"part": part, "round": number}, partial(normalised, part, seconds), repeat=False)
     for line in table(store.read(session.folder / store.CELLS)):
         session.say(line)
 

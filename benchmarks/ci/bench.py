@@ -26,7 +26,9 @@ def measure(session: Session) -> None:
         session.cell({"what": "hooks", "round": number}, partial(hooks, RATE, seconds))
     for number in range(session.choose(1, 1, 5)):
         warm: list[dict[str, float]] = []
-        cold = session.cell({"what": "cold", "round": number}, partial(pushes, session.choose(1, 2, 3), warm))
+        cold = session.cell(
+            {"what": "cold", "round": number}, partial(pushes, session.choose(1, 2, 3), warm), repeat=False
+        )
         for figures in warm:  # measured within the same cell: the spins around it are theirs, too
             session.add(
                 {"what": "warm", "round": number, **figures, "kept": cold["kept"], "kept_cpu": cold["kept_cpu"]}

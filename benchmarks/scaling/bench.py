@@ -57,7 +57,7 @@ def measure(session: Session) -> None:
     for number, cell in session.rounds(cells(session), session.choose(1, 1, 3)):
         session.cell({**cell._asdict(), "round": number}, partial(one, session, cell))
     form = session.choose(Soak(4, 1, 8.0, 2.0, 4.0), Soak(100, 2, 40.0, 5.0, 20.0), Soak(120, 4, 600.0, 10.0, 60.0))
-    session.cell({"who": "soak", **form._asdict()}, partial(soak, form))
+    session.cell({"who": "soak", **form._asdict()}, partial(soak, form), repeat=False)
 
 
 def one(session: Session, cell: Cell) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
+WRITTEN = ("benchmarks/results", "docs/performance.md")
 PACKAGES = ("torch", "numpy", "pyzmq", "gymnasium", "ale-py")
 USEFUL_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
@@ -74,8 +75,9 @@ def commit() -> str:
 
 
 def changed() -> bool:
-    """Whether tracked files differ from the commit."""
-    return bool(_git("status", "--porcelain", "--untracked-files=no"))
+    """Whether tracked files differ from the commit, those apart that benchmarks write."""
+    written = (f":(exclude){path}" for path in WRITTEN)
+    return bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *written))
 
 
 def command_line() -> str:

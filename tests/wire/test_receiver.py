@@ -8,6 +8,7 @@ import time
 import msgspec
 import pytest
 
+from rlctl_agents.types.experience import Segment
 from rlctl_agents.wire.protocol import Grant, Refusal
 from rlctl_agents.wire.receiver import QUARANTINE_AFTER
 from rlctl_agents.wire.sockets import Wire
@@ -30,6 +31,31 @@ def test_the_loss_of_the_last_blocks_shows_at_the_next_hello(wire: Wire, address
     raw.greet(receiver)
     raw.say(raw.hello(sequence=3, produced=3 * ROWS, sent=3 * ROWS, want=0))
     until(lambda: receiver.accounts["raw"].lost == 3 * ROWS, lambda: receiver.poll(0.001))
+
+
+def test_what_was_settled_between_two_looks_is_given_out_in_one_grant(wire: Wire, address: str) -> None:
+    receiver, raw = make_receiver(wire, address, budget_rows=2 * ROWS), RawSender(wire, address)
+    raw.greet(receiver, want=5 * ROWS)
+    for sequence in (0, 1):
+        raw.say(raw.block(sequence, want=5 * ROWS))
+    segments: list[Segment] = []
+    until(lambda: len(segments) == 2, lambda: segments.extend(receiver.poll(0.001)))
+    for segment in segments:
+        receiver.settle(segment, "consumed")
+    limits: list[int] = []
+    while 4 * ROWS not in limits:
+        answer = raw.hear(receiver)
+        assert isinstance(answer, Grant)
+        limits.append(answer.limit)
+    assert 3 * ROWS not in limits
+
+
+def test_a_hello_is_answered_once_with_the_credit_that_it_asks_for(wire: Wire, address: str) -> None:
+    receiver, raw = make_receiver(wire, address), RawSender(wire, address)
+    raw.say(raw.hello(want=ROWS))
+    answer = raw.hear(receiver)
+    assert isinstance(answer, Grant)
+    assert answer.limit >= ROWS
 
 
 def test_a_block_that_comes_twice_is_delivered_once(wire: Wire, address: str) -> None:

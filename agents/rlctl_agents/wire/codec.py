@@ -26,6 +26,7 @@ DTYPES = frozenset(
     ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64")
 )
 RAW, ZSTD = 0, 1
+_NOBLOCK = int(zmq.NOBLOCK)  # an int costs less to look at than an enum
 WORTHWHILE_RATIO = 1.2
 """A field that compresses less is sent as it is from then on."""
 
@@ -165,11 +166,12 @@ class BlockCodec:
                 raise Rejected("size", f"{name}: {len(data)} bytes came instead of {size}")
             if dtype_name == "bool" and not _are_bools(data):
                 raise Rejected("bool", f"{name}: bytes other than 0 and 1")
-            array = np.frombuffer(data, dtype)
-            if not array.flags.aligned:
+            array: Array = np.ndarray(shape, dtype, data)
+            flags = array.flags
+            if not flags.aligned:
                 array = array.copy()
-            array = array.reshape(shape)
-            array.flags.writeable = False
+                flags = array.flags
+            flags.writeable = False
             result[name] = array
         if used != len(frames):
             raise Rejected("frames", f"{len(frames)} frames instead of {used}")
@@ -246,23 +248,22 @@ def receive(socket: Socket, parts: int, max_frames: int) -> tuple[list[bytes], l
         latter when there were too many.
     """
     try:
-        head = [socket.recv(zmq.NOBLOCK)]
+        frame = socket.recv(_NOBLOCK, copy=False)
     except zmq.Again:
         return None
-    more = socket.getsockopt(zmq.RCVMORE)
-    while more and len(head) < parts:
-        head.append(socket.recv(zmq.NOBLOCK))
-        more = socket.getsockopt(zmq.RCVMORE)
+    head = [frame.bytes]
     frames: list[zmq.Frame] = []
     count = 0
-    while more:
-        frame = socket.recv(zmq.NOBLOCK, copy=False)
+    while frame.more:
+        frame = socket.recv(_NOBLOCK, copy=False)
+        if len(head) < parts:
+            head.append(frame.bytes)
+            continue
         count += 1
         if count <= max_frames:
             frames.append(frame)
         else:
             frames.clear()
-        more = frame.more
     return head, frames if count <= max_frames else None
 
 

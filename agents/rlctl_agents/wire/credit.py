@@ -26,7 +26,8 @@ class Peer:
     @property
     def unused(self) -> int:
         """Rows that it may send, or has sent and we have not seen."""
-        return max(self.bound - self.sent, 0)
+        left = self.bound - self.sent
+        return left if left > 0 else 0
 
     @property
     def held(self) -> int:
@@ -142,25 +143,24 @@ class Credits:
         return dealt
 
     def _place(self, peer: Peer) -> None:
-        asks = peer.live and not peer.recall and peer.want > peer.unused
-        idles = peer.live and not peer.recall and 2 * peer.unused <= AHEAD_BLOCKS * peer.block_rows > 0
+        boot, unused, free = peer.boot, peer.unused, peer.live and not peer.recall
+        asks = free and peer.want > unused
         if asks:
-            self._asking.setdefault(peer.boot, peer)
+            self._asking.setdefault(boot, peer)
         else:
-            self._asking.pop(peer.boot, None)
-        if idles and not asks:
-            self._idle.setdefault(peer.boot, peer)
+            self._asking.pop(boot, None)
+        if free and not asks and 2 * unused <= AHEAD_BLOCKS * peer.block_rows > 0:
+            self._idle.setdefault(boot, peer)
         else:
-            self._idle.pop(peer.boot, None)
-        idle = peer.want == 0 or peer.unused < peer.block_rows  # cannot or need not be used
-        if peer.live and not peer.recall and peer.unused and idle:
-            self._spare[peer.boot] = peer
+            self._idle.pop(boot, None)
+        if free and unused and (peer.want == 0 or unused < peer.block_rows):  # cannot or need not be used
+            self._spare[boot] = peer
         else:
-            self._spare.pop(peer.boot, None)
+            self._spare.pop(boot, None)
         if peer.live and peer.recall:
-            self._recalled[peer.boot] = peer
+            self._recalled[boot] = peer
         else:
-            self._recalled.pop(peer.boot, None)
+            self._recalled.pop(boot, None)
 
     def _give(self, peer: Peer, rows: int) -> None:
         assert rows > 0, "a grant of nothing"

@@ -111,6 +111,7 @@ class ExperienceReceiver:
         self._clock = clock
         self._senders: dict[str, _Sender] = {}
         self._live: dict[str, _Sender] = {}
+        self._asked: dict[str, None] = {}  # boots that are going to be told their limit
         self._unsettled: dict[tuple[str, int], int] = {}  # (boot, sequence) -> rows
         self._strikes: OrderedDict[bytes, int] = OrderedDict()
         self._logged: dict[str, float] = {}
@@ -172,7 +173,8 @@ class ExperienceReceiver:
                 self._waker.send(b"", zmq.NOBLOCK)
 
     def settle(self, segment: Segment, outcome: Outcome, rows: int | None = None) -> None:
-        """Say what became of a block, or of the next `rows` rows of it; the credit returns to the budget.
+        """Say what became of a block, or of the next `rows` rows of it; the credit returns to the budget,
+        and the next `poll` gives it out: one grant for all that was settled.
 
         Raises:
             ValueError: more rows than the block still has.
@@ -192,7 +194,6 @@ class ExperienceReceiver:
             account.queued -= rows
             setattr(account, outcome, getattr(account, outcome) + rows)
         self._credits.settle(sender.peer, rows)
-        self._deal()
 
     def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
         """Other limits from now on; what is granted stays granted.
@@ -271,7 +272,7 @@ class ExperienceReceiver:
         if hello.term < self.term:
             self._credits.forget(sender.peer)
             raise Rejected("term", f"term {hello.term}, the run is at {self.term}")
-        self._tell(sender)
+        self._asked[hello.boot] = None
 
     def _meet(self, boot: str) -> _Sender:
         sender = _Sender(boot)
@@ -343,7 +344,10 @@ class ExperienceReceiver:
 
     def _deal(self) -> None:
         for peer in self._credits.deal():
-            self._tell(self._senders[peer.boot])
+            self._asked[peer.boot] = None
+        for boot in self._asked:  # one grant each, however often it asked and was dealt to
+            self._tell(self._senders[boot])
+        self._asked.clear()
 
     def _tell(self, sender: _Sender) -> None:
         peer = sender.peer
