@@ -1,8 +1,8 @@
 """One ModelPool, or a tree of them, to a hundred clients: how long until everybody has the new weights, at what cost.
 
 The pools are the product's, each in a process of its own, those below the first one with its relays; clients are
-processes that wait for a notice and pull, as actors do. What 10,000 would take is calculated from the measured bytes
-per second and CPU per byte, and from the network.
+processes that follow with the product's client, as actors do: they wait for a notice, pull, and wait for their turn.
+What 10,000 would take is calculated from the measured bytes per second and CPU per byte, and from the network.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from benchmarks.shared import plots, processes, store, tables
@@ -29,19 +30,25 @@ from benchmarks.shared.session import Session
 from benchmarks.shared.stats import spread
 from benchmarks.shared.store import Row
 from rlctl.spec.roles import FAN_OUT, serving
+from rlctl_agents.roles import pull
 from rlctl_agents.roles.metrics import Metrics
 from rlctl_agents.roles.modelpool import Pool
+from rlctl_agents.roles.pull import Follower, Model
 from rlctl_agents.roles.relay import Relay
-from rlctl_agents.types.control import Channels, GetModel, GotModel, PutModel, Said
+from rlctl_agents.types.control import Channels, GetModel, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.bulk import BulkClient, in_pieces
 from rlctl_agents.wire.classes import MODELPOOL
-from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
-from rlctl_agents.wire.rpc import RpcClient, RpcServer
+from rlctl_agents.wire.notice import NoticePublisher
+from rlctl_agents.wire.rpc import Handler, RpcServer
 from rlctl_agents.wire.sockets import Wire
 
 TITLE = "Weights to many"
 MEGABYTE = 1_000_000
 DEADLINE_S = 60.0
+"""Of the measurement. Clients have those of the product."""
+LISTEN_S = 0.1
+"""Longest wait for a notice, and between two looks for weights that take longer than a client stands still."""
 PAUSE_S = 0.5
 NETWORKS = {"1 GbE": 0.125e9, "10 GbE": 1.25e9, "25 GbE": 3.125e9}
 """Bytes per second."""
@@ -78,7 +85,7 @@ def fan_out(count: int, size: int, transport: str, pools: int, versions: int) ->
         leaves = [served[number].channels for number in serving(pools)]
         with clients(count, leaves, times):
             wire = Wire(None)
-            client = RpcClient(wire, served[0].channels["rpc"], "learner")
+            client = BulkClient(wire, served[0].channels["rpc"], "learner")
             found = []
             for version in range(versions + 1):
                 before = cpu_s(served)
@@ -149,7 +156,8 @@ def serve(folder: Path, at: str, above: Channels | None, size: int, stop: Event,
     rpc, notice = (f"{at}{name}" if at else "tcp://127.0.0.1:*" for name in ("rpc", "notice"))
     notices = NoticePublisher(wire, notice)
     pool = Pool(folder / "models", "pool", budget_bytes=8 * size, publish=notices.publish, metrics=Metrics())
-    server = RpcServer(wire, rpc, "pool", {PutModel: pool.put, GetModel: pool.get}, MODELPOOL)
+    handlers: dict[type[Struct], Handler] = {PutModel: pool.put, GetModel: pool.get}
+    server = RpcServer(wire, rpc, "pool", handlers, MODELPOOL, large=pool.large)
     if above is not None:
         Relay(wire, "pool", "main", above=lambda: {0: above}, take=pool.take).start()
     ready.send_bytes(f"{server.address}\n{notices.address}".encode())
@@ -179,38 +187,32 @@ def clients(count: int, pools: Sequence[Channels], times: NDArray[np.float64]) -
 
 
 def want(index: int, pool: Channels, times: NDArray[np.float64], stop: Event) -> None:
-    """Pull whatever is announced; note when it is here, its checksum checked."""
+    """Follow, as an actor does; note when a version is here."""
     wire = Wire(None)
-    client, notices = RpcClient(wire, pool["rpc"], f"client{index}"), NoticeSubscriber(wire, pool["notice"], "main")
-    have: ModelRef | None = None
-    while not stop.is_set():
-        if notices.latest() is None and have is not None:
-            time.sleep(0.001)
-            continue
-        try:
-            got, buffers = client.call(
-                GetModel("main", have=have), GotModel, deadline_s=DEADLINE_S, keep_waiting=lambda: not stop.is_set()
-            )
-        except TimeoutError:
-            break
-        if got.state == "new" and got.ref is not None:
-            assert struct.unpack("q", bytes(buffers[0][:8]))[0] == got.ref.version
-            have = got.ref
-            times[index, have.version] = time.monotonic()
-        elif have is None:
-            time.sleep(0.02)
+
+    def take(model: Model) -> None:
+        assert struct.unpack("q", model.data[:8])[0] == model.ref.version
+        times[index, model.ref.version] = time.monotonic()
+
+    def goes_on() -> bool:
+        return not stop.is_set()
+
+    source = pull.Pool(wire, pool["rpc"], pool["notice"], "main", f"client{index}", goes_on)
+    follower = Follower(take, "main", source)
+    follower.wait_for_any(goes_on, time.sleep)
+    while goes_on():
+        follower.refresh()
+        source.wait_for_notice(LISTEN_S)
     os._exit(0)
 
 
-def put(client: RpcClient, version: int, size: int) -> float:
+def put(client: BulkClient, version: int, size: int) -> float:
     """A new version; when it was sent."""
     data = struct.pack("q", version) + bytes(size - 8)
     sha256 = hashlib.sha256(data).hexdigest()
     began = time.monotonic()
-    said, _ = client.call(
-        PutModel(ModelRef("main", 1, version), 1, sha256), Said, [data], deadline_s=DEADLINE_S,
-        keep_waiting=lambda: True,
-    )  # fmt: skip
+    client.ask(PutModel(ModelRef("main", 1, version), 1, sha256), in_pieces(data))
+    said, _ = client.answer(Said, DEADLINE_S)
     if not said.ok:
         raise RuntimeError(said.why)
     return began

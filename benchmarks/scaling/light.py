@@ -154,7 +154,7 @@ class LightActor:
         except TimeoutError:
             return self._policy.ref is not None
         if got.state == "new" and got.ref is not None:
-            self._policy.take(got.ref, bytes(buffers[0]))
+            self._policy.take(got.ref, b"".join(buffers))
         return self._policy.ref is not None
 
     def _turn(self) -> bool:

@@ -48,7 +48,7 @@ class Store:
             self._models[ref] = data
             self.newest = ref
 
-    def newer(self, policy: str, have: ModelRef | None) -> Model | None:
+    def newer(self, policy: str, have: ModelRef | None, wait_s: float | None = None) -> Model | None:
         with self._lock:
             return None if self.newest in (None, have) else self._model(self.newest)
 

@@ -190,7 +190,7 @@ class Pool:
 
     def _put(self, put: PutModel, buffers: Buffers) -> tuple[Said, Buffers]:
         self.puts.append(put)
-        self.models[put.ref] = (put.sha256, bytes(buffers[0]))
+        self.models[put.ref] = (put.sha256, b"".join(buffers))
         self.newest = put.ref
         self._notices.publish(put.ref)
         return Said(ok=True), ()

@@ -54,6 +54,13 @@ def test_an_update_moves_the_weights_and_counts_versions_and_rows() -> None:
     assert {"total", "grad_norm", "lr", "entropy"} <= updated.values.keys()
 
 
+def test_what_was_copied_for_publishing_is_not_changed_by_the_next_update() -> None:
+    learning = fresh()
+    copied, before = learning.copied(), learning.weights()
+    learning.update(batch_for(learning))
+    assert copied() == before != learning.weights()
+
+
 def test_lag_is_told_per_valid_row_against_the_weights_before_the_update() -> None:
     learning = fresh()
     columns = batch_for(learning)

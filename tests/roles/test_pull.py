@@ -10,6 +10,7 @@ from rlctl_agents.models.weights import pack
 from rlctl_agents.roles.actor import into
 from rlctl_agents.roles.pull import Follower, Model
 from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.rpc import RemoteError
 from tests.roles.chain import Store
 
 
@@ -20,12 +21,16 @@ class Asked(Store):
         super().__init__()
         self.questions = 0
         self.heard: ModelRef | None = None
-        self.silent = False
+        self.silent = self.refuses = False
+        self.waits: list[float | None] = []
 
-    def newer(self, policy: str, have: ModelRef | None) -> Model | None:
+    def newer(self, policy: str, have: ModelRef | None, wait_s: float | None = None) -> Model | None:
         self.questions += 1
+        self.waits.append(wait_s)
         if self.silent:
             raise TimeoutError
+        if self.refuses:
+            raise RemoteError("no")
         return super().newer(policy, have)
 
     def exact(self, policy: str, version: int) -> Model | None:
@@ -110,15 +115,34 @@ def test_a_lower_version_of_a_later_lineage_is_newer(store: Asked, clock: Clock)
     assert net.weight.item() == 5.0
 
 
-def test_a_silent_pool_leaves_the_old_weights_and_is_asked_again_soon(store: Asked, clock: Clock) -> None:
+def test_a_slow_pool_leaves_the_old_weights_and_is_waited_for_once_and_looked_at_from_then_on(
+    store: Asked, clock: Clock
+) -> None:
     follower, net = followed(store, clock)
     store.put(ModelRef("main", 1, 1), weights(1.0))
-    store.heard, store.silent = ModelRef("main", 1, 1), True
+    store.heard, store.silent, store.waits = ModelRef("main", 1, 1), True, []
+    assert not follower.refresh()
     assert not follower.refresh()
     assert net.weight.item() == 0.0
     store.silent = False
+    assert follower.refresh()
+    assert store.waits == [None, 0.0, 0.0]
+    clock.now += 100
+    assert not follower.refresh()
+    assert store.waits[3:] == [None], "the next question is another one"
+
+
+def test_a_pool_that_refuses_is_left_in_peace_for_a_while(store: Asked, clock: Clock) -> None:
+    follower, net = followed(store, clock)
+    store.put(ModelRef("main", 1, 1), weights(1.0))
+    store.heard, store.refuses = ModelRef("main", 1, 1), True
+    assert not follower.refresh()
+    assert not follower.refresh()
+    assert store.questions == 1
+    store.refuses = False
     clock.now += 1.0
     assert follower.refresh()
+    assert net.weight.item() == 1.0
 
 
 def test_a_pinned_model_is_loaded_once_and_never_left(store: Asked, clock: Clock) -> None:

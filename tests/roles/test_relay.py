@@ -36,7 +36,7 @@ from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
 from rlctl_agents.wire.rpc import RemoteError, RpcClient, RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.roles.chain import opened_wire, private_folder
-from tests.roles.fakes import Manager, Pool, process_of, running, wait_until
+from tests.roles.fakes import Manager, Pool, Served, process_of, running, wait_until
 from tests.roles.world import Time, ref, spec
 from tests.wire.keyring import Keyring
 
@@ -230,6 +230,33 @@ def test_a_relay_goes_to_another_pool_when_the_manager_names_one(world: World) -
     world.manager.above = world.manager.addresses.bind("modelpool", 0)
     world.put(2)
     world.reaches(BELOW, 2)
+
+
+def test_a_relay_leaves_a_pool_that_never_answers_as_soon_as_the_manager_names_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pull, "PULL_S", 60.0)
+    asked, gate, taken = threading.Event(), threading.Event(), list[pull.Model]()
+
+    def never(get: GetModel, buffers: object) -> tuple[GotModel, list[bytes]]:
+        asked.set()
+        gate.wait(60.0)
+        return GotModel("missing", "deaf"), []
+
+    with private_folder() as folder, opened_wire() as wire, Pool(folder) as other, ExitStack() as stack:
+        other.models[ref(1)] = hashlib.sha256(weights(1)).hexdigest(), weights(1)
+        other.newest = ref(1)
+        deaf = Served(f"ipc://{folder}/deaf", "deaf", {GetModel: never})
+        deaf.start()
+        stack.callback(deaf.close)
+        stack.callback(gate.set)
+        above: dict[int, Channels] = {0: {"rpc": f"ipc://{folder}/deaf", "notice": f"ipc://{folder}/notice"}}
+        relay = Relay(wire, "test", "main", above=lambda: dict(above), take=taken.append)
+        relay.start()
+        stack.callback(relay.close)
+        assert asked.wait(60.0)
+        above[0] = {"rpc": f"ipc://{folder}/pool", "notice": f"ipc://{folder}/notice"}
+        wait_until(lambda: bool(taken), "the weights of the other", 20.0)
 
 
 def test_weights_that_are_damaged_on_the_way_are_not_served_and_asked_for_again(

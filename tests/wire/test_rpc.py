@@ -202,7 +202,7 @@ def test_garbage_is_counted_and_the_server_goes_on(wire: Wire, address: str) -> 
         [b"\x91" * 100_000],
         [msgspec.msgpack.encode(["call", 99, "c", 1, "Add", None])],
         [b"\x96\xa4call\x01\xa1c\x01\xa3Add" + b"\xdd\xff\xff\xff\xff"],
-        [b"x"] * 100,
+        [b"x"] * 300,
     ]
     with serving(address) as server:
         attacker = wire.connect(zmq.DEALER, address)

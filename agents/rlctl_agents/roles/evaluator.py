@@ -16,7 +16,7 @@ from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.noise import environment_seeds
 from rlctl_agents.roles.player import Player, Table
 from rlctl_agents.roles.process import PLAYS, Process
-from rlctl_agents.roles.pull import Pool
+from rlctl_agents.roles.pull import Model, Pool
 from rlctl_agents.roles.worker import make_algorithm, make_env, policy_names, work
 from rlctl_agents.types.control import EvalResult, Match, Said
 from rlctl_agents.types.experience import ModelRef
@@ -59,8 +59,9 @@ class Evaluator:
         stop = self._process.stop
         while not stop.is_set():
             self._process.pulse.beat()
-            self._process.pulse.ready = self._process.pulse.ready or self._has_any_model()
             match = self._member.match
+            if match is None:  # else it asks for what it is to play
+                self._process.pulse.ready = self._process.pulse.ready or self._has_any_model()
             if match is None or match.quota is None or match.id == self._done or not self._load(match):
                 self._member.heard.wait(IDLE_S)
                 self._member.heard.clear()
@@ -112,7 +113,7 @@ class Evaluator:
         pool = self._reach()
         try:
             return pool is not None and pool.newer(policy_names(self._process.spec)[0], None) is not None
-        except TimeoutError:
+        except (TimeoutError, RemoteError):
             return False
 
     def _reach(self) -> Pool | None:
@@ -137,31 +138,39 @@ class Evaluator:
 
     def _load(self, match: Match) -> bool:
         """Have the networks of a match; False as long as the pool has not got one of its models."""
-        pool = self._reach()
-        if pool is None:
-            return False
         networks: dict[ModelRef, Algorithm] = {}
         for ref in set(match.seats.values()):
-            network = self._networks.get(ref) or self._fetch(pool, ref)
+            network = self._networks.get(ref) or self._fetch(match, ref)
             if network is None:
                 return False
             networks[ref] = network
         self._networks = networks
+        self._process.pulse.ready = True
         self._model = match.seats[min(match.seats)]
         return True
 
-    def _fetch(self, pool: Pool, ref: ModelRef) -> Algorithm | None:
-        try:
-            model = pool.exact(ref.policy, ref.version)
-        except TimeoutError as error:
-            log.warning("no answer about %s: %s", ref, error)
-            return None
-        if model is None or model.ref != ref:
-            log.warning("the modelpool has no %s (any more)", ref)
+    def _fetch(self, match: Match, ref: ModelRef) -> Algorithm | None:
+        model = self._pull(match, ref)
+        if model is None:
             return None
         algorithm = make_algorithm(self._process.spec, ref.policy, self.env.spaces)
         unpack_into(algorithm.net, model.data, sha256=model.sha256)
         return algorithm
+
+    def _pull(self, match: Match, ref: ModelRef) -> Model | None:
+        """These weights; None when the pool has not got them, or the match is not wanted any more."""
+        while self._keep_going(match) and (pool := self._reach()) is not None:
+            try:
+                model = pool.exact(ref.policy, ref.version)
+            except TimeoutError:
+                continue  # the question stays under way
+            except RemoteError:
+                return None
+            if model is not None and model.ref == ref:
+                return model
+            log.warning("the modelpool has no %s (any more)", ref)
+            return None
+        return None
 
     def _tell(self, match: Match, played: Played, seconds: float) -> None:
         assert match.quota is not None

@@ -22,7 +22,7 @@ from rlctl_agents.roles.learning import Diverged, Learning, Updated
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.metrics import VERSIONS
 from rlctl_agents.roles.process import FAILED_GENERATION, RANK, RESTS, RESUMED, RESUMING, ROWS, Process, UserFault
-from rlctl_agents.roles.publisher import Publisher
+from rlctl_agents.roles.publisher import Publisher, require_size
 from rlctl_agents.roles.ranks import Ranks
 from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
 from rlctl_agents.roles.worker import make_algorithm, policy_names, seed_torch
@@ -46,7 +46,6 @@ QUEUED_BATCHES = 3
 """Nobody begins a new segment while so much experience is here: one batch to learn from, one full, one to spare."""
 BATCHES = 2
 """One is learned from while the other is filled."""
-
 log = logging.getLogger(__name__)
 
 
@@ -123,6 +122,7 @@ class Learner:
         self._learning = Learning(
             algorithm, policy=self._policy, lineage=lease.next_lineage, device=device, lock_step=spec.sync
         )
+        require_size(self._policy, self._learning.weights_bytes())
         try:
             resumed = resume(folder, lease.generations, self._learning.restore)
         except NothingReadable as error:
@@ -266,6 +266,7 @@ class Learner:
 
     def _lead(self) -> None:
         """Publish and save what is due."""
+        self._publisher.require_life()
         due = 1 if self._rests else self._publish_every  # the last weights are published, whatever their version
         if self._learning.version - self._published >= due and self._publisher.wants():
             self._publish()
@@ -339,7 +340,7 @@ class Learner:
 
     def _publish(self) -> None:
         self._published = self._learning.version
-        self._publisher.put(self._learning.ref, self._learning.weights())
+        self._publisher.put(self._learning.ref, self._learning.copied())
 
     def _save(self, number: int) -> None:
         with self._process.metrics.timed("checkpoint_seconds"):

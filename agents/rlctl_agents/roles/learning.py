@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -168,9 +169,17 @@ class Learning:
         seen["lr"] = float(self._optimizer.param_groups[0]["lr"])
         return Updated(finite, lag, seen)
 
+    def copied(self) -> Callable[[], bytes]:
+        """A copy of the network as it is now, where it is; the call that packs it may be made by any thread."""
+        return partial(pack, {name: value.clone() for name, value in self._algorithm.net.state_dict().items()})
+
     def weights(self) -> bytes:
         """The network as the modelpool carries it."""
         return pack(self._algorithm.net.state_dict())
+
+    def weights_bytes(self) -> int:
+        """Of its numbers; packed, some more for their names."""
+        return sum(value.nbytes for value in self._algorithm.net.state_dict().values())
 
     def capture(self) -> LearnerState:
         """A copy of everything that the next boot needs."""

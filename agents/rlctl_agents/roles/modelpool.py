@@ -26,9 +26,10 @@ from rlctl_agents.roles.relay import Relay
 from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
 from rlctl_agents.types.control import GetModel, GotModel, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.bulk import in_pieces, joined
 from rlctl_agents.wire.classes import MODELPOOL
 from rlctl_agents.wire.notice import NoticePublisher
-from rlctl_agents.wire.rpc import Handler, RpcServer
+from rlctl_agents.wire.rpc import LARGE_BYTES, Handler, RpcServer
 
 SERVE_S = 0.1
 NOTICE_AGAIN_S = 1.0
@@ -70,7 +71,7 @@ def main(process: Process) -> None:
         handlers: dict[type[Struct], Handler] = {GetModel: pool.get}
         if first:
             handlers[PutModel] = pool.put
-        server = RpcServer(wire, lease.bind["rpc"], process.boot, handlers, MODELPOOL)
+        server = RpcServer(wire, lease.bind["rpc"], process.boot, handlers, MODELPOOL, large=pool.large)
         stack.callback(server.close)
         relays = [
             Relay(wire, process.boot, policy, above=lambda: member.peers_of("modelpool"), take=pool.take)
@@ -137,11 +138,11 @@ class Pool:
         """A learner brings weights."""
         started = self._clock()
         try:
-            if len(buffers) != 1 or not POLICY.fullmatch(request.ref.policy):
+            if not buffers or not POLICY.fullmatch(request.ref.policy):
                 raise Refused(
                     "malformed", f"{request.ref}: {len(buffers)} buffers instead of its weights, or no policy"
                 )
-            model = self._accept(request.ref, request.term, request.sha256, buffers[0])
+            model = self._accept(request.ref, request.term, request.sha256, joined(buffers))
         except Refused as fault:
             self._refuse(fault)
             return Said(False, str(fault)), []
@@ -163,7 +164,7 @@ class Pool:
             raise
         self._metrics.add("publish_seconds", self._clock() - started)
 
-    def get(self, request: GetModel, _buffers: Sequence[memoryview]) -> tuple[GotModel, list[bytes]]:
+    def get(self, request: GetModel, _buffers: Sequence[memoryview]) -> tuple[GotModel, list[memoryview]]:
         """Somebody asks for weights."""
         started = self._clock()
         model = self._find(request)
@@ -174,7 +175,15 @@ class Pool:
         self._metrics.add("pulls")
         self._metrics.add("bytes", len(model.data))
         self._metrics.add("pull_seconds", self._clock() - started)
-        return GotModel("new", self._boot, model.ref, model.sha256), [model.data]
+        return GotModel("new", self._boot, model.ref, model.sha256), in_pieces(model.data)
+
+    def large(self, request: Struct) -> bool:
+        """Weights for this request would take their time on the way; those of a policy are all of a size."""
+        if not isinstance(request, GetModel) or (newest := self._newest(request.policy)) is None:
+            return False
+        if request.version is None and request.have is not None and not _newer(newest.ref, request.have):
+            return False
+        return len(newest.data) > LARGE_BYTES
 
     def turn(self) -> None:
         """Between requests: announce again."""
@@ -222,8 +231,11 @@ class Pool:
         self._metrics.add(f"rejected.{fault.reason}")
         log.warning("model refused: %s", fault)
 
+    def _newest(self, policy: str) -> Model | None:
+        return self._live.newest(policy) or self._from_disk.get(policy)
+
     def _find(self, request: GetModel) -> Model | None:
-        newest = self._live.newest(request.policy) or self._from_disk.get(request.policy)
+        newest = self._newest(request.policy)
         if request.version is None or newest is None or newest.ref.version == request.version:
             return newest
         live = self._live.exactly(request.policy, request.version)

@@ -1,41 +1,76 @@
-"""New weights to every modelpool, in a thread of its own: learning never waits for it."""
+"""New weights to every modelpool, packed, checksummed and sent in a thread of its own: all that learning does for it is
+a copy of its parameters."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TypeVar
+
+from msgspec import Struct
 
 from rlctl_agents.models.weights import digest
+from rlctl_agents.roles.process import UserFault
 from rlctl_agents.types.control import Channels, GetModel, GotModel, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
-from rlctl_agents.wire.rpc import RemoteError, RpcClient
+from rlctl_agents.wire.bulk import MAX_BYTES, BulkClient, in_pieces
+from rlctl_agents.wire.rpc import RemoteError
 from rlctl_agents.wire.sockets import Wire
 
 PUT_S = 2.0
-"""Deadline of one put; a pool that takes longer is tried again with what is newest then."""
+"""A pool to which there is no connection for so long is tried again with what is newest then."""
 LOOK_S = 1.0
 """Between two looks whether a pool has been started anew and holds nothing."""
 LOCK_STEP_VERSIONS = 3
 """Actors in lock-step are at most two updates apart from the learner, and ask for exact versions."""
 
+MOST_BYTES = MAX_BYTES - (1 << 20)
+"""Of weights; the rest of a message is for their names."""
+
+T = TypeVar("T", bound=Struct)
+
 log = logging.getLogger(__name__)
 
 
-class Packed(NamedTuple):
-    """Weights, ready to be sent."""
+def require_size(policy: str, weights_bytes: int) -> None:
+    """See that weights can travel.
 
-    ref: ModelRef
-    sha256: str
-    data: bytes
+    Raises:
+        UserFault: there are too many.
+    """
+    if weights_bytes > MOST_BYTES:
+        raise UserFault(
+            f"policy {policy}: its network has {weights_bytes >> 20} MiB of weights, and more than {MOST_BYTES >> 20} "
+            "MiB cannot be brought to actors: choose a smaller `model`"
+        )
+
+
+class _Weights:
+    """Of one version, packed once, by whoever sends them first."""
+
+    def __init__(self, ref: ModelRef, pack: Callable[[], bytes]) -> None:
+        self.ref = ref
+        self._pack = pack
+
+    @cached_property
+    def data(self) -> bytes:
+        data = self._pack()
+        del self._pack  # and with it the copy of the parameters
+        return data
+
+    @cached_property
+    def sha256(self) -> str:
+        return digest(self.data)
 
 
 class _Pool:
     """What one pool holds of ours."""
 
-    def __init__(self, client: RpcClient) -> None:
+    def __init__(self, address: str, client: BulkClient) -> None:
+        self.address = address
         self.client = client
         self.boot = ""
         self.newest: ModelRef | None = None
@@ -64,7 +99,7 @@ class Publisher:
         self._wire, self._boot = wire, boot
         self._targets, self._term = pools, term
         self._every_version = every_version
-        self._recent: deque[Packed] = deque(maxlen=LOCK_STEP_VERSIONS if every_version else 1)
+        self._recent: deque[_Weights] = deque(maxlen=LOCK_STEP_VERSIONS if every_version else 1)
         self._pools: dict[str, _Pool] = {}
         self._changed = threading.Event()
         self._stop = threading.Event()
@@ -80,10 +115,23 @@ class Publisher:
         """The last weights have been taken: packing new ones is worth it. In lock-step it always is."""
         return self._every_version or not self._changed.is_set()
 
-    def put(self, ref: ModelRef, data: bytes) -> None:
-        """Publish these as soon as possible; weights that wait give way to newer ones. Does not wait."""
-        self._recent.append(Packed(ref, digest(data), data))
+    def put(self, ref: ModelRef, pack: Callable[[], bytes]) -> None:
+        """Publish these as soon as possible; weights that wait give way to newer ones. Does not wait.
+
+        Args:
+            pack: gives the weights as bytes; called in the thread, once at most.
+        """
+        self._recent.append(_Weights(ref, pack))
         self._changed.set()
+
+    def require_life(self) -> None:
+        """See that it still publishes.
+
+        Raises:
+            RuntimeError: it does not, by a fault of ours that the log has.
+        """
+        if not self._thread.is_alive():
+            raise RuntimeError("nobody publishes weights any more")
 
     def rest(self) -> None:
         """Publish nothing until the next put: others do, and what was put here is older."""
@@ -111,22 +159,22 @@ class Publisher:
                 self._changed.set()
 
     def _reachable(self) -> list[_Pool]:
-        addresses = [channels["rpc"] for channels in self._targets().values()]
+        addresses = self._addresses()
         for address in addresses:
             if address not in self._pools:
-                self._pools[address] = _Pool(RpcClient(self._wire, address, self._boot))
+                self._pools[address] = _Pool(address, BulkClient(self._wire, address, self._boot))
         for gone in self._pools.keys() - set(addresses):
             self._pools.pop(gone).client.close()
         return list(self._pools.values())
 
-    def _serve(self, pool: _Pool, recent: list[Packed], *, look: bool) -> bool:
+    def _serve(self, pool: _Pool, recent: list[_Weights], *, look: bool) -> bool:
         """Bring one pool up to date; False when it did not answer."""
         try:
             if look:
                 self._look(pool, recent[-1].ref)
-            for packed in recent:
-                if pool.newest is None or packed.ref > pool.newest:
-                    self._put(pool, packed)
+            for weights in recent:
+                if pool.newest is None or weights.ref > pool.newest:
+                    self._put(pool, weights)
         except TimeoutError:
             return False
         except RemoteError as error:
@@ -136,25 +184,36 @@ class Publisher:
 
     def _look(self, pool: _Pool, newest: ModelRef) -> None:
         """Whether a pool that has been up to date has lost what it had."""
-        got, _ = pool.client.call(
-            GetModel(newest.policy, have=newest), GotModel, deadline_s=PUT_S, keep_waiting=self._waiting
-        )
+        got = self._ask(pool, GetModel(newest.policy, have=newest), GotModel)
         if pool.boot not in ("", got.pool) or got.state == "missing":
             log.info("the modelpool was started anew: it gets the newest weights again")
             pool.newest = None
         pool.boot = got.pool
 
-    def _put(self, pool: _Pool, packed: Packed) -> None:
-        said, _ = pool.client.call(
-            PutModel(packed.ref, self._term(), packed.sha256),
-            Said,
-            [packed.data],
-            deadline_s=PUT_S,
-            keep_waiting=self._waiting,
-        )
+    def _put(self, pool: _Pool, weights: _Weights) -> None:
+        said = self._ask(pool, PutModel(weights.ref, self._term(), weights.sha256), Said, in_pieces(weights.data))
         if not said.ok:
             raise RemoteError(said.why)
-        pool.newest = self.newest = packed.ref
+        pool.newest = self.newest = weights.ref
 
-    def _waiting(self) -> bool:
-        return not self._stop.is_set()
+    def _ask(self, pool: _Pool, request: Struct, reply: type[T], buffers: Sequence[memoryview] = ()) -> T:
+        """The pool's answer, however long the way is.
+
+        Raises:
+            TimeoutError: there is no connection to it, it is not named any more, or we stop.
+            RemoteError: it refuses.
+        """
+
+        def wanted() -> bool:
+            return not self._stop.is_set() and pool.address in self._addresses()
+
+        pool.client.ask(request, buffers)
+        while True:
+            try:
+                return pool.client.answer(reply, PUT_S, wanted)[0]
+            except TimeoutError:
+                if not pool.client.connected or not wanted():
+                    raise
+
+    def _addresses(self) -> list[str]:
+        return [channels["rpc"] for channels in self._targets().values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -9,18 +10,25 @@ from typing import NamedTuple, Protocol
 
 from rlctl_agents.types.control import GetModel, GotModel
 from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.bulk import SAID_EVERY_S, BulkClient, joined
 from rlctl_agents.wire.notice import NoticeSubscriber
-from rlctl_agents.wire.rpc import RemoteError, RpcClient
+from rlctl_agents.wire.rpc import RemoteError
+from rlctl_agents.wire.seldom import Seldom
 from rlctl_agents.wire.sockets import Wire
 
 PULL_S = 2.0
-"""An answer of the pool that takes longer is not waited for: the old weights do for another segment."""
+"""Nobody stands still longer for an answer of the pool: the old weights do for another segment, and one more, until
+the new ones are here."""
 POLL_S = (5.0, 10.0)
 """Shortest and longest time between two questions for something newer, when there is no notice."""
 ASK_AGAIN_S = 0.25
 """Between two questions for a version that is not there yet."""
+REFUSED_S = 1.0
+"""After a refusal nothing is asked for so long."""
 LISTEN_S = 0.002
 """Between two looks for a notice, while waiting for a version."""
+
+log = logging.getLogger(__name__)
 
 
 class Model(NamedTuple):
@@ -32,20 +40,29 @@ class Model(NamedTuple):
 
 
 class Source(Protocol):
-    """Where models come from."""
+    """Where models come from.
 
-    def newer(self, policy: str, have: ModelRef | None) -> Model | None:
+    A question that is not answered in time stays under way: whoever asks the same again goes on waiting where it
+    stopped, and whoever asks another gives it up.
+    """
+
+    def newer(self, policy: str, have: ModelRef | None, wait_s: float | None = None) -> Model | None:
         """The newest model of a policy; None when it is the one we have, or there is none.
 
+        Args:
+            wait_s: longest wait; 0: a look; None: `PULL_S`.
+
         Raises:
-            TimeoutError: nobody answers.
+            TimeoutError: not here yet.
+            RemoteError: the pool refuses.
         """
 
     def exact(self, policy: str, version: int) -> Model | None:
         """One version of the live lineage; None when the pool has not got it.
 
         Raises:
-            TimeoutError: nobody answers.
+            TimeoutError: not here within `PULL_S`.
+            RemoteError: the pool refuses.
         """
 
     def notice(self) -> ModelRef | None:
@@ -58,8 +75,7 @@ class Pool:
     Args:
         rpc, notice: its two addresses.
         policy: whose notices are heard.
-        keep_waiting: a question is given up when this says no.
-        pull_s: longest wait for an answer; None: `PULL_S`.
+        keep_waiting: no answer is waited for when this says no.
     """
 
     def __init__(
@@ -70,19 +86,18 @@ class Pool:
         policy: str,
         boot: str,
         keep_waiting: Callable[[], bool],
-        *,
-        pull_s: float | None = None,
     ) -> None:
-        self._client = RpcClient(wire, rpc, boot)
+        self._client = BulkClient(wire, rpc, boot)
         self._subscriber = NoticeSubscriber(wire, notice, policy)
         self._keep_waiting = keep_waiting
-        self._pull_s = pull_s
+        self._under_way: GetModel | None = None
+        self._seldom = Seldom(every_s=SAID_EVERY_S)
 
-    def newer(self, policy: str, have: ModelRef | None) -> Model | None:
-        return self._ask(GetModel(policy, have=have))
+    def newer(self, policy: str, have: ModelRef | None, wait_s: float | None = None) -> Model | None:
+        return self._ask(GetModel(policy, have=have), PULL_S if wait_s is None else wait_s)
 
     def exact(self, policy: str, version: int) -> Model | None:
-        return self._ask(GetModel(policy, version=version))
+        return self._ask(GetModel(policy, version=version), PULL_S)
 
     def notice(self) -> ModelRef | None:
         return self._subscriber.latest()
@@ -96,15 +111,21 @@ class Pool:
         self._client.close()
         self._subscriber.close()
 
-    def _ask(self, question: GetModel) -> Model | None:
-        pull_s = PULL_S if self._pull_s is None else self._pull_s
+    def _ask(self, question: GetModel, wait_s: float) -> Model | None:
+        if question != self._under_way:
+            self._client.ask(question)
+            self._under_way = question
         try:
-            got, buffers = self._client.call(question, GotModel, deadline_s=pull_s, keep_waiting=self._keep_waiting)
+            got, buffers = self._client.answer(GotModel, wait_s, self._keep_waiting)
         except RemoteError as error:
-            raise TimeoutError(f"the modelpool refuses: {error}") from error
+            self._under_way = None
+            if self._seldom.due("refused"):
+                log.warning("the modelpool refuses: %s", error)
+            raise
+        self._under_way = None
         if got.state != "new" or got.ref is None or not buffers:
             return None
-        return Model(got.ref, got.sha256, buffers[0])
+        return Model(got.ref, got.sha256, joined(buffers))
 
 
 class Follower:
@@ -139,6 +160,7 @@ class Follower:
         self._clock = clock
         self._poll_s = poll_s or POLL_S
         self._next_poll = clock()
+        self._asks = False  # a question is under way, which was waited for
         self._chance = random.Random()
 
     def refresh(self) -> bool:
@@ -152,13 +174,17 @@ class Follower:
         announced = heard is not None and (
             self.ref is None or (heard.lineage, heard.version) > (self.ref.lineage, self.ref.version)
         )
-        if not announced and self._clock() < self._next_poll:
+        if not announced and not self._asks and self._clock() < self._next_poll:
             return False
         try:
-            model = self.source.newer(self.policy, self.ref)
+            model = self.source.newer(self.policy, self.ref, 0.0 if self._asks else None)
         except TimeoutError:
-            self._next_poll = self._clock() + 1.0
+            self._asks = True
             return False
+        except RemoteError:
+            self._asks, self._next_poll = False, self._clock() + REFUSED_S
+            return False
+        self._asks = False
         self._next_poll = self._clock() + self._chance.uniform(*self._poll_s)
         return self._load(model)
 
@@ -166,13 +192,7 @@ class Follower:
         """Ask until the pool has weights, the pinned ones if so; False when given up."""
         loaded = self.ref is not None
         while not loaded and keep_waiting():
-            try:
-                if self._pinned is None:
-                    loaded = self._load(self.source.newer(self.policy, None))
-                else:
-                    loaded = self._load(self.source.exact(self.policy, self._pinned))
-            except TimeoutError:
-                continue
+            loaded = self._load(self._patiently(self._first, keep_waiting))
             if not loaded:
                 sleep(ASK_AGAIN_S)
         return loaded
@@ -192,18 +212,31 @@ class Follower:
                 sleep(LISTEN_S)
                 continue
             ask_at = self._clock() + ASK_AGAIN_S
-            try:
-                model = self.source.exact(self.policy, version)
-                if model is None or model.ref.lineage != self.ref.lineage:
-                    model = self.source.newer(self.policy, self.ref)
-                    if model is None or model.ref.lineage == self.ref.lineage:
-                        continue
-                    self._load(model)
-                    return False
-            except TimeoutError:
-                continue
+            model = self._patiently(lambda: self.source.exact(self.policy, version), keep_waiting)
+            if model is None or model.ref.lineage != self.ref.lineage:
+                model = self._patiently(lambda: self.source.newer(self.policy, self.ref), keep_waiting)
+                if model is None or model.ref.lineage == self.ref.lineage:
+                    continue
+                self._load(model)
+                return False
             self._load(model)
         return self.ref.version == version
+
+    def _first(self) -> Model | None:
+        if self._pinned is None:
+            return self.source.newer(self.policy, None)
+        return self.source.exact(self.policy, self._pinned)
+
+    def _patiently(self, ask: Callable[[], Model | None], keep_waiting: Callable[[], bool]) -> Model | None:
+        """Ask until there is an answer; None, too, when it is given up or refused."""
+        while keep_waiting():
+            try:
+                return ask()
+            except TimeoutError:
+                continue
+            except RemoteError:
+                return None
+        return None
 
     def _load(self, model: Model | None) -> bool:
         if model is None:

@@ -11,8 +11,6 @@ from rlctl_agents.roles.pull import Follower, Model, Pool
 from rlctl_agents.types.control import Channels
 from rlctl_agents.wire.sockets import Wire
 
-PULL_S = 30.0
-"""Longest wait for one answer of the pool above: nobody waits for this thread, and large weights take their time."""
 LISTEN_S = 0.1
 """Longest wait for a notice, between two looks whether another pool is above this one by now."""
 
@@ -68,7 +66,7 @@ class Relay:
         pool: Pool | None = None
         follower: Follower | None = None
         while not self._stop.is_set():
-            channels = next(iter(self._above().values()), at)
+            channels = self._named(at)
             if channels != at:
                 log.info("%s comes from %s", self._policy, channels["rpc"])
                 before, pool, at = pool, self._connect(channels), channels
@@ -91,5 +89,9 @@ class Relay:
     def _connect(self, channels: Channels) -> Pool:
         return Pool(
             self._wire, channels["rpc"], channels["notice"], self._policy, self._boot,
-            lambda: not self._stop.is_set(), pull_s=PULL_S,
+            lambda: not self._stop.is_set() and self._named(channels) == channels,
         )  # fmt: skip
+
+    def _named(self, present: Channels) -> Channels:
+        """The pool above; the present one as long as none is named."""
+        return next(iter(self._above().values()), present)

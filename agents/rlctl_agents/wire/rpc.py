@@ -4,6 +4,7 @@ a repeated request from memory instead of doing it twice."""
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -20,16 +21,20 @@ from rlctl_agents.wire.codec import PROTOCOL, Buffer, Count, Name, Rejected, dec
 from rlctl_agents.wire.keys import CORE
 from rlctl_agents.wire.seldom import Seldom
 from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES, Socket, Wire
+from rlctl_agents.wire.turns import Turns
 
 T = TypeVar("T", bound=Struct)
 Handler = Callable[[Any, Sequence[memoryview]], tuple[Struct, Sequence[Buffer]]]
 
-MAX_BUFFERS = 64
+MAX_BUFFERS = 256
+LARGE_BYTES = 1 << 20
+"""A larger answer is made again when it is lost; it can only be a read."""
+SLICE_S = 0.1
+"""Longest wait between two looks at `keep_waiting`."""
 _REMEMBERED_CLIENTS = 4096
-_REMEMBERED_ANSWER_BYTES = 1 << 20  # a larger answer is made again, it can only be a read
 _REMEMBERED_BYTES = 1 << 26  # of all
-_SLICE_S = 0.1  # longest wait between two looks at `keep_waiting`
 _BATCH = 256  # most requests of one `serve`
+_TURN_S = 0.002  # between two looks whether somebody's turn has come
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +93,8 @@ class RpcServer:
             client; any other exception does too and is raised again here, for it is a fault of ours.
         classes: class of the request -> key classes that may make it, where the address is encrypted; what is not named
             is for core alone. See `wire.classes`.
+        large: whether the answer to a request would be large. Those are sent to a few at a time; others wait for their
+            turn, and their requests are carried out when it comes.
 
     An answer is remembered until the client's next request, so a repeated request is not carried out twice; answers
     with more than 1 MiB of buffers are not, their handlers must be reads.
@@ -109,13 +116,18 @@ class RpcServer:
         boot: str,
         handlers: Mapping[type[Struct], Handler],
         classes: Classes | None = None,
+        *,
+        large: Callable[[Struct], bool] = lambda _: False,
     ) -> None:
         self.boot = boot
         self.rejected = {}
         self._handlers = {kind.__name__: (kind, msgspec.msgpack.Decoder(kind), run) for kind, run in handlers.items()}
         self._classes = classes or {}
         self._seldom = Seldom()
-        self._answers: OrderedDict[tuple[str, str], tuple[int, list[Buffer]]] = OrderedDict()
+        self._large = large
+        self._turns: Turns[tuple[bytes, Call, Caller]] = Turns()
+        # of each client: id, the answer unless it was large, and where it went
+        self._answers: OrderedDict[tuple[str, str], tuple[int, list[Buffer], bytes]] = OrderedDict()
         self._remembered_bytes = 0
         self._socket, self.address = wire.bind(
             zmq.ROUTER, address, options={zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 16, zmq.RCVHWM: 64}
@@ -124,7 +136,7 @@ class RpcServer:
 
     def serve(self, timeout_s: float) -> int:
         """Wait for a request at most so long, answer all that are there; how many."""
-        if not self._socket.poll(int(max(timeout_s, 0.0) * 1000), zmq.POLLIN):
+        if not self._wait(timeout_s):
             return 0
         count = 0
         while count < _BATCH and (message := receive(self._socket, 1, 1 + MAX_BUFFERS)) is not None:
@@ -148,19 +160,46 @@ class RpcServer:
         """Stop listening."""
         self._socket.close(0)
 
-    def _answer(self, route: bytes, call: Call, buffers: list[memoryview], caller: Caller | None = None) -> None:
+    def _wait(self, timeout_s: float) -> bool:
+        """Until there is a request, at most so long; meanwhile those are answered whose turn comes."""
+        until = time.monotonic() + max(timeout_s, 0.0)
+        while True:
+            while (mine := self._turns.next()) is not None:
+                route, call, caller = mine
+                self._answer(route, call, [], caller, its_turn=True)
+            left = until - time.monotonic()
+            wait_s = min(left, _TURN_S) if self._turns.waiting else left
+            if self._socket.poll(math.ceil(max(wait_s, 0.0) * 1000), zmq.POLLIN):
+                return True
+            if left <= 0:
+                return False
+
+    def _answer(
+        self,
+        route: bytes,
+        call: Call,
+        buffers: list[memoryview],
+        caller: Caller | None = None,
+        *,
+        its_turn: bool = False,
+    ) -> None:
         caller = caller or _OURS
         client = caller.whose, call.client  # nobody is answered from the memory of another key class
-        last, parts = self._answers.get(client, (-1, []))
+        last, parts, where = self._answers.get(client, (-1, [], b""))
         if call.id < last:
             return  # the client has long gone on
         if call.id == last and parts:
             self._send(route, parts)
             return
+        if call.id == last and where == route:
+            return  # a large answer is on its way over a connection that lives: it was just asked for once more
         failure: Exception | None = None
         error, reply, out = "", None, []
         try:
             request, run = self._request(call, caller)
+            if not its_turn and self._large(request) and (self._turns.waiting or not self._turns.free()):
+                self._turns.wait(client, (route, call, caller))
+                return
             reply, answer_buffers = run(request, buffers)
             out = list(answer_buffers)
         except _Forbidden as fault:
@@ -172,8 +211,8 @@ class RpcServer:
             error, failure = f"internal error: {type(fault).__name__}: {fault}", fault
         body = msgspec.Raw(_encode(reply)) if reply is not None else _NIL
         parts = [_encode(Answer(PROTOCOL, self.boot, call.id, error, body)), *out]
-        self._remember(client, call.id, parts)
-        self._send(route, parts)
+        sent = self._send(route, parts)
+        self._remember(client, call.id, parts, route if sent else b"")
         if failure is not None:
             raise failure
 
@@ -201,23 +240,27 @@ class RpcServer:
     def _count(self, reason: str) -> None:
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
 
-    def _remember(self, client: tuple[str, str], id: int, parts: list[Buffer]) -> None:
+    def _remember(self, client: tuple[str, str], id: int, parts: list[Buffer], route: bytes) -> None:
         if client in self._answers:
-            self._remembered_bytes -= _size(self._answers.pop(client)[1])
-        if _size(parts) > _REMEMBERED_ANSWER_BYTES:
+            self._remembered_bytes -= size_of(self._answers.pop(client)[1])
+        if size_of(parts) > LARGE_BYTES:
             parts = []
-        self._answers[client] = id, parts
-        self._remembered_bytes += _size(parts)
+        self._answers[client] = id, parts, route
+        self._remembered_bytes += size_of(parts)
         while len(self._answers) > _REMEMBERED_CLIENTS or self._remembered_bytes > _REMEMBERED_BYTES:
-            self._remembered_bytes -= _size(self._answers.popitem(last=False)[1][1])
+            self._remembered_bytes -= size_of(self._answers.popitem(last=False)[1][1])
 
-    def _send(self, route: bytes, parts: list[Buffer]) -> None:
+    def _send(self, route: bytes, parts: list[Buffer]) -> bool:
+        large = size_of(parts) > LARGE_BYTES
         try:
-            self._socket.send_multipart([route, *parts], zmq.NOBLOCK, copy=False)
+            tracker = self._socket.send_multipart([route, *parts], zmq.NOBLOCK, copy=False, track=large)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
-            # gone, or so slow that its queue is full: it will ask again
+            return False  # gone, or so slow that its queue is full: it will ask again
+        if large and tracker is not None:
+            self._turns.began(tracker)
+        return True
 
 
 class RpcClient:
@@ -269,7 +312,7 @@ class RpcClient:
             ValueError: a buffer is larger than a message may be.
         """
         started = time.monotonic()
-        if any(_size([buffer]) > MAX_MESSAGE_BYTES for buffer in buffers):
+        if any(size_of([buffer]) > MAX_MESSAGE_BYTES for buffer in buffers):
             raise ValueError(f"a buffer is larger than {MAX_MESSAGE_BYTES} bytes")
         if not self._lock.acquire(timeout=max(deadline_s, 0.0)):
             raise TimeoutError(f"{self.address}: another call is still waiting")
@@ -305,12 +348,13 @@ class RpcClient:
             unsent = True
             while (now := time.monotonic()) < until and keep_waiting():
                 assert self._socket is not None, "the client is closed"
-                wait_ms = int(min(until - now, _SLICE_S) * 1000) + 1
+                wait_ms = int(min(until - now, SLICE_S) * 1000) + 1
                 if not self._socket.poll(wait_ms, zmq.POLLIN | (zmq.POLLOUT if unsent else 0)):
                     continue
                 if unsent and self._try_send(parts):
                     unsent = False
-                if (answer := self._take_answer(decoder, kind)) is not None:
+                answer = take_answer(self._socket, self._id, decoder, f"{self.address}: malformed answer to {kind}")
+                if answer is not None:
                     return answer
             if time.monotonic() >= deadline:
                 why = self._wire.trouble(self.address)
@@ -329,21 +373,6 @@ class RpcClient:
             return False
         return True
 
-    def _take_answer(self, decoder: msgspec.msgpack.Decoder[T], kind: str) -> tuple[T, list[memoryview]] | None:
-        assert self._socket is not None
-        while (message := receive(self._socket, 1, MAX_BUFFERS)) is not None:
-            head, frames = message
-            try:
-                answer = decode(_ANSWER, head[0])
-                if answer.id != self._id or answer.protocol != PROTOCOL or frames is None:
-                    continue  # of an earlier attempt at an earlier call
-                if answer.error:
-                    raise RemoteError(answer.error)
-                return decode(decoder, answer.body), [frame.buffer.toreadonly() for frame in frames]
-            except Rejected as error:
-                raise RemoteError(f"{self.address}: malformed answer to {kind}: {error}") from error
-        return None
-
     def _connect(self) -> Socket:
         # IMMEDIATE: a request waits here, where the deadline is, not in the queue of a connection that does not exist
         return self._wire.connect(zmq.DEALER, self.address, options={zmq.IMMEDIATE: 1, zmq.SNDHWM: 4})
@@ -360,5 +389,31 @@ class RpcClient:
         self._socket = self._connect()
 
 
-def _size(parts: Sequence[Buffer]) -> int:
+def take_answer(
+    socket: Socket, id: int, decoder: msgspec.msgpack.Decoder[T], malformed: str
+) -> tuple[T, list[memoryview]] | None:
+    """The answer to the call of this number and its buffers, if it is here; answers to others are thrown away.
+
+    Args:
+        malformed: beginning of what is said of an answer that cannot be read.
+
+    Raises:
+        RemoteError: the server refuses, or what it says cannot be read.
+    """
+    while (message := receive(socket, 1, MAX_BUFFERS)) is not None:
+        head, frames = message
+        try:
+            answer = decode(_ANSWER, head[0])
+            if answer.id != id or answer.protocol != PROTOCOL or frames is None:
+                continue  # of an earlier attempt at an earlier call
+            if answer.error:
+                raise RemoteError(answer.error)
+            return decode(decoder, answer.body), [frame.buffer.toreadonly() for frame in frames]
+        except Rejected as error:
+            raise RemoteError(f"{malformed}: {error}") from error
+    return None
+
+
+def size_of(parts: Sequence[Buffer]) -> int:
+    """Bytes of all."""
     return sum(memoryview(part).nbytes for part in parts)

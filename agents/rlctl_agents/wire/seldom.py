@@ -11,20 +11,21 @@ _REMEMBERED = 256
 
 
 class Seldom:
-    """Says at most once in 10 s that something may be said. One thread at a time.
+    """Says at most once in so many seconds that something may be said. One thread at a time.
 
     Args:
         clock: seconds, never going back.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, every_s: float = EVERY_S) -> None:
         self._clock = clock
+        self._every_s = every_s
         self._said: OrderedDict[str, float] = OrderedDict()
 
     def due(self, what: str) -> bool:
         """Whether `what` may be said now; then it counts as said."""
         now = self._clock()
-        if now - self._said.get(what, -float("inf")) < EVERY_S:
+        if now - self._said.get(what, -float("inf")) < self._every_s:
             return False
         self._said[what] = now
         self._said.move_to_end(what)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from rlctl.spec.layout import Layout
-from rlctl_agents.roles import actor, evaluator, learner
+from rlctl_agents.roles import actor, evaluator, learner, publisher
+from rlctl_agents.roles.learning import Learning
+from rlctl_agents.roles.process import UserFault
 from rlctl_agents.types.control import Match, Quota
 from tests.roles.fakes import Manager, Pool, process_of, running, wait_until
 from tests.roles.workers.small import SPEC, consumed, spec_of
@@ -113,6 +118,34 @@ def test_a_learner_does_not_run_away_from_a_modelpool_that_is_gone(folder: Path,
         with Pool(folder, boot="pool2") as pool:
             wait_until(lambda: consumed(manager) >= 40 * (reached.version + 10), "the learner to go on")
     assert learner_raised == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_learner_does_not_go_on_when_nobody_publishes_any_more(
+    folder: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copied(self: Learning) -> Callable[[], bytes]:
+        def pack() -> bytes:
+            raise ValueError("a fault of ours")
+
+        return pack
+
+    monkeypatch.setattr(Learning, "copied", copied)
+    learns = process_of("learner", manager, SPEC, volume=folder)
+    with Pool(folder), running(actor.main, process_of("actor", manager, SPEC)), running(learner.main, learns) as raised:
+        wait_until(lambda: bool(raised), "its end")
+    assert [str(error) for error in raised] == ["nobody publishes weights any more"]
+
+
+def test_a_learner_whose_weights_cannot_be_brought_to_actors_says_so_before_it_learns(
+    folder: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "MOST_BYTES", 10)
+    learns = process_of("learner", manager, SPEC, volume=folder)
+    with running(actor.main, process_of("actor", manager, SPEC)), running(learner.main, learns) as raised:
+        wait_until(lambda: bool(raised), "its end")
+    assert isinstance(raised[0], UserFault)
+    assert "cannot be brought to actors: choose a smaller `model`" in str(raised[0])
 
 
 def test_a_learner_stops_at_the_first_update_that_reaches_stop_rows_and_goes_on_when_it_is_raised(

@@ -1,0 +1,58 @@
+"""Who is being sent something large, and who waits for that: a few at a time get it soon, all at once get it late."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import zmq
+
+W = TypeVar("W")
+
+AT_ONCE = 16
+"""So many receivers fill a link of which each has a tenth; more would only make each of them slower."""
+SLOW_S = 15.0
+"""Who takes longer is slow by himself, or hangs until the heartbeat ends him: nobody waits for him any more."""
+WAITING = 1 << 16
+"""Most that wait; others have to ask again."""
+
+
+class Turns(Generic[W]):
+    """Large answers under way, and requests for more of them in the order in which they came.
+
+    Args:
+        clock: seconds, never going back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._under_way: list[tuple[zmq.MessageTracker, float]] = []
+        self._waiting: OrderedDict[tuple[str, str], W] = OrderedDict()
+
+    @property
+    def waiting(self) -> bool:
+        """Somebody waits."""
+        return bool(self._waiting)
+
+    def free(self) -> bool:
+        """One more may be sent something large."""
+        now = self._clock()
+        self._under_way = [
+            (tracker, since) for tracker, since in self._under_way if not tracker.done and now - since < SLOW_S
+        ]
+        return len(self._under_way) < AT_ONCE
+
+    def began(self, tracker: zmq.MessageTracker) -> None:
+        """Something large is on its way, until the tracker is done."""
+        self._under_way.append((tracker, self._clock()))
+
+    def wait(self, client: tuple[str, str], request: W) -> None:
+        """Let a client wait for its turn; who waits already keeps its place, with the newer request."""
+        if client in self._waiting or len(self._waiting) < WAITING:
+            self._waiting[client] = request
+
+    def next(self) -> W | None:
+        """The request whose turn it is, if there is one and one more may be sent; it waits no more."""
+        return self._waiting.popitem(last=False)[1] if self._waiting and self.free() else None

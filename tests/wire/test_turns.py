@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from rlctl_agents.wire.turns import AT_ONCE, SLOW_S, Turns
+from tests.wire.pair import Clock
+
+
+class Tracker:
+    done = False
+
+
+def busy(clock: Clock) -> tuple[Turns[str], list[Tracker]]:
+    turns, trackers = Turns[str](clock), [Tracker() for _ in range(AT_ONCE)]
+    for tracker in trackers:
+        assert turns.free()
+        turns.began(tracker)  # type: ignore[arg-type]
+    return turns, trackers
+
+
+def test_only_a_few_are_sent_something_at_once_and_the_next_one_goes_when_one_is_done() -> None:
+    turns, trackers = busy(Clock())
+    turns.wait(("", "a"), "a's")
+    turns.wait(("", "b"), "b's")
+    assert turns.next() is None
+    trackers[3].done = True
+    assert turns.next() == "a's"
+
+
+def test_who_asks_again_keeps_its_place_with_the_newer_request() -> None:
+    turns, trackers = busy(Clock())
+    for client, request in (("a", "old"), ("b", "b's"), ("a", "new")):
+        turns.wait(("", client), request)
+    for tracker in trackers:
+        tracker.done = True
+    assert [turns.next(), turns.next(), turns.next()] == ["new", "b's", None]
+
+
+def test_nobody_waits_for_ever_for_a_receiver_that_takes_nothing() -> None:
+    clock = Clock()
+    turns, _ = busy(clock)
+    turns.wait(("", "a"), "a's")
+    clock.now += SLOW_S
+    assert turns.next() == "a's"
