@@ -48,7 +48,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     if not torch.cuda.is_available():
         pytest.skip(
             f"NOT TESTED on a GPU: no CUDA device for torch {torch.__version__}. On a machine with an NVIDIA GPU and"
-            " its driver, install torch built with CUDA (https://pytorch.org/get-started/locally), then `pytest -m gpu`"
+            " its driver, install a torch that is built with CUDA, then `pytest -m gpu`"
         )
     # ten bits of a product are fine in a training, and too few to compare two machines by
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
