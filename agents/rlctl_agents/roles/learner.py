@@ -46,6 +46,7 @@ QUEUED_BATCHES = 3
 """Nobody begins a new segment while so much experience is here: one batch to learn from, one full, one to spare."""
 BATCHES = 2
 """One is learned from while the other is filled."""
+
 log = logging.getLogger(__name__)
 
 
