@@ -40,7 +40,7 @@ from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.bulk import BulkClient, in_pieces
 from rlctl_agents.wire.classes import MODELPOOL
 from rlctl_agents.wire.notice import NoticePublisher
-from rlctl_agents.wire.rpc import Handler, RpcServer
+from rlctl_agents.wire.rpc_server import Handler, RpcServer
 from rlctl_agents.wire.sockets import Wire
 
 TITLE = "Weights to many"

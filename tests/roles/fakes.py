@@ -36,7 +36,7 @@ from rlctl_agents.types.control import (
 )
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.notice import NoticePublisher
-from rlctl_agents.wire.rpc import RpcServer
+from rlctl_agents.wire.rpc_server import RpcServer
 from rlctl_agents.wire.sockets import Wire
 
 Buffers = Sequence[memoryview]

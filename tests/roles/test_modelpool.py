@@ -17,7 +17,8 @@ from rlctl_agents.roles.modelpool import NOTICE_AGAIN_S, Pool
 from rlctl_agents.types.control import GetModel, GotModel, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
-from rlctl_agents.wire.rpc import RpcClient, RpcServer
+from rlctl_agents.wire.rpc import RpcClient
+from rlctl_agents.wire.rpc_server import LARGE_BYTES, RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.roles.world import Time, ref
 
@@ -29,7 +30,7 @@ def weights(version: int, size: int = 100) -> bytes:
 class World:
     """A pool whose notices are written down."""
 
-    def __init__(self, folder: Path, budget_bytes: int = 10**6) -> None:
+    def __init__(self, folder: Path, budget_bytes: int = 10**7) -> None:
         self.folder, self.budget_bytes, self.boots = folder, budget_bytes, 0
         self.time = Time()
         self.start()
@@ -178,6 +179,19 @@ def test_one_model_larger_than_the_budget_is_served_all_the_same(tmp_path: Path)
     world.put(2)
     assert world.get()[0].ref == ref(2)
     assert world.get(version=1)[0].state == "missing"
+
+
+def test_only_answers_that_bring_many_weights_wait_for_a_turn(world: World) -> None:
+    assert not world.pool.large(GetModel("main")), "nothing is there"
+    world.put(1, data=bytes(LARGE_BYTES + 1))
+    world.put(2, data=bytes(LARGE_BYTES + 1))
+    world.put(3)
+    world.put(4, data=bytes(LARGE_BYTES + 1))
+    assert world.pool.large(GetModel("main"))
+    assert world.pool.large(GetModel("main", ref(3)))
+    assert not world.pool.large(GetModel("main", ref(4)))
+    assert world.pool.large(GetModel("main", version=4))
+    assert not world.pool.large(GetModel("main", version=9)), "it has not got it"
 
 
 def test_a_new_version_is_announced_and_again_for_who_came_late(world: World) -> None:

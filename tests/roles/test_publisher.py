@@ -86,6 +86,18 @@ def test_a_pool_that_was_started_anew_gets_the_weights_again(folder: Path) -> No
             assert pool.models[ref(1)][1] == b"1"
 
 
+def test_in_lock_step_a_pool_that_was_started_anew_while_weights_wait_gets_the_last_few_in_order(folder: Path) -> None:
+    with published(folder, every_version=True) as publisher:
+        with Pool(folder) as pool:
+            for version in (1, 2):
+                publisher.put(ref(version), lambda: b"weights")
+            wait_until(lambda: publisher.newest == ref(2), "the puts")
+        publisher.put(ref(3), lambda: b"weights")
+        with Pool(folder, boot="pool2") as pool:
+            wait_until(lambda: publisher.newest == ref(3), "the put")
+            assert [put.ref.version for put in pool.puts] == [1, 2, 3]
+
+
 def test_who_leads_no_more_does_not_publish_its_old_weights(folder: Path) -> None:
     pools: dict[int, Channels] = {}
     with Pool(folder) as pool, published(folder, every_version=True, pools=pools) as publisher:
@@ -102,6 +114,24 @@ def test_packing_is_not_worth_it_while_the_last_weights_wait(folder: Path) -> No
         assert publisher.wants()
         publisher.put(ref(1), lambda: b"1")
         wait_until(publisher.wants, "the put to be taken")
+
+
+def test_nothing_is_wanted_while_weights_are_on_their_way_because_it_would_be_old_when_they_are_there(
+    folder: Path,
+) -> None:
+    gate = threading.Event()
+
+    def pack() -> bytes:
+        gate.wait(60.0)
+        return b"weights"
+
+    with Pool(folder), published(folder) as publisher:
+        publisher.put(ref(1), pack)
+        wait_until(lambda: publisher._busy, "the thread")
+        assert not publisher.wants()
+        gate.set()
+        wait_until(publisher.wants, "the put")
+        assert publisher.newest == ref(1)
 
 
 def test_weights_are_packed_in_the_thread_and_the_learner_goes_on_meanwhile(folder: Path) -> None:

@@ -33,7 +33,8 @@ from rlctl_agents.types.control import (
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.classes import MODELPOOL
 from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
-from rlctl_agents.wire.rpc import RemoteError, RpcClient, RpcServer
+from rlctl_agents.wire.rpc import RemoteError, RpcClient
+from rlctl_agents.wire.rpc_server import RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.roles.chain import opened_wire, private_folder
 from tests.roles.fakes import Manager, Pool, Served, process_of, running, wait_until

@@ -11,7 +11,8 @@ import zmq
 
 from rlctl_agents.wire import bulk
 from rlctl_agents.wire.bulk import PIECE_BYTES, BulkClient, in_pieces, joined
-from rlctl_agents.wire.rpc import Call, RemoteError, RpcServer
+from rlctl_agents.wire.rpc import MAX_BUFFERS, Call, RemoteError
+from rlctl_agents.wire.rpc_server import RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import LIMIT_S, until
 from tests.wire.test_rpc import Add, Sum, serving
@@ -29,6 +30,13 @@ def test_pieces_are_the_same_bytes_again_and_none_is_too_long() -> None:
         pieces = in_pieces(data)
         assert joined(pieces) == data
         assert max(piece.nbytes for piece in pieces) <= PIECE_BYTES
+
+
+def test_there_are_never_more_pieces_than_a_message_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "PIECE_BYTES", 10)
+    pieces = in_pieces(bytes(10 * MAX_BUFFERS + 50))
+    assert len(pieces) <= MAX_BUFFERS
+    assert joined(pieces) == bytes(10 * MAX_BUFFERS + 50)
 
 
 def test_what_is_too_large_for_a_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +93,43 @@ def test_a_question_survives_the_restart_of_the_server(wire: Wire, address: str)
     assert answers == [Sum(5)]
 
 
+def test_a_question_that_is_for_one_server_alone_is_not_asked_of_the_next(wire: Wire, address: str) -> None:
+    asked, gate, of_the_next = threading.Event(), threading.Event(), list[int]()
+
+    def never(request: Add, buffers: Sequence[memoryview]) -> tuple[Sum, Sequence[bytes]]:
+        asked.set()
+        gate.wait(LIMIT_S)
+        raise ValueError("on its way out")
+
+    def notes(request: Add, buffers: Sequence[memoryview]) -> tuple[Sum, Sequence[bytes]]:
+        of_the_next.append(request.left)
+        return Sum(request.left), []
+
+    client = BulkClient(wire, address, "client", again=False)
+    client.ask(Add(5))
+    first = Wire()
+    server = RpcServer(first, address, "first", {Add: never})
+    serves = threading.Thread(target=lambda: server.serve(LIMIT_S))
+    serves.start()
+    with pytest.raises(TimeoutError):
+        client.answer(Sum, LIMIT_S, keep_waiting=lambda: not asked.is_set())
+    assert not client.lost
+    server._send = lambda *_: False  # type: ignore[method-assign]  # it dies before it answers
+    gate.set()
+    serves.join()
+    first.close()
+    with pytest.raises(TimeoutError):
+        client.answer(Sum, LIMIT_S)
+    assert client.lost
+    with serving(address, notes, boot="second"):
+        until(lambda: client.connected)
+        with pytest.raises(TimeoutError):
+            client.answer(Sum, 0.1)
+        client.ask(Add(6))
+        assert client.answer(Sum, LIMIT_S)[0] == Sum(6)
+    assert of_the_next == [6]
+
+
 def test_a_server_that_is_not_there_is_noticed_and_said_once_a_minute(
     wire: Wire, address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,7 +182,7 @@ def test_others_wait_for_their_turn_and_small_answers_do_not(wire: Wire, address
     server = RpcServer(wire, address, "server", {Add: large}, large=lambda request: request == Add(1))
     trackers = [Busy() for _ in range(16)]
     for tracker in trackers:
-        server._turns.began(tracker)  # type: ignore[arg-type]
+        server._turns.began(tracker, 1)  # type: ignore[arg-type]
     waits, small = BulkClient(wire, address, "waits"), BulkClient(wire, address, "small")
     waits.ask(Add(1))
     small.ask(Add(2))

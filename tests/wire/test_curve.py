@@ -14,7 +14,8 @@ import zmq
 
 from rlctl_agents.types.experience import Field, ModelRef, Schema
 from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
-from rlctl_agents.wire.rpc import RpcClient, RpcServer
+from rlctl_agents.wire.rpc import RpcClient
+from rlctl_agents.wire.rpc_server import RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.keyring import Keyring
 from tests.wire.pair import Clock, carry, make_receiver, make_sender, offer, quiesce, until

@@ -50,7 +50,7 @@ def test_what_was_settled_between_two_looks_is_given_out_in_one_grant(wire: Wire
     assert 3 * ROWS not in limits
 
 
-def test_a_hello_is_answered_once_with_the_credit_that_it_asks_for(wire: Wire, address: str) -> None:
+def test_a_hello_is_answered_with_the_credit_that_it_asks_for(wire: Wire, address: str) -> None:
     receiver, raw = make_receiver(wire, address), RawSender(wire, address)
     raw.say(raw.hello(want=ROWS))
     answer = raw.hear(receiver)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rlctl_agents.wire.turns import AT_ONCE, SLOW_S, Turns
+from rlctl_agents.wire.turns import AT_ONCE, SLOW_S, SLOWEST, Turns
 from tests.wire.pair import Clock
 
 
@@ -12,7 +12,7 @@ def busy(clock: Clock) -> tuple[Turns[str], list[Tracker]]:
     turns, trackers = Turns[str](clock), [Tracker() for _ in range(AT_ONCE)]
     for tracker in trackers:
         assert turns.free()
-        turns.began(tracker)  # type: ignore[arg-type]
+        turns.began(tracker, int(2 * SLOWEST))  # type: ignore[arg-type]
     return turns, trackers
 
 
@@ -39,4 +39,14 @@ def test_nobody_waits_for_ever_for_a_receiver_that_takes_nothing() -> None:
     turns, _ = busy(clock)
     turns.wait(("", "a"), "a's")
     clock.now += SLOW_S
+    assert turns.next() is None, "over the slowest link it would not be there yet"
+    clock.now += 2.0
     assert turns.next() == "a's"
+
+
+def test_what_has_arrived_is_forgotten_though_nobody_asks_for_a_turn() -> None:
+    turns, trackers = busy(Clock())
+    for tracker in trackers:
+        tracker.done = True
+    turns.began(Tracker(), 1)  # type: ignore[arg-type]
+    assert len(turns._under_way) == 1

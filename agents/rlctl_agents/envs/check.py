@@ -29,9 +29,8 @@ def fault(decisions: Decisions, spaces: Spaces, envs: int) -> tuple[str, int] | 
     if slot[0] < 0 or slot[-1] >= envs * spaces.seats:
         return f"slots must be from 0 to {envs * spaces.seats - 1}, got {slot.tolist()}", 0
     env = slot // spaces.seats
-    if (
-        1 + np.count_nonzero(env[1:] != env[:-1]) < envs
-    ):  # they ascend; finding out who is missing takes ten times as long
+    # they ascend; finding out who is missing takes ten times as long
+    if 1 + np.count_nonzero(env[1:] != env[:-1]) < envs:
         return "nobody waits for an action", int(np.setdiff1d(np.arange(envs), env)[0])
     count = len(slot)
     if decisions.reward.dtype != np.float32 or decisions.reward.shape != (count,):

@@ -34,7 +34,7 @@ def choose_device(spec: Spec, index: int = 0, learners: int = 1) -> torch.device
     if spec.target == "local" and learners > gpus:  # a pod has its own; NCCL takes no GPU twice
         raise UserFault(
             f"roles.learner.replicas: {learners} learners with a GPU each, but torch sees {gpus} on this machine;"
-            f" `rlctl scale learner={gpus}`, or roles.learner.gpu: 0"
+            f" set roles.learner.replicas: {gpus}, or roles.learner.gpu: 0"
         )
     if spec.sync:
         torch.use_deterministic_algorithms(True)

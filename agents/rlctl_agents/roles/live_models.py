@@ -53,7 +53,7 @@ class LiveModels:
             Refused: an older term, lineage or version than what is there, other weights under the same name, or weights
                 that are not what the checksum says.
         """
-        owned = bytes(data)
+        owned = data if isinstance(data, bytes) else bytes(data)
         digest = hashlib.sha256(owned).hexdigest()  # before the lock: nobody who pulls waits for it
         with self._lock:
             return self._put(ref, term, sha256, owned, digest)

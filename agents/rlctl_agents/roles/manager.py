@@ -29,7 +29,7 @@ from rlctl_agents.roles.volume import patiently
 from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
 from rlctl_agents.types.control import Commit, Enlist, EvalResult, Hello, Lease, Orders, Place, Report, Said, Sampled
 from rlctl_agents.wire.classes import MANAGER
-from rlctl_agents.wire.rpc import RpcServer
+from rlctl_agents.wire.rpc_server import RpcServer
 
 SERVE_S = 0.05
 

@@ -29,7 +29,7 @@ from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.bulk import in_pieces, joined
 from rlctl_agents.wire.classes import MODELPOOL
 from rlctl_agents.wire.notice import NoticePublisher
-from rlctl_agents.wire.rpc import LARGE_BYTES, Handler, RpcServer
+from rlctl_agents.wire.rpc_server import LARGE_BYTES, Handler, RpcServer
 
 SERVE_S = 0.1
 NOTICE_AGAIN_S = 1.0
@@ -183,7 +183,7 @@ class Pool:
             return False
         if request.version is None and request.have is not None and not _newer(newest.ref, request.have):
             return False
-        return len(newest.data) > LARGE_BYTES
+        return len(newest.data) > LARGE_BYTES and (request.version is None or self._find(request) is not None)
 
     def turn(self) -> None:
         """Between requests: announce again."""
@@ -208,7 +208,7 @@ class Pool:
         with self._lock:
             return bool(self._announced)
 
-    def _accept(self, ref: ModelRef, term: int, sha256: str, data: memoryview) -> Model:
+    def _accept(self, ref: ModelRef, term: int, sha256: str, data: bytes | memoryview) -> Model:
         """Serve and announce these.
 
         Raises:

@@ -74,6 +74,7 @@ class _Pool:
         self.client = client
         self.boot = ""
         self.newest: ModelRef | None = None
+        self.doubtful = False  # whether it is still the one that we know
 
 
 class Publisher:
@@ -102,6 +103,7 @@ class Publisher:
         self._recent: deque[_Weights] = deque(maxlen=LOCK_STEP_VERSIONS if every_version else 1)
         self._pools: dict[str, _Pool] = {}
         self._changed = threading.Event()
+        self._busy = False  # weights are on their way
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self.newest: ModelRef | None = None
@@ -112,8 +114,8 @@ class Publisher:
         self._thread.start()
 
     def wants(self) -> bool:
-        """The last weights have been taken: packing new ones is worth it. In lock-step it always is."""
-        return self._every_version or not self._changed.is_set()
+        """Nothing is on its way or waits for that: what is put now goes at once. In lock-step everything is wanted."""
+        return self._every_version or not (self._busy or self._changed.is_set())
 
     def put(self, ref: ModelRef, pack: Callable[[], bytes]) -> None:
         """Publish these as soon as possible; weights that wait give way to newer ones. Does not wait.
@@ -143,34 +145,40 @@ class Publisher:
         self._changed.set()
         if self._thread.ident is not None:
             self._thread.join(PUT_S + 1.0)
-        for pool in self._pools.values():
-            pool.client.close()
+        if not self._thread.is_alive():  # else it packs, and has its sockets until the process ends
+            for pool in self._pools.values():
+                pool.client.close()
 
     def _run(self) -> None:
         while not self._stop.is_set():
             fresh = self._changed.wait(LOOK_S)
+            self._busy = True
             self._changed.clear()
             recent = list(self._recent)
-            if not recent:
-                continue
-            reached = [self._serve(pool, recent, look=not fresh) for pool in self._reachable()]
+            reached = [self._serve(pool, recent, look=not fresh) for pool in self._reachable()] if recent else []
+            self._busy = False
             if not all(reached):
-                self._stop.wait(LOOK_S / 4)
+                self._stop.wait(LOOK_S / 4)  # newer ones may come meanwhile
                 self._changed.set()
 
     def _reachable(self) -> list[_Pool]:
         addresses = self._addresses()
         for address in addresses:
             if address not in self._pools:
-                self._pools[address] = _Pool(address, BulkClient(self._wire, address, self._boot))
+                self._pools[address] = _Pool(address, BulkClient(self._wire, address, self._boot, again=False))
         for gone in self._pools.keys() - set(addresses):
             self._pools.pop(gone).client.close()
         return list(self._pools.values())
 
     def _serve(self, pool: _Pool, recent: list[_Weights], *, look: bool) -> bool:
-        """Bring one pool up to date; False when it did not answer."""
+        """Bring one pool up to date; False when it did not answer.
+
+        In lock-step it is looked at first: a pool that has been started anew has to get the last few in their order,
+        because it takes nothing that is older than what it has.
+        """
+        doubtful, pool.doubtful = pool.doubtful, True
         try:
-            if look:
+            if look or doubtful or self._every_version:
                 self._look(pool, recent[-1].ref)
             for weights in recent:
                 if pool.newest is None or weights.ref > pool.newest:
@@ -180,12 +188,13 @@ class Publisher:
         except RemoteError as error:
             log.warning("the modelpool refuses: %s", error)
             return False
+        pool.doubtful = False
         return True
 
     def _look(self, pool: _Pool, newest: ModelRef) -> None:
         """Whether a pool that has been up to date has lost what it had."""
         got = self._ask(pool, GetModel(newest.policy, have=newest), GotModel)
-        if pool.boot not in ("", got.pool) or got.state == "missing":
+        if pool.newest is not None and (pool.boot not in ("", got.pool) or got.state == "missing"):
             log.info("the modelpool was started anew: it gets the newest weights again")
             pool.newest = None
         pool.boot = got.pool
@@ -200,7 +209,7 @@ class Publisher:
         """The pool's answer, however long the way is.
 
         Raises:
-            TimeoutError: there is no connection to it, it is not named any more, or we stop.
+            TimeoutError: there is no connection to it or that was lost, it is not named any more, or we stop.
             RemoteError: it refuses.
         """
 
@@ -212,7 +221,7 @@ class Publisher:
             try:
                 return pool.client.answer(reply, PUT_S, wanted)[0]
             except TimeoutError:
-                if not pool.client.connected or not wanted():
+                if pool.client.lost or not pool.client.connected or not wanted():
                     raise
 
     def _addresses(self) -> list[str]:

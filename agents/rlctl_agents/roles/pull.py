@@ -36,7 +36,7 @@ class Model(NamedTuple):
 
     ref: ModelRef
     sha256: str
-    data: memoryview
+    data: bytes | memoryview
 
 
 class Source(Protocol):
@@ -161,6 +161,7 @@ class Follower:
         self._poll_s = poll_s or POLL_S
         self._next_poll = clock()
         self._asks = False  # a question is under way, which was waited for
+        self._refused_until = -float("inf")
         self._chance = random.Random()
 
     def refresh(self) -> bool:
@@ -174,7 +175,8 @@ class Follower:
         announced = heard is not None and (
             self.ref is None or (heard.lineage, heard.version) > (self.ref.lineage, self.ref.version)
         )
-        if not announced and not self._asks and self._clock() < self._next_poll:
+        now = self._clock()
+        if now < self._refused_until or (not announced and not self._asks and now < self._next_poll):
             return False
         try:
             model = self.source.newer(self.policy, self.ref, 0.0 if self._asks else None)
@@ -182,7 +184,7 @@ class Follower:
             self._asks = True
             return False
         except RemoteError:
-            self._asks, self._next_poll = False, self._clock() + REFUSED_S
+            self._asks, self._refused_until, self._next_poll = False, now + REFUSED_S, now
             return False
         self._asks = False
         self._next_poll = self._clock() + self._chance.uniform(*self._poll_s)

@@ -15,15 +15,18 @@ from rlctl_agents.wire.codec import PROTOCOL, Buffer
 from rlctl_agents.wire.rpc import MAX_BUFFERS, SLICE_S, Call, T, size_of, take_answer
 from rlctl_agents.wire.seldom import Seldom
 from rlctl_agents.wire.sockets import Socket, Wire
+from rlctl_agents.wire.turns import SLOWEST
 
-PIECE_BYTES = 1 << 22
-"""Of one frame. A peer of which no frame comes to its end within some 10 s counts as gone."""
-MAX_BYTES = PIECE_BYTES * MAX_BUFFERS
+PIECE_BYTES = 1 << 18
+"""Of one frame, as long as so many frames are enough. A peer of which no frame comes to its end within some 10 s counts
+as gone, and several share a link."""
+LARGEST_PIECE_BYTES = 1 << 22
+MAX_BYTES = LARGEST_PIECE_BYTES * MAX_BUFFERS
 """Of one message, in pieces."""
 AGAIN_S = 10.0
 """Asked again over a connection that lives: only a loss of it that nobody saw makes that necessary."""
-SLOWEST = 1e5
-"""Bytes per second that a link has at least: what is sent along is not sent again before it can be there."""
+RECONNECT_MS = 500
+"""A connection that is lost stays away for so long, and every look sees it."""
 SAID_EVERY_S = 60.0
 
 log = logging.getLogger(__name__)
@@ -38,14 +41,14 @@ def in_pieces(data: Buffer) -> list[memoryview]:
     view = memoryview(data)
     if view.nbytes > MAX_BYTES:
         raise ValueError(f"{view.nbytes} bytes are more than the {MAX_BYTES} of a message")
-    count = max(1, -(-view.nbytes // PIECE_BYTES))
+    count = min(MAX_BUFFERS, max(1, -(-view.nbytes // PIECE_BYTES)))
     each = max(1, -(-view.nbytes // count))
     return [view[start : start + each] for start in range(0, view.nbytes, each)] or [view]
 
 
-def joined(pieces: Sequence[memoryview]) -> memoryview:
-    """What was sent in pieces; a copy, unless there is one."""
-    return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+def joined(pieces: Sequence[memoryview]) -> bytes:
+    """A copy of what was sent in pieces."""
+    return b"".join(pieces)
 
 
 class BulkClient:
@@ -58,14 +61,18 @@ class BulkClient:
         wire: of this process.
         address: of the server, which need not be there yet.
         boot: of this process.
+        again: whether a question whose connection is lost may be asked of whoever listens there next.
 
     Raises:
         ValueError: an address that is not allowed.
     """
 
-    def __init__(self, wire: Wire, address: str, boot: str) -> None:
+    def __init__(self, wire: Wire, address: str, boot: str, *, again: bool = True) -> None:
         self.address = address
         self._wire = wire
+        self._again = again
+        self.lost = False
+        """The question under way was sent and may not be sent again: the connection that it went over is gone."""
         self._client = f"{boot}.{secrets.token_hex(4)}"
         self._id = 0
         self._parts: list[Buffer] = []  # of the question under way
@@ -91,7 +98,7 @@ class BulkClient:
         self._kind = type(request).__name__
         body = msgspec.Raw(msgspec.msgpack.encode(request))
         self._parts = [msgspec.msgpack.encode(Call(PROTOCOL, self._client, self._id, self._kind, body)), *buffers]
-        self._asked_at, self._sent_at = time.monotonic(), None
+        self._asked_at, self._sent_at, self.lost = time.monotonic(), None, False
         self._send_if_due()
 
     def answer(
@@ -105,7 +112,8 @@ class BulkClient:
             keep_waiting: looked at every 0.1 s.
 
         Raises:
-            TimeoutError: not yet. The question stays under way, so look again, or ask another.
+            TimeoutError: not yet. The question stays under way, so look again, or ask another. At once when it was
+                lost with its connection and may not be asked again.
             RemoteError: the server refuses.
         """
         assert self._parts, "ask comes first"
@@ -118,7 +126,7 @@ class BulkClient:
                 self._parts = []
                 return answer
             left = until - time.monotonic()
-            if left <= 0 or not keep_waiting():
+            if left <= 0 or self.lost or not keep_waiting():
                 raise TimeoutError(self._late())
             unsent = zmq.POLLOUT if self._sent_at is None else 0
             self._socket.poll(int(min(left, SLICE_S) * 1000) + 1, zmq.POLLIN | unsent)
@@ -130,11 +138,14 @@ class BulkClient:
     def _send_if_due(self) -> None:
         now = time.monotonic()
         if not self.connected:
+            self.lost = self.lost or (self._sent_at is not None and not self._again)
             self._sent_at = None
             hopeless = now - self._opened_at > AGAIN_S and not self._wire.encrypts(self.address)
             if hopeless or self._wire.ended(self._socket):
                 self._socket.close(0)
                 self._socket = self._connect()
+        elif self.lost:
+            return
         elif self._sent_at is None or now - self._sent_at > AGAIN_S + size_of(self._parts) / SLOWEST:
             try:
                 self._socket.send_multipart(self._parts, zmq.NOBLOCK, copy=False)
@@ -145,7 +156,7 @@ class BulkClient:
     def _late(self) -> str:
         """Why there is no answer yet; logged when it is none for long."""
         waited = time.monotonic() - self._asked_at
-        why = "its turn has not come" if self.connected else self._wire.trouble(self.address) or "nobody is there"
+        why = "it has not come yet" if self.connected else self._wire.trouble(self.address) or "nobody is there"
         said = f"{self.address}: no answer to {self._kind} for {waited:.0f} s: {why}"
         if waited >= AGAIN_S and self._seldom.due("late"):
             log.warning("%s", said)
@@ -154,4 +165,5 @@ class BulkClient:
     def _connect(self) -> Socket:
         self._opened_at = time.monotonic()
         # IMMEDIATE: can be sent to only while it is connected, which is how we know
-        return self._wire.connect(zmq.DEALER, self.address, options={zmq.IMMEDIATE: 1, zmq.SNDHWM: 4})
+        options = {zmq.IMMEDIATE: 1, zmq.SNDHWM: 4, zmq.RECONNECT_IVL: RECONNECT_MS}
+        return self._wire.connect(zmq.DEALER, self.address, options=options)

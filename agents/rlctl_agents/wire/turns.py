@@ -14,7 +14,9 @@ W = TypeVar("W")
 AT_ONCE = 16
 """So many receivers fill a link of which each has a tenth; more would only make each of them slower."""
 SLOW_S = 15.0
-"""Who takes longer is slow by himself, or hangs until the heartbeat ends him: nobody waits for him any more."""
+"""Who takes so much longer than over the slowest link hangs, and nobody waits for him any more."""
+SLOWEST = 1e5
+"""Bytes per second that a link has at least."""
 WAITING = 1 << 16
 """Most that wait; others have to ask again."""
 
@@ -28,7 +30,7 @@ class Turns(Generic[W]):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._under_way: list[tuple[zmq.MessageTracker, float]] = []
+        self._under_way: list[tuple[zmq.MessageTracker, float]] = []  # with the time up to which it is waited for
         self._waiting: OrderedDict[tuple[str, str], W] = OrderedDict()
 
     @property
@@ -39,14 +41,13 @@ class Turns(Generic[W]):
     def free(self) -> bool:
         """One more may be sent something large."""
         now = self._clock()
-        self._under_way = [
-            (tracker, since) for tracker, since in self._under_way if not tracker.done and now - since < SLOW_S
-        ]
+        self._under_way = [(tracker, until) for tracker, until in self._under_way if not tracker.done and now < until]
         return len(self._under_way) < AT_ONCE
 
-    def began(self, tracker: zmq.MessageTracker) -> None:
-        """Something large is on its way, until the tracker is done."""
-        self._under_way.append((tracker, self._clock()))
+    def began(self, tracker: zmq.MessageTracker, size: int) -> None:
+        """So many bytes are on their way, until the tracker is done."""
+        self.free()  # forgets those that are there
+        self._under_way.append((tracker, self._clock() + SLOW_S + size / SLOWEST))
 
     def wait(self, client: tuple[str, str], request: W) -> None:
         """Let a client wait for its turn; who waits already keeps its place, with the newer request."""
