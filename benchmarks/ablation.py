@@ -68,7 +68,8 @@ def table(rows: list[Row]) -> list[str]:
     return [
         *lines,
         "The last column: so much less CPU an agent step takes with it than without it, in the same round. What is "
-        "learned from is the same with each but bf16, which rounds; what comes of it is in the next section.",
+        "learned from is the same with each but bf16, which rounds; what comes of it is told under "
+        '"What is learned without each part".',
     ]
 
 
@@ -76,7 +77,7 @@ def bought(rows: list[Row], variant: str) -> str:
     """Share of the CPU per step that the whole saves: the median over the rounds, smallest and largest.
 
     Example:
-        1,000 steps per CPU second without and 1,250 with it, once: "20 % (20-20)".
+        1,000 steps per CPU second without and 1,250 with it, once: "20 % (20 to 20)".
     """
     shares = []
     for number in store.distinct(rows, "round"):
