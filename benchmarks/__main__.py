@@ -82,7 +82,7 @@ def sources(folder: Path, document: Path) -> list[str]:
 
 
 def main(words: list[str]) -> int:
-    """Returns the exit code: 1 when a benchmark could not be measured."""
+    """Returns the exit code: 1 when a benchmark could not be measured, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", choices=[*BENCHMARKS, "all", "tables"])
     parser.add_argument("--form", choices=["tiny", "short", "full"], default="full")
@@ -101,6 +101,10 @@ def main(words: list[str]) -> int:
             session = Session(out / name, chosen.form)
             session.begin(card)
             find(name).measure(session)
+        except KeyboardInterrupt:
+            print(f"{name}: ended early; its table is of what was measured", file=sys.stderr, flush=True)
+            write(name, out, document)
+            return 130
         except Exception as error:  # the others are measured all the same
             if chosen.name != "all":
                 raise

@@ -144,6 +144,26 @@ def test_every_benchmark_of_one_command_has_the_load_from_before_the_first(
     assert [store.read_host(tmp_path / name)["load"][0] for name in ("one", "other")] == [0.5, 0.5]
 
 
+def test_ended_early_a_benchmark_keeps_its_cells_and_its_table_is_of_those(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(session: Session) -> None:
+        session.add({"cell": "first"})
+        raise KeyboardInterrupt
+
+    def table(rows: list[store.Row]) -> list[str]:
+        return [f"only {row['cell']}" for row in rows]
+
+    found = SimpleNamespace(TITLE="One", measure=measure, table=table, plot=lambda rows, path: None)
+    monkeypatch.setattr(command, "BENCHMARKS", {"one": "", "other": ""})
+    monkeypatch.setattr(command, "find", lambda name: found)
+    document = tmp_path / "x.md"
+    document.write_text("")
+    assert command.main(["all", "--out", str(tmp_path), "--document", str(document)]) == 130
+    assert "only first" in document.read_text()
+    assert not (tmp_path / "other").exists()
+
+
 def test_rounds_measure_every_cell_once_each_in_another_order(tmp_path: Path) -> None:
     cells = list("abcdefgh")
     order = list(Session(tmp_path, "tiny").rounds(cells, 3))
