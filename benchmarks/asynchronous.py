@@ -59,7 +59,7 @@ CONDITIONS = (
 
 def measure(session: Session) -> None:
     seeds = session.choose(1, 2, 10)
-    rows = session.choose(8_000, 100_000, 250_000)
+    rows = session.choose(8_000, 60_000, 250_000)
     names = session.choose([LOCK_STEP, "kills"], [LOCK_STEP, "asynchronous"], [one.name for one in CONDITIONS])
     chosen = os.environ.get("RLCTL_BENCH_CONDITIONS", "")
     cells = [one for one in CONDITIONS if one.name in (chosen.split(",") if chosen else names)]

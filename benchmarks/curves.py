@@ -39,7 +39,7 @@ COLUMNS = {"mean_return": "return of the last model", "area": "area under the cu
 
 
 def measure(session: Session) -> None:
-    seeds, rows = session.choose((1, 2_000), (1, 20_000), (10, 50_000))
+    seeds, rows = session.choose((1, 2_000), (1, 12_000), (10, 50_000))
     names = session.choose([WHOLE], [WHOLE, "without bf16"], list(WITHOUT))
     for seed, name in session.rounds(names, seeds):
         session.cell({"variant": name, "seed": seed}, partial(train, name, seed, rows), repeat=False)

@@ -137,7 +137,7 @@ def solve_ours() -> dict[str, Any]:
 
 def times(session: Session) -> tuple[float, float]:
     """Seconds of warm-up and of the window."""
-    return session.choose((1.0, 3.0), (3.0, 6.0), (8.0, 20.0))
+    return session.choose((1.0, 3.0), (2.0, 4.0), (8.0, 20.0))
 
 
 def table(rows: list[Row]) -> list[str]:

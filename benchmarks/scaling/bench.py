@@ -55,7 +55,7 @@ def cells(session: Session) -> list[Cell]:
 
 def measure(session: Session) -> None:
     """The soak first, so that who ends the rounds early (Ctrl-C) has measured everything at least once."""
-    form = session.choose(Soak(4, 1, 8.0, 2.0, 4.0), Soak(100, 2, 40.0, 5.0, 20.0), Soak(120, 4, 600.0, 10.0, 60.0))
+    form = session.choose(Soak(4, 1, 8.0, 2.0, 4.0), Soak(100, 2, 20.0, 4.0, 10.0), Soak(120, 4, 600.0, 10.0, 60.0))
     session.cell({"who": "soak", **form._asdict()}, partial(soak, form), repeat=False)
     for number, cell in session.rounds(cells(session), session.choose(1, 1, 3)):
         session.cell({**cell._asdict(), "round": number}, partial(one, session, cell))
@@ -63,7 +63,7 @@ def measure(session: Session) -> None:
 
 def one(session: Session, cell: Cell) -> dict[str, Any]:
     """One cell."""
-    warm_s, window_s = session.choose((0.5, 2.0), (2.0, 6.0), (2.0, 7.0))
+    warm_s, window_s = session.choose((0.5, 2.0), (2.0, 4.0), (2.0, 7.0))
     match cell.who:
         case "naive" | "single":
             return alone(cell, warm_s, window_s)

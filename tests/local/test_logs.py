@@ -117,6 +117,27 @@ def test_level_means_at_least(logs: Path) -> None:
         messages(logs, level="loud")
 
 
+@pytest.mark.parametrize("query", [{"level": "error"}, {"grep": "boom"}])
+def test_a_traceback_over_two_files_is_whole_and_has_its_time(logs: Path, query: dict[str, str]) -> None:
+    trace = ["Traceback (most recent call last):", '  File "x.py", line 1, in <module>', "ValueError: boom"]
+    (logs / "actor-0.log.3").write_text(line(1, "a"))
+    (logs / "actor-0.log.2").write_text(line(7, "b"))
+    (logs / "actor-0.log.1").write_text("\n".join(trace[:2]) + "\n")
+    (logs / "actor-0.log").write_text(trace[2] + "\n" + line(9, "c"))
+    (only,) = found(logs, replace(LogQuery(), **query))  # type: ignore[arg-type]
+    assert only.message == "\n".join(trace)
+    assert only.time == START + timedelta(seconds=7)
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (" , ", " : "), (", ", ": ")])
+def test_levels_are_found_however_the_line_is_spaced(logs: Path, separators: tuple[str, str]) -> None:
+    said = [json.loads(line(n, level, level)) for n, level in enumerate(("INFO", "WARN", "ERROR", "CRITICAL"))]
+    said.append({**said[0], "msg": 'says "level": "ERROR"'})
+    (logs / "actor-0.log").write_text("".join(json.dumps(one, separators=separators) + "\n" for one in said))
+    assert messages(logs, level="warning") == ["WARN", "ERROR", "CRITICAL"]
+    assert messages(logs, level="critical") == ["CRITICAL"]
+
+
 def test_since_and_until_are_inclusive(logs: Path) -> None:
     (logs / "actor-0.log").write_text("".join(line(second / 2, str(second)) for second in range(10)))
     since, until = START + timedelta(seconds=1), START + timedelta(seconds=2.5)

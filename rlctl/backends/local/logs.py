@@ -72,7 +72,10 @@ class ProcessLog:
         """
         parts = [part for part in self.parts if since is None or part.modified >= since.timestamp()]
         if window is None:
-            parts = [part for part in parts if wanted.maybe_in(self._open_path(part), part.size)]
+            parts = [
+                part for group in self._whole_records(parts)
+                if any(wanted.maybe_in(self._open_path(one), one.size) for one in group) for part in group
+            ]  # fmt: skip
         skip = 0 if window is None else max(0, sum(part.size for part in parts) - window)
         parser = Parser(self.process, lambda: first_time(self._open_path(parts[0])))
         for entry in entries(self._lines(parts, skip)):
@@ -82,6 +85,21 @@ class ProcessLog:
             found = parser.parse(entry)
             if wanted.wants(found):
                 yield found
+
+    def _whole_records(self, parts: Iterable[Part]) -> list[list[Part]]:
+        """The parts, those together that share a record: raw text at the head of a file belongs to what is before."""
+        groups: list[list[Part]] = []
+        for part in parts:
+            try:
+                with self._open_path(part).open("rb") as file:
+                    raw = file.read(2) != b'{"'
+            except FileNotFoundError:
+                continue  # rotated away
+            if raw and groups:
+                groups[-1].append(part)
+            else:
+                groups.append([part])
+        return groups
 
     def boots(self) -> list[bytes]:
         """Every boot that wrote a record, oldest first."""

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from rlctl.backends.base import LogRecord
 
 _LONGEST_TRACE = 2000
-_TRACE_START = re.compile(rb"Traceback \(most recent call last\):|Fatal Python error:|Current thread 0x|Thread 0x")
+TRACE_STARTS = (b"Traceback (most recent call last):", b"Fatal Python error:", b"Current thread 0x", b"Thread 0x")
 _TRACE_LINK = (b"During handling of the above exception", b"The above exception was the direct cause")
 TIMESTAMP = re.compile(rb'\{"ts": ?"([0-9T:.-]{19,26}Z)"')
 
@@ -57,7 +57,7 @@ class Grouper:
         done = self.flush()
         if line.startswith(b'{"'):
             return [*done, Entry(line, (), True)]
-        if _TRACE_START.match(line):
+        if line.startswith(TRACE_STARTS):
             self._trace = [line]
             return done
         return [*done, Entry(line, (), False)] if line.strip() else done
@@ -67,7 +67,7 @@ class Grouper:
             return False
         if line[:1] in (b" ", b"\t") or not line.strip() or line.startswith(_TRACE_LINK):
             return True
-        if _TRACE_START.match(line):
+        if line.startswith(TRACE_STARTS):
             self._ended = False
             return True
         if self._ended:
@@ -114,7 +114,7 @@ class Parser:
             return parsed
         before = self._record_before()
         boot = {"boot": before.extra["boot"]} if "boot" in before.extra else {}
-        trace = bool(entry.rest) or _TRACE_START.match(entry.head) is not None
+        trace = bool(entry.rest) or entry.head.startswith(TRACE_STARTS)
         return LogRecord(before.time, "ERROR" if trace else "INFO", self._process, text, boot, text)
 
     def _record_before(self) -> LogRecord:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rlctl.backends.base import LogQuery, LogRecord
-from rlctl.backends.records.entries import TIMESTAMP, Entry
+from rlctl.backends.records.entries import TIMESTAMP, TRACE_STARTS, Entry
 from rlctl.errors import UsageError
 
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50}
@@ -33,12 +33,15 @@ class Filter:
         whole = query.grep is None or r"\A" in query.grep or r"\Z" in query.grep  # what these mean differs in a file
         self._anywhere = None if whole else re.compile((query.grep or "").encode(), re.MULTILINE)
         self._level = 0 if query.level is None else LEVELS[query.level.upper()]
+        self._level_said = _saying(self._level) if self._level > LEVELS["INFO"] else None  # raw text is INFO
         self._since, self._until = query.since, query.until
         self._since_bytes, self._until_bytes = _stamp(query.since), _stamp(query.until)
 
     def maybe(self, entry: Entry) -> bool:
         """False when the record is surely not wanted."""
         if self._grep is not None and not self._grep.search(entry.text):
+            return False
+        if self._level_said is not None and entry.is_json and not self._level_said.search(entry.head):
             return False
         if (self._since_bytes or self._until_bytes) and (found := TIMESTAMP.match(entry.head)):
             stamp = found[1][:19]  # to the second: fractions have no fixed length
@@ -49,12 +52,17 @@ class Filter:
 
     def maybe_in(self, path: Path, size: int) -> bool:
         """False when surely no record of the file is wanted: one search over it costs a tenth of reading its lines."""
-        if self._anywhere is None or size > _SEARCHED_WHOLE:
+        if (self._anywhere is None and self._level_said is None) or size > _SEARCHED_WHOLE:
             return True
         try:
-            return self._anywhere.search(path.read_bytes()) is not None
+            data = path.read_bytes()
         except FileNotFoundError:
             return False
+        if self._anywhere is not None and not self._anywhere.search(data):
+            return False
+        return (
+            self._level_said is None or bool(self._level_said.search(data)) or any(one in data for one in TRACE_STARTS)
+        )
 
     def wants(self, found: LogRecord) -> bool:
         return (
@@ -62,6 +70,11 @@ class Filter:
             and (self._since is None or found.time >= self._since)
             and (self._until is None or found.time <= self._until)
         )
+
+
+def _saying(level: int) -> re.Pattern[bytes]:
+    """What stands in every JSON line of at least this level."""
+    return re.compile(rb'"level"\s*:\s*"(?:%s)"' % "|".join(at for at, n in LEVELS.items() if n >= level).encode())
 
 
 def _stamp(time: datetime | None) -> bytes:
