@@ -149,7 +149,7 @@ def compared(rows: list[Row], known: dict[int, float]) -> str:
 
 
 def ratios(rows: list[Row], actors: int, who: str, count: int | None) -> list[float]:
-    """Of each round in which both were kept: so many light actors over the fastest of a baseline.
+    """Of each round in which both were kept, all of a baseline's cells: so many light actors over its fastest.
 
     Args:
         rows: of one latency and CPU.
@@ -157,13 +157,13 @@ def ratios(rows: list[Row], actors: int, who: str, count: int | None) -> list[fl
         who, count: of the baseline; None: whichever number of environments is the fastest in that round.
     """
     found = []
+    counts = store.distinct(store.where(rows, who=who), "actors") if count is None else [str(count)]
     for number in store.distinct(rows, "round"):
         of_round = store.where(rows, round=number)
         ours = store.kept(store.where(of_round, who="light", actors=actors), "steps_per_s")
-        base = store.where(of_round, who=who) if count is None else store.where(of_round, who=who, actors=count)
-        theirs = store.kept(base, "steps_per_s")
-        if ours and theirs and max(theirs) > 0:
-            found.append(ours[0] / max(theirs))
+        base = [store.kept(store.where(of_round, who=who, actors=one), "steps_per_s") for one in counts]
+        if ours and base and all(base) and (fastest := max(values[0] for values in base)) > 0:
+            found.append(ours[0] / fastest)
     return found
 
 

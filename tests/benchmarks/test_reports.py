@@ -106,6 +106,8 @@ def test_the_best_single_process_is_that_of_the_round() -> None:
     rows = scaled(10.0, {1: 90.0}, naive=80.0, single=3000.0)
     rows.append({**rows[-1], "actors": "128", "steps_per_s": "4500"})
     assert report.ratios(rows, 1, "single", None) == [90.0 / 4500.0]
+    rows[-1]["kept"] = "0"
+    assert report.ratios(rows, 1, "single", None) == [], "the one that is left need not be the best"
 
 
 def test_scaling_has_no_interval_and_calls_nothing_linear_below_three_repeats() -> None:
