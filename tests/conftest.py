@@ -1,15 +1,42 @@
 """For all tests."""
 
+from __future__ import annotations
+
 import gc
+import os
 from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
 
+from tests.support.home import Home
+
 # how long one example takes says how busy the machine is
 settings.register_profile("rlctl", deadline=None)
 settings.register_profile("quick", settings.get_profile("rlctl"), max_examples=50)  # of `make test-fast`
 settings.load_profile("rlctl")
+
+HOME = pytest.StashKey[Home]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Before anything is imported that looks at the environment; workers of xdist inherit it."""
+    if not hasattr(config, "workerinput"):
+        config.stash[HOME] = Home(os.environ)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """No test may touch the user's home; one that does makes the whole session fail."""
+    home = session.config.stash.get(HOME, None)
+    if home is None:
+        return
+    changed = home.close()
+    if changed:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        lines = "\n".join(f"  {line}" for line in changed)
+        session.config.get_terminal_writer().line(f"\nFAILED: tests wrote outside the folders of their own:\n{lines}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.ci.world import Service
+from tests.kubernetes.conftest import home, lab
+
+__all__ = ["home", "lab"]
 
 
 @pytest.fixture

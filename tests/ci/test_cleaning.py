@@ -52,6 +52,7 @@ def test_what_a_revision_would_run_again_stays(target: Target, tmp_path: Path, s
     assert removable(target, service, first, *later, last) == later[:1]
 
 
+@pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("name", [IMAGE, IMAGE.replace("@", ":v1@")])
 def test_an_image_that_a_run_names_with_its_tag_stays(tmp_path: Path, service: Service, name: str) -> None:
     target = Pretended(tmp_path)

@@ -127,11 +127,6 @@ def refused(lab: Lab) -> list[str]:
     return found
 
 
-@pytest.fixture
-def lab() -> Lab:
-    return Lab()
-
-
 def test_its_rights_are_enough_to_redeploy_to_watch_and_to_go_back(lab: Lab, refused: list[str]) -> None:
     lab.up(images={"actor": IMAGES["actor"].replace("ab", "cd"), "learner": IMAGES["learner"].replace("ab", "cd")})
     lab.up(roles={"actor": {"max_replicas": 1500}}, algorithm={"name": "impala", "lr": 0.01})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -11,6 +12,7 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 
 from tests.cluster.contract import MARKER, refuse
+from tests.support.home import KUBECONFIG
 
 Object = dict[str, Any]
 VERSIONS: Final[Mapping[str, str]] = {
@@ -40,7 +42,7 @@ class Witness:
 
     def __init__(self, context: str) -> None:
         try:
-            self._api = config.new_client_from_config(context=context)
+            self._api = config.new_client_from_config(os.environ.get(KUBECONFIG), context)
         except config.ConfigException as error:
             refuse(f"context {context}: {error}")
         self.server: str = self._api.configuration.host
