@@ -95,7 +95,8 @@ def _recorded_backend(world: World, entry: Recorded) -> Backend:
     if not said.context and entry.server and server and server != entry.server:
         raise Conflict(
             f"run {entry.run} is recorded on {entry.server}, and context {entry.context} now means {server}",
-            hint=f"if that is the same cluster at a new address: --context {entry.context}",
+            hint=f"if that is the same cluster at a new address: --context {entry.context}; "
+            f"if the recorded one is gone: rlctl down {entry.run} --forget",
             objects=(entry.run,),
         )
     return backend

@@ -10,14 +10,15 @@ import typer
 
 from rlctl.cli.applied import as_plain, follow, nothing_done
 from rlctl.cli.attach import Interrupts
-from rlctl.cli.clusters import backend_of, where
+from rlctl.cli.clusters import backend_of, recorded, where
 from rlctl.cli.force import force, owner_of
 from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, TakeOver, Target, Yes
 from rlctl.cli.problems import exists
 from rlctl.cli.target import find, known, look_up, looked_at, one_name, wanted_run
 from rlctl.cli.text import span
-from rlctl.cli.world import Output, Signalled, World
+from rlctl.cli.world import ON_CLUSTERS, Output, Signalled, World
 from rlctl.errors import BackendUnreachable, Refused, RlctlError, Unreadable, UsageError
+from rlctl.spec.layout import state_home
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend
@@ -33,6 +34,12 @@ def down(
             "--grace", metavar="TIME", help="Until a process is killed, at most 10s; on a cluster how long to wait."
         ),
     ] = "10s",
+    forget: Annotated[
+        bool,
+        typer.Option(
+            "--forget", help="Free the name of a run whose cluster is gone; works offline, removes nothing there."
+        ),
+    ] = False,
     run_option: RunOption = None,
     yes: Yes = False,
     force_conflicts: TakeOver = False,
@@ -53,7 +60,16 @@ def down(
     except ValueError as error:
         raise UsageError(f"--grace: {error}") from error
     name = wanted_run(world, one_name(run, run_option))
-    meant = _find(world, name, target)
+    if forget:
+        if volumes:
+            raise UsageError("--forget asks no cluster, so it removes no volumes", hint="leave one of the two out")
+        return _forget(world, name)
+    try:
+        meant = _find(world, name, target)
+    except BackendUnreachable as error:
+        away = f"if that cluster is gone: rlctl down {name} --forget" if _on_cluster(name) else ""
+        hint = "; ".join(part for part in (error.hint, away) if part)
+        raise BackendUnreachable(error.message, hint=hint, objects=error.objects) from error
     if meant is None:
         if name is not None:  # one that was killed with its last write to do has left its lock
             follow(world, backend_of(world, name, target).delete(name, volumes=volumes, grace_s=grace_s))
@@ -80,6 +96,43 @@ def down(
             "removed": meant.storage if volumes else None,
         }
     )
+    return 0
+
+
+def _on_cluster(name: str | None) -> bool:
+    entry = None if name is None else recorded(name)
+    return entry is not None and entry.target in ON_CLUSTERS
+
+
+def _forget(world: World, name: str | None) -> int:
+    """Take a run on a cluster out of this machine's index of runs; what is on the cluster stays.
+
+    Raises:
+        UsageError: no run is named, or it is one of this machine.
+    """
+    from rlctl.backends.kubernetes import index
+
+    if name is None:
+        raise UsageError("--forget needs the name of a run", hint="rlctl down NAME --forget")
+    entry = recorded(name)
+    if entry is not None and not _on_cluster(name):
+        raise UsageError(
+            f"run {name} is on this machine, where its data would be lost from sight",
+            hint=f"stop it: rlctl down {name}; remove it: rlctl down {name} --volumes",
+            objects=(name,),
+        )
+    if entry is None:
+        world.say(f"no run {name} is recorded here; nothing to do")
+    else:
+        index.forget(name, entry.uid)
+        if recorded(name) is not None:
+            raise BackendUnreachable(f"the record of run {name} cannot be removed from {state_home() / 'index'}")
+        there = " ".join(
+            f"{option} {value}" for option, value in (("--context", entry.context), ("-n", entry.namespace))
+        )
+        world.say(f"{name} is forgotten here; what runs on {entry.server or 'its cluster'} was not asked and stays")
+        world.say(f"  reach it      rlctl status {name} -t {entry.target} {there}")
+    world.document({"run": name, "applied": [], "kept": None, "removed": None})
     return 0
 
 

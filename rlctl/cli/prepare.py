@@ -107,7 +107,7 @@ def beside(world: World, loaded: Loaded, *, mint: bool) -> Prepared:
     if elsewhere is not None and elsewhere != spec.target and elsewhere in world.target_names():
         raise Conflict(
             f"run {spec.run} is recorded for target {elsewhere}, the spec says {spec.target}",
-            hint=f"choose another name, or remove it first: rlctl down {spec.run} --volumes -t {elsewhere}",
+            hint=_make_room(spec.run, elsewhere),
             objects=(spec.run,),
         )
     backend = backend_of(world, spec.run, spec.target)
@@ -124,6 +124,12 @@ def beside(world: World, loaded: Loaded, *, mint: bool) -> Prepared:
         documents=documents,
         changes=[] if state is None else changes(stored_spec(state), spec),
     )
+
+
+def _make_room(run: str, target: str) -> str:
+    """How a name that another target holds becomes free, also when that target is a cluster that is gone."""
+    away = f"; if that cluster is gone: rlctl down {run} --forget" if target in ON_CLUSTERS else ""
+    return f"choose another name (--set run={run}-2), or remove it first: rlctl down {run} --volumes -t {target}{away}"
 
 
 @dataclass(frozen=True, slots=True)

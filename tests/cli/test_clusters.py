@@ -8,7 +8,7 @@ import pytest
 from rlctl.cli.clusters import recorded
 from rlctl.cli.options import complete_context, complete_namespace
 from rlctl.errors import Conflict
-from tests.cli.clusters import Clusters, Namespace
+from tests.cli.clusters import CLUSTER_SPEC, Clusters, Namespace
 from tests.cli.conftest import Rlctl
 
 
@@ -183,3 +183,34 @@ def test_what_changes_a_run_can_be_forced_and_is_not_by_default(
     assert clusters.here.force_conflicts is False
     assert rlctl(*verb, "--force-conflicts").code == 0
     assert clusters.here.force_conflicts is True
+
+
+def test_a_cluster_that_is_gone_does_not_hold_a_name_for_ever(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.record("pole", "0" * 32, "gone", "team")
+    refused = rlctl("up", str(rlctl.write("here.yaml", CLUSTER_SPEC.replace("target: kubernetes\n", ""))), "-d")
+    assert refused.code == 5
+    assert "rlctl down pole --forget" in refused.err
+    unreachable = rlctl("down", "pole")
+    assert unreachable.code == 4
+    assert "rlctl down pole --forget" in unreachable.err
+
+    made = dict(clusters.made)
+    forgotten = rlctl("down", "pole", "--forget")
+    assert forgotten.code == 0
+    assert "rlctl status pole -t kubernetes --context gone -n team" in forgotten.err
+    assert clusters.made == made, "no cluster was asked"
+    assert recorded("pole") is None
+    assert rlctl("up", str(rlctl.folder / "here.yaml"), "-d").code == 0
+
+
+def test_forgetting_is_for_runs_on_clusters_and_takes_nothing_with_it(rlctl: Rlctl, clusters: Clusters) -> None:
+    clusters.up()
+    assert rlctl("down", "pole", "--forget", "--volumes", "--yes").code == 2
+    assert rlctl("down", "--forget").code == 2
+    assert rlctl("down", "pole", "--forget").code == 0
+    assert clusters.here.find("pole") is not None, "the run itself stays"
+    assert rlctl("down", "pole", "--forget").code == 0, "a second time is no error"
+    index = rlctl.folder / "state" / "rlctl" / "index" / "mine.json"
+    index.write_text('{"run": "mine", "uid": "1", "target": "local"}')
+    assert rlctl("down", "mine", "--forget").code == 2
+    assert index.exists()
