@@ -43,6 +43,7 @@ format: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python -m tests.links
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
