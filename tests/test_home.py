@@ -15,7 +15,14 @@ def person(folder: Path) -> dict[str, str]:
     (folder / ".local/state/rlctl/runs/mine-0123abcd/logs").mkdir(parents=True)
     (folder / ".kube").mkdir()
     (folder / ".kube/config").write_text("apiVersion: v1\n")
-    return {"HOME": str(folder), "RLCTL_RUN": "mine", "RLCTL_TEST_CONTEXT": "made-for-tests", "PATH": "/bin"}
+    state = str(folder / ".local/state")
+    return {
+        "HOME": str(folder),
+        "XDG_STATE_HOME": state,
+        "RLCTL_RUN": "mine",
+        "RLCTL_TEST_CONTEXT": "made-for-tests",
+        "PATH": "/bin",
+    }
 
 
 def test_nothing_of_the_users_environment_reaches_a_test(tmp_path: Path) -> None:
