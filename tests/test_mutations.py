@@ -43,6 +43,7 @@ def mutation(test: str) -> Mutation:
     return Mutation(test, "0", (Edit("double.py", "2 * x", "3 * x"),), (f"test_double.py::{test}",))
 
 
+@pytest.mark.processes
 def test_the_harness_tells_tests_that_notice_from_those_that_do_not(tree: Path) -> None:
     said: list[str] = []
     names = ("test_notices", "test_does_not", "test_is_red", "test_is_not_there")
