@@ -44,6 +44,7 @@ def mutation(test: str) -> Mutation:
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(600)
 def test_the_harness_tells_tests_that_notice_from_those_that_do_not(tree: Path) -> None:
     said: list[str] = []
     names = ("test_notices", "test_does_not", "test_is_red", "test_is_not_there")
