@@ -9,6 +9,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+from tests.support import samples
 from tests.support.home import Home
 
 # how long one example takes says how busy the machine is
@@ -24,6 +25,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before anything is imported that looks at the environment; workers of xdist inherit it."""
     if not hasattr(config, "workerinput"):
         config.stash[HOME] = Home(os.environ)
+        samples.seed()  # workers inherit it
+
+
+def pytest_report_header() -> str:
+    if samples.FULL:
+        return "every point of the exhaustive tests is tried"
+    again = f"the same points again: {samples.SEED}={samples.seed()} make test; all of them: make test-full"
+    return f"exhaustive tests are sampled; {again}"
 
 
 @pytest.hookimpl(trylast=True)

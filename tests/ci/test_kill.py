@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from rlctl_ci.states import TERMINAL
 from rlctl_ci.store.database import Database
 from tests.ci.counts import tell
 from tests.ci.world import Outside, Service, sha
+from tests.support.samples import chance, sample, seed, size
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 BAD = sha(3)
@@ -111,7 +111,8 @@ def steps(folder: Path) -> int:
 def test_a_kill_at_every_boundary_loses_nothing_and_deploys_nothing_twice(tmp_path: Path) -> None:
     (tmp_path / "count").mkdir()
     counts: Counter[str] = Counter()
-    for kill_at in range(1, steps(tmp_path / "count")):
+    points = range(1, steps(tmp_path / "count"))
+    for kill_at in sample("kill at a boundary", points, 30):
         folder = tmp_path / f"at-{kill_at}"
         folder.mkdir()
         counts["points"] += 1
@@ -120,22 +121,23 @@ def test_a_kill_at_every_boundary_loses_nothing_and_deploys_nothing_twice(tmp_pa
             assert life(folder, 2, -1)
         counts += check(folder)
         assert Outside(folder / "outside.jsonl").history[-1] == sha(4), "the last good commit runs"
-    tell("ci-kills-at-every-boundary", dict(counts))
-    assert counts["kills"] >= 100
+    tell("ci-kills-at-every-boundary", {**counts, "boundaries": len(points), "seed": seed()})
+    assert len(points) >= 100
+    assert counts["kills"] >= counts["points"] // 2
 
 
-def test_two_hundred_random_kills_lose_nothing_and_deploy_nothing_twice(tmp_path: Path) -> None:
-    seed = int(os.environ.get("RLCTL_TEST_SEED", "0"))
-    chance = random.Random(seed)
+def test_random_kills_lose_nothing_and_deploy_nothing_twice(tmp_path: Path) -> None:
+    moments = chance("kill at random")
+    kills = size(40, 200)
     counts: Counter[str] = Counter()
-    while counts["kills"] < 200:
+    while counts["kills"] < kills:
         counts["services"] += 1
         folder = tmp_path / f"random-{counts['services']}"
         folder.mkdir()
         lives = 1
         # five kills in a row reach builds that have used up their attempts
-        while lives <= 5 and not life(folder, lives, chance.randrange(1, 90)):
+        while lives <= 5 and not life(folder, lives, moments.randrange(1, 90)):
             counts["kills"], lives = counts["kills"] + 1, lives + 1
         assert lives <= 5 or life(folder, lives, -1)
         counts += check(folder)
-    tell("ci-kills-at-random", {**counts, "seed": seed})
+    tell("ci-kills-at-random", {**counts, "seed": seed()})

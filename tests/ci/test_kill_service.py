@@ -1,14 +1,12 @@
 """kill -9 of the real service, at any moment: HTTP, threads, git and the builder of folders; only its target is a file.
 
 Each series of kills is one service over many lives, which is sent hooks all the while, some of them twice.
-`RLCTL_CI_KILLS=200 pytest tests/ci/test_kill_service.py` is the long form: a third of a second for each kill.
+`RLCTL_TEST_FULL=1 pytest tests/ci/test_kill_service.py` is the long form: a third of a second for each kill.
 RLCTL_TEST_SEED=1 kills at other moments.
 """
 
 from __future__ import annotations
 
-import os
-import random
 import time
 from collections import Counter
 from pathlib import Path
@@ -18,8 +16,9 @@ import pytest
 from rlctl_ci.states import TERMINAL
 from tests.ci.counts import tell
 from tests.ci.killed import Killed
+from tests.support.samples import FULL, chance, seed, size
 
-KILLS = int(os.environ.get("RLCTL_CI_KILLS", "60"))
+KILLS = size(24, 200)
 SERIES = 4
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120 + 6 * KILLS)]
 
@@ -53,14 +52,14 @@ def check(service: Killed) -> Counter[str]:
 def test_whatever_is_acknowledged_ends_once_and_is_deployed_at_most_once_however_often_the_service_is_killed(
     tmp_path: Path,
 ) -> None:
-    seed, begun = int(os.environ.get("RLCTL_TEST_SEED", "0")), time.monotonic()
+    begun = time.monotonic()
     ended: Counter[str] = Counter()
     at_work: Counter[str] = Counter()
     numbers: Counter[str] = Counter()
     for series in range(SERIES):
         folder = tmp_path / str(series)
         folder.mkdir()
-        service = Killed(folder, random.Random(seed * SERIES + series), commits=20 * KILLS)
+        service = Killed(folder, chance(f"kills of the service {series}"), commits=20 * KILLS)
         for _ in range(-(-KILLS // SERIES)):
             service.life()
         service.life(kill=False)
@@ -73,9 +72,9 @@ def test_whatever_is_acknowledged_ends_once_and_is_deployed_at_most_once_however
         )  # fmt: skip
     counts = {
         **numbers, "builds": ended.total(), "ended": dict(ended), "kills_by_state_of_a_build": dict(at_work),
-        "seed": seed, "seconds": round(time.monotonic() - begun, 1),
+        "seed": seed(), "seconds": round(time.monotonic() - begun, 1),
     }  # fmt: skip
     tell("ci-kills-of-the-service", counts)
     assert numbers["kills"] >= KILLS
-    if KILLS >= 200:  # else chance may leave one out
+    if FULL:  # else chance may leave one out
         assert {"fetching", "deploying", "verifying"} <= set(at_work), at_work

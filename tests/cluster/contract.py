@@ -21,7 +21,7 @@ TIERS: Final[Mapping[str, str]] = {
     "api": "control plane only: what rlctl writes, reads and says",
     "smoke": "trains on real pods (minutes)",
     "faults": "nodes, pods and the API server are disturbed (minutes)",
-    "scale": "10,000 actors on fake nodes (ten minutes)",
+    "scale": "thousands of actors on fake nodes (minutes)",
 }
 NEEDS: Final[Mapping[str, str]] = {
     "rwx": "volumes that several nodes write (readWriteMany)",

@@ -77,6 +77,7 @@ class Gateway:
     upstream: str
     ca_file: str = ""
     passed: list[Request] = field(default_factory=list)
+    done: int = 0  # writes that the server did
     _plan: Plan | None = None
     _server: ThreadingHTTPServer | None = None
 
@@ -111,6 +112,7 @@ class Gateway:
     def forget(self) -> None:
         """Count from nothing."""
         self.passed.clear()
+        self.done = 0
 
     def lose_at_write(self, number: int, do: Callable[[], object]) -> None:
         """Do it when the server has done the `number`-th write from now on, whose answer then never arrives."""
@@ -152,7 +154,10 @@ class Gateway:
             self.passed.append(request)
             self._changed.notify_all()
             plan = self._plan
-            if plan is None or not request.writes or status >= 300:
+            if not request.writes or status >= 300:
+                return False
+            self.done += 1
+            if plan is None:
                 return False
             plan.number -= 1
             if plan.number:

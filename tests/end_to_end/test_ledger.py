@@ -1,6 +1,6 @@
 """What became of every row, while actors are killed without warning.
 
-`RLCTL_LEDGER_SECONDS=300 pytest tests/end_to_end/test_ledger.py` is the long form.
+`RLCTL_TEST_FULL=1 pytest tests/end_to_end/test_ledger.py` is the long form.
 """
 
 import os
@@ -11,8 +11,9 @@ import time
 import pytest
 
 from tests.end_to_end.conftest import Cli, wait_until
+from tests.support.samples import size
 
-SECONDS = float(os.environ.get("RLCTL_LEDGER_SECONDS", "30"))
+SECONDS = float(size(30, 300))
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(SECONDS + 240)]
 
 

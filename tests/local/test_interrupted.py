@@ -14,6 +14,7 @@ import pytest
 from rlctl.backends.base import Applied
 from rlctl.errors import Conflict
 from tests.local.machine import Machine, fakes_first, read_log, role_plan, until, whats
+from tests.support.samples import sample
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -84,8 +85,7 @@ def test_up_converges_after_a_kill_at_any_step(machine: Machine) -> None:
     steps = int(drive("whole", 1, 0).stdout)
     assert steps > 15
     list(machine.backend.delete("whole", volumes=True, grace_s=2))
-    kills = range(1, steps + 1, int(os.environ.get("RLCTL_KILL_STRIDE", "4")))
-    for kill_at in kills:
+    for kill_at in sample("up killed at a step", range(1, steps + 1), 4):
         run = f"new-{kill_at}"
         assert drive(run, 1, kill_at).returncode in (-signal.SIGKILL, 0)  # the very first run had a step or two more
         check(run, 1)

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 
-KEPT = ("RLCTL_TEST_", "RLCTL_BENCH_", "RLCTL_REWRITE_", "RLCTL_CI_KILLS")  # what a person tells the tests
+KEPT = ("RLCTL_TEST_", "RLCTL_BENCH_", "RLCTL_REWRITE_")  # what a person tells the tests
 KUBECONFIG = "RLCTL_TEST_KUBECONFIG"
 """The user's KUBECONFIG, for the tests that a cluster was made for; the product's own variable leads nowhere."""
 
