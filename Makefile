@@ -3,17 +3,28 @@ PYTHON ?= python3
 VENV ?= .venv
 SPEC ?= specs/cartpole-impala.yaml
 TIERS ?= cluster
+# a third of the tests wait for processes most of their time: one worker more than there are cores
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: up test test-fast test-cluster bench bench-regression check format lint types checkov clean
+.PHONY: up test test-fast test-full test-cluster bench bench-regression check format lint types checkov clean
 
 up: $(VENV)/.local
 	$(BIN)/rlctl up $(SPEC)
 
+# at the end, one at a time, those that measure what the machine gives them
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not cluster"
+	@ended=0; set -x; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not cluster and not alone" || ended=$$?; \
+	$(BIN)/python -m pytest -m "alone and not cluster" || ended=$$?; \
+	exit $$ended
+
+# every point of the exhaustive tests, and proof that tests of each promise fail when it is taken back
+test-full: export RLCTL_TEST_FULL = 1
+test-full: test
+	$(BIN)/python -m tests.mutations
 
 test-fast: $(VENV)/.dev
 	$(BIN)/python -m pytest -n logical --dist worksteal --hypothesis-profile=quick -m "not cluster and not processes and not learning"

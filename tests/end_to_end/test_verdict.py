@@ -17,7 +17,7 @@ import pytest
 
 from tests.end_to_end.conftest import Cli, wait_until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(900)]
 
 VERDICT_S = 240.0
 """A verdict covers the last ten seconds and begins five after the first update; the rest is for a busy machine."""
