@@ -34,8 +34,8 @@ _KEPT_TIMES: Final = 4
 """What was fetched before is kept up to so many times `limits.source_mib`: the next push then brings what is new."""
 _KEPT_FILES: Final = 10_000
 """And so many files: each of them slows git down."""
-_ATTRIBUTES: Final = "* -export-subst -export-ignore\n"
-"""Before those of a commit: one has git start programs for what it writes into files, the other leaves files out."""
+_ATTRIBUTES: Final = "* -export-subst -export-ignore -text -ident !filter !working-tree-encoding\n"
+"""Before those of a commit: all its files are deployed, byte for byte as they are committed. `!` where git knows no `-`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Git:
             if ended.code:
                 said = f"{sha[:12]} cannot be unpacked: {cause(ended)}"
                 raise self._failed(bare, ended, BuildStopped("source", said))
-        unpack(archive, source, self.project.limits.source_mib << 20)
+        unpack(archive, source, self.project.limits.source_mib << 20, job.stop)
         archive.unlink()
         return source
 
@@ -248,7 +248,7 @@ def _drop(bare: Path) -> None:
     shutil.rmtree(part)
 
 
-def unpack(archive: Path, to: Path, most_bytes: int) -> None:
+def unpack(archive: Path, to: Path, most_bytes: int, stop: Callable[[], None] = lambda: None) -> None:
     """Files of a commit below a folder: no link leads out of it, nothing is special, and it has an end.
 
     Raises:
@@ -259,6 +259,7 @@ def unpack(archive: Path, to: Path, most_bytes: int) -> None:
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
+                stop()
                 size, files = size + member.size, files + 1
                 if size > most_bytes or files > MAX_FILES:
                     raise BuildStopped(

@@ -1,6 +1,6 @@
 """Stands between the service and a program: what the program has started ends with it, and all of it with the service.
 
-    python -I -S keeper.py LIFE WHOLE GRACE_S NICE MEMORY_BYTES FILE_BYTES PROGRAM ARGUMENT...
+    python -I -S keeper.py LIFE WHOLE GRACE_S NICE MEMORY_BYTES FILE_BYTES CPU_S PROGRAM ARGUMENT...
 
 LIFE is the reading end of a pipe of which the service alone has the other: a byte asks for an end in good order, its
 end means that the service is gone, whatever has killed it. A signal at the death of a parent would not do: it does not
@@ -28,13 +28,15 @@ UNKILLABLE_S: Final = 10.0
 """So long is waited for a process that hangs in the kernel; nobody can do more about it."""
 FILE_SIGNAL: Final = int(signal.SIGXFSZ)
 """Ends what writes a file of more than FILE_BYTES."""
+PROCESSOR_SIGNAL: Final = int(signal.SIGXCPU)
+"""Ends a process that has had the processor for CPU_S seconds."""
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 _SET_CHILD_SUBREAPER: Final = 36
 
 
 def main(arguments: Sequence[str]) -> int:
     """The exit status of the program, or 128 and the signal that ended it."""
-    life, whole, grace_s, nice, memory, file = (int(one) for one in arguments[:6])
+    life, whole, grace_s, nice, memory, file, cpu_s = (int(one) for one in arguments[:7])
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         _prctl(_SET_CHILD_SUBREAPER, 1)  # who loses its parent becomes ours, and of nobody else
     program = os.fork()
     if program == 0:
-        _become(arguments[6:], nice, memory, file)
+        _become(arguments[7:], nice, memory, file, cpu_s)
     os.close(0)
     deadline: float | None = None
     code: int | None = None
@@ -65,14 +67,15 @@ def main(arguments: Sequence[str]) -> int:
     return 128 + signal.SIGKILL if code is None else code if code >= 0 else 128 - code
 
 
-def _become(argv: Sequence[str], nice: int, memory: int, file: int) -> None:
+def _become(argv: Sequence[str], nice: int, memory: int, file: int, cpu_s: int) -> None:
     try:
         os.setsid()
         _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         os.nice(nice)
-        for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, file)):
+        limits = ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, file), (resource.RLIMIT_CPU, cpu_s))
+        for kind, most in limits:
             if most:
-                resource.setrlimit(kind, (most, most))
+                resource.setrlimit(kind, (most, most + (kind == resource.RLIMIT_CPU)))  # beyond the second: SIGKILL
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):  # Python has changed them
             signal.signal(number, signal.SIG_DFL)
         os.execvp(argv[0], list(argv))

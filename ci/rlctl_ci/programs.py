@@ -38,6 +38,8 @@ class Bounds:
     file_mib: int | None = None
     nice: int = 0
     """How far it stands back for hooks, and for roles on the same machine."""
+    cpu_s: int | None = None
+    """Of the processor, for each of its processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,8 @@ class Programs:
     def _kept(self, ear: int) -> list[str]:
         """What stands before a program."""
         limits = (self.bounds.memory_mib, self.bounds.file_mib)
-        numbers = (ear, int(self.whole), GRACE_S, self.bounds.nice, *((most or 0) << 20 for most in limits))
+        sizes = ((most or 0) << 20 for most in limits)
+        numbers = (ear, int(self.whole), GRACE_S, self.bounds.nice, *sizes, self.bounds.cpu_s or 0)
         return [sys.executable, "-I", "-S", keeper.__file__, *map(str, numbers)]
 
     def _watch(self, process: subprocess.Popen[bytes], name: str, say: Callable[[str], object] | None) -> deque[str]:

@@ -14,6 +14,7 @@ from typing import IO, Final, cast
 
 from rlctl.errors import UsageError
 from rlctl.images.base import OVERLAY_MARK
+from rlctl.images.bounded import read_bounded
 from rlctl.images.ignore import Ignore
 
 UID: Final = 10001
@@ -26,6 +27,8 @@ PART: Final = 1 << 20
 """So much is in memory at once."""
 NEVER: Final = frozenset({".git", "__pycache__", ".venv"})
 IGNORE_FILE: Final = ".dockerignore"
+MAX_REQUIREMENTS: Final = 1 << 20
+"""Bytes: thousands of packages, with hashes."""
 _MARK: Final = OVERLAY_MARK.encode()
 PATCHES: Final = "templates/*.patch.yaml"
 """They change documents, which rlctl renders; in the image they would restart every role that they do not concern."""
@@ -97,7 +100,8 @@ def collect(folder: Path, requirements: Path | None = None, *, into: Path, witho
         without: files that are not code although they lie there: specs, and what is written beside them.
 
     Raises:
-        UsageError: a file cannot be read, there is more than a GiB of them, or a link leads out of the folder.
+        UsageError: a file cannot be read, there is more than a GiB of them, a link leads out of the folder, or the
+            .dockerignore or the requirements are longer than they may be.
     """
     left_out = {os.path.realpath(path) for path in without}
     files = 0
@@ -116,7 +120,7 @@ def collect(folder: Path, requirements: Path | None = None, *, into: Path, witho
                             f"{folder} holds more than {MAX_BYTES >> 20} MiB of files, {name} the last of them",
                             hint=f"name what is no code in {folder / IGNORE_FILE}",
                         )
-        listed = requirements.read_bytes() if requirements is not None else None
+        listed = None if requirements is None else read_bounded(requirements, MAX_REQUIREMENTS)
     except OSError as error:
         where = error.filename or folder
         raise UsageError(f"{where} cannot be read: {(error.strerror or str(error)).lower()}") from error
@@ -124,13 +128,8 @@ def collect(folder: Path, requirements: Path | None = None, *, into: Path, witho
 
 
 def ignored(folder: Path) -> Ignore:
-    """What the .dockerignore of a project leaves out.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    path = folder / IGNORE_FILE
-    return Ignore.parse(path.read_text(encoding="utf-8", errors="replace") if path.is_file() else "")
+    """What the .dockerignore of a project leaves out; see `Ignore.read`."""
+    return Ignore.read(folder / IGNORE_FILE)
 
 
 def _walk(folder: Path, ignore: Ignore) -> Iterator[str]:

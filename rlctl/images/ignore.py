@@ -5,6 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rlctl.errors import UsageError
+from rlctl.images.bounded import read_bounded
+
+MAX_BYTES: Final = 128 << 10
+MAX_PATTERNS: Final = 1000
+"""Every file of a project is compared with each of them."""
+MAX_PATTERN: Final = 1000
+"""Characters of one."""
+_NAMED: Final = 20
+"""So many faults are named; a file of others has thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +65,36 @@ class Ignore:
     rules: tuple[Rule, ...]
 
     @classmethod
+    def read(cls, path: Path) -> Ignore:
+        """The patterns of a file that somebody else may have written; without the file none.
+
+        Raises:
+            UsageError: it is longer than MAX_BYTES, or has more or longer patterns than a project needs.
+            OSError: it cannot be read.
+        """
+        if not path.is_file():
+            return cls(())
+        lines = read_bounded(path, MAX_BYTES).decode(errors="replace").splitlines()
+        patterns = [(number, text) for number, line in enumerate(lines, 1) if (text := _pattern(line))]
+        faults = [
+            f"{path}:{number}: a pattern of {len(text)} characters, and at most {MAX_PATTERN} are read"
+            for number, text in patterns if len(text) > MAX_PATTERN
+        ]  # fmt: skip
+        if len(patterns) > MAX_PATTERNS:
+            number = patterns[MAX_PATTERNS][0]
+            faults.append(f"{path}:{number}: {len(patterns)} patterns, and at most {MAX_PATTERNS} are read")
+        if faults:
+            more = f"; and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
+            raise UsageError(
+                "; ".join(faults[:_NAMED]) + more, hint="name folders in place of files: data/ leaves out all in it"
+            )
+        return cls.parse("\n".join(text for _, text in patterns))
+
+    @classmethod
     def parse(cls, text: str) -> Ignore:
         """Patterns, one a line: `*` within a name, `**` over folders, `!` takes back, `#` begins a comment."""
         rules = []
-        for line in text.splitlines():
-            pattern = line.strip()
-            if pattern.startswith("#"):
-                continue
+        for pattern in filter(None, map(_pattern, text.splitlines())):
             out = not pattern.startswith("!")
             names = tuple(_names(pattern.removeprefix("!").strip()))
             if names:
@@ -82,6 +118,12 @@ class Ignore:
     def takes_back(self) -> bool:
         """Whether a file can be in although its folder is out."""
         return any(not rule.out for rule in self.rules)
+
+
+def _pattern(line: str) -> str:
+    """What a line says; empty for a comment."""
+    text = line.strip()
+    return "" if text.startswith("#") else text
 
 
 def _names(pattern: str) -> Iterator[re.Pattern[str] | None]:

@@ -28,7 +28,7 @@ from rlctl_ci.work import Job, Live
 from tests.ci.oci import Registry, elsewhere, registry
 from tests.ci.test_builders import job_for
 from tests.ci.test_git import job_of
-from tests.ci.world import project, sha
+from tests.ci.world import here, project, sha
 
 __all__ = ["elsewhere", "registry"]
 
@@ -74,9 +74,9 @@ def test_nobody_is_asked_for_a_base_that_a_stranger_names(
     monkeypatch.setattr(socket, "create_connection", no_one)
     monkeypatch.setattr(socket, "getaddrinfo", no_one)
     maker = (
-        Append()
+        Append(read=here)
         if builder == "append"
-        else Program("buildah", tmp_path / "home", environ={"PATH": str(program.parent)})
+        else Program("buildah", tmp_path / "home", environ={"PATH": str(program.parent)}, read=here)
     )
     with pytest.raises(BuildStopped, match="uses no image of") as refusal:
         maker.push(job, maker.make(job, a_commit(tmp_path, named)))
@@ -85,7 +85,7 @@ def test_nobody_is_asked_for_a_base_that_a_stranger_names(
 
 
 def appended(job: Job, source: Path, *images: str) -> list[str]:
-    maker = Append(running(*images))
+    maker = Append(running(*images), here)
     return [one.base for one in maker.push(job, maker.make(job, source))]
 
 
@@ -93,7 +93,7 @@ def test_a_base_of_the_run_is_taken_also_when_a_push_has_replaced_it(tmp_path: P
     base = str(registry.image("public/actor", "1"))
     newer = str(registry.image("public/actor", "2", User="1"))
     job = job_for(tmp_path, registry, bases=[])
-    maker = Append(running(base))
+    maker = Append(running(base), here)
     made = maker.push(job, maker.make(job, a_commit(tmp_path, base)))
     assert {one.base for one in made} == {base}
     now = [one.reference for one in made]

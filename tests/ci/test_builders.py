@@ -28,7 +28,7 @@ from tests.ci.corpus import WORDS
 from tests.ci.oci import Registry, elsewhere, registry
 from tests.ci.test_git import job_of
 from tests.ci.test_injection import watched
-from tests.ci.world import MAIN, project, sha
+from tests.ci.world import MAIN, here, project, sha
 
 __all__ = ["elsewhere", "registry"]
 
@@ -55,7 +55,8 @@ def source(tmp_path: Path, registry: Registry) -> Path:
 
 
 def appended(job: Job, source: Path) -> Sequence[Artifact]:
-    return Append().push(job, Append().make(job, source))
+    maker = Append(read=here)
+    return maker.push(job, maker.make(job, source))
 
 
 def proofs(registry: Registry) -> dict[str, dict[str, Any]]:

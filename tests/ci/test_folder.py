@@ -15,7 +15,7 @@ from rlctl_ci.errors import BuildStopped, Cancelled
 from rlctl_ci.locks import held
 from rlctl_ci.work import Job
 from tests.ci.test_git import job_of
-from tests.ci.world import sha
+from tests.ci.world import here, sha
 
 SPEC = "run: pole\nenv: {id: CartPole-v1}\ncode: {path: src}\nstop: {rows: 10}\n"
 
@@ -39,7 +39,7 @@ def build(tmp_path: Path, number: int) -> Job:
 def test_builds_that_make_the_same_code_at_once_share_one_folder(tmp_path: Path, source: Path) -> None:
     for number in range(120):
         (source / "src" / f"m{number}.py").write_text("x = 1\n")
-    maker, jobs = Folder(tmp_path / "code"), [build(tmp_path, number) for number in range(1, 7)]
+    maker, jobs = Folder(tmp_path / "code", here), [build(tmp_path, number) for number in range(1, 7)]
     made = [maker.make(job, source) for job in jobs]
     with ThreadPoolExecutor(6) as pool:
         found = {one.reference for each in pool.map(maker.push, jobs, made) for one in each}
@@ -57,7 +57,7 @@ def test_what_builds_that_were_killed_have_begun_goes_with_the_next_one(tmp_path
     (left / "pkg" / "a.py").write_text("x = 1\n")
     for path in (left / "pkg" / "a.py", left / "pkg", left):
         path.chmod(0o500)
-    maker, job = Folder(tmp_path / "code"), build(tmp_path, 1)
+    maker, job = Folder(tmp_path / "code", here), build(tmp_path, 1)
     (artifact,) = maker.push(job, maker.make(job, source))
     assert not left.exists()
     assert Path(artifact.reference).is_dir()
@@ -67,21 +67,21 @@ def test_a_build_that_is_cancelled_waits_for_no_folder(tmp_path: Path, source: P
     def cancelled() -> None:
         raise Cancelled("by ana")
 
-    maker, job = Folder(tmp_path / "code"), replace(build(tmp_path, 1), stop=cancelled)
+    maker, job = Folder(tmp_path / "code", here), replace(build(tmp_path, 1), stop=cancelled)
     made = maker.make(job, source)
     (tmp_path / "code").mkdir()
     with held(tmp_path / "code" / ".lock"), pytest.raises(Cancelled):
         maker.push(job, made)
 
 
-@pytest.mark.parametrize("maker", [Folder(Path("/nonexistent")), Append()])
+@pytest.mark.parametrize("maker", [Folder(Path("/nonexistent"), here), Append(read=here)])
 def test_a_link_out_of_the_code_stops_every_builder_in_words(tmp_path: Path, source: Path, maker: Folder) -> None:
     (source / "src" / "pkg" / "other.py").symlink_to("../../other.py")
     with pytest.raises(BuildStopped, match=r"^pkg/other.py links to ../../other.py, which leads out of the code"):
         maker.make(build(tmp_path, 1), source)
 
 
-@pytest.mark.parametrize("maker", [Folder(Path("/nonexistent")), Append()])
+@pytest.mark.parametrize("maker", [Folder(Path("/nonexistent"), here), Append(read=here)])
 def test_code_that_lies_in_a_submodule_stops_every_builder_in_words(
     tmp_path: Path, source: Path, maker: Folder
 ) -> None:

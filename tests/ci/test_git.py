@@ -167,7 +167,7 @@ def test_the_branch_names_git_allows_are_data_and_nothing_outside_the_list_is_st
 
 def kept(argv: Sequence[str]) -> list[str]:
     """The program that a keeper starts, with its arguments; another one as it is."""
-    return list(argv[argv.index(keeper.__file__) + 7 :]) if keeper.__file__ in argv else list(argv)
+    return list(argv[argv.index(keeper.__file__) + 8 :]) if keeper.__file__ in argv else list(argv)
 
 
 def test_git_and_our_rules_agree_about_the_names_of_branches(tmp_path: Path, repository: Repository) -> None:

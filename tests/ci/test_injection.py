@@ -30,7 +30,7 @@ from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
 from tests.ci.corpus import WORDS
 from tests.ci.test_git import Repository, git, job_of, kept
-from tests.ci.world import MAIN, no_hands, sha
+from tests.ci.world import MAIN, here, no_hands, sha
 from tests.cli.conftest import Rlctl, rlctl
 from tests.support.samples import sample
 
@@ -218,7 +218,7 @@ def test_git_is_all_that_a_branch_starts_and_its_code_becomes_a_folder(folder: P
     repository = Repository(folder)
     for word in BRANCHES:
         git(repository.folder, "update-ref", f"refs/heads/{word}", repository.head)
-    store, made = folder / "store", Folder(folder / "code")
+    store, made = folder / "store", Folder(folder / "code", here)
     with watched() as did:
         for word in sample("branches", BRANCHES, 20):
             job = job_of(folder, repository.head, f"refs/heads/{word}")
@@ -247,7 +247,7 @@ def test_files_named_as_commands_are_fetched_and_packed_as_data(folder: Path) ->
     with watched() as did:
         source = Git(job.project, folder / "store").fetch(job)
         (artifact,) = made.push(job, made.make(job, source))
-    assert {what for event, what in did if event == "subprocess.Popen"} == {"git"}
+    assert {what for event, what in did if event == "subprocess.Popen"} == {"git", sys.executable}
     found = {path.name for path in Path(artifact.reference).rglob("*") if path.is_file()}
     assert len(names & found) > 150
     assert not [path for path in folder.rglob("owned") if path.parent.name[:1] != "n"]

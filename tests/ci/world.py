@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.errors import WorkloadFailed
+from rlctl_ci.builders.source import Contents, Part, contents
 from rlctl_ci.config import Project
 from rlctl_ci.errors import BuildStopped, Transient
 from rlctl_ci.store.database import Database
@@ -151,6 +152,11 @@ def hands(outside: Outside) -> Hands:
 def no_hands(project: Project, service: object) -> Hands:
     """For a service that works on nothing."""
     raise AssertionError("nothing is to be built")
+
+
+def here(job: Job, source: Path, part: Part) -> Contents:
+    """Reads a commit in the process of the test; the service has a child for it."""
+    return contents(job.project, source, job.folder, part)
 
 
 class _Fetcher:

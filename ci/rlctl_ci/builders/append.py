@@ -16,9 +16,9 @@ from rlctl.images.make import CODE_IN
 from rlctl.images.reference import Reference
 from rlctl.images.upload import Uploader, sha256
 from rlctl_ci.builders.bases import Bases
+from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import notes, statement
 from rlctl_ci.builders.registry import attach, tag, uploader
-from rlctl_ci.builders.source import code_of, spec_at
 from rlctl_ci.errors import BuildStopped
 from rlctl_ci.store.records import Artifact
 from rlctl_ci.work import Job, Live, images_of
@@ -39,16 +39,18 @@ class Append:
 
     Args:
         look: the run as it is; None: it does not run.
+        read: reads the commit.
     """
 
     look: Callable[[Job], Live | None] = lambda _: None
+    read: Reader = read
 
     def make(self, job: Job, source: Path) -> Made | None:
-        code = code_of(job, source)
-        if code is None:
+        found = self.read(job, source, "layer")
+        code, layer = found.code, found.layer
+        if code is None or layer is None:
             return None
         job.say(f"code: {code.files} files, {code.size / 1e6:.1f} MB")
-        published = spec_at(job.project, source, for_images=True)[0].images
         allowed, bases = Bases(job.project, lambda: images_of(self.look(job))), {}
 
         def source_of(image: Reference) -> Uploader:
@@ -56,7 +58,7 @@ class Append:
             return uploader(job.project, image.registry)
 
         for name in CODE_IN:
-            image = getattr(published, name)
+            image = found.images.get(name)
             if image is None:
                 raise BuildStopped(
                     "base", f"the spec names no {name} image to lay the code over",
@@ -66,10 +68,6 @@ class Append:
                 bases[name] = appending.read_base(source_of, Reference.parse(image), job.project.platform)
             except UsageError as error:
                 raise BuildStopped("base", error.message, hint=error.hint) from error
-        try:
-            layer = appending.layer(code, job.folder / "layer.tar.gz")
-        except UsageError as error:
-            raise BuildStopped("requirements", error.message, hint=error.hint) from error
         return Made(code, layer, bases)
 
     def push(self, job: Job, made: Any) -> Sequence[Artifact]:

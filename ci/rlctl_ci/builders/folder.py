@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.images.code import Code
+from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import statement
-from rlctl_ci.builders.source import code_of
 from rlctl_ci.errors import BuildStopped
 from rlctl_ci.locks import held
 from rlctl_ci.store.records import Artifact
 from rlctl_ci.tars import lay
-from rlctl_ci.work import Job
+from rlctl_ci.work import Job, Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,14 @@ class Folder:
 
     Args:
         store: holds the folders; they stay for as long as a run's history needs them.
+        read: reads the commit.
     """
 
     store: Path
+    read: Reader = read
 
     def make(self, job: Job, source: Path) -> Code | None:
-        found = code_of(job, source)
+        found = self.read(job, source, "code").code
         if found is not None:
             job.say(f"code: {found.files} files, {found.size / 1e6:.1f} MB")
             if found.requirements is not None:
@@ -48,19 +50,20 @@ class Folder:
             for left in self.store.glob(".*.part"):  # of builds that were killed: nobody else is here
                 remove(left)
             if not folder.is_dir():
-                self._lay(made, folder)
+                self._lay(made, folder, job.stop)
             artifact = Artifact("code", str(folder), bytes=made.size)
             proof = folder.with_name(f"{made.digest}.provenance.json")
             about = statement(job, [(artifact.reference, f"sha256:{made.digest}")], {})
             proof.write_text(json.dumps(about, indent=2) + "\n")
         return [artifact]
 
-    def _lay(self, made: Code, folder: Path) -> None:
+    def _lay(self, made: Code, folder: Path, stop: Stop) -> None:
         part = self.store / f".{made.digest}.part"
         part.mkdir(mode=0o700)
         try:
             with tarfile.open(made.archive, "r:") as tar:
                 for member in tar:
+                    stop()
                     lay(tar, member, part)
         except (tarfile.TarError, OSError, ValueError) as error:
             remove(part)

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlctl_ci.builders.source import spec_at
+from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.store.records import Artifact
 from rlctl_ci.work import Job
 
 
+@dataclass(frozen=True, slots=True)
 class Nothing:
-    """A `Maker`."""
+    """A `Maker`.
+
+    Args:
+        read: reads the commit.
+    """
+
+    read: Reader = read
 
     def make(self, job: Job, source: Path) -> None:
-        spec_at(job.project, source)
+        self.read(job, source, "spec")
 
     def push(self, job: Job, made: Any) -> Sequence[Artifact]:
         return []

@@ -15,9 +15,9 @@ from rlctl.images.code import Code
 from rlctl.images.make import CODE_IN, Maker, Wish
 from rlctl.images.reference import Reference
 from rlctl_ci.builders.bases import Bases
+from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import notes, statement
 from rlctl_ci.builders.registry import attach, plain, reader, tag, uploader
-from rlctl_ci.builders.source import code_of, spec_at
 from rlctl_ci.errors import BuildStopped
 from rlctl_ci.programs import Bounds, Programs, clean
 from rlctl_ci.store.records import Artifact
@@ -38,21 +38,22 @@ class Program:
         home: a folder of its own, in place of a person's.
         look: the run as it is; None: it does not run.
         environ: ours; most of it is not passed on.
+        read: reads the commit.
     """
 
     name: str
     home: Path
     look: Look = lambda _: None
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    read: Reader = read
 
-    def make(self, job: Job, source: Path) -> tuple[Code, dict[str, str | None]] | None:
-        code = code_of(job, source)
-        if code is None:
+    def make(self, job: Job, source: Path) -> tuple[Code, Mapping[str, str | None]] | None:
+        found = self.read(job, source, "code")
+        if found.code is None:
             return None
-        published = spec_at(job.project, source, for_images=True)[0].images.model_dump(mode="json")
         if job.project.registry is None:
             raise BuildStopped("config", f"builder {self.name} needs a registry", hint="registry: in ci.yaml")
-        return code, published
+        return found.code, found.images
 
     def push(self, job: Job, made: Any) -> Sequence[Artifact]:
         if made is None:

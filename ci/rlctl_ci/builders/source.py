@@ -1,20 +1,25 @@
-"""The user's code at a commit: the part of its spec that says where it lies, and the files themselves."""
+"""The user's code at a commit: the part of its spec that says where it lies, and the files themselves.
+
+Builders call it in a process of its own; see `child`.
+"""
 
 from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from rlctl.errors import RlctlError, SpecError
+from rlctl.errors import RlctlError, SpecError, UsageError
+from rlctl.images import append as appending
+from rlctl.images.append import Layer
 from rlctl.images.code import IGNORE_FILE, Code, collect, ignored
 from rlctl.spec import load
 from rlctl.spec.schema import Spec
 from rlctl_ci.config import Project
 from rlctl_ci.errors import BuildStopped
-from rlctl_ci.work import Job
 
 MAX_LISTED: Final = 20
 MAX_LETTERS: Final = 1000
@@ -22,6 +27,40 @@ MAX_LETTERS: Final = 1000
 _POINTER: Final = b"version https://git-lfs.github.com/spec/"
 _MAX_POINTER: Final = 1024
 """Bytes, as git LFS has it."""
+
+
+Part = Literal["spec", "code", "layer"]
+"""As much of a commit as a builder needs; each includes the one before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a builder needs to know of a commit."""
+
+    images: Mapping[str, str | None]  # as the spec names them
+    code: Code | None = None
+    layer: Layer | None = None
+
+
+def contents(project: Project, source: Path, into: Path, part: Part) -> Contents:
+    """Read a commit.
+
+    Args:
+        source: its files.
+        into: a folder for the archive of the code, and for the layer.
+
+    Raises:
+        BuildStopped: it cannot be built.
+    """
+    spec, base = spec_at(project, source, for_images=part != "spec")
+    images = spec.images.model_dump(mode="json")
+    code = None if part == "spec" else _code(project, spec, base, source, into)
+    if code is None or part == "code":
+        return Contents(images, code)
+    try:
+        return Contents(images, code, appending.layer(code, into / "layer.tar.gz"))
+    except UsageError as error:
+        raise BuildStopped("requirements", error.message, hint=error.hint) from error
 
 
 def spec_at(project: Project, source: Path, *, for_images: bool = False) -> tuple[Spec, Path]:
@@ -47,23 +86,23 @@ def spec_at(project: Project, source: Path, *, for_images: bool = False) -> tupl
     return loaded.spec, loaded.base
 
 
-def code_of(job: Job, source: Path) -> Code | None:
+def _code(project: Project, spec: Spec, base: Path, source: Path, into: Path) -> Code | None:
     """What the roles import; None when the spec has no `code`.
 
     Raises:
         BuildStopped: it lies outside the repository, or cannot be read, or some of it is not in the repository.
     """
-    spec, base = spec_at(job.project, source, for_images=True)
     if spec.code is None:
         return None
     folder = inside(source, base, spec.code.path, "code.path")
     listed = spec.code.requirements
     requirements = None if listed is None else inside(source, base, listed, "code.requirements")
     try:
-        spec_file = inside(source, source, job.project.spec, "spec")
-        code = collect(folder, requirements, into=job.folder / "code.tar", without=[spec_file])
+        spec_file = inside(source, source, project.spec, "spec")
+        code = collect(folder, requirements, into=into / "code.tar", without=[spec_file])
     except RlctlError as error:
-        raise BuildStopped("code", error.message, hint=error.hint) from error
+        here = f"{source.resolve()}/"
+        raise BuildStopped("code", error.message.replace(here, ""), hint=error.hint.replace(here, "")) from error
     within = os.path.relpath(folder, source.resolve())
     absent = [os.path.normpath(f"{within}/{name}") for name in (*_submodules(folder), *_pointers(code))]
     if absent:
