@@ -35,7 +35,7 @@ _KEPT_TIMES: Final = 4
 _KEPT_FILES: Final = 10_000
 """And so many files: each of them slows git down."""
 _ATTRIBUTES: Final = "* -export-subst -export-ignore -text -ident !filter !working-tree-encoding\n"
-"""Before those of a commit: all its files are deployed, byte for byte as they are committed. `!` where git knows no `-`."""
+"""Before those of a commit: all its files are deployed, byte for byte. `!` where git knows no `-`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import os
 import re
+import ssl
 import subprocess
 import sys
 import tarfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +88,83 @@ def test_a_commit_becomes_files(tmp_path: Path, repository: Repository) -> None:
     source = fetcher(tmp_path, job).fetch(job)
     assert (source / "spec.yaml").read_text().startswith("run: pole")
     assert not (source / ".git").exists()
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    ["* text eol=crlf", "* ident", "* text=auto eol=crlf", "* crlf", "* working-tree-encoding=UTF-16",
+     "[attr]all text eol=crlf ident\n* all", "* export-ignore", "* export-subst", "* filter=lfs"],
+)  # fmt: skip
+def test_files_are_deployed_byte_for_byte_as_they_are_committed_whatever_gitattributes_say(
+    tmp_path: Path, repository: Repository, attributes: str
+) -> None:
+    wanted = {"a.py": b"x = 1\n# $Id$ $Format:%H$\n", "b.txt": b"one\r\ntwo\n", "c.bin": b"\x00\r\n\n$Id$"}
+    wanted[".gitattributes"] = f"{attributes}\n".encode()
+    for name, content in wanted.items():
+        argv = ["git", "hash-object", "-w", "--stdin"]
+        blob = subprocess.run(argv, cwd=repository.folder, input=content, capture_output=True, check=True)
+        git(repository.folder, "update-index", "--add", "--cacheinfo", f"100644,{blob.stdout.decode().strip()},{name}")
+    git(repository.folder, "commit", "--quiet", "-m", "x")
+    job = job_of(tmp_path, git(repository.folder, "rev-parse", "HEAD"))
+    source = fetcher(tmp_path, job).fetch(job)
+    assert {name: (source / name).read_bytes() for name in wanted} == wanted
+
+
+def test_a_hook_that_lies_in_our_copy_is_not_run(tmp_path: Path, repository: Repository) -> None:
+    job = job_of(tmp_path, repository.head)
+    fetcher(tmp_path, job).fetch(job)
+    (bare,) = (tmp_path / "store").glob("*-source.git")
+    hook = bare / "hooks" / "reference-transaction"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path / 'owned'}\n")
+    hook.chmod(0o755)
+    again = job_of(tmp_path, repository.commit("more", "x"))
+    assert (fetcher(tmp_path, again).fetch(again) / "more").is_file()
+    assert not (tmp_path / "owned").exists()
+    git(bare, "update-ref", "refs/rlctl/probe", repository.head)
+    assert (tmp_path / "owned").exists(), "git runs it where nothing says otherwise"
+
+
+def test_a_repository_that_sends_us_elsewhere_is_not_followed(tmp_path: Path, repository: Repository) -> None:
+    with elsewhere(tmp_path) as (first, asked):
+        ours = {"PATH": os.environ["PATH"], "SSL_CERT_FILE": str(tmp_path / "cert.pem")}
+        found = Git(project(repository=f"https://localhost:{first}/pole.git"), tmp_path / "store", ours)
+        with pytest.raises(Transient):
+            found.look("refs/heads/main")
+    assert asked == [f"localhost:{first}"], "nothing but what ci.yaml names is asked"
+
+
+@contextmanager
+def elsewhere(folder: Path) -> Iterator[tuple[int, list[str]]]:
+    """A server whose every answer is that it is elsewhere; its port, and the hosts that were asked for."""
+    asked: list[str] = []
+    cert, key = https_forge.certificate("localhost")
+    (folder / "cert.pem").write_text(cert)
+    (folder / "key.pem").write_text(key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers["Host"])
+            self.send_response(302)
+            self.send_header("Location", f"https://localhost:{second.server_port}{self.path}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    first, second = (ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2))
+    for server in (first, second):
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield first.server_port, asked
+    finally:
+        for server in (first, second):
+            server.shutdown()
+            server.server_close()
 
 
 def test_what_a_git_that_was_killed_has_left_stops_no_fetch(tmp_path: Path, repository: Repository) -> None:

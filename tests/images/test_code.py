@@ -170,3 +170,18 @@ def test_the_archive_is_called_by_its_content(project: Path, tmp_path: Path) -> 
 def test_a_project_that_is_not_there_is_a_fault_in_words(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nowhere cannot be read: no such file"):
         collect(tmp_path / "nowhere")
+
+
+def test_requirements_have_an_end(project: Path) -> None:
+    listed = project / "requirements.txt"
+    listed.write_bytes(b"a\n" * (layers.MAX_REQUIREMENTS // 2))
+    assert collect(project, listed).requirements == listed.read_bytes()
+    listed.write_bytes(b"a\n" * (layers.MAX_REQUIREMENTS // 2) + b"b")
+    with pytest.raises(UsageError, match=r"requirements\.txt:524289: the file goes on beyond 1024 KiB"):
+        collect(project, listed)
+
+
+def test_a_dockerignore_of_too_many_patterns_stops_the_collecting_in_words(project: Path) -> None:
+    (project / ".dockerignore").write_text("a\n" * 1001)
+    with pytest.raises(UsageError, match=r"\.dockerignore:1001: 1001 patterns, and at most 1000 are read"):
+        collect(project)

@@ -1,8 +1,11 @@
 """Patterns of a .dockerignore, by Docker's documentation."""
 
+from pathlib import Path
+
 import pytest
 
-from rlctl.images.ignore import Ignore
+from rlctl.errors import UsageError
+from rlctl.images.ignore import MAX_BYTES, MAX_PATTERN, MAX_PATTERNS, Ignore
 
 
 @pytest.mark.parametrize(
@@ -59,3 +62,46 @@ def test_an_empty_file_leaves_out_nothing() -> None:
     assert not Ignore.parse("").leaves_out("a")
     assert not Ignore.parse("").takes_back
     assert Ignore.parse("!a").takes_back
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / ".dockerignore"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_that_is_not_there_leaves_out_nothing(tmp_path: Path) -> None:
+    assert Ignore.read(tmp_path / ".dockerignore") == Ignore(())
+
+
+def test_as_many_and_as_long_patterns_as_may_be_are_read_and_comments_do_not_count(tmp_path: Path) -> None:
+    short = "".join(f"# {at}\n{at}\n\n" for at in range(MAX_PATTERNS - 1))
+    read = Ignore.read(written(tmp_path, f"{short}  {'x' * MAX_PATTERN}  \n"))
+    assert len(read.rules) == MAX_PATTERNS
+    assert read.leaves_out("x" * MAX_PATTERN)
+
+
+def test_one_pattern_more_than_may_be_is_named_with_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "# notes\n" + "a\n" * (MAX_PATTERNS + 1))
+    with pytest.raises(UsageError) as refusal:
+        Ignore.read(path)
+    assert refusal.value.message == f"{path}:1002: 1001 patterns, and at most 1000 are read"
+    assert refusal.value.hint
+
+
+def test_every_pattern_that_is_too_long_is_named_with_its_line_up_to_twenty(tmp_path: Path) -> None:
+    long = "x" * (MAX_PATTERN + 1)
+    with pytest.raises(UsageError) as refusal:
+        Ignore.read(written(tmp_path, f"a\n{long}\n{long}\n"))
+    said = "a pattern of 1001 characters, and at most 1000 are read"
+    assert refusal.value.message == f"{tmp_path}/.dockerignore:2: {said}; {tmp_path}/.dockerignore:3: {said}"
+    with pytest.raises(UsageError, match=r"\.dockerignore:20: .*; and 5 more$"):
+        Ignore.read(written(tmp_path, f"{long}\n" * 25))
+
+
+def test_a_file_that_is_too_long_is_refused_before_its_patterns_are_looked_at(tmp_path: Path) -> None:
+    path = written(tmp_path, "a\n" * (MAX_BYTES // 2) + "b")
+    with pytest.raises(UsageError) as refusal:
+        Ignore.read(path)
+    assert refusal.value.message == f"{path}:65537: the file goes on beyond 128 KiB, and at most that is read"
+    assert len(Ignore.read(written(tmp_path, "#" * MAX_BYTES)).rules) == 0
