@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from rlctl.errors import RlctlError
-from rlctl_ci.errors import Cancelled, LostLease
+from rlctl_ci.errors import Cancelled, Ending, LostLease
 from rlctl_ci.store.queue import Queue
 
 BEAT_S: Final = 10.0
 
 
 class Beat:
-    """Keeps a lease while the work goes on, and hears whether somebody wants its end."""
+    """Keeps a lease while the work goes on, and hears whether somebody wants its end.
 
-    def __init__(self, queue: Queue, build: int, owner: str, every_s: float = BEAT_S) -> None:
+    Args:
+        queue, build, owner: whose lease.
+        every_s: between two looks.
+        ends: whether the service does.
+    """
+
+    def __init__(
+        self, queue: Queue, build: int, owner: str, every_s: float = BEAT_S, ends: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._ends = ends
         self._queue, self._build, self._owner, self._every_s = queue, build, owner, every_s
         self._why = ""
         self._lost = False
@@ -33,9 +43,12 @@ class Beat:
 
     def stop(self) -> None:
         """Raises:
+        Ending: the service ends, and the build with it, whatever it is at: as if it were killed, but sooner.
         LostLease: somebody else has the build.
         Cancelled: somebody wants its end.
         """
+        if self._ends():
+            raise Ending("the service ends; its next life goes on with this build")
         if self._lost:
             raise LostLease(f"build {self._build} is not ours any more")
         if self._why and not self._deaf:

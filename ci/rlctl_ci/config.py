@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 import os
 import ssl
@@ -181,6 +182,9 @@ class Config(Model):
     tls_key: Annotated[Path | None, Field(validate_default=True)] = None
     behind_tls: bool = False
     """A proxy in front of it speaks HTTPS: cookies are marked Secure."""
+    proxies: list[str] = []
+    """Addresses or networks, as in 10.42.0.0/16, of proxies whose `X-Forwarded-For` is believed: a request that comes
+    through one of them is counted for its own address. Without: for that of the proxy."""
     builds: Annotated[int, Field(ge=1, le=64)] = 2
     """At once."""
     body_mib: Annotated[float, Field(gt=0, le=25)] = 1.0
@@ -196,6 +200,18 @@ class Config(Model):
     def _pair(cls, value: Path | None, told: ValidationInfo) -> Path | None:
         if "tls_cert" in told.data and (value is None) != (told.data["tls_cert"] is None):
             raise ValueError("is missing: `tls_cert` needs its key" if value is None else "needs `tls_cert`")
+        return value
+
+    @field_validator("proxies")
+    @classmethod
+    def _networks(cls, value: list[str]) -> list[str]:
+        for one in value:
+            try:
+                everybody = ipaddress.ip_network(one).prefixlen == 0
+            except ValueError as error:
+                raise ValueError(f"{one!r} is no address and no network, as in 10.42.0.0/16: {error}") from None
+            if everybody:
+                raise ValueError(f"{one} is everybody, who would say of themselves where they come from")
         return value
 
     @field_validator("listen")

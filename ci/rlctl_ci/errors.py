@@ -47,6 +47,10 @@ class LostLease(CiError):
     """Another worker, or another life of the service, has this build now: not a step further."""
 
 
+class Ending(LostLease):
+    """The service ends: its next life goes on with this build."""
+
+
 class Settled(CiError):
     """The build is over, or not over yet: what was asked for does not fit its state."""
 

@@ -100,10 +100,14 @@ class Service:
         """Whether every thread that was started still works."""
         return all(thread.is_alive() for thread in self._threads)
 
-    def close(self, grace_s: float = 10.0) -> None:
-        """Begin nothing new; what is under way goes on in the next life."""
+    def end(self) -> None:
+        """Begin nothing new; what is under way ends where it is, and goes on in the next life."""
         self._over.set()
         self._wake.set()
+
+    def close(self, grace_s: float = 3.0) -> None:
+        """End, and wait for the threads; what one of them has started and that does not end is killed with us."""
+        self.end()
         deadline = time.monotonic() + grace_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -177,7 +181,7 @@ class Service:
             build, project = self.reading.build(deploy.build), self._project(deploy.project, deploy)
             log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(deploy.project, project))
             log(deploy.note)
-            job = Job(build, project, self.folder / "work", log, lambda: None)
+            job = Job(build, project, self.folder / "work", log, self._still)
             revision = self.work_of(project, self.owner).deployer.undo(job, deploy)
         except (Busy, Transient, BackendUnreachable):
             self._patient_until[deploy.build] = self._clock() + AWAY_S
@@ -191,6 +195,10 @@ class Service:
             return revision
         finally:
             self._taking_back.discard(deploy.build)
+
+    def _still(self) -> None:
+        if self._over.is_set():
+            raise Transient("end", "the service ends; its next life goes on with this rollback")
 
     def _left_over(self) -> Deploy | None:
         """A rollback that a person has asked for, and that a kill or a target that was away has interrupted."""
@@ -247,7 +255,7 @@ class Service:
             return MASK
 
     def work_of(self, project: Project, owner: str) -> Work:
-        return Work(self.queue, self.reading, owner, *self._hands(project, self))
+        return Work(self.queue, self.reading, owner, *self._hands(project, self), ends=self._over.is_set)
 
     def one(self) -> bool:
         """One attempt at one build, or at a rollback; whether there was any to make."""

@@ -24,7 +24,7 @@ LOCK_LOOKS: Final = 60
 
 Say = Callable[[str], object]
 Stop = Callable[[], None]
-"""Raises Cancelled or LostLease when the build has to end here."""
+"""Raises Cancelled, LostLease or Ending when the build has to end here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +150,7 @@ class Work:
         owner: this life of the service.
         fetcher, maker, deployer: of the project.
         sleep: between looks at a lock.
+        ends: whether the service does, and every attempt with it.
     """
 
     queue: Queue
@@ -160,15 +161,16 @@ class Work:
     deployer: Deployer
     sleep: Callable[[float], None] = time.sleep
     beat_every_s: float = BEAT_S
+    ends: Callable[[], bool] = lambda: False
 
     def run(self, build: Build, project: Project, folder: Path, say: Say) -> None:
         """One attempt; leaves the build in a terminal state or in the queue.
 
         Raises:
-            LostLease: it is not ours any more; nothing was recorded.
+            LostLease: it is not ours any more, or the service ends; nothing was recorded.
             Busy: the database cannot be written.
         """
-        with Beat(self.queue, build.id, self.owner, self.beat_every_s) as beat:
+        with Beat(self.queue, build.id, self.owner, self.beat_every_s, self.ends) as beat:
             beat.look()
             job = Job(build, project, folder, say, beat.stop)
             try:

@@ -108,6 +108,29 @@ def test_a_certificate_needs_its_own_key(tmp_path: Path) -> None:
         load(written(tmp_path, tls_key="key.pem"))
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["10.42.0.0/16", "::1", "192.0.2.7"], ""),
+        (["ingress"], "'ingress' is no address and no network, as in 10.42.0.0/16"),
+        (["10.42.0.1/16"], "'10.42.0.1/16' is no address and no network"),
+        (["0.0.0.0/0"], "0.0.0.0/0 is everybody"),
+        (["::/0"], "::/0 is everybody"),
+    ],
+)
+def test_a_proxy_that_is_believed_is_an_address_or_a_network_and_not_everybody(
+    tmp_path: Path, given: list[str], said: str
+) -> None:
+    path = written(tmp_path, proxies=given)
+    if not said:
+        assert load(path).proxies == given
+        return
+    with pytest.raises(SpecError) as refused:
+        load(path)
+    (problem,) = refused.value.problems
+    assert (problem.path, said in problem.message) == ("proxies", True), problem
+
+
 @pytest.mark.parametrize("name", ["~nobody-of-that-name/secret", "nul\0secret"])
 def test_a_name_that_no_file_has_is_a_fault_like_any_other(tmp_path: Path, name: str) -> None:
     with pytest.raises(SpecError) as refused:

@@ -78,14 +78,26 @@ def test_of_many_that_listen_the_oldest_ends_and_none_goes_on_for_ever(monkeypat
     now = [0.0]
     open_ = streams.Streams(lambda: now[0])
     with ExitStack() as stack:
-        first, second = (stack.enter_context(open_.one()) for _ in range(2))
+        first, second = (stack.enter_context(open_.one("a")) for _ in range(2))
         assert (first(), second()) == (True, True)
-        third = stack.enter_context(open_.one())
+        third = stack.enter_context(open_.one("a"))
         assert (first(), second(), third()) == (False, True, True)
         now[0] = streams.ENDS_AFTER_S
         assert (second(), third()) == (False, False)
-    with open_.one() as again:
+    with open_.one("a") as again:
         assert again(), "those that ended hold no place"
+
+
+def test_who_follows_most_makes_room_for_the_next_and_the_end_of_the_service_is_that_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "MOST", 4)
+    open_ = streams.Streams(lambda: 0.0)
+    with ExitStack() as stack:
+        lone, *many, newest = (stack.enter_context(open_.one(source)) for source in ("a", "b", "b", "b", "c"))
+        assert [each() for each in (lone, *many, newest)] == [True, False, True, True, True]
+        open_.end()
+        assert not any(each() for each in (lone, *many, newest))
 
 
 @pytest.mark.parametrize(("path", "said"), [("/live", "event: beat"), ("/api/v1/builds/1/log", "id: 4\nevent: log")])

@@ -22,6 +22,7 @@ from rlctl_ci.web.api import Api, refused
 from rlctl_ci.web.guard import Guard
 from rlctl_ci.web.hooks import Hooks
 from rlctl_ci.web.pages import ICONS, SVG, Pages
+from rlctl_ci.web.places import Places
 from rlctl_ci.web.rate import Rate
 from rlctl_ci.web.sessions import Refused, Sessions
 from rlctl_ci.web.streams import Streams
@@ -40,12 +41,21 @@ class BuildNumber(IntegerConvertor):
 register_url_convertor("build", BuildNumber())
 
 
-def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard:
-    """The whole surface as one ASGI application."""
+def make(
+    service: Service, clock: Callable[[], float] = time.monotonic, *, places: Places | None = None,
+    streams: Streams | None = None,
+) -> Guard:  # fmt: skip
+    """The whole surface as one ASGI application.
+
+    Args:
+        clock: seconds.
+        places: of the connections that it is asked by.
+        streams: that go on.
+    """
     config = service.config
     rate = Rate(config.hooks_per_minute, clock)
     sessions = Sessions(service.people, rate, open_reading=config.open_reading)
-    seen, streams = metrics.Seen(), Streams(clock)
+    seen, streams = metrics.Seen(), streams or Streams(clock)
     api = Api(service, sessions, streams)
     pages = Pages(service, sessions, streams, secure=config.behind_tls or config.tls_cert is not None)
     hooks = Hooks(service, Rate(config.hooks_per_minute, clock), seen, service.now)
@@ -120,7 +130,7 @@ def make(service: Service, clock: Callable[[], float] = time.monotonic) -> Guard
         routes=[Route(path, handler, methods=methods) for path, handler, methods in routes],
         exception_handlers={HTTPException: refused, Refused: refused, RlctlError: refused},
     )
-    return Guard(app, config)
+    return Guard(app, config, places or Places())
 
 
 def _seldom(handler: Any, rate: Rate) -> Any:

@@ -1,4 +1,4 @@
-"""What a request asks for: numbers of its query, and its body."""
+"""What a request asks for, and from where: numbers of its query, its body, its address."""
 
 from __future__ import annotations
 
@@ -36,3 +36,8 @@ def number(request: Request, name: str, usual: int, *, least: int = 0, most: int
     if not re.fullmatch(r"[0-9]{1,15}", text) or not least <= int(text) <= most:
         raise CiError(f"{name}: must be a number from {least} to {most}")
     return int(text)
+
+
+def address(request: Request) -> str:
+    """Where it comes from, as the guard has found out."""
+    return request.client.host if request.client is not None else "-"

@@ -1,4 +1,4 @@
-"""What every request passes first, whatever its method: host, origin, size, time. An ASGI middleware."""
+"""What every request passes first, whatever its method: host, origin, size, time, how many. An ASGI middleware."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final
 
 from rlctl_ci.config import LOOPBACK, Config
+from rlctl_ci.web.places import Places
+from rlctl_ci.web.sources import Sources
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -15,6 +17,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_WITHIN_S: Final = 10.0
+_KEPT: Final = ("/hooks/", "/healthz", "/readyz")
+"""Their places are not for others."""
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'"
@@ -33,11 +37,13 @@ HEADERS: Final = (
 class Guard:
     """Args:
     app: what comes after.
-    config: names by which we are reached, sizes.
+    config: names by which we are reached, sizes, proxies.
+    places: of answers.
     """
 
-    def __init__(self, app: App, config: Config) -> None:
-        self._app = app
+    def __init__(self, app: App, config: Config, places: Places) -> None:
+        self._app, self._places = app, places
+        self._sources = Sources(config.proxies)
         self._most = int(config.body_mib * (1 << 20))
         self._hosts = hosts(config)
         self._public = config.public_status
@@ -74,7 +80,17 @@ class Guard:
             given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self._app(scope, again, headed)
+        peer = scope.get("client") or ("-", 0)
+        source = self._sources.of(peer[0], scope["headers"])
+        known = {**scope, "client": (source, peer[1])}
+        if scope["path"].startswith(_KEPT):
+            await self._app(known, again, headed)
+            return
+        with self._places.page(source) as refused:
+            if refused:
+                await _answer(headed, refused, "too many answers are under way; ask again in ten seconds")
+            else:
+                await self._app(known, again, headed)
 
     def _refusal(self, headers: Collection[tuple[bytes, bytes]], *, elsewhere: bool) -> tuple[int, str] | None:
         """Args:
@@ -132,7 +148,9 @@ def hosts(config: Config) -> frozenset[str]:
 async def _answer(send: Send, status: int, text: str) -> None:
     body = f"{text}\n".encode()
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-    if status in (408, 413):
+    if status in (429, 503):
+        headers.append((b"retry-after", b"10"))
+    if status in (408, 413, 429, 503):
         headers.append((b"connection", b"close"))  # what else it sends is not read
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -20,7 +20,7 @@ from rlctl_ci.states import ACTIVE, WAITING
 from rlctl_ci.store.people import Scope
 from rlctl_ci.store.records import Build
 from rlctl_ci.web.api import act_on_build, act_on_project, build_document, decides, projects_document
-from rlctl_ci.web.asked import number
+from rlctl_ci.web.asked import address, number
 from rlctl_ci.web.feed import feed
 from rlctl_ci.web.html import MARKS, Html, ago, clip, document, join, line, state, table, tag
 from rlctl_ci.web.sessions import COOKIE, VALID_S, Refused, Sessions
@@ -208,7 +208,7 @@ class Pages:
 
     async def _changes(self, request: Request, seen: str) -> AsyncIterator[str]:
         said = -math.inf
-        with self._streams.one() as goes_on:
+        with self._streams.one(address(request)) as goes_on:
             while request.method == "GET" and goes_on() and not await request.is_disconnected():
                 now = await run_in_threadpool(self.reading.mark)
                 if now != seen or time.monotonic() - said >= BEAT_S:

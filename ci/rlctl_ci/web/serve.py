@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import ssl
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,39 +18,98 @@ from rlctl.errors import Refused
 from rlctl_ci.config import Config
 from rlctl_ci.service import Service
 from rlctl_ci.web.app import make
+from rlctl_ci.web.places import CONNECTIONS, Places
+from rlctl_ci.web.sources import source
+from rlctl_ci.web.streams import Streams
 
 HEADERS_WITHIN_S: Final = 10.0
+"""Also for the handshake of TLS."""
 KEEP_ALIVE_S: Final = 15
-CONNECTIONS: Final = 512
+WRITTEN_WITHIN_S: Final = 30.0
+"""What waits to be sent, some 64 KiB; who reads slower than that, or not at all, is not waited for."""
+ENDS_WITHIN_S: Final = 2.0
+"""At the end of the service, for answers that are under way."""
+TASKS: Final = 2 * CONNECTIONS
+"""Answers that are made, also for who has gone meanwhile."""
 TOKEN_FILE: Final = "token"
 
 
 class Patient(H11Protocol):
-    """Ends a connection that does not say what it wants: slow headers of any of its requests would hold it for ever."""
+    """A connection with an end, whatever the other side does: it says what it wants in time, and reads what it gets.
+
+    Args:
+        places: counts it.
+        tls: what it speaks TLS by.
+        settings: of uvicorn.
+    """
+
+    def __init__(self, *, places: Places, tls: ssl.SSLContext | None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._places, self._tls = places, tls
+        self._unread: asyncio.TimerHandle | None = None
+        self._handshake: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._slow = self.loop.call_later(HEADERS_WITHIN_S, self._too_slow)
+        peer = transport.get_extra_info("peername")
+        self._wire = transport
+        self._place = self._places.enter(source(peer[0]) if peer else "-", transport.abort)
+        self._slow = self.loop.call_later(HEADERS_WITHIN_S, self._abort)
+        if self._tls is None:
+            super().connection_made(transport)
+        else:  # not by uvicorn: it hears of a connection after the handshake alone, and could not count those before
+            transport.pause_reading()
+            self._handshake = self.loop.create_task(self._secured(transport, self._tls))
+
+    async def _secured(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        try:
+            safe = await self.loop.start_tls(
+                transport, self, tls, server_side=True, ssl_handshake_timeout=HEADERS_WITHIN_S
+            )
+        except OSError:  # it speaks something else, or not at all
+            safe = None
+        if safe is None or transport.is_closing():
+            self._abort()
+            self._left()
+        else:
+            super().connection_made(safe)
 
     def handle_events(self) -> None:
         before = self.cycle
         super().handle_events()
         if self.cycle is not before:
             self._slow.cancel()
+        if self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body:
+            self._places.work(self._place)
 
     def on_response_complete(self) -> None:
+        self._places.wait(self._place)
         self._slow.cancel()
-        # uvicorn ends one that stays silent; one byte is enough for it to wait without end
-        self._slow = self.loop.call_later(KEEP_ALIVE_S + HEADERS_WITHIN_S, self._too_slow)
+        # uvicorn closes one that stays silent; that waits without end for one byte more, or for the last to be read
+        self._slow = self.loop.call_later(KEEP_ALIVE_S + HEADERS_WITHIN_S, self._abort)
         super().on_response_complete()  # goes on with what has come meanwhile, which is in time
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._slow.cancel()
-        super().connection_lost(exc)
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(WRITTEN_WITHIN_S, self._abort)
 
-    def _too_slow(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.abort()
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._left()
+        if self.transport is not None:  # else it has ended before its handshake
+            super().connection_lost(exc)
+
+    def _left(self) -> None:
+        self._slow.cancel()
+        if self._unread is not None:
+            self._unread.cancel()
+        self._places.leave(self._place)
+
+    def _abort(self) -> None:
+        self._wire.abort()
 
 
 def check(config: Config) -> None:
@@ -78,20 +141,39 @@ def local_token(service: Service) -> Path:
     return path
 
 
-def server(service: Service) -> uvicorn.Server:
+class Server(uvicorn.Server):
+    """Ends in seconds: streams and builds are told first, and whoever does not read is not waited for."""
+
+    def __init__(self, config: uvicorn.Config, streams: Streams, service: Service) -> None:
+        super().__init__(config)
+        self._streams, self._service = streams, service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.end()
+        self._streams.end()
+        asyncio.get_running_loop().call_later(ENDS_WITHIN_S, self._abort)
+        await super().shutdown(sockets)
+
+    def _abort(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+def server(service: Service) -> Server:
     """It listens when it is run."""
     config = service.config
-    settings: dict[str, Any] = {}
+    places, streams, tls = Places(), Streams(time.monotonic), None
     if config.tls_cert is not None:
-        settings = {"ssl_certfile": str(config.tls_cert), "ssl_keyfile": str(config.tls_key)}
-    return uvicorn.Server(
-        uvicorn.Config(
-            make(service), host=config.host, port=config.port, http=Patient, ws="none", lifespan="off",
-            log_level="warning", access_log=False, server_header=False, limit_concurrency=CONNECTIONS,
-            timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=5, h11_max_incomplete_event_size=32 << 10,
-            proxy_headers=False, **settings,
-        )
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(config.tls_cert, config.tls_key)
+    protocol: Any = partial(Patient, places=places, tls=tls)
+    settings = uvicorn.Config(
+        make(service, places=places, streams=streams), host=config.host, port=config.port, http=protocol, ws="none",
+        lifespan="off", log_level="warning", access_log=False, server_header=False, limit_concurrency=TASKS,
+        timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=int(2 * ENDS_WITHIN_S),
+        h11_max_incomplete_event_size=32 << 10, proxy_headers=False,
     )  # fmt: skip
+    return Server(settings, streams, service)
 
 
 def serve(service: Service) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from starlette.requests import Request
 
 from rlctl_ci.store.people import People, Person, Scope
+from rlctl_ci.web.asked import address
 from rlctl_ci.web.rate import Rate
 
 COOKIE: Final = "rlctl_ci"
@@ -88,7 +89,7 @@ class Sessions:
         person = self.who(request)
         if person is None and scope == "read" and self._open_reading:
             person = Person("anybody", frozenset({"read"}))
-            key = request.client.host if request.client is not None else "-"
+            key = address(request)
         elif person is None:
             if "authorization" in request.headers:
                 raise Refused(401, "this token is not known, or no longer valid")

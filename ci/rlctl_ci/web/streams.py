@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 MOST: Final = 128
-"""Of the connections of the service: the others stay free for hooks."""
+"""At a time: each of them looks at the database again and again."""
 ENDS_AFTER_S: Final = 300.0
 
 
 class Streams:
-    """Those that are open. The newest has room: what goes on longest ends for it.
+    """Those that are open. The newest has room: of the source that has most, what goes on longest ends for it.
 
     Args:
         clock: seconds.
@@ -20,16 +21,21 @@ class Streams:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._open: dict[object, None] = {}  # the oldest first
+        self._open: dict[object, str] = {}  # stream -> its source, the oldest first
 
     @contextmanager
-    def one(self) -> Iterator[Callable[[], bool]]:
+    def one(self, source: str) -> Iterator[Callable[[], bool]]:
         """Whether this one still goes on."""
         mine, until = object(), self._clock() + ENDS_AFTER_S
-        self._open[mine] = None
+        self._open[mine] = source
         while len(self._open) > MOST:
-            del self._open[next(iter(self._open))]
+            ((most, _),) = Counter(self._open.values()).most_common(1)
+            del self._open[next(one for one, of in self._open.items() if of == most)]
         try:
             yield lambda: mine in self._open and self._clock() < until
         finally:
             self._open.pop(mine, None)
+
+    def end(self) -> None:
+        """All of them: the service ends."""
+        self._open.clear()

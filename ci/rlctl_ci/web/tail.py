@@ -16,7 +16,7 @@ from rlctl_ci import logs
 from rlctl_ci.service import Service
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build
-from rlctl_ci.web.asked import number
+from rlctl_ci.web.asked import address, number
 from rlctl_ci.web.streams import Streams
 
 FOLLOW_S: Final = 0.5
@@ -74,7 +74,7 @@ async def _events(
     service: Service, reading: Reading, request: Request, build: int, offset: int, streams: Streams
 ) -> AsyncIterator[str]:
     quiet_s = 0.0
-    with streams.one() as goes_on:
+    with streams.one(address(request)) as goes_on:
         while request.method == "GET" and goes_on() and not await request.is_disconnected():
             state = await run_in_threadpool(reading.build, build)
             found, after = await run_in_threadpool(logs.read, service.log(build), offset)

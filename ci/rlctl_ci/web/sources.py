@@ -1,0 +1,64 @@
+"""Where a request comes from: the address of its connection, or what a proxy that is trusted says."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Final
+
+_PREFIX: Final = 64
+"""Of an IPv6 address: one customer of a provider has all addresses below it."""
+
+
+def source(address: str) -> str:
+    """Who is counted as one: an IPv4 address, or a network of IPv6; whatever is no address, as it is."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(found) if found.is_loopback else str(ipaddress.ip_network((found, _PREFIX), strict=False))
+
+
+class Sources:
+    """Args:
+    proxies: networks of proxies that are believed.
+    """
+
+    def __init__(self, proxies: Sequence[str]) -> None:
+        self._proxies = [ipaddress.ip_network(one, strict=False) for one in proxies]
+
+    def of(self, peer: str, headers: Sequence[tuple[bytes, bytes]]) -> str:
+        """The source of a request.
+
+        Each proxy appends the address that it was asked from to `X-Forwarded-For`. From the right, the first one that
+        is no proxy of ours is right; what stands before it, its sender has made up.
+
+        Args:
+            peer: the address of its connection.
+        """
+        text = b",".join(value for name, value in headers if name == b"x-forwarded-for").decode("latin-1")
+        found = peer
+        for said in reversed([one.strip() for one in text.split(",")] if text else []):
+            if not self._trusted(found) or not _is_address(said):
+                break
+            found = said
+        return source(found)
+
+    def _trusted(self, address: str) -> bool:
+        if not _is_address(address):
+            return False
+        found = ipaddress.ip_address(address.partition("%")[0])
+        mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+        return any((mapped or found) in one for one in self._proxies)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True
