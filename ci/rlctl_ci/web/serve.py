@@ -48,6 +48,7 @@ class Patient(H11Protocol):
         self._places, self._tls = places, tls
         self._unread: asyncio.TimerHandle | None = None
         self._handshake: asyncio.Task[None] | None = None
+        self._early = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         peer = transport.get_extra_info("peername")
@@ -72,6 +73,15 @@ class Patient(H11Protocol):
             self._left()
         else:
             super().connection_made(safe)
+            early, self._early = self._early, b""
+            if early:
+                super().data_received(early)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport is None:  # what comes with the end of a handshake is there before we hear of that end
+            self._early += data
+        else:
+            super().data_received(data)
 
     def handle_events(self) -> None:
         before = self.cycle
