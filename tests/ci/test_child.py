@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -116,7 +117,7 @@ def test_reading_a_commit_gets_no_more_memory_than_allowed(
         "import os\ntry:\n    bytearray(2 << 30)\nexcept MemoryError:\n    os.write(2, b'MemoryError')\n    os._exit(1)"
     )
     (greedy / "sitecustomize.py").write_text(text)
-    monkeypatch.setenv("PYTHONPATH", str(greedy))
+    monkeypatch.setenv("PYTHONPATH", before_ours(greedy))
     with pytest.raises(BuildStopped, match="take more than 1024 MiB to be read") as refusal:
         child.read(job(tmp_path), source, "code")
     assert refusal.value.code == "memory"
@@ -131,7 +132,7 @@ def test_the_child_has_nothing_of_our_environment(
     (spy / "sitecustomize.py").write_text(
         f"import os\nopen({str(tmp_path / 'seen')!r}, 'w').write(repr(dict(os.environ)))\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(spy))
+    monkeypatch.setenv("PYTHONPATH", before_ours(spy))
     monkeypatch.setenv(name, "ours")
     child.read(job(tmp_path), source, "spec")
     seen = (tmp_path / "seen").read_text()
@@ -151,9 +152,14 @@ def test_a_child_that_ends_without_an_answer_says_why_in_words(
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "sitecustomize.py").write_text("import os\nos.write(2, b'it is broken\\n')\nos._exit(3)\n")
-    monkeypatch.setenv("PYTHONPATH", str(broken))
+    monkeypatch.setenv("PYTHONPATH", before_ours(broken))
     with pytest.raises(BuildStopped, match=r"^the commit cannot be read: it is broken$"):
         child.read(job(tmp_path), source, "spec")
+
+
+def before_ours(folder: Path) -> str:
+    """Where a child finds its modules: what lies in a folder first."""
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def resident_mib() -> float:

@@ -44,6 +44,29 @@ def test_another_delivery_of_the_same_commit_is_the_same_build(service: Service)
     assert (replayed.build, replayed.new) == (first.build, False)
 
 
+@pytest.mark.parametrize("delivery", ["first", "duplicate"])
+def test_a_delivery_is_known_by_its_id_for_what_it_has_made_whatever_else_has_changed_since(
+    service: Service, delivery: str
+) -> None:
+    push = Push(MAIN, sha(1))
+    builds = [service.queue.accept("pole", push, recipe="r", delivery=one).build for one in ("first", "duplicate")]
+    assert builds == [1, 1]
+    assert service.queue.again("pole", push, recipe="r") == 2
+    assert service.queue.accept("pole", push, recipe="of another ci.yaml", delivery="another").build == 3
+    later = Service(service.folder, owner="life-2")
+    for recipe in ("r", "of another ci.yaml"):
+        known = later.queue.accept("pole", push, recipe=recipe, delivery=delivery)
+        assert (known.build, known.new) == (1, False)
+    assert len(later.states()) == 3
+
+
+def test_a_delivery_of_one_project_is_none_of_another(service: Service) -> None:
+    builds = [
+        service.queue.accept(name, Push(MAIN, sha(1)), recipe="r", delivery="a").build for name in ("pole", "lab")
+    ]
+    assert builds == [1, 2]
+
+
 def test_a_delivery_that_was_ignored_is_taken_when_it_is_sent_again_for_a_branch_that_is_built_by_now(
     service: Service,
 ) -> None:

@@ -192,6 +192,20 @@ def test_code_lies_over_the_image_below_the_published_one_never_over_older_code(
     assert tag.startswith(f"{registry.host}/team/rlctl-actor:code-")
 
 
+def test_push_says_which_line_of_a_dockerignore_is_one_too_many(
+    rlctl: Rlctl,
+    builder: Builder,
+    registry: FakeRegistry,
+    spec: str,
+) -> None:
+    path = Path(spec).with_name(".dockerignore")
+    path.write_text("# data\n" + "a\n" * 1001)
+    result = rlctl(*push_code(registry, spec))
+    assert (result.code, result.out) == (2, "")
+    assert f"{path}:1002: 1001 patterns, and at most 1000 are read" in result.err
+    assert "build" not in builder.verbs()
+
+
 def test_code_that_the_registry_has_is_neither_built_nor_pushed(
     rlctl: Rlctl,
     builder: Builder,
