@@ -73,16 +73,20 @@ def stuck(tmp_path: Path) -> Iterator[Stuck]:
     found.silent.close()
 
 
-def test_sigterm_ends_a_service_with_a_stuck_build_and_followers_in_seconds_and_the_next_life_finds_it_interrupted(
-    stuck: Stuck,
+@pytest.mark.parametrize("who", ["follows a page", "does not read a log"])
+def test_sigterm_ends_a_service_with_a_stuck_build_in_seconds_and_the_next_life_finds_it_interrupted(
+    stuck: Stuck, who: str
 ) -> None:
     assert pushed(stuck.port, 1) == 202
     wait_until(lambda: stuck.rows("SELECT state FROM builds") == [("fetching",)], timeout_s=60, what="the build")
     asked, _ = stuck.silent.accept()  # now it is asked, and does not answer
-    with asked, socket.create_connection(("127.0.0.1", stuck.port)) as follower:
-        head = f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{stuck.port}\r\nAccept: text/event-stream\r\n\r\n"
-        follower.sendall(head.encode())
-        assert follower.recv(4096).startswith(b"HTTP/1.1 200")
+    (stuck.folder / "state" / "logs" / "1.log").write_bytes(b"x" * (16 << 20))
+    path = "/live" if who == "follows a page" else "/api/v1/builds/1/log"
+    with asked, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", stuck.port))
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{stuck.port}\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
         began = time.monotonic()
         stuck.process.send_signal(signal.SIGTERM)
         assert stuck.process.wait(60) == 143

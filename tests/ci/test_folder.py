@@ -74,6 +74,23 @@ def test_a_build_that_is_cancelled_waits_for_no_folder(tmp_path: Path, source: P
         maker.push(job, made)
 
 
+def test_a_build_that_is_cancelled_ends_between_two_files_and_leaves_no_folder(tmp_path: Path, source: Path) -> None:
+    looks: list[None] = []
+
+    def cancelled() -> None:
+        looks.append(None)
+        if len(looks) > 1:
+            raise Cancelled("by ana")
+
+    maker, job = Folder(tmp_path / "code", here), replace(build(tmp_path, 1), stop=cancelled)
+    made = maker.make(job, source)
+    with pytest.raises(Cancelled):
+        maker.push(job, made)
+    assert not (tmp_path / "code" / made.digest).exists()
+    again = build(tmp_path, 2)
+    assert len(list(Path(maker.push(again, made)[0].reference).rglob("*.py"))) == 2
+
+
 @pytest.mark.parametrize("maker", [Folder(Path("/nonexistent"), here), Append(read=here)])
 def test_a_link_out_of_the_code_stops_every_builder_in_words(tmp_path: Path, source: Path, maker: Folder) -> None:
     (source / "src" / "pkg" / "other.py").symlink_to("../../other.py")

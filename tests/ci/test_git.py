@@ -356,6 +356,19 @@ def test_an_archive_that_leads_out_or_has_no_end_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_unpacking_ends_between_two_files_when_the_build_does(tmp_path: Path) -> None:
+    def cancelled() -> None:
+        if (tmp_path / "to" / "0").exists():
+            raise Cancelled("by ana")
+
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(3):
+            tar.addfile(tarfile.TarInfo(str(number)))
+    with pytest.raises(Cancelled):
+        unpack(tmp_path / "a.tar", tmp_path / "to", 1 << 20, cancelled)
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["0"]
+
+
 @pytest.mark.parametrize("path", ["..", "/etc", "../../etc", "sub/../../x"])
 def test_code_outside_the_repository_is_refused(tmp_path: Path, repository: Repository, path: str) -> None:
     commit = repository.commit(

@@ -138,6 +138,22 @@ def test_a_hook_has_its_place_beside_more_idle_connections_than_there_are_places
         assert 24 <= len(server.server_state.connections) <= 32, "no more of them end than have to"
 
 
+def test_a_page_that_is_followed_does_not_end_for_connections_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "Places", lambda: places.Places(most=4))
+    with served(tmp_path) as (port, server, _), ExitStack() as stack:
+        follower = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        follower.sendall(f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+        assert follower.recv(4096).startswith(b"HTTP/1.1 200")
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(8)]
+        assert [ended(one) for one in idle[:5]] == [b""] * 5
+        follower.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            while follower.recv(4096):
+                pass
+
+
 def test_connections_that_never_finish_a_handshake_hold_no_hook_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

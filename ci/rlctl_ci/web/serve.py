@@ -63,9 +63,7 @@ class Patient(H11Protocol):
 
     async def _secured(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
         try:
-            safe = await self.loop.start_tls(
-                transport, self, tls, server_side=True, ssl_handshake_timeout=HEADERS_WITHIN_S
-            )
+            safe = await self.loop.start_tls(transport, self, tls, server_side=True)
         except OSError:  # it speaks something else, or not at all
             safe = None
         if safe is None or transport.is_closing():

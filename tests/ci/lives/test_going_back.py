@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from rlctl.errors import BackendUnreachable, TimedOut
-from rlctl_ci.errors import BuildStopped, CiError
+from rlctl_ci.errors import BuildStopped, CiError, Transient
 from rlctl_ci.forges.base import Event
 from rlctl_ci.service import Service
-from rlctl_ci.store.records import Push
+from rlctl_ci.store.records import Deploy, Push
+from rlctl_ci.work import Job
 from tests.ci.lives.pushes import deployed, drain, drain_at, pushed
 from tests.ci.world import MAIN, Clock, Outside, sha
 
@@ -167,3 +168,20 @@ def test_a_rollback_that_is_refused_pins_nothing(service: Service, outside: Outs
         service.roll_back("pole", "ana")
     assert outside.history[-1] == sha(1)
     assert service.reading.pins() == {}
+
+
+def test_a_rollback_that_the_end_of_the_service_interrupts_is_gone_on_with(
+    service: Service, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed(service, outside, 1)
+    drain(service)
+
+    def undo(job: Job, deploy: Deploy) -> int:
+        service.end()
+        job.stop()
+        raise AssertionError("it goes on")
+
+    monkeypatch.setattr(outside, "undo", undo)
+    with pytest.raises(Transient, match="the service ends"):
+        service.roll_back("pole", "ana")
+    assert [one.build for one in service.reading.unfinished_rollbacks()] == [1]

@@ -12,6 +12,7 @@ import pytest
 from rlctl_ci.errors import CiError
 from rlctl_ci.service import Service
 from rlctl_ci.store.records import Push
+from rlctl_ci.work import Job
 from tests.ci.lives.pushes import pushed
 from tests.ci.world import MAIN, Clock, Outside, sha
 
@@ -48,6 +49,48 @@ def test_a_fault_ends_no_thread(service: Service, outside: Outside, capsys: pyte
     assert service.healthy()
     service.close()
     assert "ci: a worker: OperationalError: unable to open database file" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("step", "state"), [("fetch", "fetching"), ("apply", "deploying"), ("verify", "verifying")])
+def test_the_end_of_the_service_ends_an_attempt_where_it_is_and_records_nothing_that_is_not_so(
+    service: Service, outside: Outside, monkeypatch: pytest.MonkeyPatch, step: str, state: str
+) -> None:
+    as_usual = getattr(outside, step)
+
+    def ending(job: Job, *arguments: Any) -> Any:
+        done = as_usual(job, *arguments)
+        service.end()
+        job.stop()
+        return done
+
+    monkeypatch.setattr(outside, step, ending)
+    pushed(service, outside, 1)
+    assert service.one()
+    assert service.reading.build(1).state == state
+    assert "the service ends; its next life goes on with this build" in service.log(1).read_text()
+    assert service.queue.recover(everybody=True) == [1]
+    assert ("interrupted", "the service ended while it was at work") in [
+        (then, note) for _, then, note in service.reading.events(1)
+    ]
+
+
+def test_the_end_of_the_service_waits_for_its_threads_and_they_hear_of_it(
+    service: Service, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def fetch(job: Job) -> Path:
+        begun.set()
+        while True:
+            job.stop()
+
+    monkeypatch.setattr(outside, "fetch", fetch)
+    service.start()
+    pushed(service, outside, 1)
+    assert begun.wait(30)
+    service.close(grace_s=30.0)
+    assert not service.healthy()
+    assert not any(thread.name.startswith(("build-", "lease-")) for thread in threading.enumerate())
 
 
 def test_a_branch_that_cannot_be_looked_at_hides_no_other(
