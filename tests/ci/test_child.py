@@ -94,7 +94,7 @@ def test_reading_a_commit_ends_when_its_build_is_cancelled(tmp_path: Path, endle
 def test_reading_a_commit_ends_after_the_time_of_a_build(
     tmp_path: Path, endless: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "READING_CPU_S", 20)
+    monkeypatch.setattr(child, "READING_CPU_S", 5)
     began = time.monotonic()
     with pytest.raises(BuildStopped, match=r"take more than 2 s to be read$") as refusal:
         Folder(tmp_path / "code").make(job(tmp_path, time_s=2.0), endless)
@@ -121,7 +121,7 @@ def test_reading_a_commit_gets_no_more_memory_than_allowed(
     )
     (greedy / "sitecustomize.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", before_ours(greedy))
-    with pytest.raises(BuildStopped, match="take more than 1024 MiB to be read") as refusal:
+    with pytest.raises(BuildStopped, match="take more than 512 MiB to be read") as refusal:
         child.read(job(tmp_path), source, "code")
     assert refusal.value.code == "memory"
 

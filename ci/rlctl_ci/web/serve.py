@@ -48,7 +48,7 @@ class Patient(H11Protocol):
         self._places, self._tls = places, tls
         self._unread: asyncio.TimerHandle | None = None
         self._handshake: asyncio.Task[None] | None = None
-        self._early = b""
+        self._made, self._early = False, b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         peer = transport.get_extra_info("peername")
@@ -56,6 +56,7 @@ class Patient(H11Protocol):
         self._place = self._places.enter(source(peer[0]) if peer else "-", transport.abort)
         self._slow = self.loop.call_later(HEADERS_WITHIN_S, self._abort)
         if self._tls is None:
+            self._made = True
             super().connection_made(transport)
         else:  # not by uvicorn: it hears of a connection after the handshake alone, and could not count those before
             transport.pause_reading()
@@ -70,16 +71,17 @@ class Patient(H11Protocol):
             self._abort()
             self._left()
         else:
+            self._made = True
             super().connection_made(safe)
             early, self._early = self._early, b""
             if early:
                 super().data_received(early)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport is None:  # what comes with the end of a handshake is there before we hear of that end
-            self._early += data
-        else:
+        if self._made:
             super().data_received(data)
+        else:  # what comes with the end of a handshake is there before we hear of that end
+            self._early += data
 
     def handle_events(self) -> None:
         before = self.cycle
@@ -107,7 +109,7 @@ class Patient(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._left()
-        if self.transport is not None:  # else it has ended before its handshake
+        if self._made:  # else it has ended before its handshake
             super().connection_lost(exc)
 
     def _left(self) -> None:
