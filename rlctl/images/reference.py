@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from typing import Final
 
 from rlctl.errors import UsageError
@@ -59,6 +60,15 @@ class Reference:
     def by_digest(self, digest: str) -> Reference:
         """The one that a spec takes: by digest alone."""
         return replace(self, tag="", digest=digest)
+
+
+def loopback(registry: str) -> bool:
+    """Whether a registry is on this machine, where it may speak plain HTTP."""
+    name = registry.rpartition(":")[0] or registry
+    try:
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def host(registry: str) -> str:

@@ -80,7 +80,12 @@ class Registry:
             BackendUnreachable: the registry does not answer, or refuses.
         """
         body = self._manifest(image)
-        return None if body is None else _parsed(body, _json(image, body))
+        if body is None:
+            return None
+        content = _json(image, body)
+        if not isinstance(content.get("config", content.get("manifests")), dict | list):
+            raise _refused(image, "its answer is no manifest", "check the name of the registry")
+        return _parsed(body, content)
 
     def size(self, image: Reference) -> int | None:
         """Bytes that a node without any of it pulls; of an image for several kinds of machine, those of the usual one.
@@ -101,6 +106,24 @@ class Registry:
         usual = next((str(kind["digest"]) for kind in kinds if USUAL.items() <= kind.get("platform", {}).items()), None)
         found = self.manifest(image.by_digest(usual)) if usual else None
         return None if found is None else found.size
+
+    def below(self, image: Reference, label: str) -> str | None:
+        """What a label says of an image; of one for several kinds of machine, the first of them that says something.
+
+        Returns:
+            Empty: it has no such label. None: there is no such image.
+
+        Raises:
+            BackendUnreachable: the registry does not answer, or refuses.
+        """
+        body = self._manifest(image)
+        if body is None:
+            return None
+        content = _json(image, body)
+        for kind in content.get("manifests") or ():
+            if said := self.below(image.by_digest(str(kind["digest"])), label):
+                return said
+        return str(self.labels(image, _parsed(body, content)).get(label, ""))
 
     def labels(self, image: Reference, manifest: Manifest) -> Mapping[str, str]:
         """Labels of an image; none for the list of an image for several kinds of machine.

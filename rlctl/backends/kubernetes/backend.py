@@ -47,6 +47,7 @@ from rlctl.backends.kubernetes.refusals import in_words, lacks_right
 from rlctl.backends.kubernetes.session import Session
 from rlctl.backends.kubernetes.waiting import steady
 from rlctl.backends.kubernetes.wanted import of_plan, of_revision, revision_key
+from rlctl.backends.revisions import images_of
 from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
 from rlctl.plan import Plan
 from rlctl.spec.layout import Layout
@@ -202,7 +203,7 @@ class KubernetesBackend:
         """
         index.check_free(plan.run)
         api = self._reach(plan.run)
-        entry = index.Entry(plan.run, plan.uid, api.context, api.namespace, api.server)
+        entry = index.Entry(plan.run, plan.uid, api.context, api.namespace, api.server, images=images_of(spec))
         others: list[index.Entry] = []  # where the name led before
 
         def led_here() -> None:
@@ -217,6 +218,14 @@ class KubernetesBackend:
         except RlctlError:
             self._forget_unless_there(api, entry, others)
             raise
+        self._note_images(entry.run, entry.uid, images_of(spec))
+
+    def _note_images(self, run: str, uid: str, images: Mapping[str, str]) -> None:
+        """In the entry of a run that this user has noted already: the images that run now."""
+        with suppress(RlctlError):
+            entry = index.find(run)
+            if entry is not None and entry.target == self.name and entry.uid == uid:
+                index.record(replace(entry, images=images))
 
     def _forget_unless_there(self, api: Api, entry: index.Entry, others: list[index.Entry]) -> None:
         """Its name leads here from before the first write; where it led before, when this run was not made."""
@@ -256,7 +265,11 @@ class KubernetesBackend:
         Raises:
             Conflict: no such run or revision, or a field of the run that cannot change differs.
         """
-        yield from rollback.rollback(self._session(run), run, number)
+        session = self._session(run)
+        yield from rollback.rollback(session, run, number)
+        record = records.find(session.api, run)
+        if record is not None:
+            self._note_images(run, record.state.uid, images_of(record.state.spec))
 
     def doctor(self) -> list[Check]:
         """Whether this namespace can be used: access, rights, versions, room."""
