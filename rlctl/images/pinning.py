@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rlctl.errors import BackendUnreachable, Problem, RlctlError, SpecError
-from rlctl.images.reference import HUB, LOCAL, Reference
+from rlctl.images.reference import LOCAL, Reference
 from rlctl.images.registry import Registry
 
 GIVE_A_DIGEST: Final = "give a digest (NAME@sha256:..., as `rlctl image push` prints it), or check network and login"
@@ -86,9 +86,8 @@ def _asked(tags: Mapping[str, str], registry: Callable[[str], Registry]) -> dict
 def _resolved(image: Reference, registry: Callable[[str], Registry]) -> Reference:
     if image.registry == LOCAL:
         raise RlctlError(f"{image} lies on one machine alone; `rlctl image push` sends it to a registry")
-    host = image.registry or HUB  # as every node takes a name without a registry
-    folder = "library/" if host == HUB and "/" not in image.repository else ""
-    manifest = registry(host).manifest(replace(image, registry=host, repository=f"{folder}{image.repository}"))
+    asked = image.asked
+    manifest = registry(asked.registry).manifest(asked)
     if manifest is None:
-        raise RlctlError(f"registry {host} has no {image}; push it, or name another")
+        raise RlctlError(f"registry {asked.registry} has no {image}; push it, or name another")
     return replace(image, digest=manifest.digest)

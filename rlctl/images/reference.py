@@ -57,8 +57,15 @@ class Reference:
         """It names a registry that can be asked."""
         return self.registry not in ("", LOCAL)
 
+    @property
+    def asked(self) -> Reference:
+        """As a registry is asked for it: what names none lies on Docker Hub, as every node takes it."""
+        registry = self.registry or HUB
+        folder = "library/" if registry == HUB and "/" not in self.repository else ""
+        return replace(self, registry=registry, repository=f"{folder}{self.repository}")
+
     def by_digest(self, digest: str) -> Reference:
-        """The one that a spec takes: by digest alone."""
+        """The one that a pod takes: by digest alone."""
         return replace(self, tag="", digest=digest)
 
 
