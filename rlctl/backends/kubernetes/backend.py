@@ -218,14 +218,6 @@ class KubernetesBackend:
         except RlctlError:
             self._forget_unless_there(api, entry, others)
             raise
-        self._note_images(entry.run, entry.uid, images_of(spec))
-
-    def _note_images(self, run: str, uid: str, images: Mapping[str, str]) -> None:
-        """In the entry of a run that this user has noted already: the images that run now."""
-        with suppress(RlctlError):
-            entry = index.find(run)
-            if entry is not None and entry.target == self.name and entry.uid == uid:
-                index.record(replace(entry, images=images))
 
     def _forget_unless_there(self, api: Api, entry: index.Entry, others: list[index.Entry]) -> None:
         """Its name leads here from before the first write; where it led before, when this run was not made."""
@@ -267,9 +259,10 @@ class KubernetesBackend:
         """
         session = self._session(run)
         yield from rollback.rollback(session, run, number)
-        record = records.find(session.api, run)
-        if record is not None:
-            self._note_images(run, record.state.uid, images_of(record.state.spec))
+        with suppress(RlctlError):  # `render` asks no cluster what runs now
+            record, entry = records.find(session.api, run), index.find(run)
+            if record is not None and entry is not None and entry.uid == record.state.uid:
+                index.record(replace(entry, images=images_of(record.state.spec)))
 
     def doctor(self) -> list[Check]:
         """Whether this namespace can be used: access, rights, versions, room."""
