@@ -15,6 +15,7 @@ from tests.cli.clusters import CLUSTER_SPEC, DIGEST
 from tests.cli.conftest import Rlctl
 from tests.cli.test_atomic import CLAIM
 from tests.images.conftest import registry
+from tests.images.fakes import DIGEST as CODE
 from tests.images.fakes import FakeRegistry
 from tests.kubernetes.lab import Lab
 
@@ -275,3 +276,18 @@ def test_one_machine_has_no_use_for_tags_and_none_for_pull(team: Team) -> None:
     assert "is sha256:" not in result.err
     assert team.asked() == 0
     assert team.rlctl("up", team.rlctl.spec, "-d", "--pull").code == 2
+
+
+@pytest.mark.parametrize("named", ["rlctl-actor:1.0", f"rlctl-actor@{CODE}"])
+def test_an_image_with_code_does_not_become_that_of_the_roles_that_run_none(team: Team, named: str) -> None:
+    core = f"--set=images.core={team.registry.host}/team/{named}"
+    told = team.up(core, code=3)
+    assert "images.core: " in told
+    assert "with code laid over it, and code runs in actor, evaluator and learner alone" in told
+    assert not [key for key in team.lab.api.objects if key.kind in ("Deployment", "StatefulSet")]
+    team.up()
+    assert team.rlctl("up", team.spec, "--dry-run", "server", core).code == 3
+    before = team.recorded()
+    team.up(core, code=3)
+    assert team.recorded() == before
+    team.up(core.replace("images.core", "images.actor"))
