@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from rlctl import __version__
 from rlctl.spec import names
 from rlctl.spec.base import ROLES, Applies, Role
 from rlctl.spec.checks import unsound
-from rlctl.spec.cluster import IMAGE_OF
+from rlctl.spec.cluster import IMAGE_OF, by_digest
 from rlctl.spec.fields import as_written, leaves, normal
 from rlctl.spec.later import not_built
 from rlctl.spec.messages import in_words
@@ -125,7 +126,13 @@ def _role(spec: Spec, role: Role, uid: str) -> RolePlan:
     }
     resources = {"cpu": section.cpu, "memory_mib": mebibytes(section.memory), "gpu": getattr(section, "gpu", 0)}
     on_cluster = spec.target == "kubernetes"
+    image = getattr(spec.images, IMAGE_OF[role]) if on_cluster else None
     pods = _pick(spec, lambda applies: role in applies.roles and not applies.in_run_file) if on_cluster else {}
+    if image is not None:
+        image = by_digest(image)
+        pods["images"] = {
+            IMAGE_OF[role]: image
+        }  # a tag is no part of a pod: another one of the same image restarts none
     return RolePlan(
         role=role,
         replicas=len(members) if role == "learner" else getattr(section, "replicas", 1),
@@ -134,7 +141,7 @@ def _role(spec: Spec, role: Role, uid: str) -> RolePlan:
         run_file=run_file,
         hash=_digest({"run_file": run_file, **resources, **pods}),
         members=members,
-        image=getattr(spec.images, IMAGE_OF[role]) if on_cluster else None,
+        image=image,
         most=max_actors(spec) if role == "actor" else 0,
     )
 
@@ -193,8 +200,8 @@ def changes(old: Spec, new: Spec) -> list[Change]:
             found.append(Change("", "refuse", dotted(path), why))
         elif path == ("storage", "size") and new.target != "local" and mebibytes(now) < mebibytes(was):
             found.append(Change("", "refuse", dotted(path), f"{_was_now(new, path, was, now)}: a volume only grows"))
-        elif new.target == "local" and not leaf.applies.in_run_file:
-            found.append(_change(new, path, was, now, ""))  # nobody on this machine has a use for it
+        elif (new.target == "local" and not leaf.applies.in_run_file) or _same_image(path, was, now):
+            found.append(_change(new, path, was, now, ""))  # no process has a use for it
         else:
             action: Literal["live", "restart"] = "live" if leaf.applies.when == "live" else "restart"
             there = [role for role in leaf.applies.roles if getattr(after.roles, role) is not None]
@@ -244,6 +251,11 @@ def _change(
     return Change(role, action, _shown(spec, path), _was_now(spec, path, was, now))
 
 
+def _same_image(path: tuple[str, ...], was: Any, now: Any) -> bool:
+    """Whether another name, as after a new tag, means the image that runs already."""
+    return path[0] == "images" and all(one and "@" in one for one in (was, now)) and by_digest(was) == by_digest(now)
+
+
 def _shown(spec: Spec, path: tuple[str, ...]) -> str:
     name = ("name",) if path[-1] == "algorithm" else ()
     return dotted(as_written(spec, (*path, *name)))
@@ -254,8 +266,14 @@ def _was_now(spec: Spec, path: tuple[str, ...], was: Any, now: Any) -> str:
 
 
 def _written(value: Any) -> str:
+    if isinstance(value, str) and (image := _OF_AN_IMAGE.fullmatch(value)):
+        return f"{printable(image[1])}{image[2]}..."
     text = printable(value) if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+_OF_AN_IMAGE: Final = re.compile(r"([^@]+)(@sha256:[0-9a-f]{12})[0-9a-f]{52}")
+"""As much of a digest as a person compares."""
 
 
 def max_actors(spec: Spec) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from rlctl.cli.text import plain
@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from rlctl.backends.base import Check
     from rlctl.cli.prepare import Prepared
 
-OF_THE_SPEC = frozenset({"environment", "objects", "services", "pod security"})
+CORE = "images.core"
+OF_THE_SPEC = frozenset({"environment", "objects", "services", "pod security", CORE})
 """Checks whose problem another spec mends on any cluster: exit 3; that of the others lies in this one: exit 5."""
+_REGISTRY_S = 10.0
+"""For one request about it."""
 _MARKS = {"ok": "ok", "problem": "PROBLEM", "warning": "warning", "not checked": "-"}
 
 
@@ -38,9 +41,35 @@ def preflight(world: World, prepared: Prepared) -> list[Check]:
         return ask(images, logins(world.environ))
 
     backend = prepared.backend
-    if isinstance(backend, Pulling) and (prepared.state is None or prepared.changes):
+    if not isinstance(backend, Pulling):
+        return backend.preflight(prepared.plan, prepared.documents)
+    if prepared.state is None or prepared.changes:
         backend.image_sizes = sizes
-    return backend.preflight(prepared.plan, prepared.documents)
+    return [*backend.preflight(prepared.plan, prepared.documents), *_code_in_core(world, prepared)]
+
+
+def _code_in_core(world: World, prepared: Prepared) -> Iterator[Check]:
+    """A problem where code was laid over the image of the roles that run none; asked of its registry when it is new."""
+    from rlctl.backends.base import Check
+
+    image = prepared.spec.images.core
+    new = prepared.state is None or any(change.path == CORE for change in prepared.changes)
+    if image is None or not new:
+        return
+    from rlctl.images.code import BASE_LABEL
+    from rlctl.images.reference import Reference, loopback
+    from rlctl.images.registry import Registry, logins
+
+    asked = Reference.parse(image).asked
+    registry = Registry(not loopback(asked.registry), logins(world.environ), _REGISTRY_S)
+    try:
+        below = registry.label(asked, BASE_LABEL)
+    except RlctlError as error:
+        yield Check(CORE, "not checked", f"whether code was laid over it: {error.message}")
+        return
+    if below:
+        text = f"{image} is {below} with code laid over it, and code runs in actor, evaluator and learner alone"
+        yield Check(CORE, "problem", text, "name the image that `rlctl image push` has made of rlctl itself")
 
 
 def as_lines(checks: Iterable[Check], indent: str = "") -> list[str]:

@@ -7,8 +7,8 @@ client to be imported, and a verb never reaches a run of the same name elsewhere
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlctl.cli.world import ON_CLUSTERS, Cluster, World
@@ -31,6 +31,7 @@ class Recorded:
     context: str = ""
     namespace: str = ""
     server: str = ""
+    images: Mapping[str, str] = field(default_factory=dict)  # as applied last, by digest
 
     @property
     def cluster(self) -> Cluster:
@@ -46,9 +47,10 @@ def recorded(run: str) -> Recorded | None:
         entry: dict[str, Any] = json.loads((state_home() / "index" / f"{run}.json").read_text(encoding="utf-8"))
         names = ("target", "uid", "context", "namespace", "server")
         texts = {name: value if isinstance(value := entry.get(name), str) else "" for name in names}
+        images = {name: image for name, image in (entry.get("images") or {}).items() if isinstance(image, str)}
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
-    return Recorded(run, **texts) if texts["target"] else None
+    return Recorded(run, **texts, images=images) if texts["target"] else None
 
 
 def all_recorded() -> list[Recorded]:

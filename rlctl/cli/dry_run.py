@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlctl.cli import checks, differing
 from rlctl.cli.force import force
-from rlctl.cli.prepare import Offline, beside, check_place, load, offline, refuse, say_findings
+from rlctl.cli.prepare import Offline, beside, check_place, load, offline, refuse, say_findings, say_images
 from rlctl.cli.show import as_plain as change_as_plain
 from rlctl.cli.world import ON_CLUSTERS, World
 
@@ -22,7 +22,7 @@ class DryRun(StrEnum):
 
 def dry_run(
     world: World, specs: Sequence[Path], sets: Sequence[str] | None, target: str | None, how: DryRun, *,
-    force_conflicts: bool,
+    force_conflicts: bool, pull: bool = False,
 ) -> int:  # fmt: skip
     """Show it; 0 unless `up` itself would refuse.
 
@@ -34,12 +34,13 @@ def dry_run(
         UsageError: as `up`.
     """
     loaded = load(world, specs, sets, target)
-    check_place(world, loaded)
+    check_place(world, loaded, pull=pull)
     if how is DryRun.client and loaded.spec.target in ON_CLUSTERS:
-        return _sent(world, offline(loaded))
-    prepared = beside(world, loaded, mint=False)
+        return _sent(world, offline(world, loaded, pull=pull))
+    prepared = beside(world, loaded, mint=False, pull=pull)
     force(prepared.backend, force_conflicts)
     say_findings(world, prepared.loaded)
+    say_images(world, prepared)
     refuse(prepared)
     looked_at = checks.preflight(world, prepared)
     for line in checks.as_lines(looked_at, "  "):
@@ -66,6 +67,7 @@ def dry_run(
 def _sent(world: World, rendered: Offline) -> int:
     """Objects and their size; what they change is known to the cluster alone."""
     say_findings(world, rendered.loaded)
+    say_images(world, rendered)
     documents = rendered.documents
     for document in documents:
         world.data(f"{len(document.text.encode()):>9,}  {document.name}")

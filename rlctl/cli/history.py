@@ -142,9 +142,10 @@ def _changes(state: RunState, wanted: Revision) -> list[Change]:
 
 
 def _short(image: str) -> str:
-    """The digest of an image, as far as a person compares it."""
+    """Tag and digest of an image, as far as a person compares them."""
     name, at, digest = image.rpartition("@sha256:")
-    return digest[:_SHOWN_DIGITS] if at else name or image
+    tag = name.rpartition("/")[2].partition(":")[2]
+    return f"{tag}{'@' if tag else ''}{digest[:_SHOWN_DIGITS]}" if at else name or image
 
 
 def _as_plain(revision: Revision) -> dict[str, Any]:

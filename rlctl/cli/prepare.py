@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlctl.cli.clusters import backend_of, recorded
 from rlctl.cli.target import recorded_target
 from rlctl.cli.world import ON_CLUSTERS, World
-from rlctl.errors import Conflict, UsageError
+from rlctl.errors import Conflict, Problem, SpecError, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, Document, Place, RunState
+    from rlctl.images.pinning import Pinned
     from rlctl.plan import Change, Plan
     from rlctl.spec import Loaded
     from rlctl.spec.schema import Spec
@@ -28,12 +29,13 @@ class Prepared:
     """A spec beside the run of its name."""
 
     loaded: Loaded
-    spec: Spec  # of `loaded`, with an absolute storage.path
+    spec: Spec  # of `loaded`, with an absolute storage.path, and with digests of its images on a cluster
     backend: Backend
     state: RunState | None  # None: it would be a new run
     plan: Plan
     documents: list[Document]
     changes: list[Change]  # from what was applied last; empty for a new run
+    asked: frozenset[str] = frozenset()  # images whose tag a registry has resolved just now
 
     @property
     def refused(self) -> list[Change]:
@@ -64,8 +66,9 @@ def load(world: World, specs: Sequence[Path], sets: Sequence[str] | None, target
 
 
 def prepare(
-    world: World, specs: Sequence[Path], sets: Sequence[str] | None, target: str | None, *, mint: bool
-) -> Prepared:
+    world: World, specs: Sequence[Path], sets: Sequence[str] | None, target: str | None, *, mint: bool,
+    pull: bool = False,
+) -> Prepared:  # fmt: skip
     """Everything that `up` and `diff` have in common; writes nothing.
 
     Args:
@@ -74,22 +77,26 @@ def prepare(
         sets: `path=value`.
         target: -t.
         mint: give a new run a uid of its own; else it is NO_UID.
+        pull: ask for the tags of images again, whatever is recorded.
 
     Raises:
-        SpecError: the spec or a template is invalid.
+        SpecError: the spec or a template is invalid, or a registry has no such image.
+        BackendUnreachable: the target does not answer, or a registry whose tag is recorded nowhere.
         Conflict: the run is recorded for another target or cluster, or by a release whose spec this one cannot read.
-        UsageError: the command line names a cluster, and the target is this machine.
+        UsageError: the command line names a cluster, or wants images, and the target is this machine.
     """
     loaded = load(world, specs, sets, target)
-    check_place(world, loaded)
-    return beside(world, loaded, mint=mint)
+    check_place(world, loaded, pull=pull)
+    return beside(world, loaded, mint=mint, pull=pull)
 
 
-def check_place(world: World, loaded: Loaded) -> None:
+def check_place(world: World, loaded: Loaded, *, pull: bool = False) -> None:
     """
     Raises:
-        UsageError: the command line names a cluster, and the target is this machine.
+        UsageError: the command line names a cluster, or wants images, and the target is this machine.
     """
+    if pull and loaded.spec.target not in ON_CLUSTERS:
+        raise UsageError(f"--pull is for the images of a cluster, and the target is {loaded.spec.target}")
     if any(world.cluster) and loaded.spec.target not in ON_CLUSTERS:
         raise UsageError(
             f"-n and --context are for a cluster, and the target is {loaded.spec.target}",
@@ -97,7 +104,7 @@ def check_place(world: World, loaded: Loaded) -> None:
         )
 
 
-def beside(world: World, loaded: Loaded, *, mint: bool) -> Prepared:
+def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> Prepared:
     """A loaded spec beside the run of its name; see `prepare`."""
     from rlctl.plan import changes
 
@@ -113,6 +120,7 @@ def beside(world: World, loaded: Loaded, *, mint: bool) -> Prepared:
     backend = backend_of(world, spec.run, spec.target)
     state = backend.find(spec.run)
     place = backend.place(spec.run, storage)
+    spec, asked = _with_digests(world, loaded, spec, {} if state is None else _images_of(state), pull=pull)
     new = state is None and not mint
     plan, documents = _rendered(loaded, spec, NO_UID if new else place.uid, place, new=new)
     return Prepared(
@@ -123,6 +131,7 @@ def beside(world: World, loaded: Loaded, *, mint: bool) -> Prepared:
         plan=plan,
         documents=documents,
         changes=[] if state is None else changes(stored_spec(state), spec),
+        asked=asked,
     )
 
 
@@ -137,20 +146,63 @@ class Offline:
     """A spec rendered for a cluster that nobody has asked."""
 
     loaded: Loaded
+    spec: Spec  # with digests of its images
+    asked: frozenset[str]  # images whose tag a registry has resolved just now
     plan: Plan
     documents: list[Document]
 
 
-def offline(loaded: Loaded) -> Offline:
-    """What `up` would send to a cluster, with the uid that the index of runs knows, else NO_UID.
+def offline(world: World, loaded: Loaded, *, pull: bool = False) -> Offline:
+    """What `up` would send to a cluster, with the uid and the images that the index of runs knows.
+
+    Without them: NO_UID, and tags of images as their registry says.
 
     Raises:
-        SpecError: a template is invalid.
+        SpecError: a template is invalid, or a registry has no such image.
+        BackendUnreachable: a registry does not say what a tag is.
     """
     entry = recorded(loaded.spec.run)
-    uid = entry.uid if entry is not None and entry.target == loaded.spec.target and entry.uid else NO_UID
-    spec = _with_storage(loaded, storage_of(loaded))
-    return Offline(loaded, *_rendered(loaded, spec, uid, None, new=uid == NO_UID))
+    if entry is None or entry.target != loaded.spec.target or not entry.uid:
+        uid, images = NO_UID, {}
+    else:
+        uid, images = entry.uid, dict(entry.images)
+    spec, asked = _with_digests(world, loaded, _with_storage(loaded, storage_of(loaded)), images, pull=pull)
+    return Offline(loaded, spec, asked, *_rendered(loaded, spec, uid, None, new=uid == NO_UID))
+
+
+def _with_digests(
+    world: World, loaded: Loaded, spec: Spec, recorded_images: Mapping[str, str], *, pull: bool
+) -> tuple[Spec, frozenset[str]]:
+    """The same with a digest for every image that a cluster pulls, and the names of those that were asked for.
+
+    Raises:
+        SpecError: a registry has no such image; with the place of its name.
+        BackendUnreachable: a registry does not say what a tag is, and it is recorded nowhere.
+    """
+    given: dict[str, str | None] = spec.images.model_dump()
+    if spec.target not in ON_CLUSTERS or all("@" in image for image in given.values() if image is not None):
+        return spec, frozenset()
+    from rlctl.images.pinning import pin
+    from rlctl.images.reference import loopback
+    from rlctl.images.registry import Registry, logins
+
+    known = logins(world.environ)
+    try:
+        found: Pinned = pin(given, recorded_images, lambda host: Registry(not loopback(host), known), pull=pull)
+    except SpecError as error:
+        raise SpecError([_placed(loaded, problem) for problem in error.problems], hint=error.hint) from error
+    return spec.model_copy(update={"images": spec.images.model_copy(update=dict(found.images))}), found.asked
+
+
+def _placed(loaded: Loaded, problem: Problem) -> Problem:
+    place = loaded.locate(tuple(problem.path.split(".")))
+    return problem if place is None else replace(problem, file=place.file, line=place.line, column=place.column)
+
+
+def _images_of(state: RunState) -> dict[str, str]:
+    from rlctl.backends.revisions import images_of
+
+    return images_of(state.spec)
 
 
 def _with_storage(loaded: Loaded, storage: str | None) -> Spec:
@@ -209,6 +261,17 @@ def say_findings(world: World, loaded: Loaded) -> None:
     """Findings of a valid spec: worth a look, no reason to stop."""
     for finding in loaded.findings:
         world.say(f"note: {finding}")
+
+
+def say_images(world: World, prepared: Prepared | Offline) -> None:
+    """Tag and digest of each image that the spec names by tag, where they mean something."""
+    if prepared.spec.target not in ON_CLUSTERS:
+        return
+    for name, image in prepared.loaded.spec.images.model_dump().items():
+        if image is not None and "@" not in image:
+            digest = getattr(prepared.spec.images, name).partition("@")[2]
+            how = "" if name in prepared.asked else " (recorded; `up --pull` asks the registry again)"
+            world.say(f"images.{name}: {image} is {digest}{how}")
 
 
 def refuse(prepared: Prepared) -> None:

@@ -20,7 +20,7 @@ from rlctl.cli.options import (
     Target,
     complete_role,
 )
-from rlctl.cli.prepare import beside, load, offline, prepare, say_findings
+from rlctl.cli.prepare import Offline, Prepared, beside, load, offline, prepare, say_findings, say_images
 from rlctl.cli.world import ON_CLUSTERS, Output, World
 from rlctl.errors import Refused, UsageError
 
@@ -58,8 +58,8 @@ def render(
 ) -> int:
     """Print the documents that `rlctl up` sends.
 
-    Byte for byte, in a stable order. A run that has never been started has no uid yet: zeros stand for it. For a
-    cluster nobody is asked: it works without one.
+    Byte for byte, in a stable order. A run that has never been started has no uid yet: zeros stand for it. No cluster
+    is asked, and a registry only for tags of images that no `up` of this machine has recorded.
     """
     world: World = ctx.obj.setup(output, quiet, None, namespace)
     if admin:
@@ -67,13 +67,11 @@ def render(
     if user or group:
         raise UsageError("--user and --group go with --admin", hint=_ADMIN)
     loaded = load(world, specs or [], sets, target)
-    if loaded.spec.target in ON_CLUSTERS:
-        rendered = offline(loaded)
-        plan, all_documents = rendered.plan, rendered.documents
-    else:
-        prepared = beside(world, loaded, mint=False)
-        plan, all_documents = prepared.plan, prepared.documents
+    on_cluster = loaded.spec.target in ON_CLUSTERS
+    rendered: Offline | Prepared = offline(world, loaded) if on_cluster else beside(world, loaded, mint=False)
+    plan, all_documents = rendered.plan, rendered.documents
     say_findings(world, loaded)
+    say_images(world, rendered)
     documents = [document for document in all_documents if role is None or document.role == role]
     if role is not None and not documents:
         roles = dict.fromkeys(document.role for document in all_documents if document.role)
@@ -155,6 +153,7 @@ def diff(
     world: World = ctx.obj.setup(output, quiet, context, namespace)
     prepared = prepare(world, specs, sets, target, mint=False)
     say_findings(world, prepared.loaded)
+    say_images(world, prepared)
     if prepared.state is None:
         world.say(f"{prepared.plan.run} does not exist; `rlctl up` would create all of it")
     differing.say_changes(world, prepared.changes)

@@ -14,7 +14,7 @@ from rlctl.cli.clusters import where
 from rlctl.cli.dry_run import DryRun, dry_run
 from rlctl.cli.force import force
 from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, Sets, Specs, Target
-from rlctl.cli.prepare import Prepared, prepare, refuse, say_findings
+from rlctl.cli.prepare import Prepared, prepare, refuse, say_findings, say_images
 from rlctl.cli.progress import Progress
 from rlctl.cli.ready import Hopeless, NotReady, RunFailed, undo, why_not
 from rlctl.cli.show import as_plain as change_as_plain
@@ -60,6 +60,9 @@ def up(
     dry: Annotated[
         DryRun | None, typer.Option("--dry-run", help="Show what would be sent and changed, and change nothing.")
     ] = None,
+    pull: Annotated[
+        bool, typer.Option("--pull", help="Ask registries again what the tags of images are, whatever is recorded.")
+    ] = False,
     force_conflicts: Annotated[
         bool, typer.Option("--force-conflicts", help="Even if somebody else owns the run, or fields of its objects.")
     ] = False,
@@ -72,15 +75,17 @@ def up(
     failed (exit 7). Ctrl-C once leaves and says how to come back, the run goes on (exit 0); twice leaves at
     once (exit 130). --wait ends with 7 when a replica never will run, with 6 after --timeout (10m); with it or
     --atomic Ctrl-C is exit 130 and undoes nothing. --dry-run client asks no cluster, server lets the cluster
-    judge; neither changes anything.
+    judge; neither changes anything. The tag of an image is resolved once: its digest is recorded and holds until
+    the spec names another tag, or --pull.
     """
     world: World = ctx.obj.setup(output, quiet, context, namespace)
     timeout_s = _span(timeout)
     if dry is not None:
-        return dry_run(world, specs or (), sets, target, dry, force_conflicts=force_conflicts)
+        return dry_run(world, specs or (), sets, target, dry, force_conflicts=force_conflicts, pull=pull)
     with Interrupts() as interrupts:
-        prepared = prepare(world, specs or (), sets, target, mint=True)
+        prepared = prepare(world, specs or (), sets, target, mint=True, pull=pull)
         say_findings(world, prepared.loaded)
+        say_images(world, prepared)
         refuse(prepared)
         run = prepared.plan.run
         if _nothing_to_do(prepared):
@@ -225,8 +230,11 @@ def _come_back(run: str) -> str:
 
 
 def _document(done: Done, snapshot: Snapshot | None) -> dict[str, Any]:
+    from rlctl.backends.revisions import images_of
+
     return {
         "run": done.prepared.plan.run,
+        "images": images_of(done.prepared.stored) if done.prepared.spec.target in ON_CLUSTERS else {},
         "changes": [change_as_plain(change) for change in done.prepared.changes],
         "applied": as_plain(done.applied),
         "status": None if snapshot is None else as_document(snapshot),

@@ -7,7 +7,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ EPOCH: Final = "1970-01-01T00:00:00Z"
 class Base:
     """An image of one kind of machine, with what is needed to lay something over it."""
 
-    reference: Reference  # by digest
+    reference: Reference  # by digest, and with the tag by which it was named
     kind: str
     manifest: Mapping[str, Any]
     config: Mapping[str, Any]
@@ -82,7 +82,7 @@ def read_base(source: Callable[[Reference], Uploader], image: Reference, platfor
         for one in manifest["manifests"]:
             about = one.get("platform") or {}
             if (about.get("os"), about.get("architecture")) == (system, machine):
-                return read_base(source, image.by_digest(one["digest"]), platform)
+                return read_base(source, replace(image, digest=one["digest"]), platform)
         raise UsageError(f"{image} is not for {platform}", hint="platform: in ci.yaml", objects=(str(image),))
     digests = [str(one.get("digest")) for one in (manifest.get("config") or {}, *(manifest.get("layers") or ()))]
     if strange := next((one for one in digests if not _DIGEST.fullmatch(one)), None):
@@ -96,7 +96,7 @@ def read_base(source: Callable[[Reference], Uploader], image: Reference, platfor
     below = (config.get("config", {}).get("Labels") or {}).get(BASE_LABEL)
     if below:
         return read_base(source, Reference.parse(below), platform)
-    return Base(image.by_digest(sha256(body)), kind, manifest, config)
+    return Base(replace(image, digest=sha256(body)), kind, manifest, config)
 
 
 def append(base: Base, layer: Layer, labels: Mapping[str, str]) -> Appended:

@@ -16,6 +16,7 @@ from rlctl.errors import UsageError
 from rlctl.images.base import OVERLAY_MARK
 from rlctl.images.bounded import read_bounded
 from rlctl.images.ignore import Ignore
+from rlctl.spec.cluster import by_digest
 
 UID: Final = 10001
 """Of the user that every role runs as; see the Dockerfiles."""
@@ -189,7 +190,8 @@ def stage(code: Code, base: str, folder: Path) -> Path:
     # a name by content: a builder that compares sizes and times alone would take an older archive for this one
     archive = f"code-{code.digest[:12]}.tar"
     shutil.copyfile(code.archive, folder / archive)
-    lines = [f"FROM {base}", "USER 0"]
+    # builders take a tag or a digest; the label keeps both, so that the next push knows which tag was meant
+    lines = [f"FROM {by_digest(base) if '@' in base else base}", "USER 0"]
     if code.requirements is not None:
         (folder / "requirements.txt").write_bytes(code.requirements)
         lines += [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -162,7 +162,7 @@ class Maker:
             base = Reference.parse(below)
             self.check(base)
             return base
-        return base.by_digest(manifest.digest)
+        return replace(base, digest=manifest.digest)
 
     def _identity(self, base: Reference) -> str:
         """What a base is; the name of one on this machine alone may stand for another image tomorrow."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from typing import Final
 
 from rlctl.errors import UsageError
@@ -56,9 +57,25 @@ class Reference:
         """It names a registry that can be asked."""
         return self.registry not in ("", LOCAL)
 
+    @property
+    def asked(self) -> Reference:
+        """As a registry is asked for it: what names none lies on Docker Hub, as every node takes it."""
+        registry = self.registry or HUB
+        folder = "library/" if registry == HUB and "/" not in self.repository else ""
+        return replace(self, registry=registry, repository=f"{folder}{self.repository}")
+
     def by_digest(self, digest: str) -> Reference:
-        """The one that a spec takes: by digest alone."""
+        """The one that a pod takes: by digest alone."""
         return replace(self, tag="", digest=digest)
+
+
+def loopback(registry: str) -> bool:
+    """Whether a registry is on this machine, where it may speak plain HTTP."""
+    name = registry.rpartition(":")[0] or registry
+    try:
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def host(registry: str) -> str:

@@ -30,6 +30,8 @@ _KINDS: Final = (
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
+_MOST_KINDS: Final = 64
+"""Images of one list that are looked at."""
 _HUB_LOGIN: Final = "https://index.docker.io/v1/"
 """What `docker login` without a name writes down."""
 _CHALLENGE = re.compile(r'([a-z]+)="([^"]*)"')
@@ -50,6 +52,7 @@ class Manifest:
     digest: str
     layers: tuple[Layer, ...] = ()
     config: str = ""  # digest
+    kinds: tuple[str, ...] = ()  # digests of the images in such a list
 
     @property
     def size(self) -> int:
@@ -80,7 +83,9 @@ class Registry:
             BackendUnreachable: the registry does not answer, or refuses.
         """
         body = self._manifest(image)
-        return None if body is None else _parsed(body, _json(image, body))
+        if body is None:
+            return None
+        return _parsed(image, body)
 
     def size(self, image: Reference) -> int | None:
         """Bytes that a node without any of it pulls; of an image for several kinds of machine, those of the usual one.
@@ -97,10 +102,29 @@ class Registry:
         content = _json(image, body)
         kinds = content.get("manifests") or []
         if not kinds:
-            return _parsed(body, content).size
+            return _parsed(image, body).size
         usual = next((str(kind["digest"]) for kind in kinds if USUAL.items() <= kind.get("platform", {}).items()), None)
         found = self.manifest(image.by_digest(usual)) if usual else None
         return None if found is None else found.size
+
+    def label(self, image: Reference, name: str) -> str | None:
+        """A label of an image; of one for several kinds of machine, of the first of them that has it.
+
+        Returns:
+            Empty: it has no such label. None: there is no such image.
+
+        Raises:
+            BackendUnreachable: the registry does not answer, or refuses.
+        """
+        manifest = self.manifest(image)
+        if manifest is None:
+            return None
+        if len(manifest.kinds) > _MOST_KINDS:
+            raise _refused(image, f"it lists more than {_MOST_KINDS} images", "name one of them")
+        for kind in manifest.kinds:
+            if said := self.label(image.by_digest(kind), name):
+                return said
+        return str(self.labels(image, manifest).get(name, ""))
 
     def labels(self, image: Reference, manifest: Manifest) -> Mapping[str, str]:
         """Labels of an image; none for the list of an image for several kinds of machine.
@@ -224,12 +248,17 @@ def _blind() -> ssl.SSLContext:
     return context
 
 
-def _parsed(body: bytes, content: Mapping[str, Any]) -> Manifest:
-    return Manifest(
-        digest=f"sha256:{hashlib.sha256(body).hexdigest()}",
-        layers=tuple(Layer(layer["digest"], layer["size"]) for layer in content.get("layers", ())),
-        config=content.get("config", {}).get("digest", ""),
-    )
+def _parsed(image: Reference, body: bytes) -> Manifest:
+    content = _json(image, body)
+    try:
+        return Manifest(
+            digest=f"sha256:{hashlib.sha256(body).hexdigest()}",
+            layers=tuple(Layer(layer["digest"], layer["size"]) for layer in content.get("layers") or ()),
+            config="" if "manifests" in content else content["config"]["digest"],
+            kinds=tuple(str(kind["digest"]) for kind in content.get("manifests") or ()),
+        )
+    except (KeyError, TypeError) as error:
+        raise _refused(image, "its answer is no manifest of an image", "check the name of the registry") from error
 
 
 def _json(image: Reference, body: bytes) -> dict[str, Any]:

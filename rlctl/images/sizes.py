@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from ipaddress import ip_address
 from typing import Final
 
 from rlctl.errors import RlctlError
-from rlctl.images.reference import Reference
+from rlctl.images.reference import Reference, loopback
 from rlctl.images.registry import Registry
 
 DEADLINE_S: Final = 3.0
@@ -36,7 +35,7 @@ def sizes(
         try:
             reference = Reference.parse(image)
             if reference.remote:
-                near = _is_loopback(reference.registry)
+                near = loopback(reference.registry)
                 registry = Registry(verify=not near, credentials=credentials, timeout_s=deadline_s)
                 size = registry.size(reference)
                 if size:
@@ -51,11 +50,3 @@ def sizes(
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
     return dict(found)  # whoever is late changes nothing that was said
-
-
-def _is_loopback(registry: str) -> bool:
-    host = registry.rpartition(":")[0] or registry
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -11,16 +11,22 @@ from rlctl.spec.base import Model, Role, live, new_run, restart
 from rlctl.spec.units import Memory
 from rlctl.spec.words import show
 
-IMAGE: Final = (
-    r"^(?:[A-Za-z0-9.-]+(?::[0-9]{1,5})?/)?[a-z0-9]+(?:(?:\.|__?|-+|/)[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
-    r"@sha256:[0-9a-f]{64}$"
+_NAMED: Final = (
+    r"(?:(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+(?::[0-9]{1,5})?|[A-Za-z0-9-]+:[0-9]{1,5}|localhost)/)?"
+    r"[a-z0-9]+(?:(?:\.|__?|-+|/)[a-z0-9]+)*"
 )
-"""By digest: a tag could be another image on every node."""
+_TAG: Final = r":[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+_DIGEST: Final = r"@sha256:[0-9a-f]{64}"
+IMAGE: Final = f"^{_NAMED}(?:{_TAG}(?:{_DIGEST})?|{_DIGEST})$"
+"""By tag, by digest, or both; of both the digest counts."""
+IMAGE_BY_DIGEST: Final = f"^{_NAMED}(?:{_TAG})?{_DIGEST}$"
+"""Where no tag is resolved: it could be another image on every node."""
 OBJECT_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 QUEUE_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$"
 """It becomes the value of a label."""
 
 Image = Annotated[str, Field(pattern=IMAGE, max_length=400)]
+ImageByDigest = Annotated[str, Field(pattern=IMAGE_BY_DIGEST, max_length=400)]
 ObjectName = Annotated[str, Field(pattern=OBJECT_NAME)]
 QueueName = Annotated[str, Field(pattern=QUEUE_NAME)]
 
@@ -33,8 +39,21 @@ IMAGE_OF: Final[dict[Role, Literal["core", "actor", "learner"]]] = {
     "learner": "learner",
     "inference": "learner",
 }
-"""Which image a role runs from; TensorBoard runs from that of the actor."""
+"""Which image a role runs from. TensorBoard runs from core, because the other two may hold code of a commit."""
 DEFAULT_SIZE: Final = "50Gi"
+
+
+def by_digest(image: str) -> str:
+    """The name that pods get: without a tag, which says nothing beside a digest.
+
+    Raises:
+        ValueError: it has no digest.
+    """
+    name, _, digest = image.partition("@")
+    if not digest:
+        raise ValueError(f"an image without a digest: {image}")
+    folder, slash, last = name.rpartition("/")
+    return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
 
 
 def network(value: str) -> str:
@@ -61,12 +80,15 @@ Network = Annotated[
 
 
 class Images(Model):
-    """What the pods of a run are made of, by digest: `name@sha256:...`. `rlctl image push` prints these lines."""
+    """What the pods of a run are made of: `name@sha256:...`, as `rlctl image push` prints it, or `name:tag`.
+
+    `up` asks the registry once what a tag is, and records the digest: it holds until the tag is another, or --pull.
+    """
 
     core: Annotated[Image | None, restart("manager", "modelpool", "replay", in_run_file=False)] = None
-    """manager and modelpool; holds no torch."""
+    """manager, modelpool and TensorBoard; holds no torch, and no code of yours."""
     actor: Annotated[Image | None, restart("actor", "evaluator", in_run_file=False)] = None
-    """actor, evaluator and TensorBoard."""
+    """actor and evaluator."""
     learner: Annotated[Image | None, restart("learner", "inference", in_run_file=False)] = None
 
 
@@ -87,7 +109,7 @@ class Storage(Model):
 class Proxy(Model):
     """An authenticating proxy of your choice before each page. Its arguments may name `$(UPSTREAM)`, the page."""
 
-    image: Annotated[Image, live()]
+    image: Annotated[ImageByDigest, live()]
     args: Annotated[list[str], live()] = []
     secret: Annotated[ObjectName | None, live()] = None
     """A Secret of the namespace whose keys become files below /etc/proxy."""

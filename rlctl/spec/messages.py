@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from rlctl.spec import fields
 from rlctl.spec.algorithms import KINDS
 from rlctl.spec.base import CLASS_PATH
-from rlctl.spec.cluster import IMAGE, OBJECT_NAME, QUEUE_NAME
+from rlctl.spec.cluster import IMAGE, IMAGE_BY_DIGEST, OBJECT_NAME, QUEUE_NAME
 from rlctl.spec.schema import POLICY_NAME, RUN_NAME, Spec
 from rlctl.spec.words import MAX_PROBLEMS, Path, closest, dotted, either, number, show
 
@@ -20,7 +20,8 @@ _PATTERNS: Final = {
     CLASS_PATH: "package.module:Class",
     RUN_NAME: "at most 40 of a-z, 0-9 and -, with no - at the ends",
     POLICY_NAME: "at most 20 of a-z, 0-9 and -, with no - at the ends",
-    IMAGE: "an image by digest (name@sha256:<64 hex digits>, as `rlctl image push` prints it)",
+    IMAGE: "an image by tag (name:1.0) or by digest (name@sha256:<64 hex digits>, as `rlctl image push` prints it)",
+    IMAGE_BY_DIGEST: "an image by digest (name@sha256:<64 hex digits>)",
     OBJECT_NAME: "the name of an object of the cluster: at most 253 of a-z, 0-9, - and .",
     QUEUE_NAME: "the name of a queue: at most 63 of a-z, 0-9, - and .",
 }

@@ -15,13 +15,13 @@ from pydantic import ValidationError
 from rlctl.errors import BackendUnreachable
 from rlctl.images import elsewhere as places
 from rlctl.images.append import read_base
-from rlctl.images.code import BASE_LABEL
+from rlctl.images.code import BASE_LABEL, collect, stage
 from rlctl.images.reference import Reference
 from rlctl.images.registry import Registry as Reader
 from rlctl.images.upload import Uploader, sha256
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.bases import Bases
-from rlctl_ci.builders.program import Program
+from rlctl_ci.builders.program import Program, base_of
 from rlctl_ci.builders.registry import uploader
 from rlctl_ci.errors import BuildStopped
 from rlctl_ci.work import Job, Live
@@ -241,3 +241,43 @@ def test_a_login_goes_nowhere_that_proves_nothing(realm: str) -> None:
     image = Reference("registry.example.org", "team/actor", "1")
     with pytest.raises(BackendUnreachable, match="proves who it is"):
         Uploader(image.registry)._authorise(image, f'Bearer realm="{realm}"', "x")
+
+
+def test_a_base_that_is_named_by_tag_holds_until_the_spec_names_another(tmp_path: Path, registry: Registry) -> None:
+    first, tag = registry.image("public/actor", "1"), f"{registry.name}/public/actor:1"
+    job, source = job_for(tmp_path, registry, bases=[]), a_commit(tmp_path, tag)
+    recorded = f"{tag}@{first.digest}"  # as a person's `up` has it
+    maker = Append(running(recorded))
+    made = maker.push(job, maker.make(job, source))
+    assert {one.base for one in made} == {recorded}
+    now = [one.reference for one in made]
+    moved = registry.image("public/actor", "1", User="1")
+    assert set(appended(job, source, *now)) == {recorded}
+    assert set(appended(job, source, str(moved))) == {f"{tag}@{moved.digest}"}, "what runs was not named by this tag"
+    second = registry.image("public/actor", "2", User="2")
+    other = a_commit(tmp_path, f"{registry.name}/public/actor:2")
+    assert set(appended(job, other, *now)) == {f"{registry.name}/public/actor:2@{second.digest}"}
+
+
+def test_a_builder_lays_code_over_the_digest_that_the_run_has_of_a_tag(registry: Registry) -> None:
+    about = project(target="kubernetes", registry=f"{registry.name}/team", plain_http=True)
+    first, tag = registry.image("public/actor", "1"), f"{registry.name}/public/actor:1"
+    recorded = f"{tag}@{first.digest}"
+    moved = registry.image("public/actor", "1", User="1")
+    assert base_of(about, Bases(about, lambda: [recorded]), tag) == recorded
+    newer = Bases(about, lambda: [f"{registry.name}/public/actor:0@{first.digest}"])
+    assert base_of(about, newer, tag) == f"{tag}@{moved.digest}"
+    assert base_of(about, newer, None) is None
+    with pytest.raises(BuildStopped, match="there is no"):
+        base_of(about, newer, f"{registry.name}/public/actor:9")
+    with pytest.raises(BuildStopped, match="uses no image of"):
+        base_of(about, Bases(about, tuple), tag)
+
+
+def test_a_builder_is_given_a_digest_alone_and_the_image_remembers_the_tag(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    code = collect(tmp_path / "code", into=tmp_path / "code.tar")
+    base = f"registry.example.org/team/actor:1.0@sha256:{'0' * 64}"
+    text = stage(code, base, tmp_path).read_text()
+    assert f"FROM registry.example.org/team/actor@sha256:{'0' * 64}\n" in text
+    assert f'LABEL {BASE_LABEL}="{base}"\n' in text

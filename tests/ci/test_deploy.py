@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import resource
 import sys
 from collections.abc import Iterator
@@ -12,12 +14,16 @@ from typing import Any
 import pytest
 
 from rlctl import __version__
-from rlctl.backends.base import Check
+from rlctl.backends.base import Check, RunState
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.kubernetes.lock import Me
 from rlctl.errors import Conflict, Locked, Problem, RlctlError, SpecError
+from rlctl.images.code import BASE_LABEL
+from rlctl.images.reference import Reference
+from rlctl.images.upload import sha256
 from rlctl.render import interpreter
 from rlctl.render import templates as ours
+from rlctl.spec.schema import Spec
 from rlctl_ci.config import Project
 from rlctl_ci.deploy.act import Act, Step, backend_of, handle
 from rlctl_ci.deploy.policy import reach
@@ -191,9 +197,10 @@ def test_a_commit_names_no_image_that_the_run_has_nothing_to_do_with(
     folder = source(tmp_path, target)
     text = (folder / "spec.yaml").read_text()
     (folder / "spec.yaml").write_text(text.replace(NONE, public))
-    acting(target, bases=[f"{registry.name}/public"]).apply(step(target), folder, {})
+    here: dict[str, Any] = {"registry": f"{registry.name}/team", "plain_http": True}
+    acting(target, bases=[f"{registry.name}/public"], **here).apply(step(target), folder, {})
     before = target.state()
-    doing = acting(target, registry=f"{registry.name}/team", plain_http=True)
+    doing = acting(target, **here)
     (folder / "spec.yaml").write_text(text.replace(NONE, public).replace(public, other, 1))
     with pytest.raises(BuildStopped, match="uses no image of"):
         doing.apply(step(target), folder, {})
@@ -345,3 +352,121 @@ def test_a_template_that_a_person_has_applied_is_rendered_in_bounds(
     assert error.value.code == "memory"
     assert cluster.state() == before
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
+
+
+NAMES = ("core", "actor", "learner")
+
+
+class Published:
+    """A run whose spec names its images by tag, in a registry that the service may ask."""
+
+    def __init__(self, cluster: Pretended, registry: Registry, folder: Path) -> None:
+        self.cluster, self.registry, self.folder = cluster, registry, folder
+        self.said: list[str] = []
+        self.named = {name: f"{registry.name}/public/{name}:1" for name in NAMES}
+        self.images = {name: f"{image}@{registry.image(f'public/{name}', '1').digest}"
+                       for name, image in self.named.items()}  # fmt: skip
+        spec = Spec.model_validate({**cluster.spec().model_dump(), "images": self.images})  # as a person's `up` has it
+        list(cluster.backend.apply(*cluster.rendered(spec), spec.model_dump(mode="json")))
+
+    def push(self, core: str = "", more: str = "", artifacts: dict[str, str] | None = None, **about: Any) -> RunState:
+        """A commit: the images by tag, or another one for the core."""
+        folder = source(self.folder, self.cluster, more)
+        images = json.dumps(self.named | ({"core": core} if core else {}))
+        text = re.sub("images: {[^\n]*", f"images: {images}", (folder / "spec.yaml").read_text())
+        (folder / "spec.yaml").write_text(text)
+        fields = {"registry": f"{self.registry.name}/team", "plain_http": True,
+                  "bases": [f"{self.registry.name}/public"], **about}  # fmt: skip
+        acting(self.cluster, self.said, **fields).apply(step(self.cluster), folder, artifacts or {})
+        return self.cluster.state()
+
+
+@pytest.fixture
+def published(cluster: Pretended, registry: Registry, tmp_path: Path) -> Published:
+    return Published(cluster, registry, tmp_path)
+
+
+def with_code(registry: Registry, repository: str = "team/rlctl-actor") -> Reference:
+    """An image as every builder makes it of a commit."""
+    return registry.image(repository, "code", Labels={BASE_LABEL: f"{registry.name}/public/actor@sha256:{'0' * 64}"})
+
+
+def test_a_push_keeps_the_digests_that_up_has_recorded_though_the_tags_have_moved_on(published: Published) -> None:
+    for name in NAMES:
+        published.registry.image(f"public/{name}", "1", User="1")
+    assert published.push(more="model: {precision: fp32}\n").spec["images"] == published.images
+    assert not published.registry.asked
+    digest = published.images["core"].rpartition("@")[2]
+    assert f"images.core: {published.named['core']} is {digest}" in published.said
+
+
+def test_a_push_that_names_another_tag_resolves_it_once(published: Published) -> None:
+    second, tag = published.registry.image("public/core", "2", User="2"), f"{published.registry.name}/public/core:2"
+    assert published.push(tag).spec["images"] == published.images | {"core": f"{tag}@{second.digest}"}
+    published.registry.image("public/core", "2", User="3")
+    published.registry.asked.clear()
+    assert published.push(tag, "model: {precision: fp32}\n").spec["images"]["core"] == f"{tag}@{second.digest}"
+    assert not published.registry.asked
+
+
+def test_the_tag_below_the_code_of_a_commit_holds_when_a_commit_has_no_code_any_more(published: Published) -> None:
+    below = published.images["actor"]
+    made = {name: str(published.registry.image(f"team/rlctl-{name}", "code", Labels={BASE_LABEL: below}))
+            for name in ("actor", "learner")}  # fmt: skip
+    published.push(more="code: {path: .}\n", artifacts=made)
+    published.registry.image("public/actor", "1", User="1")
+    assert published.push().spec["images"]["actor"] == below
+
+
+def test_a_tag_that_is_not_there_changes_nothing(published: Published) -> None:
+    before = published.cluster.state()
+    with pytest.raises(BuildStopped, match=r"images\.core: registry .* has no .*core:2"):
+        published.push(core=f"{published.registry.name}/public/core:2")
+    assert published.cluster.state() == before
+
+
+@pytest.mark.parametrize("how", ["digest", "tag", "list", "owner"])
+def test_the_core_image_is_none_that_was_built_from_a_commit(published: Published, how: str) -> None:
+    published.push()
+    before, found = published.cluster.state(), with_code(published.registry)
+    named = f"{published.registry.name}/team/rlctl-actor:code" if how == "tag" else str(found)
+    if how == "list":  # for several kinds of machine
+        kinds = {"manifests": [{"digest": published.registry.image("team/rlctl-actor", "x").digest},
+                               {"digest": found.digest, "platform": {"os": "linux"}}]}  # fmt: skip
+        raw = json.dumps(kinds).encode()
+        published.registry.manifests["team/rlctl-actor", sha256(raw)] = raw, "application/vnd.oci.image.index.v1+json"
+        named = f"{published.registry.name}/team/rlctl-actor@{sha256(raw)}"
+    about: dict[str, Any] = {"sets": [f"images.core={named}"]} if how == "owner" else {}
+    with pytest.raises(BuildStopped, match=r"images\.core: .* with code laid over it") as refusal:
+        published.push("" if how == "owner" else named, **about)
+    assert "rlctl image push" in refusal.value.hint
+    assert published.cluster.state() == before
+    newer = published.registry.image("public/core", "2")
+    assert published.push(str(newer)).revision == before.revision + 1
+
+
+def test_what_this_very_commit_was_built_into_is_no_core_image_either(published: Published) -> None:
+    published.push()
+    made = str(with_code(published.registry))
+    with pytest.raises(BuildStopped, match=r"images\.core: .* with code laid over it"):
+        published.push(made, "code: {path: .}\n", {"actor": made, "learner": made})
+
+
+def test_a_core_image_that_no_registry_tells_of_is_refused(published: Published) -> None:
+    published.push()
+    gone = f"{published.registry.name}/public/core@sha256:{'9' * 64}"
+    with pytest.raises(BuildStopped, match=r"images\.core: there is no"):
+        published.push(gone)
+
+
+def test_code_of_a_commit_runs_in_actor_evaluator_and_learner_and_nowhere_else(published: Published) -> None:
+    published.push()
+    made = {name: str(with_code(published.registry, f"team/rlctl-{name}")) for name in ("actor", "learner")}
+    published.push(more="code: {path: .}\n", artifacts=made)
+    runs = {
+        key.name.removeprefix("pole-"): thing["spec"]["template"]["spec"]["containers"][0]["image"]
+        for key, thing in published.cluster.api.objects.items()
+        if key.kind in ("Deployment", "StatefulSet")
+    }
+    assert {name for name, image in runs.items() if image in made.values()} == {"actor-0", "evaluator", "learner"}
+    assert {"manager", "modelpool", "tensorboard"} < set(runs)

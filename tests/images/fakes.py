@@ -73,9 +73,12 @@ class FakeRegistry:
     host: str = ""
     asked: list[tuple[str, str]] = field(default_factory=list)  # path, Authorization
     images: dict[str, bytes] = field(default_factory=dict)  # further paths
+    broken: bool = False  # it answers nobody
 
     def answer(self, path: str, authorization: str) -> tuple[int, dict[str, str], bytes]:
         self.asked.append((path, authorization))
+        if self.broken:
+            return 503, {}, b""
         if path.startswith("/token"):
             known = authorization == f"Basic {base64.b64encode(b'me:secret').decode()}"
             return 200, {}, encoded({"token": "good" if known else "anonymous"})

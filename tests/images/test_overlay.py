@@ -77,9 +77,9 @@ def test_a_folder_that_is_not_there_is_a_fault_in_words(tmp_path: Path) -> None:
         overlay.write(tmp_path / "nowhere" / "images.yaml", {"core": CORE}, force=False)
 
 
-def test_what_is_no_digest_is_refused_by_the_spec(tmp_path: Path) -> None:
+def test_what_is_neither_tag_nor_digest_is_refused_by_the_spec(tmp_path: Path) -> None:
     path = tmp_path / "images.yaml"
-    overlay.write(path, {"core": "registry.example.org/rlctl-core:1.0"}, force=False)
+    overlay.write(path, {"core": "registry.example.org/rlctl-core"}, force=False)
     spec = tmp_path / "spec.yaml"
     spec.write_text("run: pole\nenv: {id: CartPole-v1}\n")
     with pytest.raises(SpecError):

@@ -1,6 +1,7 @@
 """What a registry is asked, over real HTTP on this machine."""
 
 import base64
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,43 @@ def test_labels_come_from_the_configuration(registry: FakeRegistry) -> None:
 
 def test_the_list_of_an_image_for_several_machines_has_no_labels(registry: FakeRegistry) -> None:
     assert INSECURE.labels(image(registry), Manifest(DIGEST)) == {}
+
+
+def test_a_label_of_such_a_list_is_that_of_the_first_image_that_has_it(registry: FakeRegistry) -> None:
+    plain = encoded({"config": {"digest": "sha256:" + "3" * 64}, "layers": []})
+    digest = "sha256:" + hashlib.sha256(plain).hexdigest()
+    path = "/v2/team/rlctl-actor"
+    registry.images[f"{path}/manifests/{digest}"] = plain
+    registry.images[f"{path}/manifests/list"] = encoded({"manifests": [{"digest": digest}, {"digest": DIGEST}]})
+    registry.images[f"{path}/manifests/plain"] = encoded({"manifests": [{"digest": digest}]})
+    (name, value), *_ = LABELS.items()
+    assert INSECURE.label(image(registry, "team/rlctl-actor:list"), name) == value
+    assert INSECURE.label(image(registry), name) == value
+    assert INSECURE.label(image(registry), "other") == ""
+    assert INSECURE.label(image(registry, "team/rlctl-actor:plain"), name) == ""
+    assert INSECURE.label(image(registry, "team/rlctl-actor:none"), name) is None
+    registry.images[f"{path}/manifests/many"] = encoded({"manifests": [{"digest": digest}] * 65})
+    with pytest.raises(BackendUnreachable, match="more than 64"):
+        INSECURE.label(image(registry, "team/rlctl-actor:many"), name)
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"errors": []}, {"config": {}}, {"config": []}, {"config": {"digest": "x"}, "layers": [1]},
+                {"manifests": [{}]}, {"manifests": 3}]
+)  # fmt: skip
+def test_an_answer_that_is_no_manifest_is_none_of_an_image(registry: FakeRegistry, content: object) -> None:
+    registry.images["/v2/team/rlctl-actor/manifests/odd"] = encoded(content)
+    with pytest.raises(BackendUnreachable, match="no manifest"):
+        INSECURE.manifest(image(registry, "team/rlctl-actor:odd"))
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [("python:3", "docker.io/library/python:3"), ("team/a:3", "docker.io/team/a:3"), ("r.example/a:3", "r.example/a:3"),
+     ("docker.io/a:3", "docker.io/library/a:3")],
+)  # fmt: skip
+def test_what_names_no_registry_is_asked_of_docker_hub_as_every_node_does(name: str, asked: str) -> None:
+    assert str(Reference.parse(name).asked) == asked
 
 
 def test_what_is_not_there_is_none(registry: FakeRegistry) -> None:

@@ -105,7 +105,7 @@ TRAINS = ("learner", "actor")
 @pytest.mark.parametrize(
     ("image", "modules"),
     [
-        ("core", [f"{ROLES}.process", f"{ROLES}.manager", f"{ROLES}.modelpool"]),
+        ("core", [f"{ROLES}.process", f"{ROLES}.manager", f"{ROLES}.modelpool", f"{ROLES}.tensorboard_server"]),
         ("learner", [f"{ROLES}.process", f"{ROLES}.learner"]),
         ("actor", [f"{ROLES}.process", f"{ROLES}.actor", f"{ROLES}.evaluator"]),
         ("ci", ["rlctl_ci.web.serve", "rlctl_ci.hands", "rlctl_ci.deploy.act", "rlctl.backends.kubernetes.backend"]),

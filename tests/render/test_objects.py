@@ -341,3 +341,17 @@ def test_actors_come_in_deployments_of_at_most_a_thousand(replicas: int, shards:
     found = [it for it in run.of("Deployment") if role_of(it) == "actor"]
     assert [it["metadata"]["name"] for it in found] == [f"pong-actor-{number}" for number in range(shards)]
     assert [it["metadata"]["labels"][names.SHARD] for it in found] == [str(number) for number in range(shards)]
+
+
+def test_code_of_a_user_is_on_no_path_but_of_the_roles_that_import_it(run: Run) -> None:
+    """Whatever their image holds; those roles run from images that may hold code of a commit."""
+    images = {spec: getattr(run.spec.images, spec) for spec in ("core", "actor", "learner")}
+    found: dict[str, set[tuple[str, bool]]] = {}
+    for it in run.workloads:
+        container = it["spec"]["template"]["spec"]["containers"][0]
+        variables = {variable["name"]: variable.get("value") for variable in container.get("env", ())}
+        name = next((name for name, image in images.items() if image == container["image"]), "proxy")
+        found.setdefault(name, set()).add((role_of(it), variables.get("PYTHONPATH") == "/nonexistent"))
+    assert found["core"] == {("manager", True), ("modelpool", True), ("tensorboard", True)}
+    assert found["actor"] == {("actor", False), ("evaluator", False)}
+    assert found["learner"] == {("learner", False)}

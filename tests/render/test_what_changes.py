@@ -52,7 +52,14 @@ def test_stop_conditions_alter_what_the_manager_reads_alive_and_nothing_else() -
 
 def test_a_new_image_alters_the_roles_that_run_from_it() -> None:
     names = altered(texts(), texts(images={**IMAGES, "core": image("newer")}))
-    assert {name.split("-")[2].removesuffix(".yaml") for name in names} == {"manager", "modelpool"}
+    assert {name.split("-")[2].removesuffix(".yaml") for name in names} == {"manager", "modelpool", "tensorboard"}
+
+
+def test_no_image_that_may_hold_code_of_a_commit_runs_but_in_the_roles_that_import_it() -> None:
+    for name in ("actor", "learner"):
+        names = altered(texts(), texts(images={**IMAGES, name: image("newer")}))
+        roles = {name.split("-")[2].removesuffix(".yaml") for name in names}
+        assert roles == {"learner": {"learner"}, "actor": {"actor", "evaluator"}}[name]
 
 
 def test_exposing_the_pages_restarts_nothing() -> None:

@@ -98,8 +98,8 @@ def test_code_that_calls_exit_ends_the_role_with_1_and_the_cause_in_the_last_rec
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("role", ["manager", "modelpool"])
-def test_manager_and_modelpool_never_import_torch_or_a_simulator(role: str, folder: Path) -> None:
+@pytest.mark.parametrize("role", ["manager", "modelpool", "tensorboard_server"])
+def test_what_runs_from_the_core_image_never_imports_torch_or_a_simulator(role: str, folder: Path) -> None:
     probe = (
         "import sys, rlctl_agents.__main__ as m\n"
         f"import rlctl_agents.roles.{role}\n"

@@ -47,6 +47,7 @@ _CANDIDATES: tuple[Any, ...] = (
         90.0,
         "other",
         "fp32",
+        image("other"),
         "yours:Theirs",
         "7Gi",
         "nature_cnn",
@@ -55,8 +56,7 @@ _CANDIDATES: tuple[Any, ...] = (
         "atari",
     ),
     *("adam", "sample", "central", "learner", "kubernetes", "manual", "loadbalancer", "kueue", "eval_return", "elo"),
-    *(image("other"), ["203.0.113.0/24"]),
-    *([7], {"x": 1}, {"x": 1.5}, {"x": [1.5]}),
+    *(["203.0.113.0/24"], [7], {"x": 1}, {"x": 1.5}, {"x": [1.5]}),
 )
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.plan import make
+from rlctl.images.reference import Reference
+from rlctl.plan import changes, make
 from rlctl.spec import names
 from rlctl.spec.cluster import IMAGE
 from rlctl.spec.schema import Spec
@@ -126,11 +127,52 @@ def test_an_image_by_digest_is_one(reference: str) -> None:
     assert Spec.model_validate({"run": "a", "env": {"id": "b"}, "images": {"core": reference}})
 
 
+@pytest.mark.parametrize("reference", ["a:1", "localhost:5000/a/b:1.0-rc_1", "registry.example.org/a:2026", "a/b:x"])
+def test_an_image_may_be_named_by_tag_and_that_of_a_proxy_may_not(reference: str) -> None:
+    spec = {"run": "a", "env": {"id": "b"}, "images": {"core": reference}}
+    assert Spec.model_validate(spec).images.core == reference
+    assert Reference.parse(reference).tag
+    with pytest.raises(ValueError, match=r"kubernetes\.proxy\.image"):
+        Spec.model_validate({**spec, "kubernetes": {"proxy": {"image": reference}}})
+
+
+@pytest.mark.parametrize(
+    ("reference", "pulled"),
+    [
+        (f"r.example:5000/a/b:1.0@sha256:{'0' * 64}", f"r.example:5000/a/b@sha256:{'0' * 64}"),
+        (f"a:1.0@sha256:{'0' * 64}", f"a@sha256:{'0' * 64}"),
+        (f"r.example:5000/b@sha256:{'0' * 64}", f"r.example:5000/b@sha256:{'0' * 64}"),
+    ],
+)
+def test_pods_name_their_image_by_digest_alone(reference: str, pulled: str) -> None:
+    spec = {"run": "a", "env": {"id": "b"}, "target": "kubernetes", "images": {**IMAGES, "core": reference}}
+    plan = make(Spec.model_validate(spec), uid="0" * 32, base=Path("/base"))
+    assert plan.roles[0].image == pulled
+
+
+def test_another_tag_of_the_same_image_restarts_nobody_and_is_told() -> None:
+    def spec(tag: str, digit: str) -> Spec:
+        core = f"r.example/core:{tag}@sha256:{digit * 64}"
+        return Spec.model_validate(
+            {"run": "a", "env": {"id": "b"}, "target": "kubernetes", "images": {**IMAGES, "core": core}}
+        )
+
+    (change,) = changes(spec("1.0-rc", "0"), spec("1.0", "0"))
+    assert (change.role, change.action) == ("", "live")
+    assert change.why == (
+        "images.core: r.example/core:1.0-rc@sha256:000000000000... -> r.example/core:1.0@sha256:000000000000..."
+    )
+    hashes = [{role.hash for role in make(spec(tag, "0"), uid="0" * 32, base=Path("/")).roles} for tag in ("1", "2")]
+    assert hashes[0] == hashes[1]
+    assert [change.role for change in changes(spec("1.0", "0"), spec("1.0", "1"))] == ["manager", "modelpool"]
+
+
 @pytest.mark.parametrize(
     "reference",
-    ["a", "a:1", "a@sha256:" + "0" * 63, "A/B@sha256:" + "0" * 64, "a b@sha256:" + "0" * 64, "@sha256:" + "0" * 64],
-)
-def test_what_is_no_image_by_digest_is_refused(reference: str) -> None:
+    ["a", "a:", "a:.x", "a:1@sha256:0", "a@sha256:" + "0" * 63, "A/B@sha256:" + "0" * 64, "a b@sha256:" + "0" * 64,
+     "@sha256:" + "0" * 64],
+)  # fmt: skip
+def test_what_is_no_image_is_refused(reference: str) -> None:
     with pytest.raises(ValueError, match="images"):
         Spec.model_validate({"run": "a", "env": {"id": "b"}, "images": {"core": reference}})
 

@@ -121,9 +121,14 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
         ('target: "\\e[31mred"', "4:1: target: must be local or kubernetes, got '\\x1b[31mred'"),
         ("env: {id: A}", "4:1: env: given twice, in line 2 and in line 4; keep one"),
         (
-            "images: {core: 'python:3.11'}",
-            "4:10: images.core: must be an image by digest (name@sha256:<64 hex digits>, as `rlctl image push` prints"
-            " it), got 'python:3.11'",
+            "images: {core: python}",
+            "4:10: images.core: must be an image by tag (name:1.0) or by digest (name@sha256:<64 hex digits>, as"
+            " `rlctl image push` prints it), got 'python'",
+        ),
+        (
+            "kubernetes: {proxy: {image: 'oauth2-proxy:7'}}",
+            "4:22: kubernetes.proxy.image: must be an image by digest (name@sha256:<64 hex digits>), got"
+            " 'oauth2-proxy:7'",
         ),
         ("images: {cor: x}", "4:10: images.cor: unknown key; did you mean `core`?"),
         (

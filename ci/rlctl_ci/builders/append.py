@@ -65,7 +65,9 @@ class Append:
                     hint=f"sets: [images.{name}=REGISTRY/NAME@sha256:...] in ci.yaml, or images in the spec",
                 )  # fmt: skip
             try:
-                bases[name] = appending.read_base(source_of, Reference.parse(image), job.project.platform)
+                named = Reference.parse(image)
+                allowed.check(named)
+                bases[name] = appending.read_base(source_of, allowed.held(named), job.project.platform)
             except UsageError as error:
                 raise BuildStopped("base", error.message, hint=error.hint) from error
         return Made(code, layer, bases)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from rlctl.images.code import BASE_LABEL
-from rlctl.images.reference import Reference
+from rlctl.images.pinning import held
+from rlctl.images.reference import LOCAL, Reference
 from rlctl_ci.builders.registry import reader
 from rlctl_ci.config import Project
 from rlctl_ci.errors import BuildStopped
@@ -43,16 +44,50 @@ class Bases:
                 hint=f"bases: [{name.strip('/')}] in ci.yaml, or a person goes over to it: rlctl up",
             )
 
+    def held(self, image: Reference) -> Reference:
+        """A tag with the digest that the run has of it, as `rlctl up` holds it: what a tag is, no push changes.
+
+        Returns:
+            The same where it has a digest, or where the run has nothing of this tag.
+
+        Raises:
+            BackendUnreachable: as `check`.
+        """
+        if image.digest:
+            return image
+        return next((known for known in self._known() if held(image, known)), image)
+
+    def check_core(self, image: Reference) -> None:
+        """Whether manager, modelpool and TensorBoard may run from it; after `check`.
+
+        Raises:
+            BuildStopped: it holds code, or is not there.
+            BackendUnreachable: its registry does not say.
+        """
+        below = reader(self.project).label(image.asked, BASE_LABEL) if image.registry != LOCAL else None
+        if below is None:
+            raise BuildStopped("base", f"images.core: there is no {image}", hint="push it, or name another")
+        if below:
+            raise BuildStopped(
+                "rights",
+                f"images.core: {image} is {below} with code laid over it, and code runs in actor, evaluator and learner"
+                " alone",
+                hint="name the one that `rlctl image push` has made of rlctl itself",
+            )
+
     def _used(self) -> Iterator[str]:
-        """Repositories of the run's images, and of what those were laid over: a push replaces the one by the other."""
+        """Repositories that the run knows."""
+        yield from map(_repository, self._known())
+
+    def _known(self) -> Iterator[Reference]:
+        """The run's images, and what those were laid over: a push replaces the one by the other."""
         images = [Reference.parse(image) for image in self.running()]
-        yield from map(_repository, images)
+        yield from images
         registry = reader(self.project)
         for image in images:
-            manifest = registry.manifest(image) if image.remote else None
-            below = registry.labels(image, manifest).get(BASE_LABEL) if manifest is not None else None
+            below = registry.label(image, BASE_LABEL) if image.remote else None
             if below:
-                yield _repository(Reference.parse(below))
+                yield Reference.parse(below)
 
 
 def configured(project: Project) -> list[str]:

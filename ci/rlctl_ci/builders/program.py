@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import notes, statement
 from rlctl_ci.builders.registry import attach, plain, reader, tag, uploader
+from rlctl_ci.config import Project
 from rlctl_ci.errors import BuildStopped
 from rlctl_ci.programs import Bounds, Programs, clean
 from rlctl_ci.store.records import Artifact
@@ -72,6 +73,7 @@ class Program:
         )
         wish = Wish(project.registry, plain=plain(project))
         allowed = Bases(project, lambda: images_of(self.look(job)))
+        published = {name: base_of(project, allowed, published.get(name)) for name in CODE_IN}
         maker = Maker(builder, reader(project), wish, workspace, True, job.say, allowed.check)
         found = []
         for one in maker.with_code(code, published, CODE_IN):
@@ -95,3 +97,23 @@ class Program:
             clean(self.environ, self.home, **more), Bounds(limits.time_s, limits.memory_mib, nice=NICE),
             job.stop, job.folder,
         )  # fmt: skip
+
+
+def base_of(project: Project, allowed: Bases, image: str | None) -> str | None:
+    """The image that code is laid over, with a digest.
+
+    Raises:
+        BuildStopped: it is not allowed, or not there.
+        BackendUnreachable: a registry does not say what it is.
+    """
+    if image is None:
+        return None
+    named = Reference.parse(image)
+    allowed.check(named)
+    found = allowed.held(named)
+    if not found.digest:
+        manifest = reader(project).manifest(found.asked)
+        if manifest is None:
+            raise BuildStopped("base", f"there is no {image}", hint="push it, or name another")
+        found = replace(found, digest=manifest.digest)
+    return str(found)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from rlctl.backends.base import Applied, Backend, RunState
 from rlctl.backends.kubernetes.refusals import lasting
+from rlctl.backends.revisions import images_of
 from rlctl.errors import (
     BackendUnreachable,
     Conflict,
@@ -22,11 +23,14 @@ from rlctl.errors import (
     TimedOut,
     WorkloadFailed,
 )
+from rlctl.images.pinning import pin
 from rlctl.images.reference import Reference
 from rlctl.plan import Change, Document, Plan, changes, make
 from rlctl.render import interpreter
+from rlctl.spec.cluster import by_digest
 from rlctl.spec.schema import Spec
 from rlctl_ci.builders.bases import Bases
+from rlctl_ci.builders.registry import reader
 from rlctl_ci.builders.source import listed, spec_at
 from rlctl_ci.config import Project
 from rlctl_ci.deploy import health, stranger
@@ -82,7 +86,7 @@ class Act:
             "replicas": dict(state.replicas),
             "missing": health.missing(self.backend, state.run),
         }
-        return {"revision": state.revision, "baseline": baseline, "images": _images(state.spec)}
+        return {"revision": state.revision, "baseline": baseline, "images": [*images_of(state.spec).values()]}
 
     def apply(self, step: Step, source: Path, artifacts: Mapping[str, str]) -> int:
         """Make the run what the commit says.
@@ -207,9 +211,11 @@ class Act:
         if meanwhile := self._meanwhile(state, step):
             raise Transient("locked", f"{meanwhile}: it was changed just now")
         spec, base = self._spec(source, artifacts, state)
-        allowed = Bases(self.project, lambda: _images(state.spec))
-        for image in {*_images(spec.model_dump(mode="json"))} - {*artifacts.values()}:
+        allowed = Bases(self.project, lambda: images_of(state.spec).values())
+        for image in {*images_of(spec.model_dump()).values()} - {*artifacts.values()}:
             allowed.check(Reference.parse(image))
+        if spec.target == "kubernetes":
+            spec = self._pinned(spec, state, allowed)
         found = self._changes(state, spec)
         for change in {change.path: change for change in found}.values():
             self.say(f"{change.action}: {change.why}")
@@ -243,6 +249,25 @@ class Act:
         where = (state.spec.get("storage") or {}).get("path")
         update["storage"] = spec.storage.model_copy(update={"path": where})
         return spec.model_copy(update=update), base
+
+    def _pinned(self, spec: Spec, state: RunState, allowed: Bases) -> Spec:
+        """The same with digests, as `rlctl up` gives them: what a tag is, no push changes.
+
+        Raises:
+            BuildStopped: the image of the roles that run no code of a commit holds some.
+            SpecError: a registry has no such image.
+            BackendUnreachable: a registry does not say what a tag is, or what an image was laid over.
+        """
+        given = images_of(spec.model_dump())
+        holds = {name: str(allowed.held(Reference.parse(image))) for name, image in given.items()}
+        found = pin(given, holds, lambda _: reader(self.project)).images
+        for name, image in given.items():
+            if "@" not in image:
+                self.say(f"images.{name}: {image} is {found[name].partition('@')[2]}")
+        before = images_of(state.spec).get("core")
+        if before is None or by_digest(found["core"]) != by_digest(before):  # else a person has applied it
+            allowed.check_core(Reference.parse(found["core"]))
+        return spec.model_copy(update={"images": spec.images.model_copy(update=dict(found))})
 
     def _changes(self, state: RunState, spec: Spec) -> list[Change]:
         from pydantic import ValidationError
@@ -290,10 +315,6 @@ def _rendered(plan: Plan, spec: Spec, place: Any, python: str) -> list[Document]
     from rlctl.render import documents as for_machine
 
     return for_machine(plan, layout=place.layout, sockets=place.sockets, python=python)
-
-
-def _images(spec: Mapping[str, Any]) -> list[str]:
-    return [image for image in (spec.get("images") or {}).values() if isinstance(image, str)]
 
 
 def _stopped(error: Conflict | SpecError) -> BuildStopped:

@@ -47,6 +47,7 @@ from rlctl.backends.kubernetes.refusals import in_words, lacks_right
 from rlctl.backends.kubernetes.session import Session
 from rlctl.backends.kubernetes.waiting import steady
 from rlctl.backends.kubernetes.wanted import of_plan, of_revision, revision_key
+from rlctl.backends.revisions import images_of
 from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
 from rlctl.plan import Plan
 from rlctl.spec.layout import Layout
@@ -202,7 +203,7 @@ class KubernetesBackend:
         """
         index.check_free(plan.run)
         api = self._reach(plan.run)
-        entry = index.Entry(plan.run, plan.uid, api.context, api.namespace, api.server)
+        entry = index.Entry(plan.run, plan.uid, api.context, api.namespace, api.server, images=images_of(spec))
         others: list[index.Entry] = []  # where the name led before
 
         def led_here() -> None:
@@ -256,7 +257,12 @@ class KubernetesBackend:
         Raises:
             Conflict: no such run or revision, or a field of the run that cannot change differs.
         """
-        yield from rollback.rollback(self._session(run), run, number)
+        session = self._session(run)
+        yield from rollback.rollback(session, run, number)
+        with suppress(RlctlError):  # `render` asks no cluster what runs now
+            record, entry = records.find(session.api, run), index.find(run)
+            if record is not None and entry is not None and entry.uid == record.state.uid:
+                index.record(replace(entry, images=images_of(record.state.spec)))
 
     def doctor(self) -> list[Check]:
         """Whether this namespace can be used: access, rights, versions, room."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ class Entry:
     namespace: str
     server: str  # https://...
     target: str = "kubernetes"
+    images: Mapping[str, str] = field(default_factory=dict)  # as applied last, by digest: `render` asks no cluster
 
     @property
     def where(self) -> str:
@@ -50,7 +52,10 @@ def find(run: str) -> Entry | None:
         raise BackendUnreachable(
             f"{path} does not hold the index entry of run {run}: {error}", hint="Move it away.", objects=(str(path),)
         ) from error
-    return Entry(run, **{**texts, "target": texts["target"] or "local"})
+    images = found.get("images")
+    return Entry(
+        run, **{**texts, "target": texts["target"] or "local"}, images=images if isinstance(images, dict) else {}
+    )
 
 
 def check(run: str, context: str, namespace: str, server: str, *, explicit: bool) -> Entry | None:
