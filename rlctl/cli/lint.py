@@ -88,8 +88,12 @@ def as_plain(problem: Problem) -> dict[str, Any]:
 
 def origins(loaded: Loaded) -> Iterator[tuple[str, Any, str]]:
     """Every value in the order of the schema: dotted path, value, and file:line, --set or default."""
+    from rlctl.spec.fields import hidden
+
     for path, value in _leaves(loaded.spec.model_dump(mode="json"), ()):
         place = _place(loaded, path)
+        if place is None and hidden(path):
+            continue
         where = "default" if place is None else f"{place.file}:{place.line}" if place.line else place.file
         yield ".".join(map(str, path)), value, where
 

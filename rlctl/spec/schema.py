@@ -189,9 +189,3 @@ class Spec(Model):
             return policy
         original = self.policy(policy.like)
         return policy.model_copy(update={"algorithm": original.algorithm, "model": original.model})
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of a spec file, for editors; `x-applies` and `x-read-by` say what a change of a field does."""
-    dialect = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": dialect, **Spec.model_json_schema(), "title": "rlctl spec"}
