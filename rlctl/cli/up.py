@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli import checks, report
+from rlctl.cli import checks, report, trial
 from rlctl.cli.applied import as_plain, follow, nothing_done
 from rlctl.cli.attach import Interrupts, Outcome, attach
 from rlctl.cli.clusters import where
 from rlctl.cli.dry_run import DryRun, dry_run
 from rlctl.cli.force import force
 from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, Sets, Specs, Target
-from rlctl.cli.prepare import Prepared, prepare, refuse, say_findings
+from rlctl.cli.prepare import Prepared, beside, check_place, load, refuse, say_findings
 from rlctl.cli.progress import Progress
 from rlctl.cli.ready import Hopeless, NotReady, RunFailed, undo, why_not
 from rlctl.cli.show import as_plain as change_as_plain
@@ -25,6 +25,7 @@ from rlctl.errors import PartlyApplied, RlctlError, TimedOut, UsageError, Worklo
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Applied, Check
+    from rlctl.probe import Probing
 
 READY_WITHIN = "10m"
 """How long `--wait` waits unless --timeout says otherwise."""
@@ -79,15 +80,18 @@ def up(
     if dry is not None:
         return dry_run(world, specs or (), sets, target, dry, force_conflicts=force_conflicts)
     with Interrupts() as interrupts:
-        prepared = prepare(world, specs or (), sets, target, mint=True)
-        say_findings(world, prepared.loaded)
-        refuse(prepared)
-        run = prepared.plan.run
-        if _nothing_to_do(prepared):
-            return _already_finished(world, prepared)
-        if prepared.spec.target in ON_CLUSTERS:
-            world.say(f"{run} on {where(prepared.backend, prepared.spec.target)}")
-        looked_at = _preflight(world, prepared)
+        loaded = load(world, specs or (), sets, target)
+        check_place(world, loaded)
+        with trial.begun(world, loaded) as asked:  # it imports a simulator while we look for the run and render it
+            prepared = beside(world, loaded, mint=True)
+            say_findings(world, prepared.loaded)
+            refuse(prepared)
+            run = prepared.plan.run
+            if _nothing_to_do(prepared):
+                return _already_finished(world, prepared)
+            if prepared.spec.target in ON_CLUSTERS:
+                world.say(f"{run} on {where(prepared.backend, prepared.spec.target)}")
+            looked_at = _preflight(world, prepared, asked)
         if interrupts.asked:
             raise Signalled(130, f"nothing of {run} was changed")
         force(prepared.backend, force_conflicts)
@@ -131,14 +135,20 @@ def _already_finished(world: World, prepared: Prepared) -> int:
     return 0
 
 
-def _preflight(world: World, prepared: Prepared) -> list[Check]:
-    """What can go wrong, in numbers.
+def _preflight(world: World, prepared: Prepared, asked: Probing | None) -> list[Check]:
+    """What can go wrong, in numbers. The environment is not tried when nothing new would be started.
 
     Raises:
         SpecError, Conflict: it would; nothing was sent.
     """
-    found = checks.preflight(world, prepared)
     as_before = prepared.state is not None and not prepared.changes
+    running = prepared.state is not None and prepared.state.phase == "running"
+    found = []
+    if asked is not None and not (as_before and running):
+        probed = asked.answer()
+        trial.refuse(prepared.loaded, probed)
+        found += trial.as_checks(prepared.loaded, probed)
+    found += checks.preflight(world, prepared)
     shown = [check for check in found if not as_before or check.verdict in ("problem", "warning")]
     for line in checks.as_lines(shown, "  "):
         world.say(line)

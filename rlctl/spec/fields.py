@@ -24,8 +24,8 @@ HIDDEN = (
     "roles.replay",
     "roles.inference",
 )
-"""Sections and fields (`*` is any key) of which nothing can be used before a later release: neither the JSON Schema, nor
-a message, nor `lint --show-origin` offers them."""
+"""Sections and fields (`*` is any key) of which nothing can be used before a later release: neither the JSON Schema,
+nor a message, nor `lint --show-origin` offers them."""
 
 
 def hidden(path: Path) -> bool:
