@@ -29,6 +29,8 @@ from rlctl_agents.models.inputs import described, nets
 from rlctl_agents.types import by_name
 from rlctl_agents.types.spaces import Spaces, leaves
 
+_OURS = Path(__file__).parents[1]
+
 
 class Fault(msgspec.Struct, frozen=True):
     """What is wrong with the value at a path of the spec."""
@@ -146,10 +148,11 @@ def _in_words(error: BaseException, path: tuple[str, ...]) -> str:
 def _place(error: BaseException) -> str:
     """` (file.py, line 12)`: the innermost line below the user's folder, which is where this process runs."""
     folder = Path.cwd()
-    for cause in _chain(error):
+    for cause in reversed(list(_chain(error))):
         for frame in reversed(traceback.extract_tb(cause.__traceback__)):
             file = Path(frame.filename)
-            if folder != Path("/") and file.is_relative_to(folder):
+            installed = file.is_relative_to(_OURS) or "site-packages" in file.parts
+            if folder != Path("/") and file.is_relative_to(folder) and not installed:
                 return f" ({file.relative_to(folder)}, line {frame.lineno})"
     return ""
 
