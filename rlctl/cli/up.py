@@ -69,11 +69,12 @@ def up(
 ) -> int:
     """Start a run, or change one that is there.
 
-    The same again changes nothing, and says so. Stays until a stop condition is met (exit 0) or the run has
-    failed (exit 7). Ctrl-C once leaves and says how to come back, the run goes on (exit 0); twice leaves at
-    once (exit 130). --wait ends with 7 when a replica never will run, with 6 after --timeout (10m); with it or
-    --atomic Ctrl-C is exit 130 and undoes nothing. --dry-run client asks no cluster, server lets the cluster
-    judge; neither changes anything.
+    On this machine the environment is tried first, by a process of its own and for 5 seconds at most: exit 3 when
+    it does not exist or fails. The same again changes nothing, and says so. Stays until a stop condition is met
+    (exit 0) or the run has failed (exit 7). Ctrl-C once leaves and says how to come back, the run goes on (exit 0);
+    twice leaves at once (exit 130). --wait ends with 7 when a replica never will run, with 6 after --timeout (10m);
+    with it or --atomic Ctrl-C is exit 130 and undoes nothing. --dry-run client asks no cluster, server lets the
+    cluster judge; neither changes anything.
     """
     world: World = ctx.obj.setup(output, quiet, context, namespace)
     timeout_s = _span(timeout)

@@ -88,7 +88,7 @@ def tried(spec: dict[str, Any]) -> Trial:
 
 def _spaces(spec: dict[str, Any], found: Trial) -> Spaces | None:
     """Those of the environment, which is made and reset once."""
-    section = spec["env"]
+    section, spaces = spec["env"], None
     with found.telling("env", "id"):
         env = envs.make(
             section["id"],
@@ -102,8 +102,8 @@ def _spaces(spec: dict[str, Any], found: Trial) -> Spaces | None:
             env.reset()
         finally:
             env.close()
-        return env.spaces
-    return None
+        spaces = env.spaces
+    return spaces
 
 
 def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -> None:
