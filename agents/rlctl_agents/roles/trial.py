@@ -70,7 +70,9 @@ def tried(spec: dict[str, Any]) -> Trial:
         spec: plain data, whole, in its normal form.
     """
     found = Trial(faults=[], inputs={})
-    spaces = _spaces(spec, found)
+    spaces: Spaces | None = None
+    with found.telling("env", "id"):
+        spaces = _spaces(spec)
     for name, policy in spec["policies"].items():
         torso, algorithm = policy["model"]["torso"], policy["algorithm"]["name"]
         path = ("policies", name, "model", "torso")
@@ -86,24 +88,22 @@ def tried(spec: dict[str, Any]) -> Trial:
     return found
 
 
-def _spaces(spec: dict[str, Any], found: Trial) -> Spaces | None:
+def _spaces(spec: dict[str, Any]) -> Spaces:
     """Those of the environment, which is made and reset once."""
-    section, spaces = spec["env"], None
-    with found.telling("env", "id"):
-        env = envs.make(
-            section["id"],
-            envs=1,
-            seeds=[spec["seed"] % 2**31],
-            kwargs=section["kwargs"],
-            preset=section["preset"],
-            max_episode_steps=section["max_episode_steps"],
-        )
-        try:
-            env.reset()
-        finally:
-            env.close()
-        spaces = env.spaces
-    return spaces
+    section = spec["env"]
+    env = envs.make(
+        section["id"],
+        envs=1,
+        seeds=[spec["seed"] % 2**31],
+        kwargs=section["kwargs"],
+        preset=section["preset"],
+        max_episode_steps=section["max_episode_steps"],
+    )
+    try:
+        env.reset()
+    finally:
+        env.close()
+    return env.spaces
 
 
 def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -> None:
