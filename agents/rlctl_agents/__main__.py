@@ -66,6 +66,10 @@ def hear_signals() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run a role, `probe` or `tensorboard`; returns the exit code."""
+    if arguments == ["probe", "--check"]:  # without torch where that will do
+        from rlctl_agents.roles.trial import main as check
+
+        return check()
     if arguments[:1] == ["probe"]:
         from rlctl_agents.roles.probe import main as probe
 

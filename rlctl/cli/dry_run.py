@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from rlctl.cli import checks, differing
+from rlctl.cli import checks, differing, trial
 from rlctl.cli.force import force
 from rlctl.cli.prepare import Offline, beside, check_place, load, offline, refuse, say_findings, say_images
 from rlctl.cli.show import as_plain as change_as_plain
@@ -37,12 +37,18 @@ def dry_run(
     check_place(world, loaded, pull=pull)
     if how is DryRun.client and loaded.spec.target in ON_CLUSTERS:
         return _sent(world, offline(world, loaded, pull=pull))
-    prepared = beside(world, loaded, mint=False, pull=pull)
-    force(prepared.backend, force_conflicts)
-    say_findings(world, prepared.loaded)
-    say_images(world, prepared)
-    refuse(prepared)
-    looked_at = checks.preflight(world, prepared)
+    with trial.begun(world, loaded) as asked:
+        prepared = beside(world, loaded, mint=False, pull=pull)
+        force(prepared.backend, force_conflicts)
+        say_findings(world, prepared.loaded)
+        say_images(world, prepared)
+        refuse(prepared)
+        probed = None if asked is None else asked.answer()
+    looked_at = []
+    if probed is not None:
+        trial.refuse(loaded, probed)
+        looked_at += trial.as_checks(loaded, probed)
+    looked_at += checks.preflight(world, prepared)
     for line in checks.as_lines(looked_at, "  "):
         world.say(line)
     checks.refuse(prepared.plan.run, looked_at)

@@ -11,7 +11,8 @@ import typer
 
 from rlctl.cli.world import TARGETS, Output, WideOutput
 
-ROLE_NAMES = ("manager", "modelpool", "replay", "learner", "inference", "actor", "evaluator")
+ROLE_NAMES = ("manager", "modelpool", "learner", "actor", "evaluator")
+"""Those that a run of this release can have."""
 
 
 def _index() -> str:

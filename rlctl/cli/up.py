@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli import checks, report
+from rlctl.cli import checks, report, trial
 from rlctl.cli.applied import as_plain, follow, nothing_done
 from rlctl.cli.attach import Interrupts, Outcome, attach
 from rlctl.cli.clusters import where
 from rlctl.cli.dry_run import DryRun, dry_run
 from rlctl.cli.force import force
 from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, Sets, Specs, Target
-from rlctl.cli.prepare import Prepared, prepare, refuse, say_findings, say_images
+from rlctl.cli.prepare import Prepared, beside, check_place, load, refuse, say_findings, say_images
 from rlctl.cli.progress import Progress
 from rlctl.cli.ready import Hopeless, NotReady, RunFailed, undo, why_not
 from rlctl.cli.show import as_plain as change_as_plain
@@ -25,6 +25,7 @@ from rlctl.errors import PartlyApplied, RlctlError, TimedOut, UsageError, Worklo
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Applied, Check
+    from rlctl.probe import Probing
 
 READY_WITHIN = "10m"
 """How long `--wait` waits unless --timeout says otherwise."""
@@ -71,28 +72,32 @@ def up(
 ) -> int:
     """Start a run, or change one that is there.
 
-    The same again changes nothing, and says so. Stays until a stop condition is met (exit 0) or the run has
-    failed (exit 7). Ctrl-C once leaves and says how to come back, the run goes on (exit 0); twice leaves at
-    once (exit 130). --wait ends with 7 when a replica never will run, with 6 after --timeout (10m); with it or
-    --atomic Ctrl-C is exit 130 and undoes nothing. --dry-run client asks no cluster, server lets the cluster
-    judge; neither changes anything. The tag of an image is resolved once: its digest is recorded and holds until
-    the spec names another tag, or --pull.
+    On this machine the environment is tried first, by a process of its own and for 5 seconds at most: exit 3 when
+    it does not exist or fails. The same again changes nothing, and says so. Stays until a stop condition is met
+    (exit 0) or the run has failed (exit 7). Ctrl-C once leaves and says how to come back, the run goes on (exit 0);
+    twice leaves at once (exit 130). --wait ends with 7 when a replica never will run, with 6 after --timeout (10m);
+    with it or --atomic Ctrl-C is exit 130 and undoes nothing. --dry-run client asks no cluster, server lets the
+    cluster judge; neither changes anything. The tag of an image is resolved once: its digest is recorded and holds
+    until the spec names another tag, or --pull.
     """
     world: World = ctx.obj.setup(output, quiet, context, namespace)
     timeout_s = _span(timeout)
     if dry is not None:
         return dry_run(world, specs or (), sets, target, dry, force_conflicts=force_conflicts, pull=pull)
     with Interrupts() as interrupts:
-        prepared = prepare(world, specs or (), sets, target, mint=True, pull=pull)
-        say_findings(world, prepared.loaded)
-        say_images(world, prepared)
-        refuse(prepared)
-        run = prepared.plan.run
-        if _nothing_to_do(prepared):
-            return _already_finished(world, prepared)
-        if prepared.spec.target in ON_CLUSTERS:
-            world.say(f"{run} on {where(prepared.backend, prepared.spec.target)}")
-        looked_at = _preflight(world, prepared)
+        loaded = load(world, specs or (), sets, target)
+        check_place(world, loaded, pull=pull)
+        with trial.begun(world, loaded) as asked:  # it imports a simulator while we look for the run and render it
+            prepared = beside(world, loaded, mint=True, pull=pull)
+            say_findings(world, prepared.loaded)
+            say_images(world, prepared)
+            refuse(prepared)
+            run = prepared.plan.run
+            if _nothing_to_do(prepared):
+                return _already_finished(world, prepared)
+            if prepared.spec.target in ON_CLUSTERS:
+                world.say(f"{run} on {where(prepared.backend, prepared.spec.target)}")
+            looked_at = _preflight(world, prepared, asked)
         if interrupts.asked:
             raise Signalled(130, f"nothing of {run} was changed")
         force(prepared.backend, force_conflicts)
@@ -136,14 +141,20 @@ def _already_finished(world: World, prepared: Prepared) -> int:
     return 0
 
 
-def _preflight(world: World, prepared: Prepared) -> list[Check]:
-    """What can go wrong, in numbers.
+def _preflight(world: World, prepared: Prepared, asked: Probing | None) -> list[Check]:
+    """What can go wrong, in numbers. The environment is not tried when nothing new would be started.
 
     Raises:
         SpecError, Conflict: it would; nothing was sent.
     """
-    found = checks.preflight(world, prepared)
     as_before = prepared.state is not None and not prepared.changes
+    running = prepared.state is not None and prepared.state.phase == "running"
+    found = []
+    if asked is not None and not (as_before and running):
+        probed = asked.answer()
+        trial.refuse(prepared.loaded, probed)
+        found += trial.as_checks(prepared.loaded, probed)
+    found += checks.preflight(world, prepared)
     shown = [check for check in found if not as_before or check.verdict in ("problem", "warning")]
     for line in checks.as_lines(shown, "  "):
         world.say(line)

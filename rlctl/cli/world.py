@@ -13,13 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO, runtime_checkable
 
 from rlctl.errors import BackendUnreachable, RlctlError, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend
-    from rlctl.spec import Machine
+    from rlctl.probe import Probing
+    from rlctl.spec import Machine, Spec
 
 API_VERSION = "rlctl/v1"
 TARGETS: Mapping[str, str] = {
@@ -86,6 +88,13 @@ def _browse(url: str) -> object:
     return webbrowser.open(url)
 
 
+def _probe(spec: Spec, base: Path) -> Probing:
+    """A child process on this machine that looks for what the spec names."""
+    from rlctl.probe import Probing
+
+    return Probing(spec, base)
+
+
 def _nothing() -> TextIO:
     """In place of a stream that the shell has closed."""
     return open(os.devnull, "r+")
@@ -122,6 +131,7 @@ class World:
     width: int | None = None  # None: the terminal's
     machine: Machine | None = None  # None: this one
     browse: Callable[[str], object] = _browse
+    probe: Callable[[Spec, Path], Probing] = _probe
 
     output: str = "table"
     quiet: bool = False

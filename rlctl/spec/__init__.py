@@ -6,13 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlctl.spec.editors import json_schema
     from rlctl.spec.loading import Loaded, load
     from rlctl.spec.machine import Machine
-    from rlctl.spec.schema import Spec, json_schema
+    from rlctl.spec.schema import Spec
 
 __all__ = ["Loaded", "Machine", "Spec", "json_schema", "load"]
 
-_HOMES = {"Loaded": "loading", "load": "loading", "Machine": "machine", "Spec": "schema", "json_schema": "schema"}
+_HOMES = {"Loaded": "loading", "load": "loading", "Machine": "machine", "Spec": "schema", "json_schema": "editors"}
 
 
 def __getattr__(name: str) -> Any:

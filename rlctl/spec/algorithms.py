@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
@@ -65,11 +65,15 @@ class Impala(Algorithm):
     """Scale the advantages of a batch to mean 0 and deviation 1 over its valid rows."""
 
 
+PlannedName = Literal["appo", "apex_dqn", "r2d2", "sac"]
+PLANNED: tuple[str, ...] = get_args(PlannedName)
+
+
 class Planned(Algorithm):
     """An algorithm that a later release brings; its fields are accepted, the name is refused as not built yet."""
 
     model_config = ConfigDict(extra="allow")
-    name: Annotated[Literal["appo", "apex_dqn", "r2d2", "sac"], new_run("learner", "actor", "evaluator")]
+    name: Annotated[PlannedName, new_run("learner", "actor", "evaluator")]
 
 
 class External(Algorithm):

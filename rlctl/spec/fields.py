@@ -13,6 +13,28 @@ from rlctl.spec.base import Applies, Model
 from rlctl.spec.schema import Spec
 from rlctl.spec.words import Path
 
+HIDDEN = (
+    "policies.*.population",
+    "policies.*.like",
+    "env.splits",
+    "inference",
+    "replay",
+    "league",
+    "pbt",
+    "roles.replay",
+    "roles.inference",
+)
+"""Sections and fields (`*` is any key) of which nothing can be used before a later release: neither the JSON Schema,
+nor a message, nor `lint --show-origin` offers them."""
+
+
+def hidden(path: Path) -> bool:
+    """Whether a path is one of `HIDDEN`, or lies below one."""
+    return any(
+        len(path) >= len(pattern) and all(wanted in ("*", key) for wanted, key in zip(pattern, path, strict=False))
+        for pattern in (tuple(text.split(".")) for text in HIDDEN)
+    )
+
 
 class Leaf(NamedTuple):
     """A field that holds a value, not a section."""

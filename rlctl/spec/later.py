@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlctl.spec import fields
+from rlctl.spec.algorithms import PLANNED
 from rlctl.spec.base import Model
 from rlctl.spec.messages import Fault
 from rlctl.spec.schema import Spec
@@ -41,15 +42,15 @@ def _other_than(usual: Any) -> Callable[[Any], bool]:
 LATER = (
     Later(
         "policies.*.algorithm.name",
-        _is("appo", "apex_dqn", "r2d2", "sac"),
+        _is(*PLANNED),
         "use impala or your own package.module:Class",
     ),
     Later("policies", _more_than(1), "name one policy"),
     Later("policies", lambda value: "main" not in value, "call the policy main"),
-    Later("policies.*.population", _more_than(1), "use 1"),
+    Later("policies.*.population", _more_than(1), "remove it"),
     Later("env.id", lambda value: value.startswith(("openspiel/", "gfootball/")), "use a Gymnasium id or your own"),
-    Later("env.splits", _more_than(1), "use 1"),
-    Later("inference.mode", _is("central"), "use local"),
+    Later("env.splits", _more_than(1), "remove it"),
+    Later("inference.mode", _is("central"), "remove it"),
     Later("inference.colocate", _is("learner"), "remove it"),
     Later("inference.max_wait_ms", _other_than(5.0), "remove it"),
     Later("inference.max_batch", _given, "remove it"),

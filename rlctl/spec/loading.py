@@ -39,6 +39,10 @@ class Loaded:
         """File, line and column of a value; None for a default. Line and column are 0 for `--set`."""
         return self.places.get(path)
 
+    def problem(self, fault: Fault) -> Problem:
+        """What has been found out later, at its place: its own, or that of the nearest mapping around it."""
+        return _problem(fault, self.places)
+
 
 def load(paths: Sequence[Path], sets: Sequence[str] = (), *, machine: Machine | None = None) -> Loaded:
     """Read, merge and check spec files.
@@ -72,10 +76,10 @@ def load(paths: Sequence[Path], sets: Sequence[str] = (), *, machine: Machine | 
     if spec is not None:
         unsound = [*checks.impossible(spec, base), *not_built(spec)]
         wrong += _first_by_path(fault for fault in unsound if not _rests_on(fault, faulty))
-    problems += [_problem(fault, tree) for fault in wrong]
+    problems += [_problem(fault, tree.places) for fault in wrong]
     if problems or spec is None:
         raise SpecError(_in_order(problems, paths, sets))
-    findings = [_problem(fault, tree) for fault in hardly_meant(spec, base, machine or Machine.here())]
+    findings = [_problem(fault, tree.places) for fault in hardly_meant(spec, base, machine or Machine.here())]
     findings = [*_in_order(findings, paths, sets), *unread_patches(spec, base, paths)]
     return Loaded(spec, tree.value, base, tree.places, findings)
 
@@ -269,14 +273,10 @@ def _first_by_path(faults: Any) -> list[Fault]:
     return list(found.values())
 
 
-def _problem(fault: Fault, tree: Tree) -> Problem:
+def _problem(fault: Fault, places: Mapping[Keys, Place]) -> Problem:
     """A fault with its place: its own, or that of the nearest mapping around it."""
     place = next(
-        (
-            tree.places[fault.path[:length]]
-            for length in range(len(fault.path), -1, -1)
-            if fault.path[:length] in tree.places
-        ),
+        (places[fault.path[:length]] for length in range(len(fault.path), -1, -1) if fault.path[:length] in places),
         Place(""),
     )
     return Problem(dotted(fault.path), fault.message, *place)

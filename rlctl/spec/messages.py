@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from rlctl.spec import fields
-from rlctl.spec.algorithms import KINDS
+from rlctl.spec.algorithms import KINDS, PLANNED
 from rlctl.spec.base import CLASS_PATH
 from rlctl.spec.cluster import IMAGE, IMAGE_BY_DIGEST, OBJECT_NAME, QUEUE_NAME
 from rlctl.spec.schema import POLICY_NAME, RUN_NAME, Spec
-from rlctl.spec.words import MAX_PROBLEMS, Path, closest, dotted, either, number, show
+from rlctl.spec.words import MAX_PROBLEMS, Path, both, closest, dotted, either, number, show
 
 _PATTERNS: Final = {
     CLASS_PATH: "package.module:Class",
@@ -40,6 +40,14 @@ _EXAMPLES: Final[Mapping[Path, str]] = {
     ("code",): "`code: {path: .}`",
 }
 _YES_NO: Final = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+_KIN: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("ppo", "ppo2", "trpo", "ppg", "mappo"), "appo"),
+    **dict.fromkeys(("a2c", "a3c", "reinforce", "vtrace", "actorcritic"), "impala"),
+    **dict.fromkeys(("dqn", "ddqn", "doubledqn", "duelingdqn", "rainbow", "c51", "qrdqn", "iqn", "apex"), "apex_dqn"),
+    **dict.fromkeys(("drqn", "rdqn", "ngu", "agent57"), "r2d2"),
+    **dict.fromkeys(("ddpg", "td3", "redq", "crossq"), "sac"),
+}
+"""Algorithms that other libraries have, in small letters and digits -> ours of the same kind."""
 BUILT: Final = tuple(name for name in KINDS if name not in ("planned", "external"))
 
 
@@ -125,9 +133,7 @@ def _message(path: Path, details: list[ErrorDetails], values: Mapping[str, Any],
         return f"is missing{example}"
     if path[-2:] and path[-1] == "name" and path[-2] == "algorithm":
         got = _value(values, path)
-        near = closest(got, BUILT) if isinstance(got, str) else None
-        hint = f"; did you mean `{near}`?" if near else ""
-        return f"must be {either([*BUILT, 'your own package.module:Class'])}, got {show(got)}{hint}"
+        return f"must be {either([*BUILT, 'your own package.module:Class'])}, got {show(got)}{_kin(got)}"
     if len(details) > 1 and kinds <= {"literal_error", "string_pattern_mismatch", "string_type"}:
         names: list[str] = []
         for detail in details:
@@ -144,14 +150,32 @@ def _message(path: Path, details: list[ErrorDetails], values: Mapping[str, Any],
     return words
 
 
+def _kin(name: Any) -> str:
+    """What can be said of a name that no algorithm has: the one that was meant, or what is planned of its kind."""
+    if not isinstance(name, str) or ":" in name:
+        return ""
+    if near := closest(name, BUILT):
+        return f"; did you mean `{near}`?"
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    of_its_kind = _KIN.get(plain) or closest(plain, PLANNED)
+    if of_its_kind in BUILT:
+        return f"; use {of_its_kind}, which is of that kind"
+    if of_its_kind is not None:
+        return f"; of that kind {of_its_kind} is planned, use {either(BUILT)} today"
+    return f"; {both(PLANNED)} are planned, use {either(BUILT)} today"
+
+
 def _unknown(path: Path, values: Mapping[str, Any]) -> str:
     key = str(path[-1])
     here = fields.at(path[:-1], values)
     siblings = list(fields.keys(here.model)) if isinstance(here, fields.Section) else []
+    siblings = [name for name in siblings if not fields.hidden((*path[:-1], name))]
     if external := _hyperparameter_of_an_own_algorithm(path, values):
         return external
     elsewhere = [
-        dotted(found) for found in fields.everywhere() if found[-1] == key and "policies" not in found and found != path
+        dotted(found)
+        for found in fields.everywhere()
+        if found[-1] == key and "policies" not in found and found != path and not fields.hidden(found)
     ][:3]
     if near := closest(key, siblings, 0.6 if not elsewhere else 0.8):
         return f"unknown key; did you mean `{near}`?"

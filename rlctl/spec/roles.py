@@ -45,7 +45,7 @@ class Learner(Model):
 
 
 class Actor(Model):
-    """Steps environments; infers locally unless `inference.mode` is central."""
+    """Steps environments, and chooses their actions itself."""
 
     replicas: Annotated[int, Field(ge=0, le=100_000), live()] = 1
     max_replicas: Annotated[int | None, Field(ge=1, le=100_000), live()] = None
@@ -88,7 +88,7 @@ class Inference(Model):
 
 
 class Roles(Model):
-    """One entry per role; what is left out takes its defaults, replay and inference are off until named."""
+    """One entry per role; what is left out takes its defaults."""
 
     manager: Manager = Manager()
     modelpool: ModelPool = ModelPool()

@@ -39,7 +39,8 @@ class Network(Model):
     torso: Annotated[
         Literal["auto", "mlp", "nature_cnn", "impala_cnn"] | ClassPath, new_run("learner", "actor", "evaluator")
     ] = "auto"
-    """auto: mlp for vectors, nature_cnn for images; `package.module:Class` for a network of your own."""
+    """auto: nature_cnn for images, which are bytes from 0 to 255 of at least 36x36, mlp for vectors and smaller arrays;
+    what may be a table or an image has to be stated. `package.module:Class` for a network of your own."""
     hidden: Annotated[list[Annotated[int, Field(ge=1, le=65_536)]], new_run("learner", "actor", "evaluator")] = [64, 64]
     """Widths of the layers of the mlp."""
     activation: Annotated[Literal["tanh", "relu"], new_run("learner", "actor", "evaluator")] = "tanh"
@@ -189,9 +190,3 @@ class Spec(Model):
             return policy
         original = self.policy(policy.like)
         return policy.model_copy(update={"algorithm": original.algorithm, "model": original.model})
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of a spec file, for editors; `x-applies` and `x-read-by` say what a change of a field does."""
-    dialect = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": dialect, **Spec.model_json_schema(), "title": "rlctl spec"}

@@ -21,7 +21,8 @@ from rlctl.backends.base import LogRecord
 from rlctl.backends.memory import MemoryBackend
 from rlctl.cli.main import run
 from rlctl.cli.world import World
-from rlctl.spec import Machine
+from rlctl.probe import Probed
+from rlctl.spec import Machine, Spec
 
 GOLDEN = Path(__file__).parent / "golden"
 START = datetime(2026, 11, 21, 4, 0, 0, tzinfo=UTC)
@@ -151,6 +152,24 @@ class Result:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
+class Trial:
+    """Stands for the child that tries the environment: it has its answer at once, and no process."""
+
+    def __init__(self, answer: Probed) -> None:
+        self._answer = answer
+        self.asked = self.over = False
+
+    def __enter__(self) -> Trial:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over = True
+
+    def answer(self) -> Probed:
+        self.asked = True
+        return self._answer
+
+
 class Rlctl:
     """`rlctl(...)` runs one command line; `at` plans what happens while it waits."""
 
@@ -161,6 +180,12 @@ class Rlctl:
         self.backend = MemoryBackend(now=self.now, wait=self._wait, storage=Path("/data"))
         self.targets: dict[str, str | Callable[[], Any]] = {"local": lambda: self.backend}
         self.browsed: list[str] = []
+        self.probed = Probed(
+            "ok",
+            "CartPole-v1: obs float32 [4] -> mlp",
+            inputs={"main": [{"leaf": "obs", "space": "float32 [4]", "net": "mlp"}]},
+        )
+        self.trials: list[Trial] = []
         self._planned: list[tuple[float, Callable[[], object]]] = []
         self.spec = str(self.write("pole.yaml", SPEC))
 
@@ -202,10 +227,15 @@ class Rlctl:
             width=width,
             machine=Machine(cores=16, memory_mib=65536),
             browse=self.browsed.append,
+            probe=self._probe,
         )
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run(arguments, world)
         return Result(code, out.getvalue(), err.getvalue())
+
+    def _probe(self, spec: Spec, base: Path) -> Any:
+        self.trials.append(Trial(self.probed))
+        return self.trials[-1]
 
     def up(self, *more: str, run: str = "pole") -> None:
         """A run that trains."""

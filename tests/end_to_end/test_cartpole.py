@@ -85,8 +85,11 @@ def test_a_new_env_is_refused_and_a_new_learning_rate_restarts_the_learner_alone
     assert cli.pids("change", "actor") == actors
 
 
-def test_an_environment_that_does_not_exist_fails_the_run_with_its_reason(cli: Cli) -> None:
-    spec = cli.spec("wrong", **{**CARTPOLE, "env": {"id": "NoSuchEnv-v0"}})
-    failed = cli("up", spec, exit_code=7, timeout_s=90)
-    assert "NoSuchEnv" in failed.stdout + failed.stderr
-    assert "Traceback" not in failed.stdout + failed.stderr
+def test_an_environment_that_does_not_exist_starts_nothing_and_is_told_with_its_line(cli: Cli) -> None:
+    spec = cli.spec("wrong", **{**CARTPOLE, "env": {"id": "CartPole-v9"}})
+    line = next(n for n, text in enumerate((cli.folder / spec).read_text().splitlines(), 1) if "CartPole-v9" in text)
+    for verb in ("lint", "up"):
+        refused = cli(verb, spec, exit_code=3)
+        said = f"{spec}:{line}:3: env.id: Gymnasium has no CartPole-v9; it has CartPole-v0 and CartPole-v1"
+        assert said in (refused.stdout + refused.stderr).splitlines()
+    cli("status", "wrong", exit_code=2)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from rlctl.spec.schema import Network
+from rlctl_agents.models.inputs import ModelError
 from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.models.torso import (
     ImpalaCnn,
     Mlp,
-    ModelError,
     NatureCnn,
     Pixels,
     Torso,

@@ -64,6 +64,28 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
             "4:13: algorithm.name: must be impala or your own package.module:Class, got 'imapla'; did you mean"
             " `impala`?",
         ),
+        *(
+            (
+                f"algorithm: {{name: {name}}}",
+                f"4:13: algorithm.name: must be impala or your own package.module:Class, got '{name}'; {hint}",
+            )
+            for name, hint in (
+                ("ppo", "of that kind appo is planned, use impala today"),
+                ("PPO", "of that kind appo is planned, use impala today"),
+                ("dqn", "of that kind apex_dqn is planned, use impala today"),
+                ("apexdqn", "of that kind apex_dqn is planned, use impala today"),
+                ("rainbow", "of that kind apex_dqn is planned, use impala today"),
+                ("td3", "of that kind sac is planned, use impala today"),
+                ("a2c", "use impala, which is of that kind"),
+                ("muzero", "appo, apex_dqn, r2d2 and sac are planned, use impala today"),
+            )
+        ),
+        ("leage: {}", "4:1: leage: unknown key; remove it"),
+        ("colocate: learner", "4:1: colocate: unknown key; remove it"),
+        (
+            "roles: {replya: {}}",
+            "4:9: roles.replya: unknown key; keys here are manager, modelpool, learner, actor, evaluator",
+        ),
         (
             "algorithm: {name: a:b:c}",
             "4:13: algorithm.name: must be impala or your own package.module:Class, got 'a:b:c'",
@@ -205,14 +227,14 @@ def test_what_must_be_there_is_asked_for_with_an_example(lint: Lint, text: str, 
         ("algorithm: {name: 'json:loads'}\nreplay: {}", "5:1: replay: not built yet; remove it"),
         ("league: {}", "4:1: league: not built yet; remove it"),
         ("pbt: {}", "4:1: pbt: not built yet; remove it"),
-        ("inference: {mode: central}", "4:13: inference.mode: not built yet ('central'); use local"),
+        ("inference: {mode: central}", "4:13: inference.mode: not built yet ('central'); remove it"),
         ("inference: {colocate: learner}", "4:13: inference.colocate: not built yet ('learner'); remove it"),
         ("inference: {max_wait_ms: 7}", "4:13: inference.max_wait_ms: not built yet (7.0); remove it"),
         ("inference: {max_batch: 7}", "4:13: inference.max_batch: not built yet (7); remove it"),
-        ("env: {splits: 2}", "2:7: env.splits: not built yet (2); use 1"),
+        ("env: {splits: 2}", "2:7: env.splits: not built yet (2); remove it"),
         ("policies: {main: {}, other: {}}", "4:1: policies: not built yet; name one policy"),
         ("policies: {other: {}}", "4:1: policies: not built yet; call the policy main"),
-        ("policies: {main: {population: 4}}", "4:19: policies.main.population: not built yet (4); use 1"),
+        ("policies: {main: {population: 4}}", "4:19: policies.main.population: not built yet (4); remove it"),
         ("algorithm: {name: 'json:loads'}\nroles: {replay: {}}", "5:9: roles.replay: not built yet; remove it"),
         ("roles: {inference: {}}", "4:9: roles.inference: not built yet; remove it"),
     ],

@@ -1,4 +1,3 @@
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -6,10 +5,13 @@ from typing import Any
 
 import pytest
 
-from rlctl.spec.algorithms import KINDS, NEED_REPLAY, Planned
+from rlctl.cli.options import ROLE_NAMES, complete_role, complete_scale
+from rlctl.spec import json_schema
+from rlctl.spec.algorithms import KINDS, NEED_REPLAY, PLANNED
 from rlctl.spec.base import ROLES, Model
-from rlctl.spec.fields import Section, Table, Value, at, mark, options
-from rlctl.spec.schema import Spec, json_schema
+from rlctl.spec.fields import HIDDEN, Section, Table, Value, at, everywhere, hidden, mark, options
+from rlctl.spec.later import LATER
+from rlctl.spec.schema import Spec
 from rlctl.spec.units import cores, mebibytes, seconds
 
 
@@ -86,11 +88,53 @@ def test_json_schema_describes_every_field_and_what_its_change_does() -> None:
 
 
 def test_planned_algorithms_and_those_that_need_a_replay_are_the_same_names() -> None:
-    planned = options(Planned.model_fields["name"].annotation)
-    assert planned
-    literal = re.findall(r"'(\w+)'", str(Planned.model_fields["name"].annotation))
-    assert set(NEED_REPLAY) <= set(literal)
-    assert not set(literal) & set(KINDS)
+    assert set(NEED_REPLAY) < set(PLANNED)
+    assert not set(PLANNED) & set(KINDS)
+
+
+def _offered(schema: dict[str, Any], node: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every path that an editor completes."""
+    if "$ref" in node:
+        yield from _offered(schema, schema["$defs"][node["$ref"].removeprefix("#/$defs/")], path)
+    for alternative in (*node.get("anyOf", ()), *node.get("oneOf", ()), *node.get("allOf", ())):
+        yield from _offered(schema, alternative, path)
+    for name, below in node.get("properties", {}).items():
+        yield (*path, name)
+        yield from _offered(schema, below, (*path, name))
+
+
+def test_the_json_schema_offers_what_is_built_and_nothing_else() -> None:
+    schema = json_schema()
+    offered = set(_offered(schema, schema))
+    built = {path for path in everywhere() if not hidden(path)}
+    # of the algorithms an editor is offered one of the user's own as well
+    assert offered - {("algorithm", "params"), ("policies", "main", "algorithm", "params")} == built | {
+        ("policies", "main")
+    }
+
+
+def test_the_json_schema_holds_no_default_and_no_algorithm_of_what_is_not_built() -> None:
+    schema = json_schema()
+    for part in _walk(schema):
+        for path in (tuple(text.split(".")) for text in HIDDEN):
+            default = part.get("default")
+            assert not isinstance(default, dict) or path[-1] not in default
+    names = {value for part in _walk(schema) for value in (part.get("const"), *part.get("enum", ()))}
+    assert "impala" in names
+    assert not names & set(PLANNED)
+
+
+def test_what_is_refused_as_not_built_is_hidden_unless_other_values_of_it_can_be_used() -> None:
+    usable = {"policies.*.algorithm.name", "policies", "env.id"}
+    for later in LATER:
+        assert (later.path in usable) != hidden(tuple(later.path.split("."))), later.path
+        assert later.path in usable or later.today == "remove it", later.path
+
+
+def test_the_shell_completes_roles_of_this_release() -> None:
+    assert [role for role in ROLES if not hidden(("roles", role))] == list(ROLE_NAMES)
+    assert complete_role("") == list(ROLE_NAMES)
+    assert complete_role("re") == complete_scale("inf") == []
 
 
 @pytest.mark.parametrize(("written", "amount"), [(2, 2.0), (0.5, 0.5), ("500m", 0.5), ("1500m", 1.5), ("1m", 0.001)])

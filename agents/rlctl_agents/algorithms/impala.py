@@ -24,8 +24,8 @@ from rlctl_agents.algorithms.base import (
     hyperparameters,
     standard_fields,
 )
+from rlctl_agents.models.inputs import ModelError
 from rlctl_agents.models.policy import ActorCritic
-from rlctl_agents.models.torso import ModelError
 from rlctl_agents.ops.vtrace import vtrace
 from rlctl_agents.types.experience import Field, Schema
 from rlctl_agents.types.spaces import Spaces

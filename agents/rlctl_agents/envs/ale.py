@@ -22,6 +22,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused, chosen_seeds
+from rlctl_agents.envs.registered import unknown
 from rlctl_agents.types.experience import Arrays, Decisions
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 
@@ -57,11 +58,13 @@ def make(
     """
     try:
         game = gymnasium.spec(id).kwargs["game"]
+    except gymnasium.error.UnregisteredEnv as error:
+        raise EnvRefused(unknown(id)) from error
     except gymnasium.error.Error as error:
         raise EnvRefused(str(error)) from error
-    unknown = sorted(kwargs.keys() - STANDARD.keys())
-    if unknown:
-        raise EnvRefused(f"env.kwargs.{unknown[0]}: the preset atari has only {', '.join(sorted(STANDARD))}")
+    odd = sorted(kwargs.keys() - STANDARD.keys())
+    if odd:
+        raise EnvRefused(f"env.kwargs.{odd[0]}: the preset atari has only {', '.join(sorted(STANDARD))}")
     options = {**STANDARD, **kwargs}
     frames = EPISODE_FRAMES if max_episode_steps is None else max_episode_steps * int(options["frameskip"])
     try:

@@ -19,6 +19,7 @@ from rlctl_agents.envs.base import Env, EnvError, EnvRefused, chosen_seeds, numb
 from rlctl_agents.envs.check import outside
 from rlctl_agents.envs.convert import Codec, GymLeaf
 from rlctl_agents.envs.names import missing
+from rlctl_agents.envs.registered import unknown
 from rlctl_agents.types.experience import Array, Arrays, Decisions
 from rlctl_agents.types.spaces import Box, Spaces, leaves
 
@@ -294,6 +295,8 @@ def _built(constructor: Callable[[], Any], id: str) -> Any:
     except Exception as error:
         if isinstance(error, (ImportError, gymnasium.error.DependencyNotInstalled)):
             raise missing(id, error) from error
+        if isinstance(error, gymnasium.error.UnregisteredEnv):
+            raise EnvRefused(unknown(id)) from error
         kind = "" if isinstance(error, gymnasium.error.Error) else f"{type(error).__name__}: "
         raise EnvRefused(f"cannot make {id}: {kind}{error}") from error
 

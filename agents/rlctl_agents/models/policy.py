@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from rlctl.spec.schema import Network
 from rlctl_agents.models.core import Lstm
 from rlctl_agents.models.distributions import ActionDistribution, ActionSpaceError
+from rlctl_agents.models.inputs import ModelError
 from rlctl_agents.models.precision import Bf16
-from rlctl_agents.models.torso import ModelError, Torso, hold_still, make_torso, orthogonal
+from rlctl_agents.models.torso import Torso, hold_still, make_torso, orthogonal
 from rlctl_agents.types.spaces import Spaces
 
 POLICY_GAIN = 0.01

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -13,18 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlctl.spec.schema import Network
+from rlctl_agents.models.inputs import Image, ModelError, nets
 from rlctl_agents.types import by_name
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_array, leaves
 
-SMALLEST_NATURE_PIXELS = 36
-"""Below this the Nature CNN's strides leave nothing."""
-LARGEST_ONE_HOT = 65_536
 BLOCK = 4
 """Stride of the Nature CNN's first convolution, and half the side of its kernel; bytes of an int32."""
-
-
-class ModelError(ValueError):
-    """The network and the spaces do not fit: the user's own fault, said in one sentence."""
 
 
 def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> nn.Linear | nn.Conv2d:
@@ -71,17 +64,12 @@ class Pixels(NamedTuple):
 
     @classmethod
     def of(cls, leaf: Leaf) -> Pixels | None:
-        """None unless the leaf is a Box of two or three axes. The channels are the shorter of the outer axes."""
-        if not isinstance(leaf, Box) or len(leaf.shape) not in (2, 3):
+        """None unless the leaf is a Box of two or three axes; see `Image.of`."""
+        image = Image.of(leaf)
+        if image is None:
             return None
-        a, b, c = leaf.shape if len(leaf.shape) == 3 else (1, *leaf.shape)
-        if a <= c:
-            return cls(channels=a, height=b, width=c, last=False, factor=unit_factor(leaf))
-        return cls(channels=c, height=a, width=b, last=True, factor=unit_factor(leaf))
-
-    @property
-    def shortest(self) -> int:
-        return min(self.height, self.width)
+        assert isinstance(leaf, Box)
+        return cls(*image, factor=unit_factor(leaf))
 
     def to_float(self, image: Tensor) -> Tensor:
         """[N, ...] as observed -> [N, C, H, W] of `computed_in`, channels last in memory, not yet scaled."""
@@ -133,11 +121,6 @@ class NatureCnn(nn.Module):
 
     def __init__(self, pixels: Pixels, width: int) -> None:
         super().__init__()
-        if pixels.shortest < SMALLEST_NATURE_PIXELS:
-            raise ModelError(
-                f"nature_cnn needs images of at least {SMALLEST_NATURE_PIXELS}x{SMALLEST_NATURE_PIXELS}, "
-                f"got {pixels.height}x{pixels.width}: use impala_cnn or mlp"
-            )
         self.pixels = pixels
         self.convolutions = nn.ModuleList(
             orthogonal(nn.Conv2d(before, after, kernel, stride), math.sqrt(2))
@@ -200,6 +183,9 @@ class ImpalaCnn(nn.Module):
         return torch.relu_(self.dense(x.relu_().flatten(1)))
 
 
+_CNNS = {"nature_cnn": NatureCnn, "impala_cnn": ImpalaCnn}
+
+
 def _scaled_convolution(layer: nn.Module, x: Tensor, factor: float) -> Tensor:
     """The layer on `factor * x`. The factor goes into the weights: they are fewer than the pixels."""
     assert isinstance(layer, nn.Conv2d)
@@ -215,7 +201,7 @@ class VectorLeaf(NamedTuple):
     factor: float
 
     @classmethod
-    def of(cls, name: str, leaf: Leaf) -> VectorLeaf:
+    def of(cls, leaf: Leaf) -> VectorLeaf:
         match leaf:
             case Box():
                 return cls(math.prod(leaf.shape), (), unit_factor(leaf))
@@ -225,8 +211,6 @@ class VectorLeaf(NamedTuple):
                 sizes: tuple[int, ...] = (leaf.n,)
             case MultiDiscrete():
                 sizes = leaf.n
-        if sum(sizes) > LARGEST_ONE_HOT:
-            raise ModelError(f"{name} has {sum(sizes)} values, too many for one-hot codes (at most {LARGEST_ONE_HOT})")
         return cls(sum(sizes), sizes, 1.0)
 
     def encode(self, x: Tensor) -> Tensor:
@@ -248,14 +232,15 @@ class Torso(nn.Module):
 
     def __init__(self, space: Space, network: Network) -> None:
         super().__init__()
-        images = dict(_images(space, network.torso))
-        self.image_names = list(images)
-        kind = ImpalaCnn if network.torso == "impala_cnn" else NatureCnn
-        self.cnns = nn.ModuleList(kind(pixels, network.width) for pixels in images.values())
-        self.vectors = {name: VectorLeaf.of(name, leaf) for name, leaf in leaves(space, "obs") if name not in images}
+        chosen = nets(space, network.torso)
+        observed = dict(leaves(space, "obs"))
+        self.image_names = [name for name, net in chosen.items() if net != "mlp"]
+        images = [(chosen[name], Pixels.of(observed[name])) for name in self.image_names]
+        self.cnns = nn.ModuleList(_CNNS[net](pixels, network.width) for net, pixels in images if pixels is not None)
+        self.vectors = {name: VectorLeaf.of(observed[name]) for name, net in chosen.items() if net == "mlp"}
         inputs = sum(leaf.width for leaf in self.vectors.values())
         self.mlp = Mlp(inputs, network.hidden, network.activation) if self.vectors else None
-        self.features = network.width * len(images) + (self.mlp.features if self.mlp else 0)
+        self.features = network.width * len(self.image_names) + (self.mlp.features if self.mlp else 0)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         """[N, ...] each -> [N, features]."""
@@ -270,21 +255,9 @@ def image_names(space: Space, torso: str) -> list[str]:
     """Names of the leaves that a torso of ours sends through a convolutional net.
 
     Raises:
-        ModelError: a convolutional net is asked for, and there is no image.
+        ModelError: see `nets`.
     """
-    return [name for name, _ in _images(space, torso)]
-
-
-def _images(space: Space, torso: str) -> Iterator[tuple[str, Pixels]]:
-    """The leaves that go through a convolutional net."""
-    if torso == "mlp":
-        return
-    found = {name: pixels for name, leaf in leaves(space, "obs") if (pixels := Pixels.of(leaf)) is not None}
-    if torso == "auto":
-        found = {name: pixels for name, pixels in found.items() if pixels.shortest >= SMALLEST_NATURE_PIXELS}
-    elif not found:
-        raise ModelError(f"model.torso {torso} needs an observation of two or three axes; use mlp or auto")
-    yield from found.items()
+    return [name for name, net in nets(space, torso).items() if net != "mlp"]
 
 
 def make_torso(space: Space, network: Network) -> nn.Module:

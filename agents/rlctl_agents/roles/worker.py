@@ -15,8 +15,9 @@ from rlctl.spec.schema import Network, Spec
 from rlctl_agents import algorithms, envs
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused
+from rlctl_agents.models.inputs import ModelError
 from rlctl_agents.models.precision import bf16_flag, choose
-from rlctl_agents.models.torso import ModelError, hold_still
+from rlctl_agents.models.torso import hold_still
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.probe import experience_of
 from rlctl_agents.roles.probe_listener import SIMULATOR_S

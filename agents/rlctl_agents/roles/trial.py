@@ -1,0 +1,183 @@
+"""`python -m rlctl_agents probe --check`: whether the environment, the networks and the algorithms that a spec names
+are there and fit together, tried on this machine before a run is started.
+
+The spec is read from stdin as JSON, every policy below `policies`; the answer goes to stdout as one JSON object:
+
+    {"faults": [{"path": ["env", "id"], "message": "...", "missing": false}],
+     "inputs": {"main": [{"leaf": "obs", "space": "float32 [4]", "net": "mlp"}]}}
+
+A fault says in one sentence what is wrong with the value at a path of the spec; `missing` marks a package that is not
+installed here. torch is imported for a network or an algorithm of the user's own alone, because `rlctl up` waits for
+the answer. Whatever the user's code prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rlctl_agents import envs
+from rlctl_agents.models.inputs import described, nets
+from rlctl_agents.types import by_name
+from rlctl_agents.types.spaces import Spaces, leaves
+
+_OURS = Path(__file__).parents[1]
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What is wrong with the value at a path of the spec."""
+
+    path: tuple[str, ...]
+    message: str
+    missing: bool = False  # a package that is not installed here
+
+
+class Input(msgspec.Struct, frozen=True):
+    """A leaf of the observation, and the net that it goes through."""
+
+    leaf: str
+    space: str
+    net: str
+
+
+class Trial(msgspec.Struct):
+    """What was found."""
+
+    faults: list[Fault] = []
+    inputs: dict[str, list[Input]] = {}
+
+    @contextmanager
+    def telling(self, *path: str) -> Iterator[None]:
+        """Whatever is raised inside becomes a fault of the value at `path`."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:  # the user's own code may end in any way
+            self.faults.append(Fault(path, _in_words(error, path), _package_missing(error)))
+
+
+def tried(spec: dict[str, Any]) -> Trial:
+    """Look for everything that the spec names, make one environment and reset it.
+
+    Args:
+        spec: plain data, whole, in its normal form.
+    """
+    found = Trial(faults=[], inputs={})
+    spaces: Spaces | None = None
+    with found.telling("env", "id"):
+        spaces = _spaces(spec)
+    for name, policy in spec["policies"].items():
+        torso, algorithm = policy["model"]["torso"], policy["algorithm"]["name"]
+        path = ("policies", name, "model", "torso")
+        faults = len(found.faults)
+        if ":" in torso or ":" in algorithm:
+            _own(spec, name, spaces, found)
+        if spaces is None or len(found.faults) > faults:
+            continue
+        with found.telling(*path):
+            chosen = {} if ":" in torso else nets(spaces.obs, torso)
+            observed = leaves(spaces.obs, "obs")
+            found.inputs[name] = [Input(leaf, described(space), chosen.get(leaf, torso)) for leaf, space in observed]
+    return found
+
+
+def _spaces(spec: dict[str, Any]) -> Spaces:
+    """Those of the environment, which is made and reset once."""
+    section = spec["env"]
+    env = envs.make(
+        section["id"],
+        envs=1,
+        seeds=[spec["seed"] % 2**31],
+        kwargs=section["kwargs"],
+        preset=section["preset"],
+        max_episode_steps=section["max_episode_steps"],
+    )
+    try:
+        env.reset()
+    finally:
+        env.close()
+    return env.spaces
+
+
+def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -> None:
+    """A network or an algorithm of the user's own: loaded, and made as actors and learners make it where there is an
+    environment to make it for."""
+    policy = spec["policies"][name]
+    torso, algorithm = policy["model"]["torso"], policy["algorithm"]["name"]
+    faults = len(found.faults)
+    if ":" in torso and spaces is None:
+        with found.telling("policies", name, "model", "torso"):
+            by_name.load(torso)
+    if ":" not in algorithm and spaces is None:
+        return
+    # these bring torch and pydantic
+    from rlctl.spec.schema import Spec
+    from rlctl_agents import algorithms
+    from rlctl_agents.models.torso import make_torso
+
+    chosen = Spec.model_validate(spec).policy(name)
+    if ":" in torso and spaces is not None:
+        with found.telling("policies", name, "model", "torso"):
+            make_torso(spaces.obs, chosen.model)
+    with found.telling("policies", name, "algorithm", "name"):
+        kind = algorithms.find(algorithm)
+        if spaces is not None and len(found.faults) == faults:
+            kind.schema(chosen.algorithm, chosen.model, spaces)
+            kind(chosen.algorithm, chosen.model, spaces, seed=spec["seed"])
+
+
+def _in_words(error: BaseException, path: tuple[str, ...]) -> str:
+    """One sentence; where in the user's own code, if it comes from there."""
+    text = " ".join(str(error).split())
+    if isinstance(error, SystemExit):
+        text = f"it ends the process, by SystemExit({text})"
+    elif not isinstance(error, (envs.EnvError, ValueError)):
+        text = f"{type(error).__name__}: {text}"
+    for words in ("model.torso ", "algorithm "):  # the path says so already
+        text = text.removeprefix(words) if path[-2] == words.split(".")[0].strip() else text
+    return text + _place(error)
+
+
+def _place(error: BaseException) -> str:
+    """` (file.py, line 12)`: the innermost line below the user's folder, which is where this process runs."""
+    folder = Path.cwd()
+    for cause in reversed(list(_chain(error))):
+        for frame in reversed(traceback.extract_tb(cause.__traceback__)):
+            file = Path(frame.filename)
+            installed = file.is_relative_to(_OURS) or "site-packages" in file.parts
+            if folder != Path("/") and file.is_relative_to(folder) and not installed:
+                return f" ({file.relative_to(folder)}, line {frame.lineno})"
+    return ""
+
+
+def _package_missing(error: BaseException) -> bool:
+    """Whether it comes of a package that is not installed; a module that the spec itself names is none."""
+    absent = any(isinstance(cause, ModuleNotFoundError) for cause in _chain(error))
+    return absent and "there is no module" not in str(error)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it comes of."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    spec = json.loads(sys.stdin.buffer.read())
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    text = msgspec.json.encode(tried(spec))
+    with open(answer, "wb") as stream:
+        stream.write(text)
+    return 0

@@ -1,0 +1,217 @@
+"""Asks on this machine, in a child process, whether the environment, networks and algorithms of a spec are there.
+
+The child runs the user's own code. It may hang, crash, print and start processes: it is given a few seconds, and what
+it has started is ended with it. rlctl itself never imports gymnasium or torch, and may be installed without them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Literal
+
+from rlctl.spec import fields
+from rlctl.spec.findings import simulator_missing
+from rlctl.spec.messages import Fault
+from rlctl.spec.schema import Spec
+from rlctl.spec.words import plain
+
+WITHIN_S: Final = 5.0
+"""From the child's start to its answer."""
+_POLL_S: Final = 0.01
+_MOST_BYTES: Final = 1 << 20
+_MOST_CHARACTERS: Final = 600
+"""Of one message: a foreign exception may hold anything."""
+_KEPT_BYTES: Final = 4096
+"""The end of what the child has written to stderr."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What the child has found."""
+
+    verdict: Literal["ok", "problem", "not checked"]
+    text: str  # one line: which leaf goes through which net, or why nothing is known
+    faults: tuple[Fault, ...] = ()  # of the spec
+    missing: tuple[Fault, ...] = ()  # packages that are not installed here
+    inputs: Mapping[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)  # policy -> leaf, space, net
+
+
+class Probing:
+    """A child that is asked; its answer is fetched later, so that one can do something else meanwhile.
+
+    Args:
+        spec: checked by `rlctl.spec.load`.
+        base: folder of the spec file; `code.path` is relative to it.
+        within_s: from now to the answer.
+        python: interpreter that the roles would run under.
+        clock: seconds, monotonic.
+        sleep: waits a few milliseconds.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        base: Path,
+        *,
+        within_s: float = WITHIN_S,
+        python: str = sys.executable,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._spec = spec
+        self._within_s = within_s
+        self._clock = clock
+        self._sleep = sleep
+        self._deadline = clock() + within_s
+        self._last_words = b""
+        self._files = ExitStack()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._unable = _lacking(spec)
+        if not self._unable:
+            self._start(base, python)
+
+    def __enter__(self) -> Probing:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._files.close()
+
+    def answer(self) -> Probed:
+        """What the child has found by the deadline; it has ended then."""
+        if self._child is None:
+            return self._not_checked(self._unable)
+        while (ended := _ended(self._child.pid)) is None and self._clock() < self._deadline:
+            self._sleep(_POLL_S)
+        code = self.stop()
+        if ended is None:
+            return self._not_checked(f"it took longer than {self._within_s:g} s")
+        if code != 0:
+            last = self._last_line()
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            return self._not_checked(f"trying it ended with {how}" + (f": {last}" if last else ""))
+        self._out.seek(0)
+        try:
+            return self._read(json.loads(self._out.read(_MOST_BYTES)))
+        except (ValueError, KeyError, TypeError):
+            return self._not_checked("trying it ended without an answer")
+
+    def stop(self) -> int:
+        """End the child and what it has started; returns its exit code, 0 where there was none."""
+        if self._child is None:
+            return 0
+        if self._child.returncode is None:
+            # not reaped before: until then its number is the group's, and nobody else's
+            with suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+            self._reader.join(1.0)
+        return self._child.returncode
+
+    def _start(self, base: Path, python: str) -> None:
+        code = None if self._spec.code is None else str((base / self._spec.code.path).resolve())
+        environ = {**os.environ, "PYTHONUNBUFFERED": "1", **({"PYTHONPATH": code} if code else {})}
+        self._out = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        with tempfile.TemporaryFile() as question:
+            question.write(json.dumps(fields.normal(self._spec).model_dump(mode="json")).encode())
+            question.seek(0)
+            try:
+                self._child = subprocess.Popen(
+                    [python, "-m", "rlctl_agents", "probe", "--check"],
+                    stdin=question,
+                    stdout=self._out,
+                    stderr=subprocess.PIPE,
+                    cwd=code or "/",
+                    env=environ,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self._unable = f"no process can be started: {(error.strerror or str(error)).lower()}"
+                return
+        self._reader = threading.Thread(target=self._listen, args=(self._child.stderr,), daemon=True)
+        self._reader.start()
+
+    def _listen(self, stderr: IO[bytes]) -> None:
+        """Keep the last words, so that the child never waits for them to be read."""
+        with stderr:
+            while heard := os.read(stderr.fileno(), _KEPT_BYTES):
+                self._last_words = (self._last_words + heard)[-_KEPT_BYTES:]
+
+    def _last_line(self) -> str:
+        lines = [line.strip() for line in self._last_words.decode("utf-8", "replace").splitlines()]
+        return _one_line(next((line for line in reversed(lines) if line), ""))
+
+    def _read(self, answer: Mapping[str, Any]) -> Probed:
+        found: dict[bool, list[Fault]] = {False: [], True: []}
+        for fault in answer["faults"]:
+            path = fields.as_written(self._spec, tuple(str(key) for key in fault["path"]))
+            found[bool(fault["missing"])].append(Fault(path, _one_line(str(fault["message"]))))
+        inputs = {
+            str(policy): [{key: _one_line(str(value)) for key, value in leaf.items()} for leaf in leaves]
+            for policy, leaves in answer["inputs"].items()
+        }
+        text = f"{_one_line(self._spec.env.id)}: {_shown(inputs)}"
+        if found[False] or found[True]:
+            text = "; ".join(fault.message for fault in (*found[False], *found[True]))
+        return Probed(
+            "problem" if found[False] or found[True] else "ok",
+            text,
+            tuple(found[False]),
+            tuple(found[True]),
+            inputs,
+        )
+
+    def _not_checked(self, why: str) -> Probed:
+        return Probed("not checked", f"{_one_line(self._spec.env.id)}: {why}")
+
+
+def _lacking(spec: Spec) -> str:
+    """What is not installed here without which there is nothing to try; "" when all is there."""
+    own = any(
+        ":" in name
+        for policy in (fields.normal(spec).policies or {}).values()
+        for name in (policy.model.torso, policy.algorithm.name)
+    )
+    for package in ("rlctl_agents", "msgspec", "numpy", "gymnasium", *(["torch"] if own else [])):
+        if importlib.util.find_spec(package) is None:
+            return f'{package} is not installed here: pip install "rlctl[local]"'
+    return "; ".join(simulator_missing(spec.env.id) or ())
+
+
+def _ended(pid: int) -> bool | None:
+    """True once a child has ended; it is not reaped."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None or None
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(plain(text).split())
+    return line if len(line) <= _MOST_CHARACTERS else line[: _MOST_CHARACTERS - 3] + "..."
+
+
+_SHOWN_LEAVES: Final = 3
+
+
+def _shown(inputs: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
+    """`obs.camera uint8 [84, 84, 3] -> nature_cnn; obs.speed float32 [2] -> mlp`"""
+    parts = []
+    for leaves in inputs.values():
+        for net in dict.fromkeys(leaf["net"] for leaf in leaves):
+            same = [f"{leaf['leaf']} {leaf['space']}" for leaf in leaves if leaf["net"] == net]
+            more = f" and {len(same) - _SHOWN_LEAVES} more" if len(same) > _SHOWN_LEAVES else ""
+            parts.append(f"{', '.join(same[:_SHOWN_LEAVES])}{more} -> {net}")
+    return "; ".join(parts)

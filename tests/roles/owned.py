@@ -1,0 +1,88 @@
+"""Environments, networks and algorithms of a user's own, sound and not, for the trial of a spec."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Sound(gymnasium.Env[Any, Any]):
+    observation_space: Any = spaces.Box(-1, 1, (3,), np.float32)
+    action_space: Any = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+class Table(Sound):
+    observation_space = spaces.Box(-1, 1, (40, 40), np.float32)
+
+
+class RgbStack(Sound):
+    observation_space = spaces.Box(0, 255, (4, 84, 84, 3), np.uint8)
+
+
+class Several(Sound):
+    observation_space = spaces.Dict(
+        camera=spaces.Box(0, 255, (84, 84, 3), np.uint8),
+        speed=spaces.Box(-1, 1, (2,), np.float32),
+        room=spaces.Discrete(5),
+    )
+
+
+class Talking(Sound):
+    def __init__(self) -> None:
+        print("{}\n" * 100_000)
+        os.write(1, b"{}\n")
+
+
+class Raising(Sound):
+    def __init__(self) -> None:
+        raise RuntimeError("no \x1b[31mlicence\nfor this host")
+
+
+class Ending(Sound):
+    def __init__(self) -> None:
+        sys.exit("no licence")
+
+
+class Silent(Sound):
+    def __init__(self) -> None:
+        os._exit(0)
+
+
+class Crashing(Sound):
+    def __init__(self) -> None:
+        print("about to crash", file=sys.stderr, flush=True)
+        ctypes.string_at(0)
+
+
+class Slow(Sound):
+    def __init__(self) -> None:
+        time.sleep(600)
+
+
+class Parent(Sound):
+    """Leaves a process behind, which holds on to the streams, and writes down which."""
+
+    def __init__(self, pid_file: str) -> None:
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+        with open(pid_file, "w") as file:
+            file.write(str(child))
+
+
+class Crooked(Sound):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return np.zeros(2, np.float32), {}

@@ -1,0 +1,34 @@
+"""Networks and algorithms of a user's own, for the trial of a spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from rlctl_agents.algorithms.impala import Impala
+
+
+class Sound(nn.Module):
+    features = 8
+
+    def __init__(self, space: Any) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 8)
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        out: Tensor = self.layer(obs["obs"])
+        return out
+
+
+class Narrow(Sound):
+    features = 9
+
+
+class Mine(Impala):
+    pass
+
+
+class Failing(Impala):
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        raise RuntimeError("half done")

@@ -1,0 +1,100 @@
+"""The trial of a spec: faults at the value that is wrong, and which leaf goes through which net."""
+
+from typing import Any
+
+import pytest
+
+from rlctl.spec import fields
+from rlctl.spec.schema import Spec
+from rlctl_agents.roles.trial import Trial, tried
+
+
+def trial(id: str = "tests.roles.owned:Sound", **spec: Any) -> Trial:
+    env = {"id": id, **spec.pop("env", {})}
+    whole = Spec.model_validate({"run": "a", "env": env, **spec})
+    return tried(fields.normal(whole).model_dump(mode="json"))
+
+
+ID, TORSO, ALGORITHM = ("env", "id"), ("policies", "main", "model", "torso"), ("policies", "main", "algorithm", "name")
+
+
+@pytest.mark.parametrize(
+    ("spec", "nets"),
+    [
+        ({"id": "CartPole-v1"}, {"obs": ("float32 [4]", "mlp")}),
+        ({"id": "CartPole-v1", "algorithm": {"name": "tests.roles.owned_nets:Mine"}}, {"obs": ("float32 [4]", "mlp")}),
+        (
+            {"model": {"torso": "tests.roles.owned_nets:Sound"}},
+            {"obs": ("float32 [3]", "tests.roles.owned_nets:Sound")},
+        ),
+        (
+            {"id": "tests.roles.owned:Several"},
+            {
+                "obs.camera": ("uint8 [84, 84, 3]", "nature_cnn"),
+                "obs.room": ("Discrete(5)", "mlp"),
+                "obs.speed": ("float32 [2]", "mlp"),
+            },
+        ),
+        (
+            {"id": "tests.roles.owned:Table", "model": {"torso": "impala_cnn"}},
+            {"obs": ("float32 [40, 40]", "impala_cnn")},
+        ),
+    ],
+)
+def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], nets: dict[str, Any]) -> None:
+    found = trial(**spec)
+    assert found.faults == []
+    assert {leaf.leaf: (leaf.space, leaf.net) for leaf in found.inputs["main"]} == nets
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "words"),
+    [
+        ({"id": "CartPole-v9"}, ID, "it has CartPole-v0 and CartPole-v1"),
+        ({"id": "tests.roles.owned:Soundd"}, ID, "did you mean Sound?"),
+        ({"id": "tests.roles.nothing:X"}, ID, "there is no module tests.roles.nothing"),
+        (
+            {"id": "tests.roles.owned:Raising"},
+            ID,
+            "RuntimeError: no \x1b[31mlicence for this host (tests/roles/owned.py, line",
+        ),
+        (
+            {"id": "tests.roles.owned:Ending"},
+            ID,
+            "it ends the process, by SystemExit(no licence) (tests/roles/owned.py",
+        ),
+        ({"id": "tests.roles.owned:Crooked"}, ID, "reset returned observation obs of shape (2,)"),
+        ({"id": "CartPole-v1", "env": {"kwargs": {"nope": 1}}}, ID, "unexpected keyword argument 'nope'"),
+        ({"id": "tests.roles.owned:Table"}, TORSO, "auto cannot know whether obs, float32 [40, 40], is an image"),
+        ({"id": "tests.roles.owned:RgbStack"}, TORSO, "auto cannot know what obs, uint8 [4, 84, 84, 3], is"),
+        ({"model": {"torso": "nature_cnn"}}, TORSO, "nature_cnn needs an observation of two or three axes"),
+        ({"model": {"torso": "tests.roles.owned_nets:Narrow"}}, TORSO, "must give finite float32 [1, 9]"),
+        ({"model": {"torso": "tests.roles.owned_nets:Nope"}}, TORSO, "tests.roles.owned_nets has no Nope"),
+        ({"algorithm": {"name": "tests.roles.owned_nets:Sound"}}, ALGORITHM, "must be a class derived from"),
+        ({"algorithm": {"name": "tests.roles.owned_nets:Failing"}}, ALGORITHM, "RuntimeError: half done"),
+        (
+            {"algorithm": {"name": "tests.roles.owned_nets:Mine", "params": {"lrr": 1}}},
+            ALGORITHM,
+            "algorithm.params.lrr: Extra inputs are not permitted",
+        ),
+    ],
+)
+def test_a_fault_is_told_at_the_value_that_is_wrong(spec: dict[str, Any], path: tuple[str, ...], words: str) -> None:
+    (fault,) = trial(**spec).faults
+    assert fault.path == path
+    assert words in fault.message
+    assert "\n" not in fault.message
+    assert not fault.missing
+
+
+def test_faults_of_environment_network_and_algorithm_are_told_at_once() -> None:
+    found = trial("CartPole-v9", model={"torso": "tests.no:Net"}, algorithm={"name": "tests.no:Algorithm"})
+    assert [fault.path for fault in found.faults] == [ID, TORSO, ALGORITHM]
+
+
+def test_a_package_that_is_not_installed_is_marked(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "needs_more.py").write_text("import nothing_like_it\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (fault,) = trial("needs_more:Env").faults
+    assert fault.missing
+    assert "needs_more imports nothing_like_it, which is not installed" in fault.message
