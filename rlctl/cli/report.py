@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from rlctl.backends.base import Process
 
 
+_DEAR = 0.12
+"""Share of the CPU that evaluation takes only where 30 s between two are not enough to make it a tenth."""
+
+
 def headline(snapshot: Snapshot) -> str:
     """The verdict in one line: what limits the run, or how it ended."""
     state, status = snapshot.state, snapshot.status
@@ -71,16 +75,18 @@ def report(world: World, snapshot: Snapshot, *, utc: bool) -> list[str]:
 
 def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     told = snapshot.status
-    totals, lag, evaluation = told["totals"], told["lag"], told["evaluation"]
+    lag, evaluation = told["lag"], told["evaluation"]
     facts = [
         ("speed", _speed(snapshot)),
-        ("so far", _so_far(totals)),
+        ("so far", _so_far(told)),
     ]
     if evaluation:
         curve = sparkline([point[2] for point in told["history"]], 24)
         facts.append(("return", f"{evaluation_text(evaluation)} {curve}".rstrip()))
     if told["stop"].get("not_evaluated"):
         facts.append(("" if evaluation else "return", plain(told["stop"]["not_evaluated"])))
+    if evaluation and (cadence := cadence_text(told["cadence"])):
+        facts.append(("", cadence))
     if told["train_return"]:
         facts.append(("training", _training(told)))
     for condition, goal in told["stop"]["conditions"].items():
@@ -107,8 +113,11 @@ def steps_are_missing(totals: Mapping[str, Any]) -> bool:
     return bool(totals["unique_rows"] > totals["agent_steps"])
 
 
-def _so_far(totals: Mapping[str, Any]) -> str:
-    learned = f"{whole(totals['consumed_rows'])} consumed rows, {whole(totals['updates'])} updates"
+def _so_far(told: Mapping[str, Any]) -> str:
+    totals = told["totals"]
+    discarded = sum((policy.get("ledger") or {}).get("discarded", 0) for policy in told["policies"].values())
+    more = f" ({whole(discarded)} more discarded in crashes)" if discarded else ""
+    learned = f"{whole(totals['consumed_rows'])} consumed rows{more}, {whole(totals['updates'])} updates"
     if steps_are_missing(totals):
         return f"{learned}; not all env steps are reported"
     return f"{whole(totals['env_steps'])} env steps, {learned}, {whole(totals['episodes'])} episodes"
@@ -136,7 +145,19 @@ def evaluation_text(told: Mapping[str, Any]) -> str:
     """`487.3 ± 12.1 over 100 episodes, greedy, version 96`."""
     version = (told.get("ref") or {}).get("version")
     of = "" if version is None else f", version {version}"
+    if (seats := told.get("seats", 1)) > 1:
+        of += f"; of the first of {seats} seats, all played by it"
     return f"{number(told['mean'])} ± {number(told['std'])} over {told['episodes']} episodes, {told['mode']}{of}"
+
+
+def cadence_text(told: Mapping[str, Any] | None) -> str:
+    """`one evaluation each 14s, 8 % of the run's CPU`; why it is more than may be taken, where it is; "": not known."""
+    if not told or told["every_s"] is None:
+        return ""
+    text = f"one evaluation each {duration(told['every_s'])}, {percent(told['cpu_share'])} of the run's CPU"
+    if told["stated_s"] is None and (told["cpu_share"] or 0.0) >= _DEAR:
+        text += "; with fewer evaluation.episodes it is less"
+    return text
 
 
 def _roles(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
@@ -210,7 +231,7 @@ def _age(world: World, members: list[Process]) -> str:
     return duration(max(0.0, (world.now() - min(started)).total_seconds())) if started else "-"
 
 
-OUTCOMES = ("consumed", "dropped", "stale", "fenced", "invalid", "lost", "in_flight")
+OUTCOMES = ("consumed", "discarded", "dropped", "stale", "fenced", "invalid", "lost", "in_flight")
 
 
 def final(snapshot: Snapshot) -> list[str]:

@@ -13,6 +13,7 @@ from rlctl_agents.roles import stopping
 from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.ledger import Rows
 from rlctl_agents.roles.matches import newer
+from rlctl_agents.roles.measuring import every_s
 from rlctl_agents.roles.overseer import Overseer
 from rlctl_agents.roles.pace import report_every_s
 from rlctl_agents.roles.problems import SILENT_S, Facts, find
@@ -76,10 +77,11 @@ class StatusBuilder:
             "cpu_s": {role: round(known.totals.sum(role, "cpu_seconds"), 3) for role in known.totals.roles()},
             "verdict": training["verdict"] | self._ending(),
             "throughput": training["throughput"],
-            "totals": {name: int(known.totals.sum(role, name)) for name, role in COUNTED.items()},
+            "totals": self._totals(),
             "lag": training["lag"],
             "train_return": self._train_return(live["actor"]),
             "evaluation": None if progress.evaluation is None else to_plain(progress.evaluation),
+            "cadence": self._cadence(),
             "history": [list(point) for point in progress.history],
             "stop": {"conditions": stopping.conditions(overseer.settings.stop), "met": progress.met,
                      "not_evaluated": overseer.measuring.not_evaluated},
@@ -105,6 +107,16 @@ class StatusBuilder:
                 "lag": none if lag is None else {"mean": round(lag.mean, 3), "p95": lag.p95, "max": lag.max},
             }
         return self._trained
+
+    def _cadence(self) -> dict[str, float | None]:
+        """How often is evaluated: as the spec states it, as it was last, and what share of the CPU it took."""
+        overseer = self._overseer
+        taken = overseer.measuring.taken
+        return {
+            "stated_s": every_s(overseer.settings),
+            "every_s": None if taken is None else round(taken.every_s, 1),
+            "cpu_share": None if taken is None or taken.cpu_share is None else round(taken.cpu_share, 4),
+        }
 
     def _ending(self) -> dict[str, str]:
         """What a run that ends is about, in place of a verdict on its training; {} before, and at the very end."""
@@ -133,6 +145,17 @@ class StatusBuilder:
             one_machine=overseer.addresses.one_machine,
             run=overseer.run,
         )
+
+    def _totals(self) -> dict[str, int]:
+        """What all actors have done, and what the present weights have learned from: not what was learned by a learner
+        that died before it was saved, which the ledger tells of."""
+        overseer = self._overseer
+        found = {name: int(overseer.members.totals.sum(role, name)) for name, role in COUNTED.items()}
+        learned = sum(map(overseer.learners.rows, overseer.policies))
+        updates = sum(map(overseer.learners.updates, overseer.policies))
+        return found | {
+            "consumed_rows": learned, "unique_rows": min(found["unique_rows"], learned), "updates": updates
+        }  # fmt: skip
 
     def _throughput(self, live: dict[str, list[Holder]]) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -244,7 +267,9 @@ class StatusBuilder:
         if updates > self._updates or not live["learner"] or overseer.ending.step != "not":
             self._updates, self._updated = max(updates, self._updates), now
         for policy, became in rows.items():
-            known.rates.hear(f"ledger of {policy}", {"consumed": became.consumed, "stale": became.stale})
+            known.rates.hear(
+                f"ledger of {policy}", {"consumed": became.consumed + became.discarded, "stale": became.stale}
+            )
         ledgers = [f"ledger of {policy}" for policy in rows]
         stale, consumed = known.rates.sum(ledgers, "stale"), known.rates.sum(ledgers, "consumed")
         members = [one for all_of_role in live.values() for one in all_of_role]

@@ -200,6 +200,11 @@ def _learning(status: Mapping[str, Any]) -> Iterable[str]:
             f'<p class="dim">Mean returns of evaluations, {_number(min(means))} to {_number(max(means))}, over rows '
             f"learned from, {_whole(first[0])} to {_whole(last[0])}.</p>"
         )
+    if (cadence := status.get("cadence")) and cadence["every_s"] is not None:
+        yield (
+            f'<p class="dim">One evaluation each {_duration(cadence["every_s"])}, '
+            f"{_percent(cadence['cpu_share'])} of the run's CPU.</p>"
+        )
     rows = [(f"goal: {_text(name)}", _goal(name, goal)) for name, goal in status["stop"]["conditions"].items()]
     if training := status["train_return"]:
         rows.append(("training", f"{_number(training['mean'])} over {_whole(training['episodes'])} episodes"))
@@ -211,6 +216,8 @@ def _learning(status: Mapping[str, Any]) -> Iterable[str]:
         ledger = policy["ledger"]
         balanced = "balanced" if ledger["balanced"] else '<span class="bad">not balanced</span>'
         lost = f"{_whole(ledger['stale'])} stale, {_whole(ledger['lost'])} lost"
+        if discarded := ledger.get("discarded"):
+            lost = f"{_whole(discarded)} discarded with a learner that died, {lost}"
         rows.append((f"rows of {_text(name)}", f"{_whole(ledger['consumed'])} consumed, {lost}, {balanced}"))
     yield _table(("", ""), rows)
 

@@ -53,6 +53,10 @@ def test_actor_learner_and_evaluator_train_measure_save_and_account_for_every_ro
     assert last["learner"].counters["updates"] * 40 == account.consumed
     assert last["learner"].histograms["lag_versions"].total >= 0
     assert {"loss.entropy", "grad_norm", "lr", "queue_rows"} <= last["learner"].gauges.keys()
+    averages, updates = last["learner"].averages, last["learner"].counters["updates"]
+    assert {one.count for one in averages.values()} == {updates}, "of every update"
+    assert {"loss.entropy", "loss.total", "grad_norm"} <= averages.keys()
+    assert "lr" not in averages
     wanted = {"env_steps", "agent_steps", "frames", "episodes", "env_seconds", "inference_seconds"}
     assert wanted | {"wait_credit_seconds", "wait_model_seconds", "cpu_seconds"} <= last["actor"].counters.keys()
 
@@ -70,6 +74,8 @@ def test_a_second_learner_goes_on_from_the_newest_generation_and_fences_what_was
     with running(actor.main, acts) as raised:
         with running(learner.main, process_of("learner", manager, SPEC, volume=folder)):
             wait_until(lambda: consumed(manager) >= 400, "ten updates")
+        told = manager.newest("learner")
+        assert told is not None
         rows, version = manager.commits[-1].generation.rows, manager.commits[-1].generation.ref.version
         assert rows >= 400
         manager.next_lineage = 2
@@ -80,6 +86,10 @@ def test_a_second_learner_goes_on_from_the_newest_generation_and_fences_what_was
     assert raised == []
     assert min(ref.version for ref in pool.models if ref.lineage == 2) == version
     assert manager.commits[-1].generation.rows == rows + consumed(manager)
+    last = manager.newest("learner")
+    assert last is not None
+    taken = sum(account.consumed for account in told.accounts.values())
+    assert last.gauges["base_rows"] == taken > rows, "with the rows after episodes' ends"
 
 
 def test_a_learner_whose_newest_generation_is_damaged_goes_on_from_the_one_before(
