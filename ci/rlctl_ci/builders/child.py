@@ -21,7 +21,7 @@ from rlctl_ci.work import Job
 
 READING_MIB: Final = 512
 READING_CPU_S: Final = 300
-"""Of the processor. 50,000 files beside 130 patterns take 40 s, a gigabyte is packed in as much."""
+"""Of the processor; 50,000 files beside 130 patterns take 40 s."""
 
 Reader = Callable[[Job, Path, Part], Contents]
 
