@@ -168,6 +168,7 @@ def test_connections_that_never_finish_a_handshake_hold_no_hook_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve, "Places", lambda: places.Places(most=8))
+    monkeypatch.setattr(serve, "HEADERS_WITHIN_S", 1000.0)  # they do not end by themselves
     for name, text in zip(("cert.pem", "key.pem"), certificate("localhost"), strict=True):
         (tmp_path / name).write_text(text)
     tls = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
