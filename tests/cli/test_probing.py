@@ -106,10 +106,19 @@ def test_an_interpreter_without_the_agents_is_not_checked_and_says_why() -> None
     assert found.text == "CartPole-v1: trying it ended with exit code 1"
 
 
-def test_nothing_is_started_where_what_it_needs_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    found = probed("CartPole-v1", python="/nowhere/python")
-    assert found.text == 'CartPole-v1: gymnasium is not installed here: pip install "rlctl[local]"'
+@pytest.mark.parametrize(
+    ("package", "id", "why"),
+    [
+        ("gymnasium", "CartPole-v1", 'gymnasium is not installed here: pip install "rlctl[local]"'),
+        ("ale_py", "ALE/Pong-v5", 'ALE/Pong-v5 needs ale_py, not installed here; pip install "rlctl[atari]"'),
+    ],
+)
+def test_nothing_is_started_where_what_it_needs_is_not_installed(
+    package: str, id: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    found = probed(id, python="/nowhere/python")
+    assert (found.verdict, found.text) == ("not checked", f"{id}: {why}")
 
 
 def child(id: str, *options: str) -> subprocess.CompletedProcess[bytes]:
