@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from rlctl.backends.base import Process
 
 
+_DEAR = 0.12
+"""Share of the CPU that evaluation takes only where 30 s between two are not enough to make it a tenth."""
+
+
 def headline(snapshot: Snapshot) -> str:
     """The verdict in one line: what limits the run, or how it ended."""
     state, status = snapshot.state, snapshot.status
@@ -79,6 +83,8 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     if evaluation:
         curve = sparkline([point[2] for point in told["history"]], 24)
         facts.append(("return", f"{evaluation_text(evaluation)} {curve}".rstrip()))
+        if cadence := cadence_text(told["cadence"]):
+            facts.append(("", cadence))
     if told["stop"].get("not_evaluated"):
         facts.append(("" if evaluation else "return", plain(told["stop"]["not_evaluated"])))
     if told["train_return"]:
@@ -137,6 +143,16 @@ def evaluation_text(told: Mapping[str, Any]) -> str:
     version = (told.get("ref") or {}).get("version")
     of = "" if version is None else f", version {version}"
     return f"{number(told['mean'])} ± {number(told['std'])} over {told['episodes']} episodes, {told['mode']}{of}"
+
+
+def cadence_text(told: Mapping[str, Any] | None) -> str:
+    """`one evaluation each 14s, 8 % of the run's CPU`; why it is more than may be taken, where it is; "": not known."""
+    if not told or told["every_s"] is None:
+        return ""
+    text = f"one evaluation each {duration(told['every_s'])}, {percent(told['cpu_share'])} of the run's CPU"
+    if told["stated_s"] is None and (told["cpu_share"] or 0.0) >= _DEAR:
+        text += "; with fewer evaluation.episodes it is less"
+    return text
 
 
 def _roles(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:

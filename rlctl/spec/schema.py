@@ -114,8 +114,9 @@ class Evaluation(Model):
     """Whole episodes with one pinned model, raw rewards."""
 
     episodes: Annotated[int, Field(ge=1, le=100_000), live("manager")] = 100
-    every: Annotated[Seconds, live("manager")] = 10.0
-    """Between the starts of two evaluations; none starts for a model already evaluated."""
+    every: Annotated[Seconds | None, live("manager")] = None
+    """Between the starts of two evaluations; none starts for a model already evaluated. Null: 10 s, and longer, at most
+    30 s, while evaluators take more than 10 % of the run's CPU; with sync 10 s."""
     mode: Annotated[Literal["greedy", "sample"], live("manager")] = "greedy"
     """How actions come from the policy."""
     envs: Annotated[int | None, Field(ge=1, le=65_536), restart("evaluator")] = None

@@ -6,7 +6,8 @@ import pytest
 
 from rlctl.spec.schema import Stop
 from rlctl_agents.roles import stopping
-from rlctl_agents.roles.matches import LOAD_S, NEWEST, PLAY_S, STUCK_S, Evaluation, Evaluations, training
+from rlctl_agents.roles.cadence import Cadence, Cpu
+from rlctl_agents.roles.matches import LOAD_S, NEWEST, PLAY_S, STUCK_S, TRAINING, Evaluation, Evaluations, training
 from rlctl_agents.types.control import EvalResult, Match
 from rlctl_agents.types.experience import ModelRef
 from tests.roles.world import Time, ref
@@ -19,9 +20,13 @@ def time() -> Time:
     return Time()
 
 
+def of_run(seed: int, time: Time, *, match: int = TRAINING) -> Evaluations:
+    return Evaluations(seed, time, Cadence(time, lambda: Cpu(0.0, 0.0)), match=match)
+
+
 @pytest.fixture
 def evaluations(time: Time) -> Evaluations:
-    return Evaluations(7, time)
+    return of_run(7, time)
 
 
 def order(evaluations: Evaluations, boot: str, model: ModelRef | None, **changes: object) -> Match | None:
@@ -73,7 +78,7 @@ def test_each_quota_goes_to_one_evaluator_and_starts_are_apart(evaluations: Eval
 
 def test_which_games_are_played_depends_on_model_and_run_alone(evaluations: Evaluations, time: Time) -> None:
     one = order(evaluations, "E", ref(5))
-    later, other_run = Evaluations(7, time, match=900), Evaluations(8, time)
+    later, other_run = of_run(7, time, match=900), of_run(8, time)
     same, other = order(later, "F", ref(5)), order(other_run, "F", ref(5))
     assert one is not None
     assert same is not None

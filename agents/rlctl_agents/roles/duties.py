@@ -62,4 +62,4 @@ class Duties:
         plays = self._ending.step == "not" or self._measuring.awaits
         if holder.role != "evaluator" or report is None or not seats or not plays:
             return None
-        return self._measuring.match(report, self._members.published, seats, settings.evaluation)
+        return self._measuring.match(report, self._members.published, seats, settings)

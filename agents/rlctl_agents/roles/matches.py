@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from rlctl_agents.roles.cadence import Cadence
 from rlctl_agents.types.control import EvalResult, Match, Quota
 from rlctl_agents.types.experience import ModelRef
 
@@ -60,17 +61,17 @@ class Evaluations:
     Args:
         seed: of the run.
         clock: monotonic seconds.
+        cadence: says when another one may start.
         match: id of the newest match there ever was.
     """
 
-    def __init__(self, seed: int, clock: Callable[[], float], *, match: int = TRAINING) -> None:
+    def __init__(self, seed: int, clock: Callable[[], float], cadence: Cadence, *, match: int = TRAINING) -> None:
         self._seed = seed
-        self._clock = clock
+        self._clock, self._cadence = clock, cadence
         self.match = max(match, TRAINING)
         self.newest: ModelRef | None = None
         """Newest model that is measured, or was."""
         self._done: ModelRef | None = None
-        self._started: float | None = None
         self._open: dict[str, _Open] = {}  # boot of the evaluator -> what it plays
 
     @property
@@ -98,24 +99,22 @@ class Evaluations:
             self.drop(boot)
 
     def order(
-        self, boot: str, ref: ModelRef | None, *, seats: int, episodes: int, every_s: float, mode: str
+        self, boot: str, ref: ModelRef | None, *, seats: int, episodes: int, every_s: float | None, mode: str
     ) -> Match | None:
         """What this evaluator has to play: what it was given before, or something new if that is due.
 
         Args:
             ref: newest model that the modelpool holds.
             seats: of the environment, all of which it plays.
-            episodes, every_s, mode: of a new quota.
+            episodes, every_s, mode: of a new quota; every_s None: by CPU.
         """
         if boot in self._open:
             return self._open[boot].match
-        now = self._clock()
-        if ref is None or (self._started is not None and now - self._started < every_s):
-            return None
-        if self.newest is not None and not newer(ref, self.newest):
+        if ref is None or (self.newest is not None and not newer(ref, self.newest)) or not self._cadence.due(every_s):
             return None
         self.match += 1
-        self._started, self.newest = now, ref
+        self._cadence.begin()
+        self.newest = ref
         match = Match(
             id=self.match,
             seats=dict.fromkeys(range(seats), ref),
@@ -123,7 +122,7 @@ class Evaluations:
             seed=_seed(self._seed, ref),
             quota=Quota(episodes, "sample" if mode == "sample" else "greedy"),
         )
-        self._open[boot] = _Open(match, loaded=False, steps=0.0, moved=now)
+        self._open[boot] = _Open(match, loaded=False, steps=0.0, moved=self._clock())
         return match
 
     def finish(self, result: EvalResult, *, rows: int, wall_s: float, unix: float) -> Evaluation:
@@ -177,7 +176,8 @@ class Evaluations:
     def drop(self, boot: str) -> None:
         """This evaluator will not finish; its model may be measured again, at once."""
         if self._open.pop(boot, None) is not None:
-            self._started, self.newest = None, self._done
+            self._cadence.again()
+            self.newest = self._done
 
 
 def newer(ref: ModelRef, than: ModelRef) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from rlctl.spec import schema
+from rlctl.spec.schema import Spec
+from rlctl_agents.roles.cadence import SHORTEST_S, Cadence, Cpu, Taken
 from rlctl_agents.roles.events import Events, JsonLines
 from rlctl_agents.roles.learners import Learners
 from rlctl_agents.roles.matches import Evaluation, Evaluations, newer
@@ -38,13 +40,22 @@ class Measuring:
         events: hear of every evaluation, and why there is no last one.
         results: folder of evaluations.jsonl.
         clock: where time comes from.
+        cpu: of the run by now.
     """
 
     def __init__(
-        self, seed: int, progress: Progress, learners: Learners, events: Events, results: Path, clock: Clock
+        self,
+        seed: int,
+        progress: Progress,
+        learners: Learners,
+        events: Events,
+        results: Path,
+        clock: Clock,
+        cpu: Callable[[], Cpu],
     ) -> None:
         self._progress, self._learners, self._events, self._clock = progress, learners, events, clock
-        self._evaluations = Evaluations(seed, clock.monotonic, match=progress.match + MATCHES_APART)
+        self._cadence = Cadence(clock.monotonic, cpu)
+        self._evaluations = Evaluations(seed, clock.monotonic, self._cadence, match=progress.match + MATCHES_APART)
         self._stored = JsonLines(results / "evaluations.jsonl")
         self._lived = clock.monotonic()  # when an evaluator was last alive, or first waited for
         self._held = self._lived  # when somebody last had the last model for one, or played it
@@ -68,24 +79,29 @@ class Measuring:
         return f"measuring the last model, version {self._last.version}"
 
     @property
+    def taken(self) -> Taken | None:
+        """How long it was from one evaluation to the next, and what they took of the run's CPU."""
+        return self._cadence.taken
+
+    @property
     def failure(self) -> str:
         """Why the newest evaluation is not in its file."""
         return self._stored.failure
 
-    def match(self, report: Report, published: ModelRef | None, seats: int, wanted: schema.Evaluation) -> Match | None:
+    def match(self, report: Report, published: ModelRef | None, seats: int, settings: Spec) -> Match | None:
         """What the evaluator that reports has to play.
 
         Args:
             published: newest model that the modelpool holds of which evaluators get theirs.
             seats: of the environment.
-            wanted: section of the spec.
+            settings: what its section `evaluation` asks for.
         """
         steps, plays = report.counters.get("agent_steps", 0.0), int(report.gauges.get(PLAYS, 0.0))
         self._evaluations.hear(report.boot, report.model, steps, plays)
-        model = self._last if self.rests else published
+        model, wanted = (self._last if self.rests else published), settings.evaluation
         match = self._evaluations.order(
             report.boot, model, seats=seats, episodes=wanted.episodes,
-            every_s=0.0 if self.rests else wanted.every, mode=wanted.mode,
+            every_s=0.0 if self.rests else every_s(settings), mode=wanted.mode,
         )  # fmt: skip
         self._progress.match = self._evaluations.match
         return match
@@ -165,3 +181,9 @@ class Measuring:
             what = "the last model" if self._last is None else f"the last model, version {self._last.version},"
             self.not_evaluated = f"{what} was not evaluated: {why}"
             self._events.add("not_evaluated", self.not_evaluated)
+
+
+def every_s(settings: Spec) -> float | None:
+    """Between the starts of two evaluations; None: as CPU allows. Lock-step never depends on how fast a machine is."""
+    stated = settings.evaluation.every
+    return SHORTEST_S if stated is None and settings.sync else stated

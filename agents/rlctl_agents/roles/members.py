@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from rlctl_agents.roles import ledger, pace
+from rlctl_agents.roles.cadence import Cpu
 from rlctl_agents.roles.events import Lines
 from rlctl_agents.roles.lag import LagWindow
 from rlctl_agents.roles.leases import Holder, Leases
@@ -59,6 +60,11 @@ class Members:
         """Nothing newer will be published: the learner rests and the modelpool holds its weights, or nobody learns."""
         learners, published = self.reports("learner"), self.published
         return all(one is not None and one.gauges.get(RESTS, 0.0) > 0 and one.model == published for one in learners)
+
+    def cpu(self) -> Cpu:
+        """CPU seconds of the run so far, as processes say, and those of its evaluators."""
+        each = {role: self.totals.sum(role, "cpu_seconds") for role in self.totals.roles()}
+        return Cpu(each.get("evaluator", 0.0), sum(each.values()))
 
     def take(self, report: Report) -> None:
         """What a process says of itself."""

@@ -42,6 +42,9 @@ def text(overseer: Overseer, now: Mapping[str, Any]) -> str:
     }
     if now["evaluation"] is not None:
         own["evaluation_return"] = [({}, now["evaluation"]["mean"])]
+    for name, key in (("evaluation_interval_seconds", "every_s"), ("evaluation_cpu_share", "cpu_share")):
+        if (value := now["cadence"][key]) is not None:
+            own[name] = [({}, value)]
     if now["checkpoint"] is not None:
         own["checkpoint_age_seconds"] = [({}, now["checkpoint"]["age_s"])]
     for name, samples in own.items():

@@ -83,7 +83,9 @@ class Overseer:
         addresses.alive((one.role, one.index) for one in self.members.leases.live())
         self.groups = Groups(clock.monotonic, self.events.add)
         self.agreement = Agreement(self.members.leases.alive)
-        self.measuring = Measuring(settings.seed, self.progress, self.learners, self.events, layout.results, clock)
+        self.measuring = Measuring(
+            settings.seed, self.progress, self.learners, self.events, layout.results, clock, self.members.cpu
+        )
         self.profiles = Profiles(layout.root, run, clock)
         self.refusal = ("", -1e9)  # newest refused hello, and when
         self.curve: list[tuple[int, float | None]] = []  # not yet drawn: rows, mean of an evaluation or None: went back

@@ -13,6 +13,7 @@ from rlctl_agents.roles import stopping
 from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.ledger import Rows
 from rlctl_agents.roles.matches import newer
+from rlctl_agents.roles.measuring import every_s
 from rlctl_agents.roles.overseer import Overseer
 from rlctl_agents.roles.pace import report_every_s
 from rlctl_agents.roles.problems import SILENT_S, Facts, find
@@ -80,6 +81,7 @@ class StatusBuilder:
             "lag": training["lag"],
             "train_return": self._train_return(live["actor"]),
             "evaluation": None if progress.evaluation is None else to_plain(progress.evaluation),
+            "cadence": self._cadence(),
             "history": [list(point) for point in progress.history],
             "stop": {"conditions": stopping.conditions(overseer.settings.stop), "met": progress.met,
                      "not_evaluated": overseer.measuring.not_evaluated},
@@ -105,6 +107,16 @@ class StatusBuilder:
                 "lag": none if lag is None else {"mean": round(lag.mean, 3), "p95": lag.p95, "max": lag.max},
             }
         return self._trained
+
+    def _cadence(self) -> dict[str, float | None]:
+        """How often is evaluated: as the spec states it, as it was last, and what share of the CPU it took."""
+        overseer = self._overseer
+        taken = overseer.measuring.taken
+        return {
+            "stated_s": every_s(overseer.settings),
+            "every_s": None if taken is None else round(taken.every_s, 1),
+            "cpu_share": None if taken is None or taken.cpu_share is None else round(taken.cpu_share, 4),
+        }
 
     def _ending(self) -> dict[str, str]:
         """What a run that ends is about, in place of a verdict on its training; {} before, and at the very end."""

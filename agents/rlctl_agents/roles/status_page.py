@@ -200,6 +200,11 @@ def _learning(status: Mapping[str, Any]) -> Iterable[str]:
             f'<p class="dim">Mean returns of evaluations, {_number(min(means))} to {_number(max(means))}, over rows '
             f"learned from, {_whole(first[0])} to {_whole(last[0])}.</p>"
         )
+    if (cadence := status.get("cadence")) and cadence["every_s"] is not None:
+        yield (
+            f'<p class="dim">One evaluation each {_duration(cadence["every_s"])}, '
+            f"{_percent(cadence['cpu_share'])} of the run's CPU.</p>"
+        )
     rows = [(f"goal: {_text(name)}", _goal(name, goal)) for name, goal in status["stop"]["conditions"].items()]
     if training := status["train_return"]:
         rows.append(("training", f"{_number(training['mean'])} over {_whole(training['episodes'])} episodes"))
