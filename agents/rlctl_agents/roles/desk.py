@@ -12,6 +12,7 @@ from typing import Any
 
 from rlctl.spec.schema import Spec
 from rlctl_agents.roles import metrics_page, status, staying
+from rlctl_agents.roles.averages import Looks
 from rlctl_agents.roles.control_api import ControlApi
 from rlctl_agents.roles.events import Lines
 from rlctl_agents.roles.files import replace_file
@@ -139,6 +140,7 @@ class Desk:
         self._profiler = Profiler("manager", overseer.boot, shared.process.stop)
         self._builder = status.StatusBuilder(overseer)
         self._status: dict[str, Any] = {}
+        self._looks = Looks()
         self._page = ""
         clock = overseer.clock.monotonic
         self._turn, self._build, self._write = Every(TURN_S, clock), Every(BUILD_S, clock), Every(WRITE_S, clock)
@@ -272,6 +274,5 @@ class Desk:
                 self._curves.add(rows, {"return/evaluation": mean})
         overseer.curve.clear()
         if overseer.progress.started:
-            learners = overseer.members.leases.live("learner")
-            seen = overseer.members.seen.get(learners[0].boot) if learners else None
-            self._curves.add(overseer.rows, status.scalars(self._status, seen.gauges if seen is not None else {}))
+            learner = self._looks.look(overseer.members.reports("learner"))
+            self._curves.add(overseer.rows, status.scalars(self._status, learner))

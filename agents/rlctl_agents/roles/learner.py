@@ -362,7 +362,10 @@ class Learner:
         for lag, count in zip(*np.unique(updated.lag_versions, return_counts=True), strict=True):
             metrics.observe("lag_versions", float(lag), int(count))
         for name, value in updated.values.items():
-            metrics.set(name if name in ("grad_norm", "lr") else f"loss.{name}", value)
+            if name == "lr":
+                metrics.set(name, value)
+            else:
+                metrics.average(name if name == "grad_norm" else f"loss.{name}", value)
 
     def _say_whom_it_waits_for(self) -> None:
         now = time.monotonic()

@@ -193,6 +193,7 @@ class Member:
             counters=metrics.counters,
             gauges={**metrics.gauges, **snapshot.gauges},
             histograms=metrics.histograms,
+            averages=process.metrics.averages(),
             sent=snapshot.sent,
             pending=snapshot.pending,
             accounts=snapshot.accounts,

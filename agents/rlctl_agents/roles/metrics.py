@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_left
@@ -9,10 +10,34 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from rlctl_agents.types.control import Histogram
+from rlctl_agents.types.control import Average, Histogram
 
 VERSIONS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 """Bounds of a histogram of policy lag, in versions: a bucket holds what is at most its bound."""
+
+
+WINDOW_S = 10.0
+"""A gauge that is an average is one over the last so many seconds at most, and half of them at least."""
+
+
+class _Mark(NamedTuple):
+    time: float
+    total: float
+    count: int
+
+
+class _Averaged:
+    """Sum and count since boot, and as they were a while ago."""
+
+    def __init__(self, now: float) -> None:
+        self.total, self.count = 0.0, 0
+        self._older = self._newer = _Mark(now, 0.0, 0)
+
+    def recent(self, now: float) -> float:
+        """Mean of the last seconds in which there was anything."""
+        if now - self._newer.time >= WINDOW_S / 2 and self.count > self._newer.count:
+            self._older, self._newer = self._newer, _Mark(now, self.total, self.count)
+        return (self.total - self._older.total) / (self.count - self._older.count)
 
 
 class Values(NamedTuple):
@@ -30,7 +55,7 @@ class Metrics:
 
     Args:
         cpu_clock: CPU seconds of this process; the counter `cpu_seconds` in all values.
-        clock: monotonic seconds, for `timed`.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -42,6 +67,7 @@ class Metrics:
         self._counters: dict[str, float] = {}
         self._gauges: dict[str, float] = {}
         self._histograms: dict[str, Histogram] = {}
+        self._averaged: dict[str, _Averaged] = {}
         self._sampled: dict[str, Callable[[], float]] = {}
 
     def add(self, name: str, amount: float = 1.0) -> None:
@@ -53,6 +79,24 @@ class Metrics:
         """A gauge has this value now."""
         with self._lock:
             self._gauges[name] = value
+
+    def average(self, name: str, value: float) -> None:
+        """One of many values whose mean is the gauge: of an update, of which there are hundreds between two looks.
+
+        What is not finite is left out: one such value would hide all others.
+        """
+        if math.isfinite(value):
+            with self._lock:
+                one = self._averaged.get(name)
+                if one is None:
+                    one = self._averaged[name] = _Averaged(self._clock())
+                one.total += value
+                one.count += 1
+
+    def averages(self) -> dict[str, Average]:
+        """Sum and count since boot of everything that is averaged."""
+        with self._lock:
+            return {name: Average(one.total, one.count) for name, one in self._averaged.items()}
 
     def sample(self, name: str, value: Callable[[], float]) -> None:
         """A gauge whose value is asked for whenever the metrics are read, in the reader's thread."""
@@ -88,9 +132,11 @@ class Metrics:
     def values(self) -> Values:
         """Everything, consistent."""
         with self._lock:
+            now = self._clock()
+            means = {name: one.recent(now) for name, one in self._averaged.items()}
             return Values(
                 {**self._counters, "cpu_seconds": self._cpu_clock()},
-                {**self._gauges, **{name: value() for name, value in self._sampled.items()}},
+                {**self._gauges, **means, **{name: value() for name, value in self._sampled.items()}},
                 {
                     name: Histogram(list(one.bounds), list(one.counts), one.total)
                     for name, one in self._histograms.items()

@@ -89,6 +89,13 @@ class Histogram(msgspec.Struct):
     total: float = 0.0  # sum of the values
 
 
+class Average(msgspec.Struct):
+    """Of many values since boot: whoever looks twice knows the mean of what lies between."""
+
+    total: float
+    count: int
+
+
 class Account(msgspec.Struct):
     """What a receiver did with one sender boot's rows."""
 
@@ -112,6 +119,7 @@ class Report(msgspec.Struct):
     counters: dict[str, float] = {}  # totals, by metric name without prefix: "env_steps"
     gauges: dict[str, float] = {}
     histograms: dict[str, Histogram] = {}
+    averages: dict[str, Average] = {}  # by the name of a gauge, which is the mean of the last seconds
     sent: dict[str, Ledger] = {}  # sender: receiver boot -> totals
     pending: int = 0  # sender: rows produced, neither sent nor dropped
     accounts: dict[str, Account] = {}  # receiver: sender boot -> account
