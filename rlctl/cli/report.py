@@ -75,10 +75,10 @@ def report(world: World, snapshot: Snapshot, *, utc: bool) -> list[str]:
 
 def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     told = snapshot.status
-    totals, lag, evaluation = told["totals"], told["lag"], told["evaluation"]
+    lag, evaluation = told["lag"], told["evaluation"]
     facts = [
         ("speed", _speed(snapshot)),
-        ("so far", _so_far(totals)),
+        ("so far", _so_far(told)),
     ]
     if evaluation:
         curve = sparkline([point[2] for point in told["history"]], 24)
@@ -113,8 +113,11 @@ def steps_are_missing(totals: Mapping[str, Any]) -> bool:
     return bool(totals["unique_rows"] > totals["agent_steps"])
 
 
-def _so_far(totals: Mapping[str, Any]) -> str:
-    learned = f"{whole(totals['consumed_rows'])} consumed rows, {whole(totals['updates'])} updates"
+def _so_far(told: Mapping[str, Any]) -> str:
+    totals = told["totals"]
+    discarded = sum((policy.get("ledger") or {}).get("discarded", 0) for policy in told["policies"].values())
+    more = f" ({whole(discarded)} more discarded in crashes)" if discarded else ""
+    learned = f"{whole(totals['consumed_rows'])} consumed rows{more}, {whole(totals['updates'])} updates"
     if steps_are_missing(totals):
         return f"{learned}; not all env steps are reported"
     return f"{whole(totals['env_steps'])} env steps, {learned}, {whole(totals['episodes'])} episodes"
@@ -226,7 +229,7 @@ def _age(world: World, members: list[Process]) -> str:
     return duration(max(0.0, (world.now() - min(started)).total_seconds())) if started else "-"
 
 
-OUTCOMES = ("consumed", "dropped", "stale", "fenced", "invalid", "lost", "in_flight")
+OUTCOMES = ("consumed", "discarded", "dropped", "stale", "fenced", "invalid", "lost", "in_flight")
 
 
 def final(snapshot: Snapshot) -> list[str]:

@@ -116,8 +116,8 @@ def wait(
 
     Exit 0 when it does, 1 when it cannot any more, 6 when the time is up, 7 when the run failed. ready: every
     wanted replica runs and has reported since it started. return: the mean of the newest evaluation.
-    steps, rows, updates and episodes count what the run has done in all its lives: what a learner that died had
-    learned since its newest generation counts, and counts again when it is learned again (stop.rows leaves it out).
+    rows and updates count what the present weights were learned from, as stop.rows does: they go back when a learner
+    dies, by what it learned since its newest generation. steps and episodes count all that was ever played.
     """  # fmt: skip
     world: World = ctx.obj.setup(output, quiet, context, namespace)
     wanted = parse(condition)

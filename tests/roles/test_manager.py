@@ -166,7 +166,9 @@ def test_stop_conditions_are_read_again(run: Run) -> None:
     run.learn(LEARNER, rows=5000, version=50)
     run.manager.turn()
     assert step(run) == "not"
-    changes = run.manager.reload(spec(stop={"rows": 5000}, evaluation={"episodes": 2}, checkpoint={"keep": 2}))
+    changes = run.manager.reload(
+        spec(stop={"rows": 5000}, evaluation={"episodes": 2, "every": 10}, checkpoint={"keep": 2})
+    )
     assert changes == ["stop.rows: None -> 5000"]
     run.manager.turn()
     assert run.manager.ending.how == "finish"

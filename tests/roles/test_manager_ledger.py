@@ -188,8 +188,8 @@ class Actor:
 
 
 class Learner:
-    def __init__(self, boot: str) -> None:
-        self.boot = boot
+    def __init__(self, boot: str, base: int = 0) -> None:
+        self.boot, self.base = boot, base
         self.accounts: dict[str, Account] = {}
 
     def take(self, sender: str, rows: int, ledger: Ledger) -> None:
@@ -289,6 +289,8 @@ class World:
             self.books.hear_sender(boot, *copy.deepcopy(content))
         else:
             self.books.hear_receiver(boot, copy.deepcopy(content), self.buried.__contains__)
+            if boot == self.learner.boot:
+                self.books.begin(boot, self.learner.base, {boot})
 
     def actor_is_killed(self) -> None:
         self.quiet = False
@@ -299,7 +301,8 @@ class World:
     def learner_is_killed(self) -> None:
         self.quiet = False
         self.dead.add(self.learner.boot)
-        self.learner = Learner(self.new_boot("l"))
+        saved = self.chance.randint(0, self.decided["consumed"])  # of all that was ever learned from
+        self.learner = Learner(self.new_boot("l"), saved)
         self.books.receiver(self.learner.boot, "main")
 
     def links_begin_to_lose(self) -> None:
@@ -340,6 +343,7 @@ class World:
             assert min(getattr(rows, name) for name in rows.__struct_fields__) >= 0
             assert rows.produced <= self.produced, "more than there ever was"
             assert all(getattr(rows, name) <= self.decided[name] for name in OUTCOMES), "rows counted twice"
+            assert rows.consumed + rows.discarded <= self.decided["consumed"]
         assert self.books.faults() == []
 
     def settle_all(self) -> None:
@@ -362,7 +366,8 @@ class World:
         self.check()
         books = self.books.rows(self.leased.__contains__)["main"]
         assert books.in_flight == 0
-        assert books.consumed >= sum(known.consumed for known in self.learner.accounts.values())
+        mine = sum(known.consumed for known in self.learner.accounts.values())
+        assert mine <= books.consumed <= mine + self.learner.base, "what its weights were learned from"
         if self.quiet:
             assert books.produced == self.produced
             assert books.dropped == sum(one.dropped for one in self.actors)

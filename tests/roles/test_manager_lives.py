@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rlctl_agents.types.control import Account
 from rlctl_agents.types.experience import Ledger
 from tests.roles.world import ACTOR, LEARNER, Run, boot, commit, everybody, kinds, status
@@ -33,7 +35,8 @@ def test_status_says_from_where_a_learner_went_on_and_rows_go_back_to_there(run:
         "number": 1, "rows": 7000, "text": "learner 0 went on from generation 1: version 10, 7000 rows",
     }  # fmt: skip
     assert found["policies"]["main"]["rows"] == 7100
-    assert found["totals"]["consumed_rows"] == 9100, "what was learned and forgotten was learned all the same"
+    assert found["totals"]["consumed_rows"] == 7100, "what was learned and forgotten is not in the weights"
+    assert found["totals"]["updates"] == 71
     assert kinds(run).count("resumed") == 1
     assert run.manager.curve == [(7000, None)]
 
@@ -140,7 +143,7 @@ def test_the_ledger_outlives_actors_learners_and_managers(run: Run) -> None:
     run.report("learner", LEARNER, accounts={boot(ACTOR): account(80, 80)})
     assert status(run)["policies"]["main"]["ledger"] == {
         "produced": 100, "consumed": 80, "dropped": 0, "stale": 0, "fenced": 0, "invalid": 0, "lost": 0,
-        "in_flight": 20, "balanced": True,
+        "in_flight": 20, "discarded": 0, "balanced": True,
     }  # fmt: skip
 
     run.join("actor", 33, prefer=0)  # killed and started anew
@@ -158,6 +161,119 @@ def test_the_ledger_outlives_actors_learners_and_managers(run: Run) -> None:
     run.after(300, ("learner", LEARNER), ("actor", 33))
     assert run.manager.members.leases.is_buried(boot(ACTOR))
     assert status(run)["policies"]["main"]["ledger"] == ledger, "closed books are sums"
+
+
+class Told:
+    """One actor's rows, as learners account for them, and what the status tells then."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.consumed = run, dict[int, int]()
+        everybody(run)
+
+    def learn(
+        self, number: int, consumed: int, base: int, steps: int, *, index: int = 0, **gauges: float
+    ) -> dict[str, Any]:
+        """A learner has consumed so many rows; its weights are of so many steps, and began with `base` rows."""
+        self.consumed[number] = consumed
+        ledger = Ledger(sum(self.consumed.values()), 0, consumed)
+        self.run.learn(
+            number, rows=consumed, version=steps // 100, lineage=number, index=index,
+            gauges={"rows": steps, **({} if base < 0 else {"base_rows": base}), **gauges},
+            accounts={boot(ACTOR): Account(ledger, received=consumed, consumed=consumed)},
+        )  # fmt: skip
+        found = status(self.run)
+        books = found["policies"]["main"]["ledger"]
+        assert books["balanced"], found["problems"]
+        return {**books, "steps": found["totals"]["consumed_rows"], "updates": found["totals"]["updates"]}
+
+
+SEEDED = -1
+"""As base: it has its weights from another learner."""
+
+
+def test_what_a_learner_took_with_it_is_discarded_and_what_is_consumed_is_in_the_weights(run: Run) -> None:
+    told = Told(run)
+    assert told.learn(LEARNER, 6186, 0, 6000)["discarded"] == 0
+    commit(run, 1, rows=3500)  # 3613 rows with those after an episode's end
+    run.join("learner", 22, prefer=0)
+    dead = told.learn(22, 0, 3613, 3500)
+    assert (dead["consumed"], dead["discarded"], dead["produced"]) == (3613, 2573, 6186)
+    assert (dead["steps"], dead["updates"]) == (3500, 35)
+    on = told.learn(22, 1000, 3613, 4470)
+    assert (on["consumed"], on["discarded"], on["produced"], on["steps"]) == (4613, 2573, 7186, 4470)
+
+
+def test_a_learner_that_died_before_its_first_generation_leaves_nothing(run: Run) -> None:
+    told = Told(run)
+    told.learn(LEARNER, 900, 0, 880)
+    run.join("learner", 22, prefer=0)
+    found = told.learn(22, 50, 0, 49)
+    assert (found["consumed"], found["discarded"], found["steps"]) == (50, 900, 49)
+    run.join("learner", 23, prefer=0)
+    found = told.learn(23, 10, 0, 10)
+    assert (found["consumed"], found["discarded"], found["steps"]) == (10, 950, 10), "over all deaths"
+
+
+def test_a_learner_that_stopped_in_good_order_discards_nothing(run: Run) -> None:
+    told = Told(run)
+    told.learn(LEARNER, 900, 0, 880)
+    commit(run, 1, rows=880)
+    run.join("learner", 22, prefer=0)
+    found = told.learn(22, 0, 900, 880)
+    assert (found["consumed"], found["discarded"]) == (900, 0)
+    run.join("learner", 23, prefer=0)
+    assert told.learn(23, 0, 950, 930)["discarded"] == 0, "the one before could not tell of its last 50 rows"
+
+
+def test_what_was_discarded_outlives_managers_and_closed_books(run: Run) -> None:
+    told = Told(run)
+    told.learn(LEARNER, 900, 0, 880)
+    run.join("learner", 22, prefer=0)
+    told.learn(22, 50, 0, 49)
+    run.manager.store()
+    run.start()
+    run.join("actor", ACTOR)
+    run.join("learner", 22)
+    assert told.learn(22, 60, 0, 58)["discarded"] == 900
+    run.after(300, ("learner", 22))
+    assert run.manager.members.leases.is_buried(boot(LEARNER))
+    found = told.learn(22, 60, 0, 58)
+    assert (found["consumed"], found["discarded"]) == (60, 900)
+
+
+def test_learners_that_step_together_go_on_without_one_of_them_and_discard_nothing(run: Run) -> None:
+    told = Told(run)
+    run.join("learner", 23, prefer=1)
+    group = {"group": 1.0, "world": 2.0}
+    told.learn(23, 400, SEEDED, 800, index=1, rank=1.0, **group)
+    told.learn(LEARNER, 400, 0, 800, rank=0.0, **group)
+    run.join("learner", 22, prefer=0)  # the one of rank 0 was killed; who is new gets the weights of the other
+    group["group"] = 2.0
+    told.learn(23, 500, SEEDED, 900, index=1, rank=1.0, **group)
+    found = told.learn(22, 50, SEEDED, 950, rank=0.0, **group)
+    assert (found["consumed"], found["discarded"]) == (950, 0)
+    run.join("learner", 24, prefer=0)  # all die
+    run.join("learner", 25, prefer=1)
+    group["group"] = 3.0
+    told.learn(25, 30, SEEDED, 430, index=1, rank=1.0, **group)
+    found = told.learn(24, 20, 400, 450, rank=0.0, **group)
+    assert (found["consumed"], found["discarded"]) == (450, 550)
+
+
+def test_a_late_word_of_a_learner_that_was_replaced_begins_nothing(run: Run) -> None:
+    told = Told(run)
+    told.learn(LEARNER, 900, 0, 880)
+    run.join("learner", 22, prefer=0)
+    told.learn(22, 50, 0, 49)
+    assert told.learn(LEARNER, 900, 0, 880)["discarded"] == 900
+    assert told.learn(22, 60, 0, 58)["consumed"] == 60
+
+
+def test_a_learner_that_waits_for_its_place_begins_nothing(run: Run) -> None:
+    told = Told(run)
+    told.learn(LEARNER, 900, 0, 880)
+    run.join("learner", 22, prefer=1)
+    assert told.learn(22, 0, 0, 0, index=1, rank=-1.0, world=0.0)["discarded"] == 0
 
 
 def test_books_that_do_not_add_up_are_said_to(run: Run) -> None:

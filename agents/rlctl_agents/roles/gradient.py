@@ -21,12 +21,13 @@ class Mean(NamedTuple):
 
     values: Mapping[str, Tensor]  # metrics of the loss, and `total`: means over the valid rows of all learners
     rows: int  # valid rows of all learners, by their own count
+    taken: int  # all rows of their batches
 
 
-Gradient = Callable[[Sequence[Batch], int], Mean]
+Gradient = Callable[[Sequence[Batch], int, int], Mean]
 """Leaves the gradient in the parameters, whose gradients are None.
 
-Takes the batch of this learner in pieces, and the valid rows in all of them; () and 0: it adds nothing.
+Takes the batch of this learner in pieces, the valid rows in all of them, and all rows; () and 0: it adds nothing.
 """
 
 
@@ -37,10 +38,10 @@ def alone(loss_of: Callable[[Batch], Loss]) -> Gradient:
         loss_of: the algorithm's, as it is written or compiled.
     """
 
-    def gradient(parts: Sequence[Batch], rows: int) -> Mean:
+    def gradient(parts: Sequence[Batch], rows: int, taken: int) -> Mean:
         assert parts, "one learner has a batch for every update"
         loss = backward(loss_of, parts)
-        return Mean({**loss.metrics, "total": loss.total}, rows)
+        return Mean({**loss.metrics, "total": loss.total}, rows, taken)
 
     return gradient
 
@@ -61,7 +62,7 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
     parameters = [one for one in algorithm.net.parameters() if one.requires_grad]
     names: list[str] = []  # of the metrics, once there was a batch
 
-    def gradient(parts: Sequence[Batch], rows: int) -> Mean:
+    def gradient(parts: Sequence[Batch], rows: int, taken: int) -> Mean:
         losses: list[Loss] = []
         for part in parts[:-1]:
             with wrapped.no_sync():
@@ -71,12 +72,16 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
         if parts:
             losses.append(objective.taken())
             names[:] = sorted(losses[0].metrics)[:METRICS]
-        valid, counted, summed, *metrics = collective.sums([float(rows), *_numbers(losses, names)])
+        valid, every, counted, summed, *metrics = collective.sums([float(rows), float(taken), *_numbers(losses, names)])
         divisor = max(counted, 1.0)
         torch._foreach_mul_([one.grad for one in parameters if one.grad is not None], collective.world / divisor)
         values = dict(zip(names, metrics, strict=False)) | {"total": summed}
         device = parameters[0].device
-        return Mean({name: torch.tensor(value / divisor, device=device) for name, value in values.items()}, int(valid))
+        return Mean(
+            {name: torch.tensor(value / divisor, device=device) for name, value in values.items()},
+            int(valid),
+            int(every),
+        )
 
     return gradient
 

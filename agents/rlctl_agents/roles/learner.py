@@ -21,7 +21,17 @@ from rlctl_agents.roles.intake import Intake
 from rlctl_agents.roles.learning import Diverged, Learning, Updated
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.metrics import VERSIONS
-from rlctl_agents.roles.process import FAILED_GENERATION, RANK, RESTS, RESUMED, RESUMING, ROWS, Process, UserFault
+from rlctl_agents.roles.process import (
+    BASE_ROWS,
+    FAILED_GENERATION,
+    RANK,
+    RESTS,
+    RESUMED,
+    RESUMING,
+    ROWS,
+    Process,
+    UserFault,
+)
 from rlctl_agents.roles.publisher import Publisher, require_size
 from rlctl_agents.roles.ranks import Ranks
 from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
@@ -133,6 +143,7 @@ class Learner:
         process.metrics.set(ROWS, self._learning.consumed_rows)
         self._saved = resumed.number if resumed is not None else 0
         self._saved_rows = self._learning.consumed_rows
+        self._base = {BASE_ROWS: float(self._learning.taken_rows)}
         self._ordered = max((one.number for one in lease.generations), default=0)
         self._publish_every = 1 if spec.sync else config.publish_every_updates
         self._reached = (self._learning.ref, self._learning.consumed_rows)  # replaced as a whole: reports read it
@@ -194,7 +205,8 @@ class Learner:
         accounts, place = self._receiver.accounts, self._ranks.gauges
         if not self._ranks.placed:
             return Snapshot(accounts=accounts, gauges=place)
-        return Snapshot(accounts=accounts, model=model, gauges={ROWS: float(rows), **place})
+        base = {} if self._ranks.seeded else self._base
+        return Snapshot(accounts=accounts, model=model, gauges={ROWS: float(rows), **base, **place})
 
     def run(self) -> None:
         """Learn until the process is asked to stop."""

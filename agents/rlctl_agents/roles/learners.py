@@ -58,6 +58,10 @@ class Learners:
         """That its weights were learned from."""
         return self._progress.rows.get(policy, 0)
 
+    def updates(self, policy: str) -> int:
+        """That made its weights."""
+        return self._progress.versions.get(policy, 0)
+
     def sure_rows(self, policy: str) -> int:
         """The same of weights that exist: what its learner has told this manager, or what a generation holds. Progress
         that an older manager stored is no proof: the learner may have died with it.
@@ -102,6 +106,7 @@ class Learners:
         self._progress.rows[policy] = int(report.gauges.get(ROWS, before + consumed))
         self._newest[policy] = report
         if report.model is not None:
+            self._progress.versions[policy] = report.model.version
             if base is None and RESUMED not in report.gauges:
                 self.know(ModelRef(policy, report.model.lineage, 0), 0)
             self.know(report.model, self.rows(policy))

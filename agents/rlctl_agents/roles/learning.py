@@ -83,6 +83,7 @@ class Learning:
         self.lineage = lineage
         self.version = 0
         self.consumed_rows = 0  # agent steps over all boots: the rows after an episode's end are none
+        self.taken_rows = 0  # the same with the rows after an episode's end, as the ledger counts
         self.nonfinite = 0  # since this boot
 
     @property
@@ -146,12 +147,13 @@ class Learning:
         versions = np.zeros(0, np.int64) if columns is None else columns.version[columns.fields["valid"]]
         self._algorithm.set_progress(self.consumed_rows, self._optimizer)
         self._optimizer.zero_grad(set_to_none=True)
-        mean = self._gradient(parts, versions.size)
+        mean = self._gradient(parts, versions.size, 0 if columns is None else columns.version.size)
         grad_norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._algorithm.max_grad_norm)
         seen = dict(zip([*mean.values, "grad_norm"], _numbers([*mean.values.values(), grad_norm]), strict=True))
         finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
         lag = self.version - versions
         self.consumed_rows += mean.rows
+        self.taken_rows += mean.taken
         if finite:
             self._optimizer.step()
             self._nonfinite_in_a_row = 0
@@ -183,7 +185,7 @@ class Learning:
 
     def capture(self) -> LearnerState:
         """A copy of everything that the next boot needs."""
-        counters = {"version": self.version, "consumed_rows": self.consumed_rows}
+        counters = {"version": self.version, "consumed_rows": self.consumed_rows, "taken_rows": self.taken_rows}
         return capture(self._algorithm.net, self._optimizer, counters)
 
     def take_over(self, data: bytes) -> None:
@@ -207,6 +209,7 @@ class Learning:
         counters, problem = restore(data, self._algorithm.net, self._optimizer)
         self.version = int(counters["version"])
         self.consumed_rows = int(counters["consumed_rows"])
+        self.taken_rows = int(counters.get("taken_rows", self.consumed_rows))  # release 0.1 did not count them
         return problem
 
     def _parts(self, columns: Columns) -> list[Batch]:

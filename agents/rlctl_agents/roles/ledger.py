@@ -9,11 +9,16 @@ their boot, so a report that is lost, late or repeated changes nothing. Between 
     received = consumed + stale + fenced + invalid + queued
 
 What is at a sender, on the way or queued is in flight as long as those who have it live, and lost when they do not.
+
+A learner that dies takes with it what it learned since its newest generation. Rows that only such weights were learned
+from were consumed as well, but are told under their own name:
+
+    consumed by all learners that ever were = consumed (the present weights have learned from it) + discarded
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 import msgspec
 
@@ -36,12 +41,13 @@ class Rows(msgspec.Struct):
     invalid: int = 0
     lost: int = 0
     in_flight: int = 0
+    discarded: int = 0
 
     @property
     def difference(self) -> int:
         """Produced, less everything that became of it: 0 when the books balance."""
-        found = self.consumed + self.dropped + self.stale + self.fenced + self.invalid + self.lost + self.in_flight
-        return self.produced - found
+        refused = self.dropped + self.stale + self.fenced + self.invalid
+        return self.produced - (self.consumed + self.discarded + refused + self.lost + self.in_flight)
 
     def add(self, other: Rows) -> None:
         self.produced += other.produced
@@ -83,12 +89,20 @@ class Sender(msgspec.Struct):
     claimed: dict[str, int] = {}  # receiver boot -> rows that were known to be sent when it last reported
 
 
+class Life(msgspec.Struct, frozen=True):
+    """The weights of a policy from one beginning to the next."""
+
+    boot: str  # of the learner that began it, from nothing or from a generation
+    discarded: int  # rows that were consumed before, and of which nothing is in these weights
+
+
 class Stored(msgspec.Struct):
     """The books, as they outlive the manager."""
 
     closed: dict[str, Rows] = {}  # policy -> rows of senders whose books are closed
     senders: dict[str, Sender] = {}
     receivers: dict[str, str] = {}  # boot -> policy
+    lives: dict[str, Life] = {}  # policy -> the present one
 
 
 class Books:
@@ -103,11 +117,30 @@ class Books:
         self._closed: dict[str, Rows] = {}
         self._senders: dict[str, Sender] = {}
         self._receivers: dict[str, str] = {}
+        self._lives: dict[str, Life] = {}
         self._faults: dict[str, str] = {}  # receiver boot -> what its newest report gets wrong
 
     def receiver(self, boot: str, policy: str) -> None:
         """A process that receives, and whose rows."""
         self._receivers[boot] = policy
+
+    def begin(self, boot: str, base_rows: int, together: Container[str]) -> None:
+        """A learner says from what it began; said again, it changes nothing.
+
+        Args:
+            base_rows: in the generation that it went on from; 0: there was none.
+            together: boots that learn in this life, it among them: their rows are not of an earlier one.
+        """
+        policy = self._policy(boot)
+        if policy in self._lives and self._lives[policy].boot == boot:
+            return
+        before = self._closed.get(policy, Rows()).consumed
+        for sender in self._senders.values():
+            for receiver, pair in sender.pairs.items():
+                if receiver not in together and self._policy(receiver) == policy:
+                    before += pair.account.consumed
+        # a generation may hold what its learner had no time to tell of: that is lost, and nothing is discarded
+        self._lives[policy] = Life(boot, max(before - base_rows, 0))
 
     def hear_sender(self, boot: str, sent: Mapping[str, Ledger], pending: int) -> None:
         """A report of a process that sends; receivers by boot."""
@@ -192,6 +225,10 @@ class Books:
         for boot, sender in self._senders.items():
             for policy, rows in self._rows_of(boot, sender, alive).items():
                 found.setdefault(policy, Rows()).add(rows)
+        for policy, life in self._lives.items():
+            rows = found.setdefault(policy, Rows())
+            rows.discarded = min(life.discarded, rows.consumed)
+            rows.consumed -= rows.discarded
         return found
 
     def faults(self) -> list[str]:
@@ -216,11 +253,12 @@ class Books:
 
     def store(self) -> Stored:
         """For the next manager."""
-        return Stored(self._closed, self._senders, self._receivers)
+        return Stored(self._closed, self._senders, self._receivers, self._lives)
 
     def restore(self, stored: Stored) -> None:
         """Go on from what another manager stored."""
         self._closed, self._senders, self._receivers = stored.closed, stored.senders, stored.receivers
+        self._lives = stored.lives
 
     def _policy(self, receiver: str) -> str:
         return self._receivers.get(receiver, "main")

@@ -11,7 +11,7 @@ from rlctl_agents.roles.cadence import Cpu
 from rlctl_agents.roles.events import Lines
 from rlctl_agents.roles.lag import LagWindow
 from rlctl_agents.roles.leases import Holder, Leases
-from rlctl_agents.roles.process import RESTS
+from rlctl_agents.roles.process import BASE_ROWS, RANK, RESTS, group_of
 from rlctl_agents.roles.progress import Books
 from rlctl_agents.roles.rates import Rates
 from rlctl_agents.roles.totals import Totals
@@ -76,10 +76,19 @@ class Members:
             for sender in report.accounts:
                 self.leases.mention(sender)
             self.ledger.hear_receiver(boot, report.accounts, self.leases.is_buried)
+            # what comes late, of a learner that was replaced, begins nothing
+            if BASE_ROWS in report.gauges and report.gauges.get(RANK, 0.0) >= 0.0 and self.leases.alive(boot):
+                self.ledger.begin(boot, int(report.gauges[BASE_ROWS]), self._together(report))
             if "lag_versions" in report.histograms:
                 self.lag.hear(boot, report.histograms["lag_versions"])
         self.lines.add(report.log, report.role)
         self.seen[boot] = msgspec.structs.replace(report, log=[], accounts={}, sent={})
+
+    def _together(self, report: Report) -> set[str]:
+        """Boots of the learners that step together with this one, as they say."""
+        group = group_of(report) or 0
+        others = (boot for boot, one in self.seen.items() if one.role == "learner" and group_of(one) == group > 0)
+        return {report.boot, *others}
 
     def forget(self, boot: str) -> None:
         """It lost its lease: what it said of the last seconds is of no use any more. Its books stay open."""

@@ -55,6 +55,7 @@ class Progress(msgspec.Struct):
     wall_s: float = 0.0
     started: bool = False  # the learner has learned something
     rows: dict[str, int] = {}  # policy -> rows that its weights were learned from
+    versions: dict[str, int] = {}  # policy -> updates that made its weights
     lineages: dict[str, int] = {}  # policy -> newest
     lineage_of: dict[str, int] = {}  # learner boot -> lineage that it opened
     issued: int = 0  # newest number of a generation, ordered or committed
@@ -90,7 +91,7 @@ class Progress(msgspec.Struct):
         if lost:
             self.lineages[policy] = max(self.lineages.get(policy, 0), committed) + APART
         if generations and policy not in self.rows:
-            self.rows[policy] = generations[0].rows
+            self.rows[policy], self.versions[policy] = generations[0].rows, generations[0].ref.version
             self.started = True
 
     def break_lock_step(self, process: str, boot: str, row: int) -> Broken | None:

@@ -23,7 +23,7 @@ HELP = {
     "frames": "Simulator frames: decisions times the frames that each lasts.",
     "agent_steps": "Decisions of agents: seats that acted.",
     "episodes": "Whole episodes.",
-    "consumed_rows": "Rows that the learner has learned from.",
+    "consumed_rows": "Rows that learners have learned from, also those whose weights died with them.",
     "unique_rows": "Rows learned from, each counted once.",
     "updates": "Optimizer steps.",
     "cpu_seconds": "CPU time of the process.",

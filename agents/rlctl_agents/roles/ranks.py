@@ -57,6 +57,8 @@ class Ranks:
         self._updated: float | None = None
         self._patience_s = PATIENCE_S
         self.rank, self.world = 0, 1
+        self.seeded = False
+        """It has gone on from what another learner had, ever."""
         self.placed = member.lease.learners <= 1
         """It has a place, alone or in a group, and may learn."""
         if self.placed:
@@ -177,6 +179,7 @@ class Ranks:
             if seeded:
                 self._learning.take_over(data)
             self._learning.lineage = place.ref.lineage
+        self.seeded = self.seeded or seeded
         self._learned = True
         self._meeting.close()
         self._meeting = None

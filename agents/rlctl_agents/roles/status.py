@@ -77,7 +77,7 @@ class StatusBuilder:
             "cpu_s": {role: round(known.totals.sum(role, "cpu_seconds"), 3) for role in known.totals.roles()},
             "verdict": training["verdict"] | self._ending(),
             "throughput": training["throughput"],
-            "totals": {name: int(known.totals.sum(role, name)) for name, role in COUNTED.items()},
+            "totals": self._totals(),
             "lag": training["lag"],
             "train_return": self._train_return(live["actor"]),
             "evaluation": None if progress.evaluation is None else to_plain(progress.evaluation),
@@ -145,6 +145,17 @@ class StatusBuilder:
             one_machine=overseer.addresses.one_machine,
             run=overseer.run,
         )
+
+    def _totals(self) -> dict[str, int]:
+        """What all actors have done, and what the present weights have learned from: not what was learned by a learner
+        that died before it was saved, which the ledger tells of."""
+        overseer = self._overseer
+        found = {name: int(overseer.members.totals.sum(role, name)) for name, role in COUNTED.items()}
+        learned = sum(map(overseer.learners.rows, overseer.policies))
+        updates = sum(map(overseer.learners.updates, overseer.policies))
+        return found | {
+            "consumed_rows": learned, "unique_rows": min(found["unique_rows"], learned), "updates": updates
+        }  # fmt: skip
 
     def _throughput(self, live: dict[str, list[Holder]]) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -256,7 +267,9 @@ class StatusBuilder:
         if updates > self._updates or not live["learner"] or overseer.ending.step != "not":
             self._updates, self._updated = max(updates, self._updates), now
         for policy, became in rows.items():
-            known.rates.hear(f"ledger of {policy}", {"consumed": became.consumed, "stale": became.stale})
+            known.rates.hear(
+                f"ledger of {policy}", {"consumed": became.consumed + became.discarded, "stale": became.stale}
+            )
         ledgers = [f"ledger of {policy}" for policy in rows]
         stale, consumed = known.rates.sum(ledgers, "stale"), known.rates.sum(ledgers, "consumed")
         members = [one for all_of_role in live.values() for one in all_of_role]

@@ -216,6 +216,8 @@ def _learning(status: Mapping[str, Any]) -> Iterable[str]:
         ledger = policy["ledger"]
         balanced = "balanced" if ledger["balanced"] else '<span class="bad">not balanced</span>'
         lost = f"{_whole(ledger['stale'])} stale, {_whole(ledger['lost'])} lost"
+        if discarded := ledger.get("discarded"):
+            lost = f"{_whole(discarded)} discarded with a learner that died, {lost}"
         rows.append((f"rows of {_text(name)}", f"{_whole(ledger['consumed'])} consumed, {lost}, {balanced}"))
     yield _table(("", ""), rows)
 

@@ -70,6 +70,8 @@ def test_a_second_learner_goes_on_from_the_newest_generation_and_fences_what_was
     with running(actor.main, acts) as raised:
         with running(learner.main, process_of("learner", manager, SPEC, volume=folder)):
             wait_until(lambda: consumed(manager) >= 400, "ten updates")
+        told = manager.newest("learner")
+        assert told is not None
         rows, version = manager.commits[-1].generation.rows, manager.commits[-1].generation.ref.version
         assert rows >= 400
         manager.next_lineage = 2
@@ -80,6 +82,10 @@ def test_a_second_learner_goes_on_from_the_newest_generation_and_fences_what_was
     assert raised == []
     assert min(ref.version for ref in pool.models if ref.lineage == 2) == version
     assert manager.commits[-1].generation.rows == rows + consumed(manager)
+    last = manager.newest("learner")
+    assert last is not None
+    taken = sum(account.consumed for account in told.accounts.values())
+    assert last.gauges["base_rows"] == taken > rows, "with the rows after episodes' ends"
 
 
 def test_a_learner_whose_newest_generation_is_damaged_goes_on_from_the_one_before(
