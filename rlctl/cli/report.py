@@ -83,10 +83,10 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     if evaluation:
         curve = sparkline([point[2] for point in told["history"]], 24)
         facts.append(("return", f"{evaluation_text(evaluation)} {curve}".rstrip()))
-        if cadence := cadence_text(told["cadence"]):
-            facts.append(("", cadence))
     if told["stop"].get("not_evaluated"):
         facts.append(("" if evaluation else "return", plain(told["stop"]["not_evaluated"])))
+    if evaluation and (cadence := cadence_text(told["cadence"])):
+        facts.append(("", cadence))
     if told["train_return"]:
         facts.append(("training", _training(told)))
     for condition, goal in told["stop"]["conditions"].items():

@@ -80,6 +80,7 @@ STATUS: dict[str, Any] = {
         "rows": 61440,
         "wall_s": 10.1,
     },
+    "cadence": {"stated_s": None, "every_s": 14.2, "cpu_share": 0.083},
     "history": [[20480, 4.0, 22.5], [40960, 7.0, 98.25], [61440, 10.1, 212.34]],
     "stop": {"conditions": {"eval_return": 475.0}, "met": None},
     "policies": {

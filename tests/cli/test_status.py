@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from rlctl.cli.snapshot import ANSWERS_WITHIN_S
-from tests.cli.conftest import STATUS, Rlctl, check_golden
+from tests.cli.conftest import LEDGER, STATUS, Rlctl, check_golden
 from tests.cli.test_surface import FAILURE
 
 
@@ -48,6 +48,28 @@ def test_figures_of_the_actors_that_are_older_than_those_of_the_learner_are_not_
     shown = rlctl("status").out
     assert "640 consumed rows, 1 updates; not all env steps are reported" in shown
     assert " 64 env steps" not in shown
+
+
+def test_what_was_discarded_with_a_learner_that_died_is_told_beside_what_was_consumed(rlctl: Rlctl) -> None:
+    rlctl.up()
+    ledger = {**LEDGER, "produced": 334114, "discarded": 257314, "in_flight": 640, "balanced": True}
+    rlctl.report(policies={"main": {**STATUS["policies"]["main"], "ledger": ledger}})
+    assert "76,000 consumed rows (257,314 more discarded in crashes), 118 updates" in rlctl("status").out
+    rlctl.backend.finish("pole", "76000 rows >= 76000")
+    ended = rlctl("up", rlctl.spec).out
+    assert "334,114 rows produced = 76,000 consumed + 257,314 discarded + 160 stale + 640 in flight" in ended
+
+
+def test_evaluation_that_cannot_be_had_for_a_tenth_of_the_cpu_says_what_to_do(rlctl: Rlctl) -> None:
+    rlctl.up()
+    assert "one evaluation each 14s, 8 % of the run's CPU\n" in rlctl("status").out
+    rlctl.report(cadence={"stated_s": None, "every_s": 30.0, "cpu_share": 0.22})
+    dear = "one evaluation each 30s, 22 % of the run's CPU"
+    assert f"{dear}; with fewer evaluation.episodes it is less\n" in rlctl("status").out
+    rlctl.report(cadence={"stated_s": 30.0, "every_s": 30.0, "cpu_share": 0.22})
+    assert f"{dear}\n" in rlctl("status").out, "as the spec wants it"
+    rlctl.report(cadence={"stated_s": None, "every_s": None, "cpu_share": None})
+    assert "one evaluation each" not in rlctl("status").out
 
 
 def test_check_is_1_for_a_run_that_is_not_healthy(rlctl: Rlctl) -> None:

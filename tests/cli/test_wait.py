@@ -37,14 +37,6 @@ def test_of_a_run_whose_manager_says_nothing_no_number_is_known(rlctl: Rlctl) ->
     assert result.code == 6
 
 
-def test_what_a_learner_has_learned_and_lost_counts_as_rows(rlctl: Rlctl) -> None:
-    rlctl.up()
-    lost = {"resumed": {"number": 1, "rows": 7000, "text": "learner 0 went on from generation 1"}}
-    rlctl.report(totals={**STATUS["totals"], "consumed_rows": 9100}, **lost)
-    result = rlctl("wait", "--for", "rows>=9000", "-o", "json")
-    assert (result.code, result.json["value"]) == (0, 9100)
-
-
 def test_ready_means_that_every_wanted_replica_runs(rlctl: Rlctl) -> None:
     rlctl.up()
     rlctl.backend.set_process("pole", "actor", 1, state="starting")

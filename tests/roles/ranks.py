@@ -95,7 +95,12 @@ def run_rank(rank: int, world: int, meeting: Meeting, folder: Path, piece_rows: 
     for step in range(STEPS):
         assert collective.agree(ready=True, held=False, starved=False).update
         values = learning.update(recorded(step, learning, first, count)).values
-    found = {**weights(learning), "rows": np.array(learning.consumed_rows), "loss": np.array(values["total"])}
+    found = {
+        **weights(learning),
+        "rows": np.array(learning.consumed_rows),
+        "taken": np.array(learning.taken_rows),
+        "loss": np.array(values["total"]),
+    }
     agreed = collective.agree(ready=rank > 0, held=False, starved=rank == 0)
     assert agreed.update
     learning.update(None if rank == 0 else recorded(STEPS, learning, first, count))
