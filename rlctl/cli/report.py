@@ -145,6 +145,8 @@ def evaluation_text(told: Mapping[str, Any]) -> str:
     """`487.3 ± 12.1 over 100 episodes, greedy, version 96`."""
     version = (told.get("ref") or {}).get("version")
     of = "" if version is None else f", version {version}"
+    if (seats := told.get("seats", 1)) > 1:
+        of += f"; of the first of {seats} seats, all played by it"
     return f"{number(told['mean'])} ± {number(told['std'])} over {told['episodes']} episodes, {told['mode']}{of}"
 
 

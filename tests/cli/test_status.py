@@ -72,6 +72,12 @@ def test_evaluation_that_cannot_be_had_for_a_tenth_of_the_cpu_says_what_to_do(rl
     assert "one evaluation each" not in rlctl("status").out
 
 
+def test_the_return_of_a_game_of_several_seats_says_whose_it_is(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.report(evaluation={**STATUS["evaluation"], "seats": 2})
+    assert "greedy, version 96; of the first of 2 seats, all played by it" in rlctl("status").out
+
+
 def test_check_is_1_for_a_run_that_is_not_healthy(rlctl: Rlctl) -> None:
     rlctl.up()
     assert rlctl("status", "--check").code == 0

@@ -47,12 +47,18 @@ def test_without_out_the_probe_prints(tmp_path: Path, capfdbinary: pytest.Captur
     assert {"obs.inner.number", "action.0", "action.1"} <= names
 
 
+def test_a_game_of_several_seats_is_fine_when_it_stops_by_rows(tmp_path: Path) -> None:
+    path = run_file(tmp_path, env={"id": "tests.envs.tiny:Duel"}, stop={"rows": 1000})
+    assert probe.main(["--run-file", str(path), "--out", str(tmp_path / "out.json")]) == 0
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
         ({"env": {"id": "NoSuchEnv-v0"}}, "NoSuchEnv"),
         ({"env": {"id": "CartPole-v1"}, "algorithm": {"name": "no_module_here:Mine"}}, "no module no_module_here"),
         ({"env": {"id": "CartPole-v1"}, "model": {"torso": "nature_cnn"}}, "nature_cnn"),
+        ({"env": {"id": "tests.envs.tiny:Duel"}, "stop": {"eval_return": 0.5}}, "stop by stop.rows or stop.wall_time"),
     ],
 )
 def test_the_users_own_fault_is_one_line_and_exit_3(

@@ -46,6 +46,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     wall_s: float  # of the run, when the quota was done
     seconds: float  # that it took
     time: float  # unix
+    seats: int = 1  # of the environment, all of them played by this model; returns are those of the first
 
 
 class _Open(msgspec.Struct):
@@ -164,6 +165,7 @@ class Evaluations:
             wall_s=wall_s,
             seconds=result.seconds,
             time=unix,
+            seats=len(mine.match.seats),
         )
 
     def only(self, ref: ModelRef) -> None:

@@ -226,8 +226,9 @@ class Overseer:
         A run that has done what was asked, and now is asked for more, goes on as long as nobody was told to stop.
 
         Raises:
-            ValueError: it is too late for that.
+            ValueError: it is too late for that, or it cannot be judged.
         """
+        stopping.require_measurable(settings.stop, self.agreement.seats)
         changes = stopping.changes(self.settings, settings)
         goes_on = self.closing.goes_on(self.settings.stop, settings.stop, self.wall_s)
         self.settings = settings
@@ -249,7 +250,7 @@ class Overseer:
         """Whatever is due now; often called.
 
         Raises:
-            UserFault: the time is over, and nothing was ever learned from.
+            UserFault: the time is over, and nothing was ever learned from; or what is asked cannot be judged.
         """
         now, leases = self.clock.monotonic(), self.members.leases
         leases.expires_s = pace.expires_s(len(leases))
@@ -315,6 +316,12 @@ class Overseer:
 
     def _judge(self) -> None:
         stop, started, wall_s = self.settings.stop, self.progress.started, self.wall_s
+        try:
+            stopping.require_measurable(stop, self.agreement.seats)
+        except ValueError as fault:
+            self.events.add("failed", str(fault))
+            self.store()
+            raise UserFault(str(fault)) from fault
         if self.closing.judge(stop, wall_s):
             return
         if (fault := stopping.in_vain(stop, wall_s=wall_s, learned=started, joined=self._joined)) is not None:

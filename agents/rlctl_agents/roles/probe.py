@@ -20,7 +20,8 @@ import pydantic
 from rlctl.spec.schema import Spec
 from rlctl_agents import algorithms, envs
 from rlctl_agents.algorithms.base import AlgorithmError
-from rlctl_agents.envs import Env, EnvError
+from rlctl_agents.envs import Env, EnvError, EnvRefused
+from rlctl_agents.roles import stopping
 from rlctl_agents.types.control import Experience
 
 USERS_FAULT = 3
@@ -46,7 +47,7 @@ def probe(spec: Spec, policy: str = "main") -> Experience:
     """Make one environment, reset it, and build the policy's network for it.
 
     Raises:
-        EnvError: the environment cannot be made or reset.
+        EnvError: the environment cannot be made or reset, or an evaluation in it cannot say what `spec.stop` asks.
         AlgorithmError: algorithm, network and spaces do not fit.
     """
     env = envs.make(
@@ -58,6 +59,10 @@ def probe(spec: Spec, policy: str = "main") -> Experience:
         max_episode_steps=spec.env.max_episode_steps,
     )
     try:
+        try:
+            stopping.require_measurable(spec.stop, env.spaces.seats)
+        except ValueError as fault:
+            raise EnvRefused(str(fault)) from fault
         env.reset()
         experience = experience_of(spec, env, policy)
         chosen = spec.policy(policy)

@@ -25,7 +25,8 @@ def met(stop: Stop, *, evaluation: Evaluation | None, rows: int, wall_s: float, 
         wall_s: over all ups.
         learned: something was ever learned from; time alone is no success.
     """
-    if stop.eval_return is not None and evaluation is not None and evaluation.mean >= stop.eval_return:
+    alone = evaluation is not None and evaluation.seats == 1  # else see `require_measurable`
+    if stop.eval_return is not None and evaluation is not None and alone and evaluation.mean >= stop.eval_return:
         text = (
             f"evaluation mean {evaluation.mean:.4g} >= {stop.eval_return:g} over {evaluation.episodes} episodes "
             f"({evaluation.mode}, version {evaluation.ref.version})"
@@ -36,6 +37,23 @@ def met(stop: Stop, *, evaluation: Evaluation | None, rows: int, wall_s: float, 
     if stop.wall_time is not None and wall_s >= stop.wall_time and learned:
         return Met("wall_time", f"{wall_s:.0f} s >= {stop.wall_time:g} s")
     return None
+
+
+def require_measurable(stop: Stop, seats: int) -> None:
+    """An evaluation can say whether `stop.eval_return` is reached.
+
+    Args:
+        seats: of the environment.
+
+    Raises:
+        ValueError: it cannot, and what to do instead.
+    """
+    if stop.eval_return is not None and seats > 1:
+        raise ValueError(
+            f"stop.eval_return cannot be judged: the environment has {seats} seats, an evaluation has the same model "
+            "on all of them and gives the return of one, which in a game that one wins and another loses is about 0 "
+            "however good the model is; remove it and stop by stop.rows or stop.wall_time"
+        )
 
 
 def in_vain(stop: Stop, *, wall_s: float, learned: bool, joined: Collection[str]) -> str | None:
