@@ -102,7 +102,7 @@ class Stop(Model):
     """The run has succeeded as soon as one of these holds; without any it runs until `down`."""
 
     eval_return: Annotated[float | None, live("manager")] = None
-    """Mean raw return of one whole evaluation."""
+    """Mean raw return of one whole evaluation; not in an environment of several seats, where it says nothing."""
     rows: Annotated[int | None, Field(ge=1), live("manager")] = None
     """Agent steps consumed by the learner, which makes no update beyond them."""
     wall_time: Annotated[Seconds | None, live("manager")] = None

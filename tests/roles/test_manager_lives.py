@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rlctl_agents.roles.pace import EXPIRES_S
 from rlctl_agents.types.control import Account
 from rlctl_agents.types.experience import Ledger
 from tests.roles.world import ACTOR, LEARNER, Run, boot, commit, everybody, kinds, status
@@ -237,6 +238,9 @@ def test_what_was_discarded_outlives_managers_and_closed_books(run: Run) -> None
     assert told.learn(22, 60, 0, 58)["discarded"] == 900
     run.after(300, ("learner", 22))
     assert run.manager.members.leases.is_buried(boot(LEARNER))
+    run.manager.store()
+    run.start()
+    run.join("learner", 22)
     found = told.learn(22, 60, 0, 58)
     assert (found["consumed"], found["discarded"]) == (60, 900)
 
@@ -263,10 +267,11 @@ def test_learners_that_step_together_go_on_without_one_of_them_and_discard_nothi
 def test_a_late_word_of_a_learner_that_was_replaced_begins_nothing(run: Run) -> None:
     told = Told(run)
     told.learn(LEARNER, 900, 0, 880)
+    run.after(EXPIRES_S + 1, ("actor", ACTOR))
     run.join("learner", 22, prefer=0)
     told.learn(22, 50, 0, 49)
-    assert told.learn(LEARNER, 900, 0, 880)["discarded"] == 900
-    assert told.learn(22, 60, 0, 58)["consumed"] == 60
+    assert told.learn(LEARNER, 910, 0, 890)["discarded"] == 900
+    assert told.learn(22, 60, 0, 58)["discarded"] == 900
 
 
 def test_a_learner_that_waits_for_its_place_begins_nothing(run: Run) -> None:
