@@ -45,7 +45,7 @@ def test_the_ledger_balances_while_two_of_eight_actors_are_killed_every_ten_seco
     status = cli.status("ledger")
     ledger = status["policies"]["main"]["ledger"]
     print(f"killed {killed} actors in {SECONDS:g} s: {ledger}")
-    outcomes = ("consumed", "dropped", "stale", "fenced", "invalid", "lost", "in_flight")
+    outcomes = ("consumed", "discarded", "dropped", "stale", "fenced", "invalid", "lost", "in_flight")
     assert ledger["produced"] == sum(ledger[outcome] for outcome in outcomes)
     assert min(ledger.values()) >= 0
     assert ledger["balanced"]
