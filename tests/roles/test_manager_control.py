@@ -207,7 +207,9 @@ def test_the_metrics_page_sums_up_all_roles(tmp_path: Path) -> None:
         run.report("actor", number, counters={"env_steps": 100.0, "wait_credit_seconds": 1.0}, gauges={"lr": 2.0})
     run.join("actor", 5, prefer=1)  # one was killed and started anew
     run.report("actor", 5, counters={"env_steps": 7.0}, gauges={"lr": 4.0})
-    text = metrics_page.text(run.manager, StatusBuilder(run.manager).build())
+    told = StatusBuilder(run.manager).build()
+    assert "rlctl_evaluation_cpu_share" not in metrics_page.text(run.manager, told), "two have to start before"
+    text = metrics_page.text(run.manager, {**told, "cadence": {"stated_s": None, "every_s": 20.0, "cpu_share": 0.1}})
     samples = {
         (sample.name, sample.labels.get("role") or sample.labels.get("of") or sample.labels.get("outcome")): sample
         for family in text_string_to_metric_families(text)
@@ -219,6 +221,9 @@ def test_the_metrics_page_sums_up_all_roles(tmp_path: Path) -> None:
     assert samples["rlctl_manager_members", "actor"].value == 2
     assert samples["rlctl_manager_term", None].value == 1
     assert samples["rlctl_ledger_rows", "consumed"].value == 0
+    assert samples["rlctl_ledger_rows", "discarded"].value == 0
+    assert samples["rlctl_evaluation_interval_seconds", None].value == 20
+    assert samples["rlctl_evaluation_cpu_share", None].value == 0.1
     assert all(sample.labels["run"] == "r" for sample in samples.values())
     assert not any("boot" in sample.labels or "index" in sample.labels for sample in samples.values())
 

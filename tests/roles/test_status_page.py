@@ -97,6 +97,17 @@ def test_the_page_says_what_the_status_says(run: Run) -> None:
     assert [tag for tag, _ in parsed(text).tags].count("polyline") == 1
 
 
+def test_the_page_tells_of_discarded_rows_and_of_what_evaluation_takes(run: Run) -> None:
+    status = status_of(run)
+    assert "discarded" not in words(page(status, [], status["time"]))
+    assert "One evaluation each" not in words(page(status, [], status["time"]))
+    status["policies"]["main"]["ledger"] |= {"consumed": 361309, "discarded": 257314}
+    status["cadence"] = {"stated_s": None, "every_s": 14.2, "cpu_share": 0.083}
+    said = words(page(status, [], status["time"]))
+    assert "361,309 consumed, 257,314 discarded with a learner that died, 0 stale" in said
+    assert "One evaluation each 14 s, 8 % of the run's CPU." in said
+
+
 def test_nothing_that_a_process_has_said_becomes_markup(run: Run) -> None:
     status = status_of(run)
     status["verdict"]["text"] = status["verdict"]["suggest"] = EVIL

@@ -23,7 +23,7 @@ WINDOW_S = 10.0
 class _Mark(NamedTuple):
     time: float
     total: float
-    count: int
+    values: int
 
 
 class _Averaged:
@@ -35,9 +35,9 @@ class _Averaged:
 
     def recent(self, now: float) -> float:
         """Mean of the last seconds in which there was anything."""
-        if now - self._newer.time >= WINDOW_S / 2 and self.count > self._newer.count:
+        if now - self._newer.time >= WINDOW_S / 2 and self.count > self._newer.values:
             self._older, self._newer = self._newer, _Mark(now, self.total, self.count)
-        return (self.total - self._older.total) / (self.count - self._older.count)
+        return (self.total - self._older.total) / (self.count - self._older.values)
 
 
 class Values(NamedTuple):
