@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from rlctl_agents.roles.averages import Looks
+from rlctl_agents.roles.control_api import ControlApi
+from rlctl_agents.roles.desk import Desk, Shared
+from rlctl_agents.roles.log_queries import LogQueries
 from rlctl_agents.roles.metrics import Metrics
+from rlctl_agents.roles.tensorboard import CurveWriter
+from rlctl_agents.roles.wiring import Refusals
 from rlctl_agents.types.control import Report
+from tests.roles.fakes import Manager, process_of
 from tests.roles.world import LEARNER, Run, Time, boot, everybody
 
 
@@ -113,3 +121,34 @@ def test_the_manager_keeps_the_averages_of_a_report(run: Run, metrics: Metrics) 
     (kept,) = run.manager.members.reports("learner")
     assert kept is not None
     assert kept.averages["loss.total"].count == 2
+
+
+class Curves(CurveWriter):
+    """Remembers what is drawn."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, 1)
+        self.drawn: list[float] = []
+
+    def add(self, rows: int, values: Mapping[str, float]) -> None:
+        super().add(rows, values)
+        self.drawn += [values[name] for name in ("loss/total",) if name in values]
+
+
+def test_the_manager_draws_the_mean_of_all_updates_between_two_points(run: Run, metrics: Metrics, short: Path) -> None:
+    everybody(run)
+    process = process_of("manager", Manager(short), run.settings, volume=run.layout.root)
+    lines, curves = run.manager.members.lines, Curves(run.layout.results / "tensorboard")
+    control = ControlApi(f"unix:{short}/control", LogQueries(run.layout.logs, lines, None, "").answer)
+    desk = Desk(Shared(process, lines, None, Refusals(process.metrics)), run.manager, control, curves)
+    try:
+        for second in range(16):
+            updates(metrics, *[float(second)] * 90)
+            seen = metrics.values()
+            run.learn(LEARNER, rows=100, version=1 + second, gauges=seen.gauges, averages=metrics.averages())
+            desk.turn()
+            run.time.now += 1
+    finally:
+        control.close()
+        curves.close()
+    assert curves.drawn == pytest.approx([0, 3, 8, 13])
