@@ -318,10 +318,10 @@ class Overseer:
         stop, started, wall_s = self.settings.stop, self.progress.started, self.wall_s
         try:
             stopping.require_measurable(stop, self.agreement.seats)
-        except ValueError as fault:
-            self.events.add("failed", str(fault))
+        except ValueError as error:
+            self.events.add("failed", str(error))
             self.store()
-            raise UserFault(str(fault)) from fault
+            raise UserFault(str(error)) from error
         if self.closing.judge(stop, wall_s):
             return
         if (fault := stopping.in_vain(stop, wall_s=wall_s, learned=started, joined=self._joined)) is not None:
