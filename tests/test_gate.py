@@ -102,6 +102,14 @@ def test_the_cookie_is_worth_nothing_outside_its_path() -> None:
         assert decide(access, asked(target, Cookie=cookie)).status == HTTPStatus.FORBIDDEN
 
 
+def test_what_the_page_names_from_the_root_is_looked_for_behind_the_path() -> None:
+    access = Access(COMMAND)
+    font = asked("/font/a.woff2?v=1", Referer=f"http://127.0.0.1:4711{access.path}#x")
+    verdict = decide(access, font)
+    assert (verdict.status, verdict.headers) == (307, (("Location", f"{access.path}font/a.woff2?v=1"),))
+    assert decide(access, asked("/font/a.woff2", Referer="http://127.0.0.1:4711/")).status == HTTPStatus.FORBIDDEN
+
+
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "evil.example:4711", "127.0.0.1.evil.example:4711", "localhost.evil:1", "0.0.0.0:1", "", ":1"],

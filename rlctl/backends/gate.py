@@ -123,7 +123,12 @@ class Access:
         query = parse_qsl(where.query, keep_blank_values=True)
         tokens = [value for name, value in query if name == TOKEN]
         known = self.knows(asked.headers)
-        if not where.path.startswith(self.path) or not (known or tokens):
+        inside = where.path.startswith(self.path)
+        if not inside and urlsplit(asked.headers.get("Referer", "")).path.startswith(self.path):
+            # the page names something from the root: TensorBoard does so with its fonts
+            to = self.path[:-1] + asked.target
+            return Verdict(status=HTTPStatus.TEMPORARY_REDIRECT, headers=(("Location", to),))
+        if not inside or not (known or tokens):
             return self._refusal(again=_comes_from_elsewhere(asked.headers))
         if not tokens:
             return Verdict(where.path.removeprefix(self.path[:-1]) + (f"?{where.query}" if where.query else ""))

@@ -69,10 +69,10 @@ class GroupStore(Store):
     def add(self, key: str, value: int) -> int:
         return self._ask("add", [key], amount=value).count
 
-    def delete_key(self, key: str) -> bool:
+    def deleteKey(self, key: str) -> bool:  # as torch's C++ calls it
         return self._ask("delete", [key]).count > 0
 
-    def num_keys(self) -> int:
+    def getNumKeys(self) -> int:
         return self._ask("count", []).count
 
     def _await(self, keys: Sequence[str], wait_s: float) -> list[bytes]:
