@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import socket
 import struct
 import sys
@@ -34,7 +35,7 @@ from tests.roles.world import boot
 
 WORLD = 2
 GRADIENT = struct.unpack("<d", b"gradient")[0]
-ROUNDS = 20
+ROUNDS, FILES = 50, 128
 
 
 class Stranger:
@@ -80,7 +81,7 @@ def run_rank(rank: int, address: str) -> dict[str, object]:
 
 
 def main(when: str, folder: Path) -> int:
-    """Two ranks and a stranger that comes `before` they have met, `after` or `never`."""
+    """Two ranks and a stranger that comes `before` they have met, `after`, or after that in a `flood`."""
     torch.set_num_threads(1)
     stranger, ports = Stranger(), list[int]()
     with tempfile.TemporaryDirectory(prefix="rlctl-", dir="/tmp") as short:
@@ -88,6 +89,9 @@ def main(when: str, folder: Path) -> int:
         for rank in range(WORLD):
             child = os.fork()
             if child == 0:
+                if when == "flood":
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
+                (folder / f"{rank}.json").write_text('{"died": true}')
                 (folder / f"{rank}.json").write_text(json.dumps(run_rank(rank, address)))
                 os._exit(0)
             children.append(child)
@@ -107,13 +111,13 @@ def main(when: str, folder: Path) -> int:
             Enlist: lambda ask, _: (groups.enlist(ask, live, WORLD), []),
             Note: lambda asked, _: (note(asked), []),
         }
-        server, again = RpcServer(Wire(), address, "f" * 16, answers), when == "after"
+        server, again = RpcServer(Wire(), address, "f" * 16, answers), when != "before"
         while children:
             server.serve(0.02)
             if again and all(Path(short, f"met-{rank}").exists() for rank in range(WORLD)):
                 again = False
                 for port in ports:
-                    stranger.come(port, range(50))
+                    stranger.come(port, range(FILES if when == "flood" else 50))
             children = [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]
         server.close()
     (folder / "stranger.json").write_text(

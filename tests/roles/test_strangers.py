@@ -34,3 +34,10 @@ def test_a_stranger_that_comes_to_a_group_that_works_changes_and_hears_nothing(t
     assert stranger["came"] == 100
     assert ranks == [{"right": True}] * 2
     assert stranger["heard"] == 0
+
+
+def test_a_stranger_that_uses_up_a_learners_files_ends_it_and_hears_nothing(tmp_path: Path) -> None:
+    """What is left to another user: gloo keeps what nobody waits for, and ends the process when it can take no more."""
+    ranks, stranger = meet("flood", tmp_path)
+    assert all("died" in rank or "broken" in rank for rank in ranks)
+    assert stranger["heard"] == 0
