@@ -296,7 +296,7 @@ def test_each_request_of_a_connection_has_to_bring_the_cookie(page: Any) -> None
         browser = Browser(gate)
         assert browser.ask().status == 200
         browser.connection.close()
-        with socket.create_connection(("127.0.0.1", gate.port), timeout=60) as raw:
+        with socket.create_connection(("127.0.0.1", gate.port), timeout=5) as raw:
             head = f"GET {browser.path} HTTP/1.1\r\nHost: localhost\r\n"
             raw.sendall(f"{head}Cookie: {browser.cookie}\r\n\r\n{head}\r\n".encode())
             heard = raw.makefile("rb").read()
