@@ -43,8 +43,8 @@ def open_page(
 ) -> int:
     """Open TensorBoard or the status page of a run.
 
-    Prints its address, which holds on this machine and for as long as the command runs: Ctrl-C ends it (exit 0). A
-    port is forwarded when the run is on a cluster.
+    Prints a link that is good once, for one browser on this machine, which then sees the page for as long as the
+    command runs: Ctrl-C ends it (exit 0). A port is forwarded when the run is on a cluster.
     """
     world: World = ctx.obj.setup(output, quiet, context, namespace)
     backend, state = find(world, one_name(run, run_option), target)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import socket
@@ -131,24 +130,53 @@ def test_the_pod_that_is_ready_is_asked_and_not_the_one_that_ends() -> None:
 # pages
 
 
-def get(url: str) -> tuple[int, bytes]:
-    try:
-        with urllib.request.urlopen(url, timeout=60) as response:
-            return response.status, response.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()
+class Browser:
+    """Opens what it is given, and keeps cookies."""
+
+    def __init__(self) -> None:
+        self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+
+    def get(self, url: str, data: bytes | None = None) -> tuple[int, bytes]:
+        try:
+            with self._opener.open(url, data, timeout=60) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+
+def port_of(url: str) -> int:
+    return int(url.split("/")[2].rpartition(":")[2])
 
 
 def test_the_status_page_is_shown_on_a_port_of_this_machine() -> None:
     seen: list[bytes] = []
-    api = cluster(answer(b"<html>pong</html>", seen=seen))
+    api, browser = cluster(answer(b"<html>pong</html>", seen=seen)), Browser()
 
     with control.forward(api, run_state(), "status") as url:
         assert url.startswith("http://127.0.0.1:")
-        assert get(url) == (200, b"<html>pong</html>")
-        assert get(url)[0] == 200
-    assert seen[0].startswith(b"pong-manager-0 %d\n" % names.PORTS["probe"])
+        assert browser.get(url) == (200, b"<html>pong</html>")
+        assert browser.get(url)[0] == 200
+    assert seen[0].startswith(b"pong-manager-0 %d\nGET / HTTP/1.1\r\n" % names.PORTS["probe"])
+
+
+@pytest.mark.parametrize("what", ["status", "tensorboard"])
+def test_another_user_of_this_machine_reads_no_page_through_the_forwarded_port(what: Any) -> None:
+    seen: list[bytes] = []
+    api = cluster(answer(b"secret", seen=seen))
+    api.objects.append(pod("tensorboard", "pong-tensorboard-5d-x"))
+
+    with control.forward(api, run_state(), what) as url:
+        plain = url.partition("?")[0]
+        for other in (plain, f"http://127.0.0.1:{port_of(url)}/", f"{plain}status.json"):
+            code, body = Browser().get(other)
+            assert code == 403
+            assert f"rlctl open {what} pong".encode() in body
+        assert not seen, "not even a connection"
+        browser = Browser()
+        assert browser.get(url) == (200, b"secret")
+        assert browser.get(plain) == (200, b"secret")
+        assert Browser().get(url)[0] == 403, "the link is good once"
 
 
 def test_tensorboard_is_shown_from_its_own_pod() -> None:
@@ -157,13 +185,13 @@ def test_tensorboard_is_shown_from_its_own_pod() -> None:
     api.objects.append(pod("tensorboard", "pong-tensorboard-5d-x"))
 
     with control.forward(api, run_state(), "tensorboard") as url:
-        assert get(url) == (200, b"board")
+        assert Browser().get(url) == (200, b"board")
     assert seen[0].startswith(b"pong-tensorboard-5d-x %d\n" % names.PORTS["tensorboard"])
 
 
 def test_the_port_is_closed_with_the_block() -> None:
     with control.forward(cluster(answer(b"x")), run_state(), "status") as url:
-        port = int(url.rsplit(":", 1)[1].strip("/"))
+        port = port_of(url)
 
     with pytest.raises(OSError, match=r"refused|reset"):
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -173,19 +201,19 @@ def test_a_browser_reads_why_nothing_answers() -> None:
     api = cluster()
 
     with control.forward(api, run_state(), "status") as url:
-        code, body = get(url)
+        code, body = Browser().get(url)
 
     assert (code, body) == (502, b"rlctl: pod pong-manager-0 does not listen on 7180\n")
 
 
 def test_a_pod_that_was_replaced_is_found_again() -> None:
     seen: list[bytes] = []
-    api = cluster()
+    api, browser = cluster(), Browser()
     with control.forward(api, run_state(), "status") as url:
-        assert get(url)[0] == 502
+        assert browser.get(url)[0] == 502
         api.objects[1]["metadata"]["name"] = "pong-manager-new"
         api.serve = answer(b"x", seen=seen)
-        assert get(url) == (200, b"x")
+        assert browser.get(url) == (200, b"x")
     assert seen[0].startswith(b"pong-manager-new ")
 
 
@@ -217,11 +245,10 @@ def test_a_large_page_passes_whole_and_both_ways() -> None:
         body = asked.partition(b"\r\n\r\n")[2]
         far.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
 
+    browser = Browser()
     with control.forward(cluster(echo), run_state(), "status") as url:
-        connection = http.client.HTTPConnection("127.0.0.1", int(url.rsplit(":", 1)[1].strip("/")), timeout=60)
-        connection.request("POST", "/", large)
-        assert connection.getresponse().read() == large
-        connection.close()
+        assert browser.get(url)[0] == 200
+        assert browser.get(url.partition("?")[0], large) == (200, large)
 
 
 def test_connections_still_open_end_with_the_block() -> None:
@@ -232,10 +259,15 @@ def test_connections_still_open_end_with_the_block() -> None:
         done.wait(60)
 
     with control.forward(cluster(hold), run_state(), "status") as url:
-        client = socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1].strip("/"))), timeout=60)
-        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        path = url.partition(f":{port_of(url)}")[2]
+        head, tail = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n".encode(), b"\r\n"
+        with socket.create_connection(("127.0.0.1", port_of(url)), timeout=60) as first:
+            first.sendall(head + tail)
+            cookie = re.search(rb"Set-Cookie: ([^;]+);", first.makefile("rb").read())
+        assert cookie
+        client = socket.create_connection(("127.0.0.1", port_of(url)), timeout=60)
+        client.sendall(head.replace(b"?token=", b"?t=") + b"Cookie: " + cookie[1] + tail + tail)
         assert begun.wait(60)
     client.settimeout(5)
     assert client.recv(1) == b""
     client.close()
-    done.set()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 import socketserver
+import tempfile
 import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from urllib.error import URLError
+from typing import Literal
+from urllib.error import HTTPError, URLError
 
 import psutil
 import pytest
@@ -29,6 +31,12 @@ def place(homes: Path) -> Iterator[Place]:
     places.make_sockets(made.sockets)
     with lock.life(made.life):
         yield made
+
+
+@pytest.fixture
+def real_agents(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rlctl_agents` is the installed package, not the fake one."""
+    monkeypatch.delenv("PYTHONPATH")
 
 
 class Page(BaseHTTPRequestHandler):
@@ -58,18 +66,25 @@ def manager(place: Place) -> Iterator[None]:
         server.shutdown()
 
 
-def read(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        return bytes(answer.read())
+class Browser:
+    """Opens what it is given, and keeps cookies."""
+
+    def __init__(self) -> None:
+        self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+
+    def read(self, url: str) -> bytes:
+        with self._opener.open(url, timeout=60) as answer:
+            return bytes(answer.read())
 
 
 def test_the_managers_page_is_behind_a_port_of_the_loopback_as_long_as_it_is_open(place: Place, manager: None) -> None:
+    browser = Browser()
     with LocalBackend().forward("one", "status") as url:
         assert url.startswith("http://127.0.0.1:")
-        assert read(url) == b"page / " * 50_000
-        answers = []
+        assert browser.read(url) == b"page / " * 50_000
+        answers, plain = [], url.partition("?")[0]
         readers = [
-            threading.Thread(target=lambda n=n: answers.append(read(f"{url}{n}")))  # type: ignore[misc]
+            threading.Thread(target=lambda n=n: answers.append(browser.read(f"{plain}{n}")))  # type: ignore[misc]
             for n in range(6)
         ]
         for reader in readers:
@@ -78,7 +93,27 @@ def test_the_managers_page_is_behind_a_port_of_the_loopback_as_long_as_it_is_ope
             reader.join()
         assert len(answers) == 6
     with pytest.raises(URLError):
-        read(url)
+        browser.read(plain)
+
+
+@pytest.mark.usefixtures("real_agents")
+@pytest.mark.parametrize("what", ["status", pytest.param("tensorboard", marks=pytest.mark.processes)])
+def test_another_user_of_the_machine_reads_no_page(
+    place: Place, manager: None, what: Literal["status", "tensorboard"]
+) -> None:
+    (place.layout.results / "tensorboard").mkdir()
+    with LocalBackend().forward("one", what) as url:
+        plain = url.partition("?")[0]
+        for other in (plain, "/".join(url.split("/")[:3]) + "/", plain + "data/runs"):
+            with pytest.raises(HTTPError, match="403") as refused:
+                Browser().read(other)
+            refused.value.close()
+        Browser().read(url)
+        with pytest.raises(HTTPError, match="403") as refused:
+            Browser().read(url)
+        assert f"rlctl open {what} one" in refused.value.read().decode()
+    with LocalBackend().forward("one", what) as again:
+        assert again != url, "another token"
 
 
 def test_a_manager_that_does_not_listen_is_said(place: Place) -> None:
@@ -86,11 +121,12 @@ def test_a_manager_that_does_not_listen_is_said(place: Place) -> None:
         pass
 
 
-def test_a_manager_that_goes_away_closes_its_connections_and_nothing_else(place: Place, manager: None) -> None:
+def test_a_manager_that_goes_away_is_said_in_the_browser(place: Place, manager: None) -> None:
     with LocalBackend().forward("one", "status") as url:
         (place.sockets / "manager-0.probe").unlink()
-        with pytest.raises((URLError, ConnectionError)):
-            read(url)
+        with pytest.raises(HTTPError, match="502") as refused:
+            Browser().read(url)
+        assert b"is the run still there?" in refused.value.read()
 
 
 def test_a_run_that_is_over_has_no_status_page(homes: Path) -> None:
@@ -106,14 +142,35 @@ def test_a_run_that_is_over_has_no_status_page(homes: Path) -> None:
 
 
 @pytest.mark.processes
-def test_tensorboard_serves_the_curves_and_ends_with_the_block(place: Place) -> None:
+@pytest.mark.usefixtures("real_agents")
+def test_tensorboard_serves_the_curves_at_no_port_of_its_own_and_ends_with_the_block(place: Place) -> None:
     (place.layout.results / "tensorboard").mkdir()
     with LocalBackend().forward("one", "tensorboard") as url:
-        assert b"TensorBoard" in read(url)
-        children = psutil.Process().children(recursive=True)
-        assert any("tensorboard.main" in " ".join(child.cmdline()) for child in children)
-        port = int(url.rstrip("/").rpartition(":")[2])
+        assert b"TensorBoard" in Browser().read(url)
+        (child,) = psutil.Process().children()
+        assert "tensorboard" in child.cmdline()
+        assert child.net_connections("inet") == [], "any user could ask it"
+        (path,) = {Path(one.laddr) for one in child.net_connections("unix") if one.laddr and one.laddr.startswith("/")}
+        assert path.stat().st_mode & 0o077 == 0
+        assert path.parent.stat().st_mode & 0o077 == 0
+        port = int(url.split("/")[2].rpartition(":")[2])
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=2):
+        pass
+    assert not child.is_running()
+    assert not path.parent.exists()
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("real_agents")
+def test_why_tensorboard_does_not_start_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place.layout.results / "tensorboard").mkdir()
+    monkeypatch.setenv("TMPDIR", str(deep := place.layout.results / ("x" * 100)))
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with (
+        pytest.raises(BackendUnreachable, match=r"cannot listen at .*xxx/.*too long"),
+        LocalBackend().forward("one", "tensorboard"),
+    ):
         pass
 
 

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+import time
 import traceback
 from pathlib import Path
 
 import numpy as np
 import torch
+from msgspec import Struct
 
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.roles.assembler import Columns, column_axes
-from rlctl_agents.roles.collective import Collective, Meeting
+from rlctl_agents.roles.collective import Collective
+from rlctl_agents.roles.group_store import GroupStore
+from rlctl_agents.roles.groups import Groups
 from rlctl_agents.roles.learning import Learning
-from rlctl_agents.types.control import Place
+from rlctl_agents.roles.leases import Holder
+from rlctl_agents.types.control import Enlist, Note, Noted, Place
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
+from rlctl_agents.wire.rpc import RpcClient
+from rlctl_agents.wire.rpc_server import Handler, RpcServer
+from rlctl_agents.wire.sockets import Wire
 from tests.roles.chain import schema_of, settings
+from tests.roles.world import boot
 
 SPACES, NETWORK = Spaces(Box((2,), "float32"), Discrete(3)), Network(hidden=[16], core="lstm", width=8)
 CONFIG = settings(max_grad_norm=0.05)  # of gradients that are larger: what is clipped is the norm of all
@@ -81,10 +91,13 @@ def parts(world: int) -> list[tuple[int, int]]:
     return [(sum(counts[:rank]), count) for rank, count in enumerate(counts)]
 
 
-def run_rank(rank: int, world: int, meeting: Meeting, folder: Path, piece_rows: int | None) -> None:
+def run_rank(rank: int, world: int, address: str, folder: Path, piece_rows: int | None) -> None:
     """One rank: seeded by the last one; after ten steps one more, for which rank 0 has no batch."""
-    ref = ModelRef("main", 3, 0)
-    collective = Collective(Place(1, rank, world, world - 1, ref, meeting.address), meeting, CPU)
+    line = RpcClient(Wire(), address, boot(rank))
+    place = enlisted(line, rank, world)
+    assert (place.rank, place.world, place.seed) == (rank, world, world - 1)
+    store = GroupStore(lambda note: line.call(note, Noted, deadline_s=20)[0], boot(rank), place.number, wait_s=60)
+    collective = Collective(place, store, CPU, one_machine=True)
     learning = fresh(seed=1 if rank == world - 1 else 100 + rank, piece_rows=piece_rows)
     data = collective.share(learning.capture().pack() if rank == world - 1 else None, world - 1)
     if rank != world - 1:
@@ -109,25 +122,53 @@ def run_rank(rank: int, world: int, meeting: Meeting, folder: Path, piece_rows: 
     collective.close()
 
 
+def enlisted(line: RpcClient, rank: int, world: int) -> Place:
+    """A place in the first group; the last rank has weights."""
+    while True:
+        ask = Enlist(boot(rank), 0 if rank == world - 1 else -1, rank == world - 1, ModelRef("main", 3, 0))
+        place = line.call(ask, Place, deadline_s=20)[0]
+        if place.number:
+            return place
+
+
+def serve(children: list[int], world: int, address: str) -> int:
+    """What the manager does for groups, until all children have ended; how many failed."""
+    groups = Groups(time.monotonic, lambda *_, **__: None)
+    live = [Holder("learner", rank, boot(rank), 0.0, 0.0) for rank in range(world)]
+    answers: dict[type[Struct], Handler] = {
+        Enlist: lambda ask, _: (groups.enlist(ask, live, world), []),
+        Note: lambda note, _: (groups.note(note), []),
+    }
+    server, failed = RpcServer(Wire(), address, "f" * 16, answers), 0
+    while children:
+        server.serve(0.05)
+        for child in [*children]:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                children.remove(child)
+                failed += os.waitstatus_to_exitcode(status) != 0
+    server.close()
+    return failed
+
+
 def main(world: int, folder: Path, piece_rows: int | None = None) -> int:
-    """All ranks, as processes that share what was imported; the exit code is how many failed."""
+    """All ranks, as processes that share what was imported, and a manager's answers; the exit code: how many failed."""
     torch.set_num_threads(1)
-    meeting = Meeting()
-    children = []
-    for rank in range(world):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                run_rank(rank, world, meeting, folder, piece_rows)
-                code = 0
-            except Exception:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        children.append(child)
-    meeting.close()
-    return sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children)
+    with tempfile.TemporaryDirectory(prefix="rlctl-", dir="/tmp") as short:
+        address, children = f"ipc://{short}/manager", []
+        for rank in range(world):
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    run_rank(rank, world, address, folder, piece_rows)
+                    code = 0
+                except Exception:
+                    traceback.print_exc()
+                finally:
+                    os._exit(code)
+            children.append(child)
+        return serve(children, world, address)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.roles.assembler import Columns
-from rlctl_agents.roles.collective import Collective, Meeting
+from rlctl_agents.roles.collective import Collective
 from rlctl_agents.roles.learning import Learning
 from rlctl_agents.roles.staging import Staging
 from rlctl_agents.types.control import Place
@@ -155,8 +156,7 @@ def test_a_group_of_one_makes_the_updates_of_a_learner_alone(
         monkeypatch.setenv(variable, "lo" if "IFNAME" in variable else "1")  # what a group sets is gone afterwards
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     found, expected = learning_on(device, "mlp"), learning_on(CPU, "mlp")
-    meeting = Meeting()
-    collective = Collective(Place(1, 0, 1, 0, ModelRef("main", 1, 0), meeting.address), meeting, device)
+    collective = Collective(Place(1, 0, 1, 0, ModelRef("main", 1, 0)), HashStore(), device, one_machine=True)
     try:
         found.take_over(collective.share(found.capture().pack(), 0))
         found.join(collective)

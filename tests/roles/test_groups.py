@@ -2,9 +2,9 @@
 
 import pytest
 
-from rlctl_agents.roles.groups import AGAIN_S, FIRST_S, Groups
+from rlctl_agents.roles.groups import AGAIN_S, FIRST_S, NOTES, Groups
 from rlctl_agents.roles.leases import Holder
-from rlctl_agents.types.control import Enlist, Place
+from rlctl_agents.types.control import Enlist, Note, NoteAction, Noted, Place
 from rlctl_agents.types.experience import ModelRef
 from tests.roles.world import Time, boot
 
@@ -22,9 +22,7 @@ class Table:
         if number not in self.live:
             self.live.append(number)
         holders = [Holder("learner", one, boot(one), 0.0, 0.0) for one in sorted(self.live)]
-        ask = Enlist(
-            boot(number), left, left >= 0, ModelRef("main", lineage, version), f"tcp://127.0.0.1:{7000 + number}"
-        )
+        ask = Enlist(boot(number), left, left >= 0, ModelRef("main", lineage, version))
         return self.groups.enlist(ask, holders, self.expected)
 
     def runs(self, *numbers: int, group: int) -> None:
@@ -55,7 +53,7 @@ def test_a_group_is_formed_when_all_learners_of_the_spec_ask_and_ranks_follow_in
     table = Table(expected=3)
     assert table.ask(2) == table.ask(0) == Place(0)
     last = table.ask(1)
-    assert (last.number, last.rank, last.world, last.address) == (1, 1, 3, "tcp://127.0.0.1:7000")
+    assert (last.number, last.rank, last.world) == (1, 1, 3)
     assert [table.ask(number).rank for number in (0, 2)] == [0, 2]
     assert table.told == [{"number": 1, "world": 3}], "once"
     assert table.ask(2) == table.ask(2), "an answer that was lost is given again"
@@ -80,7 +78,6 @@ def test_survivors_form_the_next_group_and_the_newest_of_them_seeds_it() -> None
     places = table.after(AGAIN_S + 1, (1, 40, 1), (2, 41, 1))  # 0 is dead, its lease is not over yet
     assert [(one.number, one.rank, one.world, one.seed) for one in places] == [(2, 0, 2, 1), (2, 1, 2, 1)]
     assert places[0].ref == ModelRef("main", 1, 41)
-    assert places[0].address == "tcp://127.0.0.1:7001"
 
 
 def test_a_newcomer_makes_everybody_leave_and_is_seeded_by_those_who_learned(two: Table) -> None:
@@ -150,5 +147,53 @@ def test_of_fresh_learners_the_newest_weights_seed_the_group_and_the_newest_line
 def test_who_is_leaving_gets_no_place() -> None:
     table = Table(expected=1)
     leaving = [Holder("learner", 0, boot(0), 0.0, 0.0, leaving=True)]
-    ask = Enlist(boot(0), 3, True, ModelRef("main", 1, 5), "tcp://127.0.0.1:1")
+    ask = Enlist(boot(0), 3, True, ModelRef("main", 1, 5))
     assert table.groups.enlist(ask, leaving, 1) == Place(0)
+
+
+def note(number: int, group: int, action: NoteAction, *keys: str, value: bytes = b"", amount: int = 0) -> Note:
+    return Note(boot(number), group, action, [*keys], value, amount)
+
+
+def test_members_of_a_group_read_what_the_others_leave(two: Table) -> None:
+    tell = two.groups.note
+    assert tell(note(0, 1, "get", "a", "b")) == Noted([None, None])
+    tell(note(0, 1, "set", "a", value=b"x"))
+    assert tell(note(1, 1, "get", "a", "b")) == Noted([b"x", None])
+    assert [tell(note(n, 1, "add", "n", amount=2)).count for n in (0, 1)] == [2, 4]
+    assert tell(note(0, 1, "get", "n")).values == [b"4"], "as torch's own stores hold it"
+    assert tell(note(0, 1, "count")).count == 2
+    assert [tell(note(0, 1, "delete", "a")).count for _ in "12"] == [1, 0]
+
+
+def test_who_has_no_place_in_the_newest_group_reads_and_leaves_nothing(two: Table) -> None:
+    two.groups.note(note(0, 1, "set", "a", value=b"x"))
+    for wrong in (note(2, 1, "get", "a"), note(0, 2, "get", "a"), note(2, 1, "set", "a", value=b"y")):
+        with pytest.raises(ValueError, match="has no place in group"):
+            two.groups.note(wrong)
+    assert two.ask(0, version=5, left=1).number == 0
+    assert two.ask(1, version=5, left=1).number == 2
+    with pytest.raises(ValueError, match="not the newest"):
+        two.groups.note(note(0, 1, "get", "a"))
+    assert two.groups.note(note(0, 2, "get", "a")) == Noted([None]), "each group begins with none"
+
+
+def test_a_group_leaves_no_more_than_so_many_notes(two: Table) -> None:
+    for key in range(NOTES):
+        two.groups.note(note(0, 1, "set", str(key)))
+    with pytest.raises(ValueError, match="no more are kept"):
+        two.groups.note(note(0, 1, "set", "one more"))
+    assert two.groups.note(note(0, 1, "set", "0", value=b"again")) == Noted()
+    for wrong in (note(0, 1, "set"), note(0, 1, "delete", "a", "b")):
+        with pytest.raises(ValueError, match="takes one key"):
+            two.groups.note(wrong)
+
+
+def test_each_group_has_a_key_that_its_members_alone_are_told(two: Table) -> None:
+    keys = {two.ask(number).key for number in (0, 1)}
+    assert len(keys) == 1
+    assert len(bytes.fromhex(keys.pop())) == 32
+    first = two.ask(0).key
+    two.ask(0, left=1)
+    assert two.ask(1, left=1).key not in (first, "")
+    assert two.ask(2).key == ""

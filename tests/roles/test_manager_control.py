@@ -7,11 +7,13 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from rlctl_agents.roles.tensorboard import CurveWriter
 from rlctl_agents.types.control import Commit, EvalResult, Generation, Hello, Lease, Orders, Report, Said
 from rlctl_agents.wire.rpc import RemoteError, RpcClient
 from rlctl_agents.wire.sockets import Wire
+from tests.roles.fakes import wait_until
 from tests.roles.world import UID, Run, boot, experience, ref
 
 REPOSITORY = Path(__file__).parents[2]
@@ -66,6 +69,16 @@ def test_reads_are_answered_from_what_is_there(api: ControlApi) -> None:
     assert read(api, "/logs", process="actor/3")[1]["lines"] == [line("actor/3")]
     assert len(read(api, "/logs", process="actor")[1]["lines"]) == 2
     assert read(api, "/checkpoints") == (200, {"generations": [], "wanted": {}})
+
+
+def test_the_control_socket_is_for_its_user_alone_whatever_the_umask(short: Path) -> None:
+    before = os.umask(0)
+    try:
+        api = ControlApi(f"unix:{short}/control", LogQueries(short, Lines(), None, "").answer)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((short / "control").stat().st_mode) == 0o600
+    api.close()
 
 
 @pytest.mark.parametrize(
@@ -258,14 +271,19 @@ class Manager:
     def ask(self, method: str, path: str, at: str = "control") -> Any:
         connection = http.client.HTTPConnection("localhost", timeout=60)
         connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(5)
-        connection.sock.connect(str(self.sockets / at))
         try:
+            connection.sock.settimeout(5)
+            connection.sock.connect(str(self.sockets / at))
             connection.request(method, path)
             body = connection.getresponse().read().decode()
         finally:
             connection.close()
         return body if at != "control" else json.loads(body)
+
+    def answers(self) -> bool:
+        with suppress(OSError):
+            return "term" in self.ask("GET", "/status")
+        return False
 
     def end(self) -> tuple[int, list[dict[str, Any]]]:
         out, _ = self.process.communicate(timeout=60)
@@ -277,6 +295,27 @@ class Manager:
         if self.process.stdout is not None:
             self.process.stdout.close()
         self.process.wait()
+
+
+@pytest.mark.processes
+def test_a_manager_that_was_replaced_leaves_its_successor_reachable(tmp_path: Path, short: Path) -> None:
+    managers = [Manager(tmp_path / "run1", short, {})]
+    try:
+        wait_until(lambda: managers[0].answers(), "the first manager", timeout_s=60)
+        managers.append(Manager(tmp_path / "run1", short, {}))
+        code, lines = managers[0].end()
+        assert code == 1
+        assert "a manager of term 2 has taken over from term 1" in lines[-1]["msg"]
+        assert managers[1].ask("GET", "/status")["term"] == 2
+        assert "rlctl_build_info" in managers[1].ask("GET", "/metrics", at="manager-0.probe")
+        for name in ("control", "manager-0.probe"):
+            assert stat.S_IMODE((short / name).stat().st_mode) == 0o600
+        managers[1].process.terminate()
+        assert managers[1].end()[0] == 0
+        assert not (short / "control").exists()
+    finally:
+        for manager in managers:
+            manager.kill()
 
 
 @pytest.mark.processes

@@ -6,7 +6,9 @@ import http.client
 import io
 import json
 import logging
+import os
 import socket
+import stat
 import sys
 import threading
 import time
@@ -230,3 +232,40 @@ def test_listener_takes_the_place_of_a_socket_that_a_killed_process_left(short: 
         assert (short / "p").stat().st_mode & 0o077 == 0
     finally:
         listener.close()
+
+
+def test_a_listener_that_ends_leaves_its_successors_socket_alone(short: Path) -> None:
+    first = HttpListener(f"unix:{short}/p", lambda request: Response.of({}), name="first")
+    second = HttpListener(f"unix:{short}/p", lambda request: Response.of({"by": "second"}), name="second")
+    try:
+        first.close()
+        assert json.loads(get(short / "p", "/")[1]) == {"by": "second"}
+    finally:
+        second.close()
+    assert [*short.iterdir()] == []
+
+
+def test_a_socket_is_never_there_with_a_mode_that_lets_others_in(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, chmod, before = short / "p", Path.chmod, os.umask(0)
+    there: list[bool] = []
+
+    def look(self: Path, mode: int) -> None:
+        there.append(path.exists())
+        chmod(self, mode)
+
+    monkeypatch.setattr(Path, "chmod", look)
+    try:
+        listener = HttpListener(f"unix:{path}", lambda request: Response.of({}), name="x")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        listener.close()
+    finally:
+        os.umask(before)
+    assert there == [False], "it got its mode under another name"
+
+
+def test_what_is_no_socket_is_not_replaced(short: Path) -> None:
+    (short / "p").write_text("precious")
+    with pytest.raises(FileExistsError):
+        HttpListener(f"unix:{short}/p", lambda request: Response.of({}), name="x")
+    assert (short / "p").read_text() == "precious"
+    assert [path.name for path in short.iterdir()] == ["p"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,10 +15,18 @@ from rlctl_agents.roles.device import choose_device
 from rlctl_agents.roles.metrics import Metrics
 from rlctl_agents.roles.ranks import VAIN, Ranks
 from rlctl_agents.types.control import Place
+from rlctl_agents.wire.rpc import RemoteError
 from tests.roles.world import boot, ref, spec
 
-NOWHERE = "tcp://127.0.0.1:nowhere"
-"""Where no group can meet."""
+
+class Line:
+    """To a manager that keeps no notes: no group can meet."""
+
+    def call(self, *_: object, deadline_s: float) -> Any:
+        raise RemoteError("nowhere")
+
+    def close(self) -> None:
+        pass
 
 
 class Member:
@@ -30,11 +39,14 @@ class Member:
     def call(self, ask: object, kind: object, *, deadline_s: float) -> Place:
         self._number += 1
         self.group = self._number + self._called
-        return Place(self._number, 0, 2, 0, ref(0), NOWHERE)
+        return Place(self._number, 0, 2, 0, ref(0))
+
+    def line(self) -> Line:
+        return Line()
 
 
 def ranks_of(member: Member) -> Ranks:
-    process = SimpleNamespace(boot=boot(1), metrics=Metrics())
+    process = SimpleNamespace(boot=boot(1), metrics=Metrics(), stop=threading.Event())
     return Ranks(cast(Any, process), cast(Any, member), cast(Any, SimpleNamespace(ref=ref(0))), torch.device("cpu"))
 
 

@@ -19,6 +19,7 @@ from rlctl_agents.types.control import (
     GetModel,
     GotModel,
     Hello,
+    Note,
     PutModel,
     Report,
     Said,
@@ -135,7 +136,7 @@ def test_an_actors_key_speaks_for_actors_only(ring: Keyring) -> None:
 
 
 def test_what_ends_a_run_or_commits_a_generation_needs_the_core_key() -> None:
-    for kind in (Commit, Enlist, EvalResult):
+    for kind in (Commit, Enlist, EvalResult, Note):
         assert refusal(MANAGER, "actor", kind, None)
         assert not refusal(MANAGER, "core", kind, None)
 

@@ -5,8 +5,8 @@ Nothing is pickled here: only tensors travel, and weights as the bytes of a gene
 
 from __future__ import annotations
 
+import hmac
 import os
-import socket
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import NamedTuple, TypeVar
@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from rlctl_agents.roles.device import backend
@@ -24,7 +24,6 @@ MEET_S = 20.0
 """So long the members of a group look for each other; then all ask for another one."""
 STEP_S = 30.0
 """Longest wait for the slowest member, whatever it does. A dead one is noticed at once, its connections close."""
-LOOPBACK = "127.0.0.1"
 
 T = TypeVar("T")
 
@@ -47,71 +46,41 @@ class Agreed(NamedTuple):
         return self.held == 0 < self.ready and self.ready + self.starved == self.world
 
 
-class Meeting:
-    """A listening socket at which a group meets, if this process becomes rank 0. Good for one group.
-
-    Args:
-        host: own address by number; another machine's learners can come only to one that is not loopback.
-    """
-
-    def __init__(self, host: str = "") -> None:
-        host = host or LOOPBACK
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
-        self._socket.bind((host, 0))
-        self._socket.listen(128)
-        port = self._socket.getsockname()[1]
-        self.address = f"tcp://[{host}]:{port}" if family == socket.AF_INET6 else f"tcp://{host}:{port}"
-
-    def take(self) -> int:
-        """The descriptor; whoever takes it closes it."""
-        return self._socket.detach()
-
-    def close(self) -> None:
-        """Nobody will come."""
-        self._socket.close()
-
-
 class Collective:
     """One group of at least two learners, from meeting to breaking up. Used by one thread.
 
     Args:
         place: in the group.
-        meeting: of this process; used by rank 0.
+        store: where the members leave each other their addresses; only they may read and write it.
         device: where gradients are.
+        one_machine: all members are here: what listens does so on the loopback.
         step_s: longest wait for other members in one operation.
 
     Raises:
-        Broken: not everybody came.
+        Broken: not everybody came, or a stranger did.
     """
 
     def __init__(
         self,
         place: Place,
-        meeting: Meeting,
+        store: Store,
         device: torch.device,
         *,
+        one_machine: bool,
         meet_s: float = MEET_S,
         step_s: float = STEP_S,
     ) -> None:
         self.rank, self.world = place.rank, place.world
-        host, _, port = place.address.removeprefix("tcp://").rpartition(":")
-        host = host.strip("[]")
-        if host in (LOOPBACK, "::1"):
-            # gloo and NCCL listen too: on one machine nowhere but on the loopback
+        self._store = store  # torch calls it from threads of its own, and does not keep it alive
+        if one_machine:
             os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
 
         def meet() -> None:
-            leads = place.rank == 0
-            store = TCPStore(
-                host, int(port), place.world, leads, timedelta(seconds=meet_s), wait_for_workers=False,
-                master_listen_fd=meeting.take() if leads else None,
-            )  # fmt: skip
             dist.init_process_group(
                 backend(device), store=PrefixStore(f"group{place.number}", store), rank=place.rank,
                 world_size=place.world, timeout=timedelta(seconds=step_s),
             )  # fmt: skip
-            self._all(torch.ones(1))
+            self._know_each_other(place, meet_s)
 
         self._or_broken(meet)
 
@@ -184,6 +153,27 @@ class Collective:
         if dist.is_initialized():
             dist.destroy_process_group()
 
+    def _know_each_other(self, place: Place, meet_s: float) -> None:
+        """Prove to each member that it talks to the one whom the manager gave that rank, before anything else is said.
+
+        gloo takes any connection that brings the number of a rank, which is no secret. A proof is of no use to the one
+        who gets it: it is for one direction, in one group.
+
+        Raises:
+            RuntimeError: at another end is a stranger.
+        """
+        ranks = range(place.world)
+        own = torch.frombuffer(bytearray(b"".join(proof(place, place.rank, to) for to in ranks)), dtype=torch.uint8)
+        heard = torch.empty_like(own)
+        done = dist.all_to_all_single(heard, own, async_op=True)
+        assert done is not None
+        done.wait(timedelta(seconds=meet_s))
+        told = heard.numpy().tobytes()
+        for rank in ranks:
+            size = len(told) // place.world
+            if not hmac.compare_digest(told[rank * size : (rank + 1) * size], proof(place, rank, place.rank)):
+                raise RuntimeError(f"the other end of the connection to rank {rank} is a stranger")
+
     def _all(self, tensor: torch.Tensor) -> None:
         dist.all_reduce(tensor)
 
@@ -196,3 +186,8 @@ class Collective:
         except (RuntimeError, ValueError) as error:  # gloo, NCCL and the store say it in various ways
             self.close()
             raise Broken(str(error).partition("\n")[0][:300]) from error
+
+
+def proof(place: Place, sender: int, receiver: int) -> bytes:
+    """What a rank sends to another one, so that it knows who sends; 32 bytes."""
+    return hmac.digest(place.key.encode(), f"{place.number}: {sender} to {receiver}".encode(), "sha256")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from rlctl_agents.roles.leases import Holder
-from rlctl_agents.types.control import Enlist, Place
+from rlctl_agents.types.control import Enlist, Note, Noted, Place
 
 FIRST_S = 30.0
 """So long the first learners of a run wait for the others that the spec names."""
@@ -16,6 +17,8 @@ AGAIN_S = 3.0
 """So long survivors wait for each other; who comes later makes another group necessary."""
 ASKS_S = 3.0
 """Who asks for a place does so several times a second; who has been silent for so long has died meanwhile."""
+NOTES = 4096
+"""Most keys that a group may leave here, of 64 KiB at most each. gloo needs one a member."""
 
 
 class _Asker(NamedTuple):
@@ -53,6 +56,7 @@ class Groups:
         self._placed: dict[str, Place] = {}  # of the newest group that this manager has formed
         self._running: dict[str, int] = {}  # boot -> group in which it says that it is
         self._number = 0
+        self._notes: dict[str, bytes] = {}  # of the newest group
 
     @property
     def wanted(self) -> int:
@@ -93,6 +97,34 @@ class Groups:
         self._form()
         return self._placed[ask.boot]
 
+    def note(self, note: Note) -> Noted:
+        """A member of the newest group leaves something for the others, or reads it.
+
+        Raises:
+            ValueError: it is no member, or there is too much.
+        """
+        place = self._placed.get(note.boot)
+        if place is None or place.number != note.group:
+            raise ValueError(f"{note.boot} has no place in group {note.group}, or that is not the newest")
+        notes = self._notes
+        if note.action == "get":
+            return Noted([notes.get(key) for key in note.keys])
+        if note.action == "count":
+            return Noted(count=len(notes))
+        if len(note.keys) != 1:
+            raise ValueError(f"{note.action} takes one key, got {len(note.keys)}")
+        key = note.keys[0]
+        if note.action == "delete":
+            return Noted(count=notes.pop(key, None) is not None)
+        if key not in notes and len(notes) >= NOTES:
+            raise ValueError(f"group {note.group} has left {NOTES} notes, no more are kept")
+        if note.action == "set":
+            notes[key] = note.value
+            return Noted()
+        total = int(notes.get(key, b"0")) + note.amount
+        notes[key] = b"%d" % total
+        return Noted(count=total)
+
     def _complete(self, indexes: Mapping[str, int], expected: int) -> bool:
         missing = indexes.keys() - self._asked.keys()
         if not missing and len(self._asked) >= expected:
@@ -111,11 +143,12 @@ class Groups:
         if not members[seed].ask.learned:  # one of their lineages, and modelpools may know the newest
             ref = replace(ref, lineage=max(one.ask.ref.lineage for one in members))
         self._number += 1
+        key = secrets.token_hex(32)
         self._placed = {
-            one.ask.boot: Place(self._number, rank, len(members), seed, ref, members[0].ask.address)
-            for rank, one in enumerate(members)
+            one.ask.boot: Place(self._number, rank, len(members), seed, ref, key) for rank, one in enumerate(members)
         }
         self._asked = {}
         self._running = {}
+        self._notes = {}
         number, world, version = self._number, len(members), ref.version
         self._tell("group", f"group {number} of {world} learners, from version {version}", number=number, world=world)

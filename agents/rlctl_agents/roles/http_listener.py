@@ -5,8 +5,11 @@ What is only read may be shown to others too: then GET and HEAD are all that is 
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
+import secrets
 import socket
 import socketserver
 import stat
@@ -95,9 +98,7 @@ class HttpListener:
         self._server: _Bounded
         if kind == "unix" and rest.startswith("/"):
             self._path = Path(rest)
-            _remove_socket(self._path)
-            self._server = _UnixServer(rest, handler)
-            self._path.chmod(0o600)
+            self._server, self._bound = _listen_at(self._path, handler)
             self.address = address
         elif kind == "tcp":
             host, port = _host_and_port(address, rest, for_all=for_all)
@@ -117,9 +118,9 @@ class HttpListener:
             self._server.socket.shutdown(socket.SHUT_RDWR)
         self._server.shutdown()
         self._thread.join()
-        self._server.server_close()
-        if self._path is not None:
-            _remove_socket(self._path)
+        if self._path is not None and _identity(self._path) == self._bound:  # else it is our successor's
+            self._path.unlink()
+        self._server.server_close()  # only now: as long as it is open, no other socket has its inode
 
 
 class _Bounded(socketserver.ThreadingMixIn, socketserver.TCPServer):
@@ -275,7 +276,35 @@ def _host_and_port(address: str, rest: str, *, for_all: bool) -> tuple[str, int]
     return host, int(port)
 
 
-def _remove_socket(path: Path) -> None:
+def _listen_at(path: Path, handler: type[BaseHTTPRequestHandler]) -> tuple[_UnixServer, tuple[int, int] | None]:
+    """A server at a path that nobody else may ever connect to, and the identity of its socket.
+
+    It is bound under a name of its own and renamed: so it is never there with the mode that the umask gives, and the
+    path is never without a socket while a process takes the place of another.
+
+    Raises:
+        OSError: it cannot be bound, or what lies there is no socket.
+    """
     with suppress(FileNotFoundError):
-        if stat.S_ISSOCK(path.lstat().st_mode):
-            path.unlink()
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    own = path.with_name(f".{secrets.token_hex(4)}")
+    server = _UnixServer(str(own), handler)
+    try:
+        own.chmod(0o600)
+        bound = _identity(own)
+        own.replace(path)
+    except BaseException:
+        server.server_close()
+        with suppress(OSError):
+            own.unlink()
+        raise
+    return server, bound
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode; None: nothing lies there."""
+    with suppress(FileNotFoundError):
+        found = path.lstat()
+        return found.st_dev, found.st_ino
+    return None

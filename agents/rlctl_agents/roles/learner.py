@@ -188,7 +188,8 @@ class Learner:
         self._refusals = Refusals(
             process.metrics, lambda: dict(self._receiver.rejected), lambda: refused_connections(wire)
         )
-        self._ranks = Ranks(process, member, self._learning, device, host=process.arguments.bind)
+        one_machine = process.arguments.bind in ("", "127.0.0.1", "::1")
+        self._ranks = Ranks(process, member, self._learning, device, one_machine=one_machine)
         self._columns: Columns | None = None  # the batch in hand
         self._tried = False  # to learn from it, when the group broke up
         self._fresh = True  # an update was just made, or none: look at the others before waiting for a batch

@@ -27,7 +27,20 @@ from rlctl_agents.roles.release import Cluster, Release, workloads
 from rlctl_agents.roles.tensorboard import CurveWriter
 from rlctl_agents.roles.volume import patiently
 from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
-from rlctl_agents.types.control import Commit, Enlist, EvalResult, Hello, Lease, Orders, Place, Report, Said, Sampled
+from rlctl_agents.types.control import (
+    Commit,
+    Enlist,
+    EvalResult,
+    Hello,
+    Lease,
+    Note,
+    Noted,
+    Orders,
+    Place,
+    Report,
+    Said,
+    Sampled,
+)
 from rlctl_agents.wire.classes import MANAGER
 from rlctl_agents.wire.rpc_server import RpcServer
 
@@ -48,6 +61,8 @@ class Answering(Protocol):
     def commit(self, commit: Commit) -> Said: ...
 
     def enlist(self, ask: Enlist) -> Place: ...
+
+    def note(self, note: Note) -> Noted: ...
 
     def sampled(self, sampled: Sampled) -> Said: ...
 
@@ -180,12 +195,13 @@ def handlers(
     answering: Callable[[], Answering],
 ) -> Mapping[type[msgspec.Struct], Callable[..., tuple[msgspec.Struct, list[bytes]]]]:
     """What the RPC server answers."""
-    answers: dict[type[msgspec.Struct], Callable[[Any], Lease | Orders | Place | Said]] = {
+    answers: dict[type[msgspec.Struct], Callable[[Any], Lease | Noted | Orders | Place | Said]] = {
         Hello: lambda hello: answering().hello(hello),
         Report: lambda report: answering().report(report),
         EvalResult: lambda result: answering().result(result),
         Commit: lambda commit: answering().commit(commit),
         Enlist: lambda ask: answering().enlist(ask),
+        Note: lambda note: answering().note(note),
         Sampled: lambda sampled: answering().sampled(sampled),
     }
     return {kind: lambda request, _buffers, answer=answer: (answer(request), []) for kind, answer in answers.items()}

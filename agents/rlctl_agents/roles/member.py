@@ -155,11 +155,15 @@ class Member:
             TimeoutError: no answer in time.
             RemoteError: the manager refuses.
         """
-        client = RpcClient(self._wire, self._process.arguments.manager, self._process.boot)
+        client = self.line()
         try:
             return client.call(request, reply, deadline_s=deadline_s)[0]
         finally:
             client.close()
+
+    def line(self) -> RpcClient:
+        """A connection to the manager for many questions; who asks for it closes it."""
+        return RpcClient(self._wire, self._process.arguments.manager, self._process.boot)
 
     def peers_of(self, role: str) -> dict[int, Channels]:
         """Index -> channels of the peers of one role, as they are now."""

@@ -30,6 +30,8 @@ from rlctl_agents.types.control import (
     Generation,
     Hello,
     Lease,
+    Note,
+    Noted,
     Orders,
     Place,
     Report,
@@ -181,6 +183,10 @@ class Overseer:
     def enlist(self, ask: Enlist) -> Place:
         """A learner asks for a place among those that step together."""
         return self.groups.enlist(ask, self.members.leases.live("learner"), self._expected)
+
+    def note(self, note: Note) -> Noted:
+        """A member of a group of learners tells the others where it is."""
+        return self.groups.note(note)
 
     def result(self, result: EvalResult) -> Said:
         """An evaluator has played its quota."""

@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 import torch
 
-from rlctl_agents.roles.collective import Agreed, Broken, Collective, Meeting
+from rlctl_agents.roles.collective import MEET_S, Agreed, Broken, Collective
+from rlctl_agents.roles.group_store import GroupStore
 from rlctl_agents.roles.learning import Learning
 from rlctl_agents.roles.member import Member
 from rlctl_agents.roles.process import GROUP, RANK, SEEDED, STARVED, WORLD, Process
-from rlctl_agents.types.control import Enlist, Place
-from rlctl_agents.wire.rpc import RemoteError
+from rlctl_agents.types.control import Enlist, Note, Noted, Place
+from rlctl_agents.wire.rpc import RemoteError, RpcClient
 
 ASK_S = 2.0
 """Deadline of one request for a place."""
@@ -32,7 +33,7 @@ class Ranks:
     """Place of one learner. One that is alone has its place from the beginning, and no group.
 
     Args:
-        host: own address by number, where others could meet this one; "" is the loopback.
+        one_machine: all learners are here.
         clock: monotonic seconds.
     """
 
@@ -43,13 +44,13 @@ class Ranks:
         learning: Learning,
         device: torch.device,
         *,
-        host: str = "",
+        one_machine: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._process, self._member, self._learning, self._device = process, member, learning, device
-        self._host, self._clock = host, clock
+        self._one_machine, self._clock = one_machine, clock
         self._collective: Collective | None = None
-        self._meeting: Meeting | None = None
+        self._line: RpcClient | None = None  # to the manager, for the store of the group
         self._number = -1  # of the newest group; 0: none, it learned alone; -1: neither
         self._learned = False
         self._vain = 0
@@ -154,14 +155,12 @@ class Ranks:
         if self._collective is not None:
             self._collective.close()
             self._collective = None
-        if self._meeting is not None:
-            self._meeting.close()
-            self._meeting = None
+        if self._line is not None:
+            self._line.close()
+            self._line = None
 
     def _ask(self) -> Place | None:
-        if self._meeting is None:
-            self._meeting = Meeting(self._host)
-        ask = Enlist(self._process.boot, self._number, self._learned, self._learning.ref, self._meeting.address)
+        ask = Enlist(self._process.boot, self._number, self._learned, self._learning.ref)
         try:
             return self._member.call(ask, Place, deadline_s=ASK_S)
         except (TimeoutError, RemoteError) as error:
@@ -169,11 +168,10 @@ class Ranks:
             return None
 
     def _take(self, place: Place) -> None:
-        assert self._meeting is not None, "asked before"
         seeded = place.rank != place.seed
         if place.world > 1:
             assert place.ref is not None
-            self._collective = Collective(place, self._meeting, self._device)
+            self._collective = Collective(place, self._store(place), self._device, one_machine=self._one_machine)
             data = None if seeded else self._learning.capture().pack()
             data = self._collective.share(data, place.seed)
             if seeded:
@@ -181,8 +179,6 @@ class Ranks:
             self._learning.lineage = place.ref.lineage
         self.seeded = self.seeded or seeded
         self._learned = True
-        self._meeting.close()
-        self._meeting = None
         self._learning.join(self._collective)
         self.rank, self.world, self.placed = place.rank, place.world, True
         if seeded:
@@ -192,6 +188,17 @@ class Ranks:
             "rank %d of %d in group %d", place.rank, place.world, place.number,
             extra={"kv": {"model": str(self._learning.ref), "seed": place.seed}},
         )  # fmt: skip
+
+    def _store(self, place: Place) -> GroupStore:
+        line = self._line = self._member.line()
+
+        def call(note: Note) -> Noted:
+            return line.call(note, Noted, deadline_s=ASK_S)[0]
+
+        def over() -> bool:
+            return self.called or self._process.stop.is_set()
+
+        return GroupStore(call, self._process.boot, place.number, wait_s=MEET_S, over=over)
 
     def _starved(self, ready: bool) -> bool:
         late = self._late_since

@@ -26,7 +26,20 @@ from rlctl_agents.roles.progress import Damaged, load_progress
 from rlctl_agents.roles.release import Release
 from rlctl_agents.roles.status_page import Shown
 from rlctl_agents.roles.terms import TornTerm, read_term
-from rlctl_agents.types.control import Commit, Enlist, EvalResult, Hello, Lease, Orders, Place, Report, Said, Sampled
+from rlctl_agents.types.control import (
+    Commit,
+    Enlist,
+    EvalResult,
+    Hello,
+    Lease,
+    Note,
+    Noted,
+    Orders,
+    Place,
+    Report,
+    Said,
+    Sampled,
+)
 
 ON_REQUEST = "stopped on request"
 OVER = "the run is finished"
@@ -185,6 +198,14 @@ class Finished:
 
     def enlist(self, ask: Enlist) -> Place:
         """There is nothing to learn any more.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(OVER)
+
+    def note(self, note: Note) -> Noted:
+        """Nor is there a group.
 
         Raises:
             ValueError: always.

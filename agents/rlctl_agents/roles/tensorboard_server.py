@@ -1,5 +1,6 @@
 """`python -m rlctl_agents tensorboard`: shows the curves of a run. Reads its folder, writes nothing there, and talks to
-nobody: whoever can reach it can look, so who that is has to be decided in front of it.
+nobody: whoever can reach it can look, so who that is has to be decided in front of it. A port of the loopback is
+reached by every user of the machine: where there may be several, it listens on a socket.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import argparse
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -35,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         "--bind", default="127.0.0.1", metavar="ADDRESS",
         help="by number; one that others reach means all of this pod: a port-forward comes to its loopback",
     )  # fmt: skip
+    parser.add_argument("--socket", type=Path, metavar="PATH", help="a Unix socket in place of address and port")
     parser.add_argument("--run", default="", help="name of the run, for log lines and the title")
     options = parser.parse_args(list(arguments))
     logs.set_up(logs.Identity(options.run, NAME, f"{NAME}/0", new_boot()))
@@ -47,9 +50,10 @@ def main(arguments: Sequence[str]) -> int:
     stop = threading.Event()
     with Signals(stop):
         try:
-            url = launch(options.logdir, options.bind, options.port, options.run)
+            url = launch(options.logdir, options.bind, options.port, options.run, options.socket)
         except (program.TensorBoardServerException, program.TensorBoardPortInUseError) as error:
-            log.error("tensorboard cannot listen at %s, port %d: %s", options.bind, options.port, error)
+            where = options.socket or f"{options.bind}, port {options.port}"
+            log.error("tensorboard cannot listen at %s: %s", where, error)
             return FAILED
         log.info("serving %s at %s", options.logdir, url)
         stop.wait()
@@ -57,13 +61,33 @@ def main(arguments: Sequence[str]) -> int:
     return DONE
 
 
-def launch(logdir: Path, bind: str, port: int, run: str) -> str:
+class _SocketServer(program.WerkzeugServer):  # type: ignore[misc]
+    """TensorBoard's own server on a Unix socket that is for this user alone."""
+
+    def __init__(self, path: Path, wsgi_app: object, flags: object) -> None:
+        self._path, self._flags, self._auto_wildcard, self._url = path, flags, False, f"unix:{path}"
+        super(program.WerkzeugServer, self).__init__(f"unix://{path}", 0, wsgi_app)
+
+    def server_bind(self) -> None:
+        try:
+            self.socket.bind(str(self._path))
+            self._path.chmod(0o600)
+        except OSError as error:
+            raise program.TensorBoardServerException(str(error)) from error
+        self.server_name, self.server_port = "localhost", 0
+
+
+def launch(logdir: Path, bind: str, port: int, run: str, socket: Path | None = None) -> str:
     """Serve from threads of TensorBoard's own; the URL.
+
+    Args:
+        socket: path of the one that it listens on, instead of `bind` and `port`; in a folder that is private.
 
     Raises:
         TensorBoardServerException, TensorBoardPortInUseError: it cannot listen there.
     """
-    board = program.TensorBoard(plugins=default.get_static_plugins())  # none that happens to be installed
+    server = partial(_SocketServer, socket) if socket is not None else None
+    board = program.TensorBoard(plugins=default.get_static_plugins(), server_class=server)  # none that is installed
     alone = ip_address(bind).is_loopback
     board.configure(
         logdir=str(logdir),

@@ -189,7 +189,6 @@ class Enlist(msgspec.Struct, frozen=True):
     left: int  # number of the newest group in which it had a place, 0: it learned alone, -1: in none
     learned: bool  # its weights are those of a group, or learned alone; else of a generation, or the first
     ref: ModelRef  # its weights
-    address: str  # tcp://HOST:PORT where the group would meet, if this one were rank 0
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -200,7 +199,29 @@ class Place(msgspec.Struct, frozen=True):
     world: int = 1
     seed: int = 0  # rank whose weights, optimizer and counters everybody takes over
     ref: ModelRef | None = None  # these weights, in the lineage of the group
-    address: str = ""  # of rank 0
+    key: str = ""  # by which members know each other; new with each group
+
+
+NoteAction = Literal["set", "get", "add", "delete", "count"]
+
+
+class Note(msgspec.Struct, frozen=True):
+    """learner -> manager: leave something for the other members of the group, or read it. What torch's store holds."""
+
+    boot: str
+    group: int
+    action: NoteAction
+    keys: Annotated[list[Annotated[str, msgspec.Meta(max_length=300)]], msgspec.Meta(max_length=256)]
+    """One for all actions but `get`; none for `count`."""
+    value: Annotated[bytes, msgspec.Meta(max_length=1 << 16)] = b""  # set
+    amount: int = 0  # add
+
+
+class Noted(msgspec.Struct, frozen=True):
+    """The manager's answer."""
+
+    values: list[bytes | None] = []  # get: of each key
+    count: int = 0  # add: the sum; delete: whether it was there; count: how many keys there are
 
 
 class Said(msgspec.Struct, frozen=True):

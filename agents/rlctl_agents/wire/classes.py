@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import zmq
 from msgspec import Struct
 
-from rlctl_agents.types.control import Commit, Enlist, EvalResult, GetModel, Hello, PutModel, Report, Sampled
+from rlctl_agents.types.control import Commit, Enlist, EvalResult, GetModel, Hello, Note, PutModel, Report, Sampled
 from rlctl_agents.wire.keys import ACTOR, CORE
 
 Classes = Mapping[type[Struct], frozenset[str]]
@@ -17,7 +17,7 @@ ONLY_CORE = frozenset((CORE,))
 
 MANAGER: Classes = {
     **dict.fromkeys((Hello, Report, Sampled), ALL),
-    **dict.fromkeys((Commit, Enlist, EvalResult), ONLY_CORE),
+    **dict.fromkeys((Commit, Enlist, EvalResult, Note), ONLY_CORE),
 }
 MODELPOOL: Classes = {GetModel: ALL, PutModel: ONLY_CORE}
 """What is named in neither is for core processes alone."""

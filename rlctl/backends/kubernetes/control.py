@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from rlctl.backends.base import RunState
+from rlctl.backends.gate import Gate
 from rlctl.backends.kubernetes import names, pages
 from rlctl.backends.kubernetes.api import Api, ApiError
 from rlctl.backends.kubernetes.causes.base import Around
@@ -100,7 +101,7 @@ def _exchange(
 
 @contextmanager
 def forward(api: Api, state: RunState, what: Literal["tensorboard", "status"]) -> Iterator[str]:
-    """An URL on this machine's loopback that shows the page for as long as the block lasts.
+    """A link to this machine's loopback that shows the page for as long as the block lasts.
 
     Every connection looks for the pod anew when the one before has failed, so a restarted pod is found again.
 
@@ -115,8 +116,8 @@ def forward(api: Api, state: RunState, what: Literal["tensorboard", "status"]) -
     component, port = _PAGES[what]
     found = _Chosen(api, state, component, names.PORTS[port])
     found.choose()
-    with pages.Tunnel(found.connect) as tunnel:
-        yield f"http://127.0.0.1:{tunnel.port}/"
+    with Gate(found.connect, f"rlctl open {what} {state.run}") as gate:
+        yield gate.url
 
 
 class _Chosen:

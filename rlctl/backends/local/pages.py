@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
-import re
 import select
 import signal
 import socket
@@ -12,11 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Final
 
+from rlctl.backends.gate import Gate
 from rlctl.backends.local import lock
 from rlctl.backends.local.places import Place
 from rlctl.errors import BackendUnreachable, Conflict
@@ -24,13 +26,12 @@ from rlctl.errors import BackendUnreachable, Conflict
 START_TIMEOUT_S: Final = 60.0
 """TensorBoard on two busy cores has needed 12 s."""
 _BLOCK_BYTES: Final = 1 << 16
-_CONNECTIONS: Final = 32
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 
 
 @contextmanager
 def status_page(place: Place) -> Iterator[str]:
-    """The address of the manager's page, on the loopback of this machine.
+    """The link to the manager's page, on the loopback of this machine.
 
     Raises:
         Conflict: the run is over: `rlctl status` has what was stored.
@@ -47,13 +48,15 @@ def status_page(place: Place) -> Iterator[str]:
         raise BackendUnreachable(
             f"the manager of run {place.run} does not listen at {path}", hint=f"rlctl status {place.run}"
         ) from error
-    with _listening(lambda: _to(path)) as port:
-        yield f"http://127.0.0.1:{port}/"
+    with Gate(lambda: _to(path), f"rlctl open status {place.run}") as gate:
+        yield gate.url
 
 
 @contextmanager
 def tensorboard(place: Place) -> Iterator[str]:
-    """The address of a TensorBoard that is started for it and ends with the block, or with this process.
+    """The link to a TensorBoard that is started for it and ends with the block, or with this process.
+
+    It listens on a socket in a folder that no other user may enter; a port of the loopback leads to all of them.
 
     Raises:
         Conflict: the run has written no curves yet.
@@ -66,26 +69,29 @@ def tensorboard(place: Place) -> Iterator[str]:
             hint=f"rlctl status {place.run}",
             objects=(place.run,),
         )
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", "127.0.0.1", "--port", "0"]
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for us; it is ended in good order
-        preexec_fn=_die_with_parent,
-    )
-    assert child.stderr is not None
-    drain = threading.Thread(target=_drain, args=(child.stderr,), name="tensorboard", daemon=True)
-    with child.stderr:
-        try:
-            url = _address(child.stderr)
-            drain.start()
-            yield url
-        finally:
-            _end(child)
-            if drain.ident is not None:
-                drain.join()
+    with TemporaryDirectory(prefix="rlctl-") as private:
+        path = Path(private) / "tensorboard"
+        words = ["tensorboard", "--logdir", str(folder), "--socket", str(path), "--run", place.run]
+        child = subprocess.Popen(
+            [sys.executable, "-m", "rlctl_agents", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for us; it is ended in good order
+            preexec_fn=_die_with_parent,
+        )
+        assert child.stdout is not None
+        drain = threading.Thread(target=_drain, args=(child.stdout,), name="tensorboard", daemon=True)
+        with child.stdout:
+            try:
+                _wait_until_served(child.stdout)
+                drain.start()
+                with Gate(lambda: _to(path), f"rlctl open tensorboard {place.run}") as gate:
+                    yield gate.url
+            finally:
+                _end(child)
+                if drain.ident is not None:
+                    drain.join()
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -102,32 +108,40 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
-def _address(stderr: IO[bytes]) -> str:
-    """The URL that TensorBoard says it serves at.
+def _wait_until_served(output: IO[bytes]) -> None:
+    """Returns once TensorBoard says that it serves.
 
     Raises:
-        BackendUnreachable: it ended, or did not say within the time.
+        BackendUnreachable: it ended, or did not say so within the time.
     """
     deadline_s, said = time.monotonic() + START_TIMEOUT_S, b""
     while (left_s := deadline_s - time.monotonic()) > 0:
-        if not select.select([stderr], [], [], left_s)[0]:
+        if not select.select([output], [], [], left_s)[0]:
             break
-        block = os.read(stderr.fileno(), _BLOCK_BYTES)
+        block = os.read(output.fileno(), _BLOCK_BYTES)
         if not block:
             break
         said += block
-        if found := re.search(rb"at (http://[^/\s]+)", said):
-            return found[1].decode(errors="replace") + "/"
-    last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        if any(_message(line).startswith("serving ") for line in said.splitlines()):
+            return
+    last = _message(said.strip().rpartition(b"\n")[2])
     raise BackendUnreachable(
         f"TensorBoard did not start: {last or f'it said nothing for {START_TIMEOUT_S:g} s'}",
         hint='It comes with: pip install "rlctl[local]"',
     )
 
 
-def _drain(stderr: IO[bytes]) -> None:
+def _message(line: bytes) -> str:
+    """Of a log line; of anything else the whole."""
+    try:
+        return str(json.loads(line)["msg"])
+    except (ValueError, TypeError, KeyError):
+        return line.decode(errors="replace")
+
+
+def _drain(output: IO[bytes]) -> None:
     with suppress(OSError, ValueError):
-        while os.read(stderr.fileno(), _BLOCK_BYTES):
+        while os.read(output.fileno(), _BLOCK_BYTES):
             pass
 
 
@@ -141,55 +155,3 @@ def _to(path: Path) -> socket.socket:
         raise
     found.settimeout(None)
     return found
-
-
-@contextmanager
-def _listening(connect: Callable[[], socket.socket]) -> Iterator[int]:
-    """A port of the loopback whose connections are joined to what `connect` opens."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=_CONNECTIONS)
-    free = threading.BoundedSemaphore(_CONNECTIONS)
-    threading.Thread(target=_accept, args=(listener, connect, free), name="page", daemon=True).start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts; closing alone does not
-        listener.close()
-
-
-def _accept(
-    listener: socket.socket, connect: Callable[[], socket.socket], free: threading.BoundedSemaphore
-) -> None:  # fmt: skip
-    while True:
-        try:
-            near, _ = listener.accept()
-        except OSError:
-            return  # closed
-        if not free.acquire(blocking=False):
-            near.close()
-            continue
-        threading.Thread(target=_serve, args=(near, connect, free), name="page connection", daemon=True).start()
-
-
-def _serve(near: socket.socket, connect: Callable[[], socket.socket], free: threading.BoundedSemaphore) -> None:
-    try:
-        with near:
-            try:
-                far = connect()
-            except OSError:
-                return  # the manager is gone: the browser says that nobody answers
-            with far:
-                back = threading.Thread(target=_carry, args=(far, near), name="page back", daemon=True)
-                back.start()
-                _carry(near, far)
-                back.join()
-    finally:
-        free.release()
-
-
-def _carry(source: socket.socket, sink: socket.socket) -> None:
-    with suppress(OSError):
-        while block := source.recv(_BLOCK_BYTES):
-            sink.sendall(block)
-    with suppress(OSError):
-        sink.shutdown(socket.SHUT_WR)
