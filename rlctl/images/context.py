@@ -14,7 +14,7 @@ import rlctl
 from rlctl.images.base import Name
 
 PACKAGE: Final = Path(rlctl.__file__).parent
-FILES: Final = ("Dockerfile.actor", "Dockerfile.learner", "LICENSE", "README.md", "constraints.txt", "pyproject.toml")
+FILES: Final = ("Dockerfile.actor", "Dockerfile.learner", "LICENSE", "README.md", "pyproject.toml", "requirements.lock")
 """Beside the packages at the root of a working copy; inside an installed package in the folder PACKED."""
 PACKED: Final = Path("images", "packed")
 
