@@ -110,7 +110,7 @@ def _manifest(to: Uploader, image: Reference) -> dict[str, Any] | None:
 def _listed(to: Uploader, image: Reference, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
     """The list in the newest layer that has one. An image may hold anything: nothing is read without a bound."""
     for layer in reversed(manifest.get("layers") or ()):
-        if layer["size"] > _MAX_LAYER:
+        if not 0 < int(layer.get("size") or 0) <= _MAX_LAYER:
             continue
         blob = to.document(image, layer["digest"], blob=True)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
@@ -33,6 +34,13 @@ RECIPES: Final[dict[Name, Recipe]] = {
     "learner": Recipe("Dockerfile.learner", "learner"),
     "ci": Recipe("Dockerfile.actor", "ci"),
 }
+
+
+def usual_base(file: Path) -> str:
+    """What a Dockerfile builds upon where nobody says otherwise."""
+    found = re.search(r"^ARG BASE=(\S+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    assert found, file
+    return found[1]
 
 
 def sources(package: Path = PACKAGE) -> Iterator[tuple[str, Path]]:
