@@ -213,7 +213,7 @@ class Config(Model):
 
     @property
     def sharing(self) -> str:
-        """A warning where code of one repository runs as the user that has the secrets of another; "" where none does."""
+        """A warning where code of one repository runs as the user that has the secrets of another, or ""."""
         running = sorted(name for name, project in self.projects.items() if project.runs_here)
         if not running or len({project.repository for project in self.projects.values()}) < 2:
             return ""

@@ -6,10 +6,14 @@ import gzip
 import io
 import json
 import tarfile
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
+import referencing
+from jsonschema import Draft7Validator
+from referencing.jsonschema import DRAFT7
 
 from rlctl.images import beside
 from rlctl.images.make import Maker, Wish
@@ -75,6 +79,16 @@ def with_list(registry: Registry, repository: str, listed: Any = LISTED, spoil: 
     return Reference(registry.name, repository, digest=sha256(manifest))
 
 
+def faults(content: dict[str, Any]) -> list[str]:
+    """What the published schema of CycloneDX 1.6 finds, with the two that it refers to."""
+    folder = Path(str(resources.files("cyclonedx.schema") / "_res"))
+    schemas = [
+        json.loads((folder / f"{name}.SNAPSHOT.schema.json").read_text()) for name in ("bom-1.6", "spdx", "jsf-0.82")
+    ]
+    known = referencing.Registry().with_resources((one["$id"], DRAFT7.create_resource(one)) for one in schemas)
+    return [error.message for error in Draft7Validator(schemas[0], registry=known).iter_errors(content)]
+
+
 def artifact(registry: Registry, where: Reference) -> tuple[dict[str, Any], dict[str, Any]]:
     """Manifest and content."""
     manifest = json.loads(registry.manifests[where.repository, where.tag][0])
@@ -97,7 +111,10 @@ def test_what_runs_here_is_listed_and_the_same_twice(tmp_path: Path) -> None:
     for name in ("one", "two"):
         assert main([str(tmp_path / name)]) == 0
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-    names = {one["name"].lower() for one in json.loads((tmp_path / "one").read_text())["components"]}
+    content = json.loads((tmp_path / "one").read_text())
+    assert faults(content) == []
+    assert faults({**content, "specVersion": 1})
+    names = {one["name"].lower() for one in content["components"]}
     assert {"python", "numpy", "pytest"} <= names
 
 
@@ -108,6 +125,7 @@ def test_the_list_lies_beside_the_image_and_refers_to_it(registry: Registry) -> 
     manifest, content = artifact(registry, where)
     assert manifest["subject"]["digest"] == image.digest
     assert manifest["artifactType"] == manifest["layers"][0]["mediaType"] == "application/vnd.cyclonedx+json"
+    assert faults(content) == []
     assert content["metadata"]["component"]["version"] == image.digest
     assert {"name": beside.BASE_NAME, "value": "python:3"} in content["metadata"]["component"]["properties"]
     assert ("rlctl", "7") in {(one["name"], one["version"]) for one in content["components"]}
