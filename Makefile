@@ -6,10 +6,11 @@ TIERS ?= cluster
 # a third of the tests wait for processes most of their time: one worker more than there are cores
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-INPUTS := pyproject.toml constraints.txt
+PIP := python -m pip install --quiet --disable-pip-version-check
+LISTS := $(VENV)/lists
+INPUTS := pyproject.toml requirements.lock rlctl/images/requirements.py
 
-.PHONY: up test test-fast test-full test-cluster bench bench-regression check format lint types checkov clean
+.PHONY: up test test-fast test-full test-cluster bench bench-regression check format lint types checkov lock clean
 
 up: $(VENV)/.local
 	$(BIN)/rlctl up $(SPEC)
@@ -65,25 +66,44 @@ checkov: $(VENV)/.dev $(VENV)-checkov/.ready
 	$(BIN)/python -m tests.render.write build/checkov
 	$(VENV)-checkov/bin/checkov --config-file tests/render/checkov/config.yaml --directory build/checkov
 
-$(VENV)-checkov/.ready: tests/render/checkov/constraints.txt
+$(VENV)-checkov/.ready: tests/render/checkov/requirements.lock
 	$(PYTHON) -m venv $(VENV)-checkov
-	$(VENV)-checkov/bin/python -m pip install --quiet --disable-pip-version-check -c $< checkov
+	$(VENV)-checkov/bin/$(PIP) --require-hashes -r $<
 	@touch $@
 
+# the locks anew from pyproject.toml: every version that still fits stays. UPGRADE=--upgrade takes the newest of all; a new
+# torch needs TORCH_INDEX="--torch-index URL", torch's own index of builds for CPUs
+lock:
+	$(PYTHON) rlctl/images/requirements.py . build/lists
+	test -x $(VENV)-lock/bin/uv || $(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/$(PIP) --require-hashes -r build/lists/lock.txt
+	$(VENV)-lock/bin/python scripts/lock.py $(UPGRADE) $(TORCH_INDEX)
+
 clean:
-	rm -rf $(VENV) $(VENV)-checkov build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-checkov $(VENV)-lock build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rlctl needs Python 3.11 or newer; choose one with: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "python3 cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 
-# torch by its own name first: its CPU build is enough, and whatever is there already stays
+# Only files that requirements.lock names by hash. torch first and alone: what is there already stays, else its build without
+# CUDA where pip knows of one, else that of the index, whose CUDA comes with it. The lists are whole, so nothing is left to
+# resolve; what was installed builds our own code
+define install
+	$(BIN)/python rlctl/images/requirements.py . $(LISTS)
+	$(BIN)/python -c 'import importlib.metadata as m; print("torch==" + m.version("torch").partition("+")[0] + " ")' 2> /dev/null | \
+	  grep -qf - $(LISTS)/torch.txt || \
+	  $(BIN)/$(PIP) --require-hashes --no-deps -r $(LISTS)/torch-cpu.txt 2> /dev/null || \
+	  $(BIN)/$(PIP) --require-hashes --no-deps -r $(LISTS)/torch.txt
+	$(BIN)/$(PIP) --require-hashes --no-deps -r $(LISTS)/torch-needs.txt -r $(LISTS)/build.txt -r $(LISTS)/$(1).txt \
+	  $$($(BIN)/python -c 'import importlib.metadata as m; print("" if "+" in m.version("torch") else "-r $(LISTS)/torch-cuda.txt")')
+	$(BIN)/$(PIP) --no-deps --no-build-isolation --no-index -e .
+endef
+
 $(VENV)/.local: $(INPUTS) | $(BIN)/python
-	$(PIP) "$$(grep '^torch==' constraints.txt)"
-	$(PIP) -e ".[local]"
+	$(call install,local)
 	@touch $@
 
 $(VENV)/.dev: $(INPUTS) | $(BIN)/python
-	$(PIP) "$$(grep '^torch==' constraints.txt)"
-	$(PIP) -e ".[dev]"
+	$(call install,dev)
 	@touch $(VENV)/.local $@

@@ -65,7 +65,7 @@ def stamp(requirements: str) -> str:
 
 def torch_pin() -> str:
     """The torch that rlctl is measured with: every peer gets the same."""
-    found = re.search(r"^torch==\S+", (REPOSITORY / "constraints.txt").read_text(), re.MULTILINE)
+    found = re.search(r"^torch==\S+", (REPOSITORY / "requirements.lock").read_text(), re.MULTILINE)
     assert found is not None
     return found[0]
 

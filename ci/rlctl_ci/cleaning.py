@@ -105,11 +105,11 @@ def _log(config: Config, build: int) -> Path:
 
 
 def remove(config: Config, found: Iterable[Waste], code: Path) -> int:
-    """Remove what `waste` has found, with its provenance; a folder only from below `code`. Returns how many.
+    """Remove what `waste` has found, with what lies beside it; a folder only from below `code`. Returns how many.
 
     With an image a registry forgets all its tags; those of builds that are not kept, on an image that is, stay.
     """
-    count, known = 0, dict[tuple[str, str], dict[str, Reference]]()
+    count, known = 0, dict[tuple[str, str], dict[str, list[Reference]]]()
     for one in found:
         project = config.projects.get(one.project)
         if one.reference.startswith("/"):
@@ -123,8 +123,8 @@ def remove(config: Config, found: Iterable[Waste], code: Path) -> int:
             to, where = uploader(project, image.registry), (image.registry, image.repository)
             if where not in known:
                 known[where] = proofs(to, image)
-            if one.reference in known[where]:
-                to.remove(known[where][one.reference])
+            for proof in known[where].get(one.reference, ()):
+                to.remove(proof)
             to.remove(image)
             count += 1
     return count

@@ -109,6 +109,11 @@ class Project(Model):
     limits: Limits = Limits()
     verify: Verify = Verify()
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether code of a commit runs on this machine as the user of the service: roles, or the build of packages."""
+        return self.target == "local" or self.builder in ("buildah", "docker")
+
     @field_validator("repository")
     @classmethod
     def _place(cls, value: str) -> str:
@@ -221,6 +226,17 @@ class Config(Model):
         if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
             raise ValueError("must be HOST:PORT")
         return value
+
+    @property
+    def sharing(self) -> str:
+        """A warning where code of one repository runs as the user that has the secrets of another, or ""."""
+        running = sorted(name for name, project in self.projects.items() if project.runs_here)
+        if not running or len({project.repository for project in self.projects.values()}) < 2:
+            return ""
+        return (
+            f"code that is pushed to {', '.join(running)} runs as this user, who has the secrets, runs and logs of all "
+            f"{len(self.projects)} projects: who may push to one can reach the others; give each a user and a service"
+        )
 
     @property
     def host(self) -> str:

@@ -66,6 +66,8 @@ def serve(
     refuse(read)
     for name, project in read.projects.items():
         world.say(f"{name}: POST /hooks/{project.forge}/{name} -> {project.run} ({project.target}, {project.builder})")
+    if read.sharing:
+        world.say(f"warning: {read.sharing}")
     if check:
         world.document({"ok": True, "projects": list(read.projects)})
         return 0

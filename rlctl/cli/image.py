@@ -149,18 +149,21 @@ def push(
     named = {name: image for name, image in published.items() if image} | {
         image.name: str(image.reference) for image in made if not service
     }
+    notes = {image.name: _note(image) for image in made}
     if write is not None:
         try:
-            named = overlay.write(write, named, force=force)
+            named = overlay.write(write, named, force=force, notes=notes)
         except RlctlError:
-            world.data(overlay.text(named).removesuffix("\n"))  # they are pushed, and nobody would know their digests
+            world.data(
+                overlay.text(named, notes).removesuffix("\n")
+            )  # they are pushed, and nobody would know their digests
             raise
     sizes = [(image.name, image.what, _size(image), image.tag) for image in made]
     for line in table(sizes):
         world.say(line)
     if write is not None:
         world.say(f"next: rlctl up {shlex.join(map(str, specs)) if specs else 'SPEC'}" + _unless_there(write, specs))
-    world.data(str(made[0].reference) if service else overlay.text(named).removesuffix("\n"))
+    world.data(str(made[0].reference) if service else overlay.text(named, notes).removesuffix("\n"))
     world.document(
         {
             "images": [as_plain(image) for image in made],
@@ -180,6 +183,8 @@ def as_plain(image: Made) -> dict[str, Any]:
         "tag": image.tag,
         "what": image.what,
         "config": image.config or None,
+        "base": image.base or None,
+        "sbom": image.sbom or None,
         "bytes": image.manifest.size if image.manifest is not None and layers else None,
         "layers": [{"digest": layer.digest, "bytes": layer.size} for layer in layers],
     }
@@ -232,6 +237,7 @@ def _maker(world: World, wish: Wish, wanted: BuilderName, *, push: bool) -> Iter
     from rlctl.images.make import Maker
     from rlctl.images.programs import Programs
     from rlctl.images.registry import Registry, logins
+    from rlctl.images.upload import Uploader
 
     with tempfile.TemporaryDirectory(prefix="rlctl-image-") as folder:
         scratch, workspace = Path(folder, "scratch"), Path(folder, "work")
@@ -243,8 +249,12 @@ def _maker(world: World, wish: Wish, wanted: BuilderName, *, push: bool) -> Iter
             run=Programs(world.environ),
             scratch=scratch,
         )
-        registry = Registry(wish.verify, logins(world.environ))
-        yield Maker(chosen, registry, wish, workspace, push, lambda line: world.say(plain(line)))
+        known = logins(world.environ)
+        scheme = "https" if wish.verify else "http"
+        yield Maker(
+            chosen, Registry(wish.verify, known), wish, workspace, push, lambda line: world.say(plain(line)),
+            to=lambda registry: Uploader(registry, scheme, known),
+        )  # fmt: skip
 
 
 def _made(
@@ -294,6 +304,11 @@ def _load(world: World, specs: Sequence[Path]) -> Loaded:
     from rlctl.spec import load
 
     return load(list(specs), ["target=local"], machine=world.machine)
+
+
+def _note(image: Made) -> str:
+    """What stands above an image in the file of digests."""
+    return f"over {image.base}" + (f"; SBOM: {image.sbom}" if image.sbom else "")
 
 
 def _size(image: Made) -> str:

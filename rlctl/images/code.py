@@ -16,6 +16,7 @@ from rlctl.errors import UsageError
 from rlctl.images.base import OVERLAY_MARK
 from rlctl.images.bounded import read_bounded
 from rlctl.images.ignore import Ignore
+from rlctl.images.sbom import FILE
 from rlctl.spec.cluster import by_digest
 
 UID: Final = 10001
@@ -199,7 +200,11 @@ def stage(code: Code, base: str, folder: Path) -> Path:
             # what the roles were tested with stays as it is: a requirement that wants another version is refused
             "RUN export SOURCE_DATE_EPOCH=315532800 \\",
             " && python -m pip list --format=freeze --exclude rlctl > /opt/requirements/installed.txt \\",
-            " && python -m pip install --no-cache-dir -c /opt/requirements/installed.txt -r /opt/requirements/code.txt",
+            " && python -m pip install --no-cache-dir -c /opt/requirements/installed.txt \\",
+            "      -r /opt/requirements/code.txt \\",
+            # lists what is installed anew; an image of an older rlctl cannot
+            " && if [ -f /opt/requirements/sbom.py ]; then \\",
+            f"      python /opt/requirements/sbom.py /{FILE}; fi",
         ]
     lines += [
         f"ADD --chown={UID}:{UID} {archive} {FOLDER}/",

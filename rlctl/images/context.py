@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import rlctl
 from rlctl.images.base import Name
 
 PACKAGE: Final = Path(rlctl.__file__).parent
-FILES: Final = ("Dockerfile.actor", "Dockerfile.learner", "LICENSE", "README.md", "constraints.txt", "pyproject.toml")
+FILES: Final = ("Dockerfile.actor", "Dockerfile.learner", "LICENSE", "README.md", "pyproject.toml", "requirements.lock")
 """Beside the packages at the root of a working copy; inside an installed package in the folder PACKED."""
 PACKED: Final = Path("images", "packed")
 
@@ -33,6 +34,13 @@ RECIPES: Final[dict[Name, Recipe]] = {
     "learner": Recipe("Dockerfile.learner", "learner"),
     "ci": Recipe("Dockerfile.actor", "ci"),
 }
+
+
+def usual_base(file: Path) -> str:
+    """What a Dockerfile builds upon where nobody says otherwise."""
+    found = re.search(r"^ARG BASE=(\S+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    assert found, file
+    return found[1]
 
 
 def sources(package: Path = PACKAGE) -> Iterator[tuple[str, Path]]:

@@ -9,12 +9,14 @@ from typing import Final, Literal
 
 from rlctl import __version__
 from rlctl.errors import BackendUnreachable, UsageError
+from rlctl.images import beside, context
 from rlctl.images import code as layers
-from rlctl.images import context
 from rlctl.images.base import Build, Builder, Name
 from rlctl.images.code import Code
 from rlctl.images.reference import LOCAL, Reference
 from rlctl.images.registry import Manifest, Registry
+from rlctl.images.sbom import FILE
+from rlctl.images.upload import Uploader
 
 CODE_IN: Final[tuple[Name, ...]] = ("actor", "learner")
 """Images whose roles import the user's code; manager and modelpool never do."""
@@ -64,6 +66,8 @@ class Made:
     what: Literal["built", "pushed", "there"]
     config: str = ""  # digest of its configuration, where it was built or found on this machine
     manifest: Manifest | None = None  # where the registry tells
+    base: str = ""  # what it was built upon, by digest where a registry has told
+    sbom: str = ""  # what lists its packages, beside it in the registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class Maker:
         push: push what is built.
         say: told every line.
         check: raises where an image may not be laid under code, before its registry is asked.
+        to: writes to the registry of an image; None: nothing is laid beside images.
     """
 
     builder: Builder
@@ -87,6 +92,7 @@ class Maker:
     push: bool
     say: Callable[[str], object]
     check: Callable[[Reference], object] = lambda _: None
+    to: Callable[[str], Uploader] | None = None
 
     def own(self, names: Sequence[Name]) -> Iterator[Made]:
         """Our own images.
@@ -98,11 +104,28 @@ class Maker:
         context.stage(folder)
         for name in names:
             recipe = context.RECIPES[name]
-            base = {"BASE": self.wish.bases[name]} if name in self.wish.bases else {}
+            given = {"BASE": self._own_base(self.wish.bases[name])} if name in self.wish.bases else {}
+            base = {**given, **self.wish.args}.get("BASE") or context.usual_base(folder / recipe.file)
+            known = Reference.parse(base)
+            about = {"BASE_NAME": str(replace(known, digest="")), "BASE_DIGEST": known.digest}
             reference = self.wish.reference(name, self.wish.tag)
-            args = {"VERSION": __version__, **base, **self.wish.args}
+            args = {"VERSION": __version__, **about, **given, **self.wish.args}
             build = self.wish.build(reference, folder, folder / recipe.file, recipe.target, args)
-            yield self._finish(name, reference, self._built(build))
+            yield self._finish(name, reference, self._built(build), base)
+
+    def _own_base(self, text: str) -> str:
+        """A base with the digest that its tag stands for now, so that what is built upon is known; as it is where no
+        registry tells.
+        """
+        base = Reference.parse(text)
+        if base.digest or not base.remote:
+            return text
+        try:
+            manifest = self.registry.manifest(base)
+        except BackendUnreachable as error:
+            self.say(f"note: {error.message}; the digest of {base} is not recorded")
+            return text
+        return text if manifest is None else str(replace(base, digest=manifest.digest))
 
     def with_code(self, code: Code, published: Mapping[str, str | None], names: Sequence[Name]) -> Iterator[Made]:
         """The user's code over published images; nothing is built or pushed where the same is there already.
@@ -123,7 +146,9 @@ class Maker:
             manifest = self._there(reference) if self.push else None
             if manifest is not None:
                 self.say(f"{reference} is there already")
-                yield Made(name, reference.by_digest(manifest.digest), reference.tag, "there", "", manifest)
+                listed = self._listed(reference, manifest.digest)
+                pushed = reference.by_digest(manifest.digest)
+                yield Made(name, pushed, reference.tag, "there", "", manifest, str(base), listed)
                 continue
             config = self.builder.find(str(reference))
             if config is None:
@@ -133,9 +158,9 @@ class Maker:
                 config = self._built(self.wish.build(reference, folder, file, None, {}, base.registry))
             elif not self.push:
                 self.say(f"{reference} is here already")
-                yield Made(name, reference, reference.tag, "there", config)
+                yield Made(name, reference, reference.tag, "there", config, None, str(base))
                 continue
-            yield self._finish(name, reference, config)
+            yield self._finish(name, reference, config, str(base))
 
     def _base(self, name: Name, published: str | None) -> Reference:
         """The image below the code, by digest where a registry can be asked; never one that holds code itself."""
@@ -180,9 +205,9 @@ class Maker:
         self.say(f"{self.builder.name} builds {build.tag}")
         return self.builder.build(build, self.say)
 
-    def _finish(self, name: Name, reference: Reference, config: str) -> Made:
+    def _finish(self, name: Name, reference: Reference, config: str, base: str) -> Made:
         if not self.push:
-            return Made(name, reference, reference.tag, "built", config)
+            return Made(name, reference, reference.tag, "built", config, None, base)
         self.say(f"{self.builder.name} pushes {reference}")
         digest = self.builder.push(str(reference), verify=self.wish.verifies(reference.registry), say=self.say)
         pushed = reference.by_digest(digest)
@@ -190,4 +215,18 @@ class Maker:
             manifest = self.registry.manifest(pushed)
         except BackendUnreachable:
             manifest = None  # it is there, only its size is not known
-        return Made(name, pushed, reference.tag, "pushed", config, manifest)
+        listed = self._listed(reference, digest)
+        return Made(name, pushed, reference.tag, "pushed", config, manifest, base, listed)
+
+    def _listed(self, reference: Reference, digest: str) -> str:
+        """The list of its packages, laid beside an image that is pushed; it goes on without, and says so."""
+        if self.to is None:
+            return ""
+        try:
+            found = beside.sbom(self.to(reference.registry), reference, digest)
+        except BackendUnreachable as error:
+            self.say(f"note: no SBOM beside {reference}: {error.message}; it is in the image, /{FILE}")
+            return ""
+        if found is None:
+            self.say(f"note: no SBOM beside {reference}: there is none in it, /{FILE}")
+        return "" if found is None else str(found)

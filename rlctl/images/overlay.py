@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from rlctl.errors import Refused, UsageError
 from rlctl.images.base import NAMES, OVERLAY_MARK
 from rlctl.spec import yaml
 
+NO_NOTES: Final[Mapping[str, str]] = {}
+_NOTE = re.compile(r"^  # (.+)\n  (\w+): ", re.MULTILINE)
 _HEAD = f"{OVERLAY_MARK} Use it after the spec: rlctl up spec.yaml %s\n"
 
 
@@ -38,13 +42,14 @@ def read(path: Path) -> dict[str, str] | None:
     return {name: image for name, image in images.items() if isinstance(image, str)}
 
 
-def write(path: Path, images: Mapping[str, str], *, force: bool) -> dict[str, str]:
+def write(path: Path, images: Mapping[str, str], *, force: bool, notes: Mapping[str, str] = NO_NOTES) -> dict[str, str]:
     """Write an overlay; images that it names already and that are not given stay.
 
     Args:
         path: replaced as a whole, or not at all.
         images: name -> reference by digest.
         force: overwrite whatever is there.
+        notes: name -> a line above it; that of an image that is not given stays.
 
     Returns:
         All images that it names now.
@@ -55,9 +60,10 @@ def write(path: Path, images: Mapping[str, str], *, force: bool) -> dict[str, st
     """
     before = {} if force else read(path) or {}
     after: dict[str, str] = {name: image for name in NAMES if (image := images.get(name) or before.get(name))}
+    kept = {name: line for name, line in _notes(path).items() if not force and after.get(name) == before.get(name)}
     part = path.with_name(f".{path.name}.part")
     try:
-        part.write_text(_HEAD % path.name + text(after), encoding="utf-8")
+        part.write_text(_HEAD % path.name + text(after, {**kept, **notes}), encoding="utf-8")
         os.replace(part, path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from error
@@ -76,9 +82,22 @@ def check_folder(path: Path) -> None:
         raise UsageError(f"{path} cannot be written: permission denied")
 
 
-def text(images: Mapping[str, str]) -> str:
+def text(images: Mapping[str, str], notes: Mapping[str, str] = NO_NOTES) -> str:
     """An overlay, in the order of NAMES."""
-    return "images:\n" + "".join(f"  {name}: {json.dumps(images[name])}\n" for name in NAMES if name in images)
+    lines = ["images:"]
+    for name in NAMES:
+        if name in images:
+            lines += [f"  # {notes[name]}"] if notes.get(name) else []
+            lines.append(f"  {name}: {json.dumps(images[name])}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _notes(path: Path) -> dict[str, str]:
+    """The line above each image of an overlay."""
+    try:
+        return {name: line for line, name in _NOTE.findall(path.read_text(encoding="utf-8"))}
+    except (OSError, UnicodeDecodeError):
+        return {}
 
 
 def _foreign(path: Path) -> Refused:

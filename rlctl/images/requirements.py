@@ -1,14 +1,17 @@
-"""Which packages each image installs, from pyproject.toml; runs inside a build, with nothing but Python.
+"""Lists of packages that pip installs by hash, picked from requirements.lock; runs with nothing but Python.
 
     python3 requirements.py --torch torch==2.13.0 --extras atari SOURCE TO
 
-reads SOURCE/pyproject.toml and SOURCE/constraints.txt and writes to TO:
+reads SOURCE/requirements.lock and writes to TO:
 
-    core.txt, learner.txt, actor.txt   what the extra of that name needs, without torch
+    core.txt, learner.txt, actor.txt   what the extra of that name needs, and the extras of --extras for the actor
     ci.txt                             what the service on a cluster needs: the extras ci and kubernetes
-    torch.txt                          torch alone: it comes first, from where its builder wants it
-    pins.txt                           the versions that everything is tested with
+    local.txt, dev.txt, ...            those of the other extras, for `make`
+    torch.txt, torch-cpu.txt           torch alone, which comes first, and its build without CUDA
+    torch-needs.txt, torch-cuda.txt    what torch needs; what one with CUDA needs besides
     build.txt                          what builds the wheel
+
+No other list holds torch or what it alone needs: a base image may have a torch of its own.
 """
 
 from __future__ import annotations
@@ -16,13 +19,39 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-IMAGES = {"core": ["core"], "learner": ["learner"], "actor": ["actor"], "ci": ["ci", "kubernetes"]}
-"""Image -> the extras that it installs."""
+LOCK: Final = "requirements.lock"
+SETS: Final = "# in:"
+"""How the line above a release begins; the names of its lists follow."""
+NO_EXTRAS: Final = frozenset({"torch", "torch-cpu", "torch-needs", "torch-cuda", "build", "lock"})
+IMAGES: Final[Mapping[str, Sequence[str]]] = {"ci": ("ci", "kubernetes")}
+"""Images that install more than the extra of their name."""
+SOURCES: Final = frozenset({"box2d", "box2d-py"})
+"""Packages that may be built on the machine where they have no wheel: Linux on arm64, Python 3.14."""
+
+_RELEASE = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s;\\]+)(?:\s*;\s*(?P<marker>[^\\]*[^\\\s]))?"
+)
+_HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One version of a package, with the digests of all its files."""
+
+    name: str
+    version: str
+    marker: str  # of PEP 508; "" where it is installed everywhere
+    hashes: tuple[str, ...]
+    sets: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        marker = f" ; {self.marker}" if self.marker else ""
+        return " \\\n    ".join([f"{self.name}=={self.version}{marker}", *(f"--hash={one}" for one in self.hashes)])
 
 
 def name_of(requirement: str) -> str:
@@ -31,81 +60,104 @@ def name_of(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
 
 
-def needed(project: Mapping[str, Any], extras: Sequence[str]) -> list[str]:
-    """What a project and some of its extras need, extras of extras included.
-
-    Args:
-        project: the table of that name in pyproject.toml.
-        extras: their names.
+def parse(text: str) -> list[Release]:
+    """The releases of a lock.
 
     Raises:
-        ValueError: there is no such extra.
+        ValueError: a line is not understood, or a release has no hash.
     """
-    tables = project.get("optional-dependencies", {})
+    found: list[Release] = []
+    sets: frozenset[str] = frozenset()
+    for line in re.sub(r"\\\n\s*", "\\\\ ", text).splitlines():
+        if line.startswith(SETS):
+            sets = frozenset(line.removeprefix(SETS).split())
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = _RELEASE.match(line)
+        hashes = tuple(_HASH.findall(line))
+        if match is None or not hashes:
+            raise ValueError(f"{line[:80]!r} is no release with its hashes")
+        found.append(Release(match["name"], match["version"], match["marker"] or "", hashes, sets))
+        sets = frozenset()
+    return found
 
-    def of(extra: str, seen: tuple[str, ...]) -> Iterator[str]:
-        if extra not in tables:
-            raise ValueError(f"no extra `{extra}`; there is {', '.join(sorted(tables))}")
-        for requirement in tables[extra]:
-            if name_of(requirement) != project["name"]:
-                yield requirement
-                continue
-            for inner in re.findall(r"[^\s,]+", requirement.partition("[")[2].partition("]")[0]):
-                if inner not in seen:
-                    yield from of(inner, (*seen, inner))
 
-    found = [*project.get("dependencies", []), *(item for extra in extras for item in of(extra, (extra,)))]
-    return sorted(dict.fromkeys(found), key=str.lower)
-
-
-def lists(pyproject: Mapping[str, Any], constraints: str, torch: str, extras: Sequence[str]) -> dict[str, str]:
+def lists(releases: Sequence[Release], torch: str, extras: Sequence[str] = ()) -> dict[str, str]:
     """Every file that is written, by name.
 
     Args:
-        pyproject: the whole of pyproject.toml.
-        constraints: the text of constraints.txt.
-        torch: a requirement, as in torch==2.13.0; empty: the base has one.
+        releases: of the lock.
+        torch: a locked one, as in torch==2.13.0 or torch==2.13.0+cpu; empty: the base has one; another with its
+            hashes and all that it needs besides `torch-needs.txt`, as in `torch==2.13.0+cu126 --hash=sha256:...`.
         extras: for the actor, besides its own.
 
     Raises:
-        ValueError: there is no such extra.
+        ValueError: there is no such extra, or another torch has no hashes.
     """
+    names = {name for release in releases for name in release.sets}
+    if unknown := [extra for extra in extras if extra not in names - NO_EXTRAS]:
+        raise ValueError(f"EXTRAS: no extra `{unknown[0]}`; there is {', '.join(sorted(names - NO_EXTRAS))}")
+    made = {}
+    for name in sorted(names):
+        wanted = {*IMAGES.get(name, (name,)), *(extras if name == "actor" else ())}
+        made[f"{name}.txt"] = written([release for release in releases if release.sets & wanted])
+    if torch != default_torch(releases):
+        locked = next(
+            (one for one in releases if torch == f"{one.name}=={one.version}" and "torch-cpu" in one.sets), None
+        )
+        made["torch.txt"] = made["torch-cpu.txt"] = written([locked]) if locked else _own_torch(torch)
+        made["torch-cuda.txt"] = ""
+    if not torch:
+        made["torch-needs.txt"] = ""
+    return made
 
-    def without_torch(requirements: Sequence[str]) -> list[str]:
-        return [requirement for requirement in requirements if name_of(requirement) != "torch"]
 
-    project = pyproject["project"]
-    pins = [line for line in constraints.splitlines() if line.strip() and not line.startswith("#")]
-    made = {
-        **{
-            f"{image}.txt": needed(project, [*own, *(extras if image == "actor" else ())])
-            for image, own in IMAGES.items()
-        },
-        "pins.txt": pins,
-    }
-    made = {file: without_torch(lines) for file, lines in made.items()}
-    made["pins.txt"].append(torch)
-    made |= {"torch.txt": [torch], "build.txt": pyproject["build-system"]["requires"]}
-    return {file: "".join(f"{line}\n" for line in lines if line) for file, lines in made.items()}
+def default_torch(releases: Sequence[Release]) -> str:
+    """The locked one of the package index, as in torch==2.13.0."""
+    return next(f"{one.name}=={one.version}" for one in releases if "torch" in one.sets)
+
+
+def written(releases: Sequence[Release]) -> str:
+    """A file for `pip install --require-hashes -r`; none but SOURCES run code of theirs while they are installed."""
+    wheels = sorted({release.name for release in releases if name_of(release.name) not in SOURCES})
+    head = [f"--only-binary {','.join(wheels)}"] if wheels else []
+    return "".join(f"{line}\n" for line in (*head, *map(str, releases)))
+
+
+def _own_torch(torch: str) -> str:
+    """Requirements with hashes, a line each, from one line that holds them all."""
+    lines: list[str] = []
+    for word in torch.split():
+        if word.startswith("--hash=") and lines:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    for line in lines:
+        if "==" not in line or not _HASH.search(line):
+            raise ValueError(
+                f"TORCH: {line} is not in {LOCK}, so it needs its hashes: "
+                f"TORCH='{name_of(line)}==VERSION --hash=sha256:...'"
+            )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the lists; 2 when an extra does not exist."""
+    """Write the lists; 2 when one of them cannot be made."""
     parser = argparse.ArgumentParser("requirements.py")
-    parser.add_argument("--torch", default="", metavar="REQUIREMENT")
+    parser.add_argument("--torch", metavar="REQUIREMENT", help="default: the locked one")
     parser.add_argument("--extras", default="", metavar="NAME,...")
     parser.add_argument("source", type=Path)
     parser.add_argument("to", type=Path)
     options = parser.parse_args(arguments)
-    with (options.source / "pyproject.toml").open("rb") as file:
-        pyproject = tomllib.load(file)
-    constraints = (options.source / "constraints.txt").read_text(encoding="utf-8")
     extras = [name for name in re.split(r"[\s,]+", options.extras) if name]
     try:
-        made = lists(pyproject, constraints, options.torch.strip(), extras)
+        releases = parse((options.source / LOCK).read_text(encoding="utf-8"))
+        torch = default_torch(releases) if options.torch is None else options.torch.strip()
+        made = lists(releases, torch, extras)
     except ValueError as error:
-        print(f"EXTRAS: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)
         return 2
+    options.to.mkdir(parents=True, exist_ok=True)
     for name, text in made.items():
         (options.to / name).write_text(text, encoding="utf-8")
     return 0

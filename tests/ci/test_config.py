@@ -187,3 +187,35 @@ def test_a_check_says_which_file_is_missing_in_which_line(
 def test_a_program_on_the_same_machine_knows_where_it_listens(fields: dict[str, Any], url: str, host: str) -> None:
     about = Config.model_validate({**fields, "projects": {"pole": PROJECT}})
     assert about.here == (url, host)
+
+
+@pytest.mark.parametrize(
+    ("more", "warned"),
+    [
+        ({}, True),
+        ({"repository": "/srv/pole.git"}, False),  # the same people
+        ({"target": "kubernetes", "registry": "r.example.org/team"}, True),  # pole's code reaches its secret
+    ],
+)
+def test_projects_of_several_repositories_under_one_user_are_warned_of(
+    rlctl: Rlctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], warned: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    two = {**PROJECT, "repository": "/srv/other.git", "run": "two", **more}
+    (tmp_path / "secret").write_text("a secret of sixteen or more\n")
+    (tmp_path / "ci.yaml").write_text(yaml.safe_dump({"projects": {"pole": PROJECT, "two": two}}))
+    done = rlctl("ci", "serve", "--check")
+    assert done.code == 0, done.err
+    assert ("warning: code that is pushed to pole" in done.err) is warned
+
+
+def test_nothing_is_warned_of_where_no_code_of_a_commit_runs_as_the_service(tmp_path: Path) -> None:
+    away = {"target": "kubernetes", "registry": "r.example.org/team"}
+    path = written(tmp_path, away)
+    content = yaml.safe_load(path.read_text())
+    content["projects"]["two"] = {**PROJECT, **away, "repository": "/srv/other.git", "run": "two"}
+    path.write_text(yaml.safe_dump(content))
+    assert load(path).sharing == ""
+    content["projects"]["two"]["builder"] = "buildah"  # its steps run here
+    path.write_text(yaml.safe_dump(content))
+    assert "pushed to two runs as this user" in load(path).sharing

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.images.base import NAMES, OVERLAY_MARK
+from rlctl.images.requirements import LOCK, default_torch, parse
 from tests.cluster.contract import Contract
 from tests.cluster.telling import TALLY
 
@@ -30,7 +31,11 @@ def role_images(contract: Contract, folder: Path) -> dict[str, str]:
         Image name -> reference by digest.
     """
     started = time.monotonic()
-    answer = _push(contract, "--build-arg", f"TORCH_INDEX={TORCH_INDEX}", *_settings(folder, *NAMES))
+    wanted = ["--build-arg", f"TORCH_INDEX={TORCH_INDEX}"]
+    if TORCH_INDEX or "find-links" in pip_settings():  # no test needs CUDA, where pip knows of a build without
+        torch = default_torch(parse((ROOT / LOCK).read_text()))
+        wanted += ["--build-arg", f"TORCH={torch}+cpu"]
+    answer = _push(contract, *wanted, *_settings(folder, *NAMES))
     for image in answer["images"]:
         layers = image.get("layers") or []
         size = f"{(image.get('bytes') or 0) / 1e6:.1f} MB in {len(layers)} layers"

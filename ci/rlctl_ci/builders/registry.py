@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from rlctl.images import beside
 from rlctl.images.reference import Reference
 from rlctl.images.registry import Registry, logins
 from rlctl.images.upload import Uploader, sha256
@@ -14,11 +15,8 @@ from rlctl_ci.config import Project
 from rlctl_ci.refs import slug
 from rlctl_ci.work import Job
 
-_KIND: Final = "application/vnd.oci.image.manifest.v1+json"
-_EMPTY: Final = b"{}"
 _PROOF: Final = ".provenance"
 PROVENANCE: Final = "application/vnd.in-toto+json"
-SUBJECT: Final = "dev.rlctl.subject"
 
 
 def credentials(project: Project) -> Callable[[str], tuple[str, str] | None]:
@@ -66,14 +64,15 @@ def tag(to: Uploader, image: Reference, job: Job) -> None:
             to.put(named, found[0], found[1].partition(";")[0])
 
 
-def proofs(to: Uploader, image: Reference) -> dict[str, Reference]:
-    """Image -> its provenance by digest, of all that lie in the repository of an image."""
-    found = {}
+def proofs(to: Uploader, image: Reference) -> dict[str, list[Reference]]:
+    """Image -> provenance and list of packages by digest, of all that lie in the repository of an image."""
+    found: dict[str, list[Reference]] = {}
     for name in to.tags(image):
-        there = to.document(Reference(image.registry, image.repository, name)) if name.endswith(_PROOF) else None
+        ours = name.endswith((_PROOF, beside.SBOM))
+        there = to.document(Reference(image.registry, image.repository, name)) if ours else None
         if there is not None:
-            subject = (json.loads(there[0]).get("annotations") or {}).get(SUBJECT, "")
-            found[str(subject)] = image.by_digest(sha256(there[0]))
+            subject = (json.loads(there[0]).get("annotations") or {}).get(beside.SUBJECT, "")
+            found.setdefault(str(subject), []).append(image.by_digest(sha256(there[0])))
     return found
 
 
@@ -87,20 +86,4 @@ def attach(to: Uploader, image: Reference, digest: str, proof: Mapping[str, Any]
         proof: see `provenance.statement`.
         notes: annotations, for those who look at a registry without reading it.
     """
-    where = Reference(image.registry, image.repository, f"{image.tag}{_PROOF}")
-    subject = str(image.by_digest(digest))
-    there = to.document(where)
-    if there is not None and (json.loads(there[0]).get("annotations") or {}).get(SUBJECT) == subject:
-        return
-    content = json.dumps(proof, sort_keys=True).encode()
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": _KIND,
-        "artifactType": PROVENANCE,
-        "config": {
-            "mediaType": "application/vnd.oci.empty.v1+json", "digest": to.send(where, _EMPTY), "size": len(_EMPTY)
-        },
-        "layers": [{"mediaType": PROVENANCE, "digest": to.send(where, content), "size": len(content)}],
-        "annotations": {**notes, SUBJECT: subject},
-    }  # fmt: skip
-    to.put(where, json.dumps(manifest, sort_keys=True).encode(), _KIND)
+    beside.attach(to, image, digest, json.dumps(proof, sort_keys=True).encode(), PROVENANCE, _PROOF, notes)
