@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import platform
 import random
 import threading
 import time
@@ -11,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
+from rlctl_agents.roles.arguments import IMAGE, NODE
 from rlctl_agents.roles.process import Process
 from rlctl_agents.roles.profiler import Profiler
 from rlctl_agents.types.control import (
@@ -21,6 +24,7 @@ from rlctl_agents.types.control import (
     Lease,
     Match,
     Orders,
+    Origin,
     Peers,
     Report,
     Said,
@@ -244,6 +248,7 @@ class Member:
             run=process.uid,
             experience=self._experience,
             streams=self._streams,
+            origin=Origin(os.environ.get(NODE) or platform.node(), os.environ.get(IMAGE, "")),
         )
         try:
             return self._client.call(

@@ -14,7 +14,7 @@ from rlctl_agents.roles.process import RESTS
 from rlctl_agents.roles.progress import Books
 from rlctl_agents.roles.rates import Rates
 from rlctl_agents.roles.totals import Totals
-from rlctl_agents.types.control import Report
+from rlctl_agents.types.control import Origin, Report
 from rlctl_agents.types.experience import ModelRef
 
 
@@ -38,6 +38,8 @@ class Members:
         self.lines = Lines()
         self.seen: dict[str, Report] = {}
         """Boot -> its newest report to this manager, without its books."""
+        self.origins: dict[str, Origin] = {}
+        """Boot -> where it runs, or ran, of those who have said hello to this manager."""
 
     def reports(self, role: str) -> list[Report | None]:
         """The newest of everybody who holds a lease, by index; None: this manager has not heard of it yet."""
@@ -60,20 +62,54 @@ class Members:
         learners, published = self.reports("learner"), self.published
         return all(one is not None and one.gauges.get(RESTS, 0.0) > 0 and one.model == published for one in learners)
 
-    def take(self, report: Report) -> None:
-        """What a process says of itself."""
-        boot = report.boot
+    def take(self, report: Report) -> dict[str, str]:
+        """What a process says of itself.
+
+        Returns:
+            Who is quarantined by it and was not before, and what was wrong with their values.
+        """
+        boot, quarantined = report.boot, dict[str, str]()
         self.totals.hear(report.role, boot, report.counters)
         self.rates.hear(boot, report.counters)
         self.ledger.hear_sender(boot, report.sent, report.pending)
         if report.role == "learner":
             for sender in report.accounts:
                 self.leases.mention(sender)
+            faults = {sender: one.fault for sender, one in report.accounts.items() if one.fault}
+            before = self.ledger.quarantined() if faults else {}
             self.ledger.hear_receiver(boot, report.accounts, self.leases.is_buried)
+            after = self.ledger.quarantined() if faults else {}
+            quarantined = {sender: why for sender, why in after.items() if sender not in before}
             if "lag_versions" in report.histograms:
                 self.lag.hear(boot, report.histograms["lag_versions"])
         self.lines.add(report.log, report.role)
         self.seen[boot] = msgspec.structs.replace(report, log=[], accounts={}, sent={})
+        return quarantined
+
+    def place(self, boot: str) -> str:
+        """A process and where it runs: "actor/3 (node n7, image sha256:...)"."""
+        text = f"{self.leases.name(boot)} ({self.origins.get(boot, Origin())})"
+        return "".join(one if one.isprintable() else "?" for one in text)
+
+    def quarantined(self) -> dict[str, str]:
+        """ "actor/3" -> what is, or was, wrong with the values that it sends, in words.
+
+        Who was quarantined and has ended is named as long as its books are open, so that a process that is started
+        anew again and again is seen although the present one has not sent anything yet.
+        """
+        by_name: dict[str, list[tuple[str, str]]] = {}
+        for boot, fault in self.ledger.quarantined().items():
+            by_name.setdefault(self.leases.name(boot), []).append((boot, fault))
+        found = {}
+        for name, lives in sorted(by_name.items()):
+            boot, fault = next((one for one in lives if self.leases.alive(one[0])), lives[-1])
+            if self.leases.alive(boot):
+                does = "sends values that cannot be, and is not learned from until it is started anew"
+            else:
+                does = "has ended after it had sent values that cannot be"
+            again = f" (the same of {len(lives) - 1} before it)" if len(lives) > 1 else ""
+            found[name] = f"{self.place(boot)} {does}: {fault}{again}"
+        return found
 
     def forget(self, boot: str) -> None:
         """It lost its lease: what it said of the last seconds is of no use any more. Its books stay open."""
@@ -88,6 +124,7 @@ class Members:
             if self.ledger.close(boot, self.leases.alive, self.leases.is_buried):
                 self.totals.close(boot)
                 self.leases.bury(boot)
+                self.origins.pop(boot, None)
                 buried.append(boot)
         return buried
 

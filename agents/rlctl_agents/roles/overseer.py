@@ -149,7 +149,10 @@ class Overseer:
         if not leases.known(boot):
             return Orders(self.term, known=False, peers={})
         holder = leases.hear(boot, leaving=report.gauges.get(STOPPING, 0.0) > 0)
-        self.members.take(report)
+        quarantined = self.members.take(report)
+        for sender, fault in quarantined.items():
+            text = f"{self.members.place(sender)} is quarantined by the learner: {fault}"
+            self.events.add("quarantined", text, boot=sender)
         if holder is None or report.term != self.term or report.role != holder.role:
             return Orders(self.term, known=False, peers={})
         if self.ending.tells:
@@ -335,6 +338,7 @@ class Overseer:
         grant = leases.grant(hello.role, hello.boot, prefer)
         role, index = grant.holder.role, grant.holder.index
         self._joined.add(role)
+        self.members.origins[hello.boot] = hello.origin
         if grant.replaced is not None:
             self._gone(grant.replaced, f"{role} {index} was replaced by a new process")
         if grant.new:

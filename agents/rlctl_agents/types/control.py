@@ -21,6 +21,17 @@ class Experience(msgspec.Struct, frozen=True):
     frame_skip: int = 1  # simulator frames of one step
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """Where a process runs: what is wrong with all of a machine, or of a build, is told by it."""
+
+    node: Annotated[str, msgspec.Meta(max_length=253)] = ""  # of the cluster, else the host's name
+    image: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # with its digest; "": none
+
+    def __str__(self) -> str:
+        node = f"node {self.node}" if self.node else "an unknown node"
+        return f"{node}, image {self.image}" if self.image else node
+
+
 class Hello(msgspec.Struct, frozen=True):
     """The first message of a process. Repeating it with the same boot gives the same lease."""
 
@@ -30,6 +41,7 @@ class Hello(msgspec.Struct, frozen=True):
     run: str = ""  # run uid; another run's manager refuses
     experience: Experience | None = None  # actor, evaluator
     streams: int = 0  # slots of this process
+    origin: Origin = Origin()
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -100,6 +112,7 @@ class Account(msgspec.Struct):
     fenced: int = 0
     invalid: int = 0
     queued: int = 0  # received, not decided yet
+    fault: str = ""  # what was wrong with the first values of it that cannot be; nothing of it is taken since
 
 
 class Report(msgspec.Struct):
