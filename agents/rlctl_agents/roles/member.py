@@ -31,6 +31,7 @@ from rlctl_agents.types.control import (
     Sampled,
 )
 from rlctl_agents.types.experience import Ledger, ModelRef
+from rlctl_agents.types.figures import Moments
 from rlctl_agents.wire.rpc import RemoteError, RpcClient
 from rlctl_agents.wire.sockets import Wire
 
@@ -58,6 +59,7 @@ class Snapshot(NamedTuple):
     accounts: dict[str, Account] = {}
     model: ModelRef | None = None
     gauges: dict[str, float] = {}  # that belong to the model; they replace those of the metrics
+    figures: list[Moments] = []
 
 
 class Member:
@@ -201,6 +203,7 @@ class Member:
             pending=snapshot.pending,
             accounts=snapshot.accounts,
             model=snapshot.model,
+            figures=snapshot.figures,
             log=self._unsaid,
         )
         process.reported = report

@@ -10,6 +10,7 @@ from rlctl_agents.roles import ledger, pace
 from rlctl_agents.roles.events import Lines
 from rlctl_agents.roles.lag import LagWindow
 from rlctl_agents.roles.leases import Holder, Leases
+from rlctl_agents.roles.outliers import printable
 from rlctl_agents.roles.process import RESTS
 from rlctl_agents.roles.progress import Books
 from rlctl_agents.roles.rates import Rates
@@ -88,8 +89,7 @@ class Members:
 
     def place(self, boot: str) -> str:
         """A process and where it runs: "actor/3 (node n7, image sha256:...)"."""
-        text = f"{self.leases.name(boot)} ({self.origins.get(boot, Origin())})"
-        return "".join(one if one.isprintable() else "?" for one in text)
+        return printable(f"{self.leases.name(boot)} ({self.origins.get(boot, Origin())})")
 
     def quarantined(self) -> dict[str, str]:
         """ "actor/3" -> what is, or was, wrong with the values that it sends, in words.

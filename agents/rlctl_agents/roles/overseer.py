@@ -17,6 +17,7 @@ from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.manifests import Manifests
 from rlctl_agents.roles.measuring import Measuring
 from rlctl_agents.roles.members import Members
+from rlctl_agents.roles.outliers import Outliers
 from rlctl_agents.roles.pace import Clock
 from rlctl_agents.roles.process import FAILED_GENERATION, STOPPING, UserFault, group_of
 from rlctl_agents.roles.profiles import Profiles
@@ -85,6 +86,7 @@ class Overseer:
         self.agreement = Agreement(self.members.leases.alive)
         self.measuring = Measuring(settings.seed, self.progress, self.learners, self.events, layout.results, clock)
         self.profiles = Profiles(layout.root, run, clock)
+        self.outliers = Outliers(clock.monotonic)
         self.refusal = ("", -1e9)  # newest refused hello, and when
         self.curve: list[tuple[int, float | None]] = []  # not yet drawn: rows, mean of an evaluation or None: went back
         self._told: set[str] = set()
@@ -274,6 +276,7 @@ class Overseer:
                 expected=self.settings.roles.evaluator.replicas,
                 served=self.members.root is not None,
             )
+        self.outliers.turn(self.agreement.figures, lambda: self._duties.playing(self.settings))
         within_s = SPEAKS_REPORTS * self.report_every_s
         speaking = [one for one in live if now - one.heard < within_s]
         self.closing.turn(

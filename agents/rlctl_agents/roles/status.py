@@ -294,6 +294,7 @@ class StatusBuilder:
             ),
             ledger_faults=faults,
             quarantined=known.quarantined(),
+            residuals=overseer.outliers.found,
             stale_share=stale / (stale + consumed) if stale else 0.0,
             rejected_per_s=rejected,
             late_generation=max(late, key=lambda one: one[1], default=None),

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from rlctl_agents.types.experience import Ledger, ModelRef, Schema
+from rlctl_agents.types.figures import MAX_SHARES, Moments
 from rlctl_agents.types.spaces import Spaces
 
 Channels = dict[str, str]  # channel -> address
@@ -129,6 +130,8 @@ class Report(msgspec.Struct):
     pending: int = 0  # sender: rows produced, neither sent nor dropped
     accounts: dict[str, Account] = {}  # receiver: sender boot -> account
     model: ModelRef | None = None  # learner: newest; actor: in use
+    figures: Annotated[list[Moments], msgspec.Meta(max_length=2 + MAX_SHARES)] = []
+    """actor: of its episodes since boot, in the order of `figure_names`."""
     log: list[str] = []  # log lines (JSON) since the last report, bounded: what a process without a volume has to say
 
 
