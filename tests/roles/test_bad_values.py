@@ -92,6 +92,25 @@ class BadActor:
         self.wire.close()
 
 
+def test_an_actor_reports_figures_of_its_episodes(folder: Path, manager: Manager) -> None:
+    def episodes() -> float:
+        report = manager.newest("actor")
+        return report.figures[0].count if report is not None and report.figures else 0.0
+
+    with (
+        Pool(folder),
+        running(actor.main, process_of("actor", manager, SPEC, name="actor-0")) as acting,
+        running(learner.main, process_of("learner", manager, SPEC, volume=folder)),
+    ):
+        wait_until(lambda: episodes() > 0 or bool(acting), "episodes")
+    assert acting == []
+    report = manager.newest("actor")
+    assert report is not None
+    _, lengths, *shares = report.figures
+    assert lengths.mean > 1
+    assert sum(share.mean for share in shares) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

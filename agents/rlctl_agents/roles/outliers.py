@@ -105,7 +105,7 @@ class Outliers:
         self._slices.append(_Slice({boot: at for at, boot in enumerate(boots)}, _since(old, new)))
         if len(self._slices) < SLICES:
             return
-        episodes = self._figures(self._rows(boots), 0).count.sum(1) if boots else np.zeros(1)
+        episodes = self._figures(self._rows(boots), 0).episodes.sum(1) if boots else np.zeros(1)
         if np.median(episodes) < MIN_EPISODES and self._slice_s < LONGEST_SLICE_S:
             halves = [_merged(*pair) for pair in zip(*[iter(self._slices)] * 2, strict=False)]
             self._slices = deque(halves)

@@ -41,20 +41,20 @@ MAD_TO_SIGMA = 1.4826  # of normally distributed values
 class Figures(NamedTuple):
     """One figure of A units over K slices."""
 
-    count: Floats  # [A, K] episodes
+    episodes: Floats  # [A, K]
     mean: Floats  # [A, K]; anything where there are none
     m2: Floats  # [A, K] sum of squared deviations from that mean
 
     def of(self, units: Sequence[int] | NDArray[np.int64]) -> Figures:
-        return Figures(self.count[units], self.mean[units], self.m2[units])
+        return Figures(self.episodes[units], self.mean[units], self.m2[units])
 
     def together(self, group: NDArray[np.int64], groups: int) -> Figures:
         """Units of one group as one; `group` [A] from 0."""
-        count, total, squares = (np.zeros((groups, self.count.shape[1])) for _ in range(3))
-        np.add.at(count, group, self.count)
-        np.add.at(total, group, self.count * self.mean)
+        count, total, squares = (np.zeros((groups, self.episodes.shape[1])) for _ in range(3))
+        np.add.at(count, group, self.episodes)
+        np.add.at(total, group, self.episodes * self.mean)
         mean = total / np.maximum(count, 1.0)
-        np.add.at(squares, group, self.m2 + self.count * np.square(self.mean - mean[group]))
+        np.add.at(squares, group, self.m2 + self.episodes * np.square(self.mean - mean[group]))
         return Figures(count, mean, squares)
 
 
@@ -86,14 +86,14 @@ def far_off(figures: Figures, *, share: bool = False, spread: Floats | None = No
         share: the figure is a share, from 0 to 1.
         spread: [A] variance of D that is known from elsewhere; for groups, that of their members.
     """
-    present = np.arange(len(figures.count))
+    present = np.arange(len(figures.episodes))
     off: list[Off] = []
-    if np.count_nonzero(figures.count.sum(0)) < LEAST_SLICES:
+    if np.count_nonzero(figures.episodes.sum(0)) < LEAST_SLICES:
         return off
     while True:
         judged = _rest(figures.of(present))
         enough = (judged.episodes >= MIN_EPISODES) & (judged.episodes.sum() - judged.episodes >= MIN_EPISODES)
-        if enough.sum() < 2 or 2 * (len(off) + 1) > len(figures.count):
+        if enough.sum() < 2 or 2 * (len(off) + 1) > len(figures.episodes):
             return off
         extra = np.zeros(len(present)) if spread is None else spread[present]
         at, sigma = _farthest(judged, enough, extra, share=share)
@@ -133,8 +133,8 @@ def _farthest(judged: _Rest, enough: NDArray[np.bool_], extra: Floats, *, share:
 
 
 def _rest(figures: Figures) -> _Rest:
-    filled = figures.count.sum(0) > 0
-    n, m, q = figures.count[:, filled], figures.mean[:, filled], figures.m2[:, filled]
+    filled = figures.episodes.sum(0) > 0
+    n, m, q = figures.episodes[:, filled], figures.mean[:, filled], figures.m2[:, filled]
     total = n.sum(0)
     grand = (n * m).sum(0) / np.maximum(total, 1.0)
     others = total - n
@@ -184,7 +184,7 @@ def groups_off(figures: Figures, group: NDArray[np.int64], groups: int, *, share
         if inside.sum() < 2:
             continue  # judged by itself
         outside = figures.of(np.flatnonzero(~inside)).together(np.zeros((~inside).sum(), np.int64), 1)
-        each = [float(differences(_with(figures.of([at]), outside))[0]) for at in np.flatnonzero(inside)]
+        each = [float(differences(_with(figures.of([int(at)]), outside))[0]) for at in np.flatnonzero(inside)]
         shift = off.here - off.others
         towards = np.sort(np.array(each) * math.copysign(1.0, shift))
         if towards[(len(each) - 1) // 2] >= abs(shift) / 2:

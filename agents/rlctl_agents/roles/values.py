@@ -107,7 +107,7 @@ def _whole(n: int) -> _Check:
     def check(values: NDArray[Any]) -> str:
         if int(_unsigned(values).max()) < n:
             return ""
-        odd = (values < 0) | (values >= n)
+        odd: NDArray[np.bool_] = np.logical_or(values < 0, values >= n)
         return f"holds {values[odd][0]} in {_share(odd)}; it must be from 0 to {n - 1}"
 
     return check
@@ -122,7 +122,7 @@ def _each(sizes: tuple[int, ...]) -> _Check:
     def check(values: NDArray[Any]) -> str:
         if (_unsigned(values).reshape(-1, len(sizes)).max(0) < limits.astype(np.uint64)).all():
             return ""
-        odd = (values < 0) | (values >= limits)
+        odd: NDArray[np.bool_] = np.logical_or(values < 0, values >= limits)
         return f"holds {values[odd][0]} in {_share(odd)}; its entries must be below {list(sizes)[:8]}, and not below 0"
 
     return check
