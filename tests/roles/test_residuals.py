@@ -246,6 +246,21 @@ def test_whatever_a_strange_actor_says_of_itself_nothing_is_told_of_others(lie: 
         assert all(one.process == "actor/9" for one in outliers.found)
 
 
+def test_a_slice_of_many_actors_takes_longer_so_that_the_manager_has_time_for_others() -> None:
+    time, asked = Time(), 0
+
+    def actors() -> list[Actor]:
+        nonlocal asked
+        asked += 1
+        return [Actor(f"{at:016x}", f"actor/{at}", Origin(), [Moments()] * len(NAMES)) for at in range(2000)]
+
+    outliers = Outliers(time)
+    for _ in range(5):
+        outliers.turn(NAMES, actors)
+        time.now += SLICE_S
+    assert asked == 3
+
+
 def test_nobody_is_judged_alone_or_without_episodes() -> None:
     assert told([Simulated(0)])[-1] == []
     assert told([Simulated(0, episodes=0.0), Simulated(1, episodes=0.0)])[-1] == []

@@ -17,6 +17,8 @@ from rlctl_agents.types.figures import LENGTH, RETURN, Moments
 SLICE_S = 30.0
 """Within a slice of time all actors are taken to play with the same weights."""
 SLICES = 20
+PACED_ACTORS = 1000
+"""Of more actors the slices grow with their number: a comparison takes the manager some 0.1 ms for each."""
 LONGEST_SLICE_S = 64 * SLICE_S
 MIXED_S = 600.0
 """So long a run may have actors of several images: a roll-out goes on step by step."""
@@ -87,9 +89,9 @@ class Outliers:
             self._until = now  # the first totals are those of now
         if now < self._until or not names:
             return
-        self._until = now + self._slice_s
         present = [one for one in actors() if _sound(one.figures, len(names))]
         self._close(present)
+        self._until = now + self._slice_s * max(1.0, len(present) / PACED_ACTORS)
         self.found = [*self._mixed(present, now), *self._judge(present)][:MAX_TOLD]
 
     def _close(self, present: Sequence[Actor]) -> None:

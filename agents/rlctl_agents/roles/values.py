@@ -137,7 +137,7 @@ def _illegal(action: NDArray[Any], legal: NDArray[Any], valid: NDArray[Any]) -> 
 
 def _out_of_order(fields: Arrays) -> str:
     first, valid = fields["first"], fields["valid"]
-    ended = fields["terminated"] | fields["truncated"]
+    ended: NDArray[np.bool_] = np.logical_or(fields["terminated"], fields["truncated"])
     if (ended > valid).any():
         return f"terminated or truncated is set in {_share(ended > valid)} that are not valid"
     if (odd := valid[1:] == ended[:-1]).any():
