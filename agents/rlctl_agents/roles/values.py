@@ -136,7 +136,7 @@ def _illegal(action: NDArray[Any], legal: NDArray[Any], valid: NDArray[Any]) -> 
 
 
 def _out_of_order(fields: Arrays) -> str:
-    first, valid = fields["first"], fields["valid"]
+    first, valid = (np.asarray(fields[name], np.bool_) for name in ("first", "valid"))
     ended: NDArray[np.bool_] = np.logical_or(fields["terminated"], fields["truncated"])
     if (ended > valid).any():
         return f"terminated or truncated is set in {_share(ended > valid)} that are not valid"
