@@ -321,6 +321,16 @@ def test_processes_are_told_the_manager_and_their_own_address(run: Run) -> None:
         assert (folder in container["args"]) == (role in ("manager", "modelpool", "learner"))
 
 
+def test_actors_are_told_their_node_and_the_image_of_their_pod(plain: Run) -> None:
+    actors = [it for it in plain.workloads if role_of(it) == "actor"]
+    assert actors
+    for it in actors:
+        container = it["spec"]["template"]["spec"]["containers"][0]
+        variables = {one["name"]: one for one in container["env"]}
+        assert variables["RLCTL_NODE"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+        assert variables["RLCTL_IMAGE"]["value"] == container["image"]
+
+
 def test_the_manager_alone_listens_for_orders_and_only_on_its_loopback(plain: Run) -> None:
     arguments = plain.workload("manager")["spec"]["template"]["spec"]["containers"][0]["args"]
     assert "--control=tcp:127.0.0.1:7190" in arguments

@@ -15,6 +15,7 @@ from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.envs.base import Env
 from rlctl_agents.roles.assembler import Arrival, Columns
 from rlctl_agents.roles.learning import Learning
+from rlctl_agents.roles.values import ValueCheck
 from rlctl_agents.types.experience import ModelRef
 from tests.roles.chain import (
     Store,
@@ -124,6 +125,18 @@ def test_a_batch_of_every_kind_of_environment_can_be_learned_from(case: int) -> 
     assert updated.finite
     assert learning.ref == ModelRef("main", 4, 1)
     assert abs(updated.values["rho"] - 1) < 1e-4, "the policies agree, so every importance weight is 1"
+
+
+@pytest.mark.parametrize("case", range(len(KINDS)), ids=NAMES)
+def test_no_value_of_an_actor_in_good_order_is_refused(case: int) -> None:
+    batches, _ = gathered(case)
+    name, kwargs, network = KINDS[case]
+    env = make_env(name, 4, **kwargs)
+    env.close()
+    check = ValueCheck(env.spaces, schema_of(settings(), network, env.spaces))
+    for fields in batches:
+        arrays = {key: values for key, values in fields.items() if key != "version"}
+        assert check(fields["version"], 0, arrays) == ""
 
 
 def test_rows_of_one_stream_follow_each_other_over_blocks_and_episodes() -> None:

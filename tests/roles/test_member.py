@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from rlctl.spec.schema import Env, Spec
 from rlctl_agents.roles.member import Member, Snapshot
 from rlctl_agents.roles.process import Process
-from rlctl_agents.types.control import Experience, Match, Sampling
+from rlctl_agents.types.control import Experience, Match, Origin, Sampling
 from rlctl_agents.types.experience import Ledger, ModelRef, Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from rlctl_agents.wire.sockets import Wire
@@ -56,6 +57,30 @@ def test_hello_says_who_we_are_and_the_lease_is_known_everywhere(folder: Path, w
         assert process.identity.id == "actor/3"
         assert member.peers_of("modelpool") == {0: manager.peers()["modelpool/0"]}
         member.close()
+
+
+@pytest.mark.parametrize(
+    ("variables", "origin"),
+    [
+        ({"RLCTL_NODE": "node-7", "RLCTL_IMAGE": "actor@sha256:1"}, Origin("node-7", "actor@sha256:1")),
+        ({}, Origin(platform.node())),
+    ],
+)
+def test_hello_says_on_which_node_and_of_which_image_we_run(
+    folder: Path,
+    wire: Wire,
+    process: Process,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    origin: Origin,
+) -> None:
+    for name in ("RLCTL_NODE", "RLCTL_IMAGE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with Manager(folder) as manager:
+        joined(process, wire).close()
+        assert manager.hellos[0].origin == origin
 
 
 def test_a_report_carries_metrics_and_books_and_the_last_one_comes_when_we_end(

@@ -57,6 +57,7 @@ class Actor:
         self._pools: list[Pool] = []
         self._seated: list[Seated] = []
         self._senders: list[ExperienceSender] = []
+        self._rollout: Rollout | None = None
         self._asked = Asked(Snapshot())
         self._closed: Snapshot | None = None  # the books at the end
 
@@ -80,7 +81,7 @@ class Actor:
             for one in self._seated:
                 if not one.follower.wait_for_any(self._turn, self._process.stop.wait):
                     return
-        rollout = Rollout(
+        self._rollout = rollout = Rollout(
             self.env,
             environment_seeds(seed, stream_ids(index, np.arange(self.env.envs) * self.env.spaces.seats)),
             table,
@@ -167,7 +168,8 @@ class Actor:
             sent |= sender.ledgers
             pending += sender.pending
         model = self._seated[0].follower.ref if self._seated else None
-        return Snapshot(sent=sent, pending=pending, model=model)
+        figures = self._rollout.figures.moments() if self._rollout is not None else []
+        return Snapshot(sent=sent, pending=pending, model=model, figures=figures)
 
     def _wait_for_peers(self) -> bool:
         while self._turn() and not self._reachable():

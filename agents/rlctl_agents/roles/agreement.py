@@ -9,6 +9,7 @@ import msgspec
 
 from rlctl_agents.roles.addresses import TALKS_TO
 from rlctl_agents.types.control import Experience, Hello
+from rlctl_agents.types.figures import figure_names
 
 LARGEST_INDEX = 1_000_000
 
@@ -41,6 +42,7 @@ class Agreement:
     def __init__(self, alive: Callable[[str], bool]) -> None:
         self._alive = alive
         self._agreed: Experience | None = None
+        self._figures: tuple[str, ...] = ()
         self._whole = False  # an actor has spoken, so the schema counts
         self._carriers: dict[str, str] = {}  # boot -> name
 
@@ -53,6 +55,11 @@ class Agreement:
     def seats(self) -> int:
         """Of the environment; 0: nobody has said."""
         return self._agreed.spaces.seats if self._agreed is not None else 0
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """What actors report of their episodes, in its order; () as long as no actor has spoken."""
+        return self._figures if self._whole else ()
 
     def hear(self, hello: Hello) -> bool:
         """A hello; whether the experience is new or another one now.
@@ -77,6 +84,7 @@ class Agreement:
         changed = acts and said != self.experience
         if acts or self._agreed is None:
             self._agreed, self._whole = said, acts
+            self._figures = figure_names(said.spaces.action)
         return changed
 
 

@@ -13,6 +13,8 @@ from typing import Any
 from rlctl.spec.base import ROLES
 
 WORKLOADS = "RLCTL_WORKLOADS"
+NODE, IMAGE = "RLCTL_NODE", "RLCTL_IMAGE"
+"""Variables of the environment that say where a process of a cluster runs."""
 """Environment variable: the default of `--workloads`."""
 
 

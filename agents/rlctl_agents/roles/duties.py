@@ -13,7 +13,8 @@ from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.matches import training
 from rlctl_agents.roles.measuring import Measuring
 from rlctl_agents.roles.members import Members
-from rlctl_agents.types.control import Match, Report
+from rlctl_agents.roles.outliers import Actor
+from rlctl_agents.types.control import Match, Origin, Report
 
 
 class Duties:
@@ -63,3 +64,13 @@ class Duties:
         if holder.role != "evaluator" or report is None or not seats or not plays:
             return None
         return self._measuring.match(report, self._members.published, seats, settings)
+
+    def playing(self, settings: Spec) -> list[Actor]:
+        """Live actors, and what each says of its episodes."""
+        members, found = self._members, []
+        for one in members.leases.live("actor"):
+            seen, match = members.seen.get(one.boot), self.match(one, None, settings)
+            if seen is not None and match is not None:
+                origin, epsilon = members.origins.get(one.boot, Origin()), match.hyper.get("epsilon", 0.0)
+                found.append(Actor(one.boot, f"actor/{one.index}", origin, seen.figures, epsilon))
+        return found

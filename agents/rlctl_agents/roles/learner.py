@@ -34,6 +34,7 @@ from rlctl_agents.roles.process import (
 )
 from rlctl_agents.roles.publisher import Publisher, require_size
 from rlctl_agents.roles.ranks import Ranks
+from rlctl_agents.roles.values import ValueCheck
 from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
 from rlctl_agents.roles.worker import make_algorithm, policy_names, seed_torch
 from rlctl_agents.types.control import Commit, Lease, Said
@@ -163,6 +164,7 @@ class Learner:
             term=lease.term,
             batch_rows=config.batch_rows,
             queue_rows=0 if spec.sync else QUEUED_BATCHES * config.batch_rows,
+            check=ValueCheck(lease.experience.spaces, schema),
         )
         batches = [self._learning.allocate(schema, streams) for _ in range(BATCHES)]
         if compiles(spec, device) and lease.learners == 1:

@@ -246,6 +246,11 @@ class Books:
         ]
         return found[:MAX_FAULTS]
 
+    def quarantined(self) -> dict[str, str]:
+        """Sender boot -> what was wrong with its values first, of those whose books are open."""
+        pairs = ((boot, pair) for boot, sender in self._senders.items() for pair in sender.pairs.values())
+        return {boot: pair.account.fault for boot, pair in pairs if pair.account.fault}
+
     def boots(self) -> set[str]:
         """Everybody of whom there are open books."""
         found = set(self._senders) | set(self._receivers)

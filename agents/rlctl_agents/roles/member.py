@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import platform
 import random
 import threading
 import time
@@ -11,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
+from rlctl_agents.roles.arguments import IMAGE, NODE
 from rlctl_agents.roles.process import Process
 from rlctl_agents.roles.profiler import Profiler
 from rlctl_agents.types.control import (
@@ -21,12 +24,14 @@ from rlctl_agents.types.control import (
     Lease,
     Match,
     Orders,
+    Origin,
     Peers,
     Report,
     Said,
     Sampled,
 )
 from rlctl_agents.types.experience import Ledger, ModelRef
+from rlctl_agents.types.figures import Moments
 from rlctl_agents.wire.rpc import RemoteError, RpcClient
 from rlctl_agents.wire.sockets import Wire
 
@@ -54,6 +59,7 @@ class Snapshot(NamedTuple):
     accounts: dict[str, Account] = {}
     model: ModelRef | None = None
     gauges: dict[str, float] = {}  # that belong to the model; they replace those of the metrics
+    figures: list[Moments] = []
 
 
 class Member:
@@ -202,6 +208,7 @@ class Member:
             pending=snapshot.pending,
             accounts=snapshot.accounts,
             model=snapshot.model,
+            figures=snapshot.figures,
             log=self._unsaid,
         )
         process.reported = report
@@ -249,6 +256,7 @@ class Member:
             run=process.uid,
             experience=self._experience,
             streams=self._streams,
+            origin=Origin(os.environ.get(NODE) or platform.node(), os.environ.get(IMAGE, "")),
         )
         try:
             return self._client.call(

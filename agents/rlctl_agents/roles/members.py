@@ -11,11 +11,12 @@ from rlctl_agents.roles.cadence import Cpu
 from rlctl_agents.roles.events import Lines
 from rlctl_agents.roles.lag import LagWindow
 from rlctl_agents.roles.leases import Holder, Leases
+from rlctl_agents.roles.outliers import printable
 from rlctl_agents.roles.process import BASE_ROWS, RANK, RESTS, group_of
 from rlctl_agents.roles.progress import Books
 from rlctl_agents.roles.rates import Rates
 from rlctl_agents.roles.totals import Totals
-from rlctl_agents.types.control import Report
+from rlctl_agents.types.control import Origin, Report
 from rlctl_agents.types.experience import ModelRef
 
 
@@ -39,6 +40,8 @@ class Members:
         self.lines = Lines()
         self.seen: dict[str, Report] = {}
         """Boot -> its newest report to this manager, without its books."""
+        self.origins: dict[str, Origin] = {}
+        """Boot -> where it runs, or ran, of those who have said hello to this manager."""
 
     def reports(self, role: str) -> list[Report | None]:
         """The newest of everybody who holds a lease, by index; None: this manager has not heard of it yet."""
@@ -66,23 +69,56 @@ class Members:
         each = {role: self.totals.sum(role, "cpu_seconds") for role in self.totals.roles()}
         return Cpu(each.get("evaluator", 0.0), sum(each.values()))
 
-    def take(self, report: Report) -> None:
-        """What a process says of itself."""
-        boot = report.boot
+    def take(self, report: Report) -> dict[str, str]:
+        """What a process says of itself.
+
+        Returns:
+            Who is quarantined by it and was not before, and what was wrong with their values.
+        """
+        boot, quarantined = report.boot, dict[str, str]()
         self.totals.hear(report.role, boot, report.counters)
         self.rates.hear(boot, report.counters)
         self.ledger.hear_sender(boot, report.sent, report.pending)
         if report.role == "learner":
             for sender in report.accounts:
                 self.leases.mention(sender)
+            faults = {sender: one.fault for sender, one in report.accounts.items() if one.fault}
+            before = self.ledger.quarantined() if faults else {}
             self.ledger.hear_receiver(boot, report.accounts, self.leases.is_buried)
             # what comes late, of a learner that was replaced, begins nothing
             if BASE_ROWS in report.gauges and report.gauges.get(RANK, 0.0) >= 0.0 and self.leases.alive(boot):
                 self.ledger.begin(boot, int(report.gauges[BASE_ROWS]), self._together(report))
+            after = self.ledger.quarantined() if faults else {}
+            quarantined = {sender: why for sender, why in after.items() if sender not in before}
             if "lag_versions" in report.histograms:
                 self.lag.hear(boot, report.histograms["lag_versions"])
         self.lines.add(report.log, report.role)
         self.seen[boot] = msgspec.structs.replace(report, log=[], accounts={}, sent={})
+        return quarantined
+
+    def place(self, boot: str) -> str:
+        """A process and where it runs: "actor/3 (node n7, image sha256:...)"."""
+        return printable(f"{self.leases.name(boot)} ({self.origins.get(boot, Origin())})")
+
+    def quarantined(self) -> dict[str, str]:
+        """ "actor/3" -> what is, or was, wrong with the values that it sends, in words.
+
+        Who was quarantined and has ended is named as long as its books are open, so that a process that is started
+        anew again and again is seen although the present one has not sent anything yet.
+        """
+        by_name: dict[str, list[tuple[str, str]]] = {}
+        for boot, fault in self.ledger.quarantined().items():
+            by_name.setdefault(self.leases.name(boot), []).append((boot, fault))
+        found = {}
+        for name, lives in sorted(by_name.items()):
+            boot, fault = next((one for one in lives if self.leases.alive(one[0])), lives[-1])
+            if self.leases.alive(boot):
+                does = "sends values that cannot be, and is not learned from until it is started anew"
+            else:
+                does = "has ended after it had sent values that cannot be"
+            again = f" (the same of {len(lives) - 1} before it)" if len(lives) > 1 else ""
+            found[name] = f"{self.place(boot)} {does}: {fault}{again}"
+        return found
 
     def _together(self, report: Report) -> set[str]:
         """Boots of the learners that step together with this one, as they say."""
@@ -103,6 +139,7 @@ class Members:
             if self.ledger.close(boot, self.leases.alive, self.leases.is_buried):
                 self.totals.close(boot)
                 self.leases.bury(boot)
+                self.origins.pop(boot, None)
                 buried.append(boot)
         return buried
 

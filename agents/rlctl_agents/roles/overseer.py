@@ -17,6 +17,7 @@ from rlctl_agents.roles.leases import Holder
 from rlctl_agents.roles.manifests import Manifests
 from rlctl_agents.roles.measuring import Measuring
 from rlctl_agents.roles.members import Members
+from rlctl_agents.roles.outliers import Outliers
 from rlctl_agents.roles.pace import Clock
 from rlctl_agents.roles.process import FAILED_GENERATION, STOPPING, UserFault, group_of
 from rlctl_agents.roles.profiles import Profiles
@@ -89,6 +90,7 @@ class Overseer:
             settings.seed, self.progress, self.learners, self.events, layout.results, clock, self.members.cpu
         )
         self.profiles = Profiles(layout.root, run, clock)
+        self.outliers = Outliers(clock.monotonic)
         self.refusal = ("", -1e9)  # newest refused hello, and when
         self.curve: list[tuple[int, float | None]] = []  # not yet drawn: rows, mean of an evaluation or None: went back
         self._told: set[str] = set()
@@ -153,7 +155,10 @@ class Overseer:
         if not leases.known(boot):
             return Orders(self.term, known=False, peers={})
         holder = leases.hear(boot, leaving=report.gauges.get(STOPPING, 0.0) > 0)
-        self.members.take(report)
+        quarantined = self.members.take(report)
+        for sender, fault in quarantined.items():
+            text = f"{self.members.place(sender)} is quarantined by the learner: {fault}"
+            self.events.add("quarantined", text, boot=sender)
         if holder is None or report.term != self.term or report.role != holder.role:
             return Orders(self.term, known=False, peers={})
         if self.ending.tells:
@@ -280,6 +285,7 @@ class Overseer:
                 expected=self.settings.roles.evaluator.replicas,
                 served=self.members.root is not None,
             )
+        self.outliers.turn(self.agreement.figures, lambda: self._duties.playing(self.settings))
         within_s = SPEAKS_REPORTS * self.report_every_s
         speaking = [one for one in live if now - one.heard < within_s]
         self.closing.turn(
@@ -350,6 +356,7 @@ class Overseer:
         grant = leases.grant(hello.role, hello.boot, prefer)
         role, index = grant.holder.role, grant.holder.index
         self._joined.add(role)
+        self.members.origins[hello.boot] = hello.origin
         if grant.replaced is not None:
             self._gone(grant.replaced, f"{role} {index} was replaced by a new process")
         if grant.new:

@@ -16,6 +16,7 @@ LOST_S = 600.0
 """So long after its start a manager says that it began from older progress; the event stays."""
 ENDLESS_STEPS = 200_000
 MAX_PROBLEMS = 20
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Facts:
     started: bool = False  # something was learned
     nonfinite: float = 0.0  # updates left out since the learner's start
     ledger_faults: Iterable[str] = ()
+    quarantined: Mapping[str, str] = field(default_factory=dict)  # "actor/3" -> what is wrong with its values, in words
+    residuals: Iterable[tuple[str, str]] = ()  # who plays otherwise than all others, in words, and a process of it
     stale_share: float = 0.0  # of rows that reach the learner
     rejected_per_s: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (role, reason)
     late_generation: tuple[int, float] | None = None  # number, seconds since it was ordered
@@ -55,7 +58,7 @@ def find(facts: Facts, run: str) -> list[dict[str, str]]:
     Args:
         run: its name, which every command carries: whoever types it may have several.
     """
-    found = [*_disk(facts), *_processes(facts), *_learning(facts), *_books(facts)]
+    found = [*_disk(facts), *_processes(facts), *_experience(facts), *_learning(facts), *_books(facts)]
     return [
         {"text": text, "next": f"{command} --run {run}" if command.startswith("rlctl ") else command}
         for text, command in found
@@ -134,10 +137,20 @@ def _learning(facts: Facts) -> Iterable[tuple[str, str]]:
         )
 
 
+def _experience(facts: Facts) -> Iterable[tuple[str, str]]:
+    """Who sends what cannot be, or what is not like that of all others: a broken build, or a broken machine."""
+    for name, text in [*facts.quarantined.items()][:MAX_NAMED]:
+        yield text, f"rlctl logs {name if '/' in name else 'actor'} --level WARNING"
+    if (more := len(facts.quarantined) - MAX_NAMED) > 0:
+        yield f"{more} more processes send values that cannot be", "rlctl logs actor --level WARNING"
+    for text, name in facts.residuals:
+        yield text, f"rlctl logs {name}"
+
+
 def _books(facts: Facts) -> Iterable[tuple[str, str]]:
     for fault in facts.ledger_faults:
         yield f"the ledger does not balance: {fault}", "rlctl logs manager --level WARNING"
     for (role, reason), per_s in sorted(facts.rejected_per_s.items()):
-        if per_s > 0:
+        if per_s > 0 and not (reason == "values" and facts.quarantined):  # who is quarantined asks again and again
             why = f" ({reason})" if reason else ""
             yield f"{role} rejects messages{why}: {per_s:.3g} a second", f"rlctl logs {role} --level WARNING"

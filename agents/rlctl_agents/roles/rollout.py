@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.envs.base import Env
+from rlctl_agents.roles.episode_figures import EpisodeFigures
 from rlctl_agents.roles.metrics import Metrics
 from rlctl_agents.roles.player import Player, Table
 from rlctl_agents.roles.pull import Follower
@@ -109,6 +110,8 @@ class Rollout:
         self._watched = np.zeros(env.envs * self._seats, np.bool_)  # slots whose returns are reported
         for slots in learning:
             self._watched[slots] = True
+        self.figures = EpisodeFigures(env.spaces.action, self._watched)
+        """Of the episodes that are reported."""
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
         for one in self._seated:
             if one.follower.ref is not None:
@@ -134,6 +137,7 @@ class Rollout:
             parts.append((rows, action))
         action = self._table.join(parts, decisions.slot.size)
         acted = self._clock()
+        self.figures.acted(decisions.slot, action)
         self._decisions = self._env.step(decisions.slot, action)
         self._metrics.add("inference_seconds", acted - started - waited)
         self._metrics.add("env_seconds", self._clock() - acted)
@@ -223,7 +227,10 @@ class Rollout:
     def _account(self, decisions: Decisions) -> None:
         """Steps, and returns of episodes as they end."""
         slot = decisions.slot
-        self._return[slot] += decisions.reward
+        if slot.size == self._return.size:
+            self._return += decisions.reward
+        else:
+            self._return[slot] += decisions.reward
         ended = decisions.terminated | decisions.truncated
         acting = slot.size
         if ended.any():
@@ -231,6 +238,7 @@ class Rollout:
             acting -= over.size
             watched = over[self._watched[over]]
             self._recent.extend(self._return[watched].tolist())
+            self.figures.ended(over, self._return[over])
             self._return[over] = 0.0
             self._metrics.add("episodes", np.unique(over // self._seats).size)
             if self._recent:

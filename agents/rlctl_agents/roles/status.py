@@ -318,6 +318,8 @@ class StatusBuilder:
                 if (seen := overseer.members.seen.get(one.boot)) is not None
             ),
             ledger_faults=faults,
+            quarantined=known.quarantined(),
+            residuals=overseer.outliers.found,
             stale_share=stale / (stale + consumed) if stale else 0.0,
             rejected_per_s=rejected,
             late_generation=max(late, key=lambda one: one[1], default=None),

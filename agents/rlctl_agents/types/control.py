@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from rlctl_agents.types.experience import Ledger, ModelRef, Schema
+from rlctl_agents.types.figures import MAX_SHARES, Moments
 from rlctl_agents.types.spaces import Spaces
 
 Channels = dict[str, str]  # channel -> address
@@ -21,6 +22,17 @@ class Experience(msgspec.Struct, frozen=True):
     frame_skip: int = 1  # simulator frames of one step
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """Where a process runs: what is wrong with all of a machine, or of a build, is told by it."""
+
+    node: Annotated[str, msgspec.Meta(max_length=253)] = ""  # of the cluster, else the host's name
+    image: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # with its digest; "": none
+
+    def __str__(self) -> str:
+        node = f"node {self.node}" if self.node else "an unknown node"
+        return f"{node}, image {self.image}" if self.image else node
+
+
 class Hello(msgspec.Struct, frozen=True):
     """The first message of a process. Repeating it with the same boot gives the same lease."""
 
@@ -30,6 +42,7 @@ class Hello(msgspec.Struct, frozen=True):
     run: str = ""  # run uid; another run's manager refuses
     experience: Experience | None = None  # actor, evaluator
     streams: int = 0  # slots of this process
+    origin: Origin = Origin()
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -107,6 +120,7 @@ class Account(msgspec.Struct):
     fenced: int = 0
     invalid: int = 0
     queued: int = 0  # received, not decided yet
+    fault: str = ""  # what was wrong with the first values of it that cannot be; nothing of it is taken since
 
 
 class Report(msgspec.Struct):
@@ -124,6 +138,8 @@ class Report(msgspec.Struct):
     pending: int = 0  # sender: rows produced, neither sent nor dropped
     accounts: dict[str, Account] = {}  # receiver: sender boot -> account
     model: ModelRef | None = None  # learner: newest; actor: in use
+    figures: Annotated[list[Moments], msgspec.Meta(max_length=2 + MAX_SHARES)] = []
+    """actor: of its episodes since boot, in the order of `figure_names`."""
     log: list[str] = []  # log lines (JSON) since the last report, bounded: what a process without a volume has to say
 
 

@@ -14,9 +14,10 @@ from uuid import uuid4
 import msgspec
 import numpy as np
 import zmq
+from numpy.typing import NDArray
 
 from rlctl_agents.types.control import Account
-from rlctl_agents.types.experience import Ledger, ModelRef, Schema, Segment, SegmentHeader
+from rlctl_agents.types.experience import Arrays, Ledger, ModelRef, Schema, Segment, SegmentHeader
 from rlctl_agents.wire.codec import MAX_ARRAY_BYTES, PROTOCOL, BlockCodec, Rejected, receive
 from rlctl_agents.wire.credit import Credits, Peer
 from rlctl_agents.wire.protocol import (
@@ -72,6 +73,8 @@ class ExperienceReceiver:
         batch_rows: rows that the caller gathers before it settles any. While fewer are queued, one block may go beyond
             the budget, or a batch that ends inside a large block could never be filled.
         queue_rows: no new credit while so many rows are delivered and not settled; 0: no such limit.
+        check: what is wrong with the values of a block, given its `version`, the version of its newest weights and its
+            fields; "" for nothing. After the first fault its sender is quarantined: its rows are counted as invalid.
         clock: seconds, never going back.
 
     One thread at a time; `accounts` may be read, and `wake` be called, from another.
@@ -99,6 +102,7 @@ class ExperienceReceiver:
         term: int,
         batch_rows: int = 0,
         queue_rows: int = 0,
+        check: Callable[[NDArray[np.int64], int, Arrays], str] = lambda version, newest, fields: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.term = term
@@ -108,6 +112,7 @@ class ExperienceReceiver:
         self._steps = schema.segment_steps
         self._digest = schema_digest(schema)
         self._credits = Credits(budget_rows, batch_rows, queue_rows)
+        self._check = check
         self._clock = clock
         self._senders: dict[str, _Sender] = {}
         self._live: dict[str, _Sender] = {}
@@ -269,6 +274,9 @@ class ExperienceReceiver:
             grant=hello.grant if knows_us else 0,
             block_rows=hello.block_rows,
         )
+        if sender.account.fault:
+            self._credits.forget(sender.peer)
+            raise _quarantined(sender)
         if hello.term < self.term:
             self._credits.forget(sender.peer)
             raise Rejected("term", f"term {hello.term}, the run is at {self.term}")
@@ -306,17 +314,22 @@ class ExperienceReceiver:
             raise Rejected("duplicate", f"block {block.sequence} again")
         if missing < skipped * self._steps or (skipped == 0 and missing):
             raise Rejected("ledger", f"{missing} rows missing in {skipped} blocks")
-        if block.sent > peer.bound:
-            raise Rejected("credit", f"{block.sent - peer.bound} rows more than granted")
-        version, fields = self._codec.unpack(streams, block.arrays, frames)
-        fenced = block.term < self.term
+        fenced, fault = block.term < self.term, sender.account.fault
+        if not fault:  # else nothing of it is looked at any more, and it has no credit
+            if block.sent > peer.bound:
+                raise Rejected("credit", f"{block.sent - peer.bound} rows more than granted")
+            version, fields = self._codec.unpack(streams, block.arrays, frames)
+            fault = self._check(version, block.version, fields)
         ledger = Ledger(block.produced, block.dropped, block.sent)
         with self._lock:
             account = sender.account
             account.ledger = ledger
             account.lost += missing
             account.received += rows
-            if fenced:
+            if fault:
+                account.fault = fault
+                account.invalid += rows
+            elif fenced:
                 account.fenced += rows
             else:
                 account.queued += rows
@@ -324,6 +337,9 @@ class ExperienceReceiver:
         sender.heard = now
         self._live[block.boot] = sender
         self._credits.hear(peer, sent=block.sent, want=block.want, grant=block.grant)
+        if fault:
+            self._credits.forget(peer)
+            raise _quarantined(sender)
         if fenced:
             self._credits.pause(peer)
             raise Rejected("term", f"term {block.term}, the run is at {self.term}")
@@ -390,3 +406,7 @@ class ExperienceReceiver:
         if now - self._logged.get(reason, -float("inf")) >= _LOG_EVERY_S:
             self._logged[reason] = now
             log.warning("message rejected (%s, %d so far): %s", reason, count, text)
+
+
+def _quarantined(sender: _Sender) -> Rejected:
+    return Rejected("values", f"quarantined until it is started anew: {sender.account.fault}")

@@ -1,0 +1,110 @@
+"""Returns, lengths and shares of actions of an actor's own episodes, summed up as they end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl_agents.types.experience import Arrays
+from rlctl_agents.types.figures import Moments, shares
+from rlctl_agents.types.spaces import Space
+
+COUNTED_SLOTS = 64
+"""Slots whose actions are counted: enough episodes for a comparison, at a cost that does not grow with the slots."""
+
+
+class EpisodeFigures:
+    """Moments of the episodes that have ended, in the order of `figure_names`.
+
+    Nothing is counted before each watched slot has ended an episode: the first ones to end are the short ones, so an
+    actor that has just been started would look worse than the others.
+
+    Args:
+        action: the action space.
+        watched: [slots] bool, those whose episodes count.
+    """
+
+    def __init__(self, action: Space, watched: NDArray[np.bool_]) -> None:
+        self._watched = watched
+        self._young = watched.copy()  # has not ended an episode
+        self._waits = bool(watched.any())  # for one of them
+        self._length = np.zeros(watched.size, np.int64)
+        self._counted = min(watched.size, COUNTED_SLOTS)
+        found = shares(action)
+        self._counts = np.zeros((self._counted, len(found)), np.float64)
+        self._flat = self._counts.reshape(-1)
+        self._row = np.arange(self._counted, dtype=np.int64) * len(found)
+        self._entries = _entries(found)
+        self._over = np.zeros(0, np.int64)  # slots whose present decision ends an episode
+        self._moments = np.zeros((3, 2 + len(found)))  # count, mean, m2
+
+    def ended(self, over: NDArray[np.int64], returns: NDArray[np.float64]) -> None:
+        """Episodes are over.
+
+        Args:
+            over: [K] slots, ascending.
+            returns: [K] of these episodes.
+        """
+        self._over = over
+        if self._waits:
+            self._young[over] = False
+            self._waits = bool(self._young.any())
+            return
+        kept = self._watched[over]
+        length = self._length[over]
+        self._merge(slice(0, 1), returns[kept, None])
+        self._merge(slice(1, 2), length[kept, None].astype(np.float64))
+        counted = kept & (over < self._counted) & (length > 0)
+        if self._counts.shape[1] and counted.any():
+            self._merge(slice(2, None), self._counts[over[counted]] / length[counted, None])
+
+    def acted(self, slot: NDArray[np.int64], action: Arrays) -> None:
+        """These slots have acted; what was chosen where an episode has just ended does not count.
+
+        Args:
+            slot: [K] ascending.
+            action: leaf name -> [K, ...].
+        """
+        whole = slot.size == self._length.size
+        if whole:
+            self._length += 1
+        else:
+            self._length[slot] += 1
+        if self._entries:
+            count = self._counted if whole else int(np.searchsorted(slot, self._counted))
+            row = self._row if whole else self._row[slot[:count]]
+            for leaf, entry, column in self._entries:
+                chosen: Any = action[leaf][:count] if entry is None else action[leaf][:count, entry]
+                at = column[chosen]
+                at += row
+                self._flat[at] += 1.0
+        if self._over.size:
+            self._length[self._over] = 0
+            self._counts[self._over[: np.searchsorted(self._over, self._counted)]] = 0.0
+            self._over = self._over[:0]
+
+    def moments(self) -> list[Moments]:
+        """As they are now."""
+        return [Moments(*column) for column in self._moments.T.tolist()]
+
+    def _merge(self, at: slice, values: NDArray[np.float64]) -> None:
+        """Take in values [K, figures]. Source: Chan, Golub and LeVeque 1983, updating formulae for the variance."""
+        if not len(values):
+            return
+        count, mean, m2 = self._moments[:, at]
+        mean_here = values.mean(0)
+        total = count + len(values)
+        shift = mean_here - mean
+        m2 += np.square(values - mean_here).sum(0) + np.square(shift) * count * len(values) / total
+        mean += shift * len(values) / total
+        count += len(values)
+
+
+def _entries(found: Any) -> list[tuple[str, int | None, NDArray[np.int64]]]:
+    """Leaf, entry, and the share that each of its actions counts for."""
+    columns: dict[tuple[str, int | None], list[int]] = {}
+    for number, one in enumerate(found):
+        columns.setdefault((one.leaf, one.entry), []).extend([number] * (one.high - one.low + 1))
+    return [(leaf, entry, np.array(which, np.int64)) for (leaf, entry), which in columns.items()]
