@@ -364,6 +364,22 @@ def says_size(address: str, size: int) -> stdlib.socket:
     return connection
 
 
+def test_a_handler_can_see_which_address_a_request_came_from(open_wire: Open) -> None:
+    seen: list[str] = []
+
+    def look(request: Add, _: object) -> tuple[Sum, list[bytes]]:
+        seen.append(server.caller_address)
+        return Sum(request.left), []
+
+    server = RpcServer(open_wire("core"), ANY, "boot", {Add: look}, {Add: frozenset({"actor"})})
+    client = RpcClient(open_wire("actor"), server.address, "client")
+    thread = threading.Thread(target=lambda: client.call(Add(1), Sum, deadline_s=60.0))
+    thread.start()
+    until(lambda: seen, lambda: server.serve(0.01))
+    thread.join()
+    assert seen == ["127.0.0.1"]
+
+
 def test_notices_reach_actors(open_wire: Open) -> None:
     publisher = NoticePublisher(open_wire("core"), ANY)
     subscriber = NoticeSubscriber(open_wire("actor"), publisher.address, "main")

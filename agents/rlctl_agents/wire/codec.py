@@ -165,7 +165,7 @@ class BlockCodec:
                     raise Rejected("frames", f"{name}: frame {head.frame} of {len(frames)}, expected {used}")
                 data = frames[used - 1].buffer
                 if len(data) == MAX_MESSAGE_BYTES and size > MAX_MESSAGE_BYTES:
-                    data, used = _joined(name, frames, used, size)
+                    data, used = _joined(frames, used, size)
                 if head.codec == ZSTD:
                     data = self._decompress(name, data, size)
                 elif head.codec != RAW:
@@ -281,18 +281,12 @@ def _frames_of(size: int) -> int:
     return -(-size // MAX_MESSAGE_BYTES)
 
 
-def _joined(name: str, frames: Sequence[zmq.Frame], first: int, size: int) -> tuple[bytes, int]:
-    """An array that came in several frames, all of them full but the last, and the number of that one.
-
-    Raises:
-        Rejected: there is more of it than its size.
-    """
+def _joined(frames: Sequence[zmq.Frame], first: int, size: int) -> tuple[bytes, int]:
+    """An array that came in several frames, all of them full but the last, and the number of that one."""
     parts = [frames[first - 1].buffer]
     while len(parts[-1]) == MAX_MESSAGE_BYTES and len(parts) < _frames_of(size) and first < len(frames):
         parts.append(frames[first].buffer)
         first += 1
-    if sum(map(len, parts)) > size:
-        raise Rejected("size", f"{name}: more than {size} bytes came")
     return b"".join(parts), first
 
 
