@@ -109,6 +109,23 @@ def test_a_sender_that_uses_nothing_gets_no_more_than_its_share() -> None:
     assert honest.unused == 40
 
 
+def test_credit_is_short_when_others_have_it_and_not_when_the_learner_is_slow() -> None:
+    credits, one, other = Credits(20, 10, queue_rows=10), Peer("one"), Peer("other")
+    ask(credits, one, want=10)
+    credits.deal()
+    assert not credits.short
+    send(credits, one, 10, want=10)
+    ask(credits, other, want=10)
+    credits.deal()
+    assert (other.unused, credits.short) == (0, False), "so many are queued that nobody gets any"
+    credits.settle(one, 10)
+    credits.deal()
+    assert one.unused == other.unused == 10
+    ask(credits, Peer("third"), want=10)
+    credits.deal()
+    assert credits.short
+
+
 def test_a_forgotten_sender_returns_what_it_did_not_use() -> None:
     credits, gone, other = Credits(20), Peer("gone"), Peer("other")
     ask(credits, gone, want=20)

@@ -57,17 +57,13 @@ class Credits:
         self.resize(budget_rows, batch_rows, queue_rows)
         self.outstanding = 0
         self.queued = 0  # of these, received
+        self.short = False  # a sender has rows waiting, and others have all the credit
         self._live: dict[str, Peer] = {}
         self._asking: dict[str, Peer] = {}  # in the order in which they asked
         self._idle: dict[str, Peer] = {}  # could do with more
         self._spare: dict[str, Peer] = {}  # hold credit that they cannot or need not use
         self._ahead: dict[str, Peer] = {}  # hold credit for several blocks
         self._recalled: dict[str, Peer] = {}  # have been asked to give credit back
-
-    @property
-    def waiting(self) -> bool:
-        """A sender has rows waiting, and there is no credit for it."""
-        return bool(self._asking)
 
     def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
         """Other limits from now on. A smaller budget is kept to as soon as what is out has come back."""
@@ -123,6 +119,7 @@ class Credits:
     def deal(self) -> list[Peer]:
         """Give out what is free; those whose limit has changed, to be told."""
         dealt: list[Peer] = []
+        self.short = False
         if self.queue_rows and self.queued >= self.queue_rows:
             return dealt
         share = self.budget_rows // max(len(self._live), 1)
@@ -135,6 +132,7 @@ class Credits:
             least = peer.block_rows - peer.unused if peer.unused < peer.block_rows else peer.block_rows
             stuck = self.outstanding - self.queued == peer.unused < peer.block_rows
             if least > free and not (stuck and self.queued < max(self.batch_rows, 1)):
+                self.short = True
                 return dealt + self._call_back(least - free, share)
             more = min(peer.want - peer.unused, share - peer.held, free) - least
             del self._asking[peer.boot]  # and to the end of the line, if that is not all it wants

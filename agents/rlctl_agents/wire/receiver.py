@@ -461,7 +461,7 @@ class ExperienceReceiver:
             elif now - since >= FORGET_AFTER_S:  # heard, and not heeded
                 self._bar(sender, now)
                 self._credits.forget(peer)
-        elif self._credits.waiting and now - sender.used >= HELD_S:
+        elif self._credits.short and now - sender.used >= HELD_S:
             self._bar(sender, now)
             self._credits.recall(peer)
             self._asked[peer.boot] = None
