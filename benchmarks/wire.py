@@ -134,8 +134,18 @@ def blocks(case: Case) -> Blocks:
     return Blocks(agreed, np.zeros((agreed.segment_steps, streams), np.int64), fields)
 
 
-def send(wire: Wire, address: str, block: Blocks, messages: int, compress: bool, arrived: Callable[[], object]) -> None:
-    sender = ExperienceSender(wire, address, run="run", boot="sender", schema=block.schema, term=1, compress=compress)
+def send(
+    wire: Wire,
+    address: str,
+    block: Blocks,
+    messages: int,
+    compress: bool,
+    ticket: str,
+    arrived: Callable[[], object],
+) -> None:
+    sender = ExperienceSender(
+        wire, address, run="run", boot="sender", schema=block.schema, term=1, ticket=ticket, compress=compress
+    )
     model, stream, row0 = ModelRef("main", 0, 1), range(block.streams), [0] * block.streams
     for _ in range(messages):
         while not sender.offer(model=model, stream=stream, row0=row0, version=block.version, fields=block.fields):
@@ -235,7 +245,8 @@ def transfer_of(block: Blocks, variant: Variant, messages: int) -> Transfer:
             if variant.plain:
                 send_plain(address, block, messages, arrived)
             else:
-                send(Wire(actor), address, block, messages, variant.compress, arrived)
+                ticket = learner.ticket("run", "sender", 0) if learner is not None else ""
+                send(Wire(actor), address, block, messages, variant.compress, ticket, arrived)
             os.write(say, struct.pack("d", cpu_s() - before))
         finally:
             os._exit(0)

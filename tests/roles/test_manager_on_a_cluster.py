@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from rlctl_agents.types.control import Commit, EvalResult, Generation, Hello, Lease, Orders, Report, Said
+from rlctl_agents.wire.keys import Keys
 from rlctl_agents.wire.rpc import RemoteError, RpcClient
 from rlctl_agents.wire.sockets import Wire
 from tests.roles.fakes import wait_until
@@ -136,6 +138,15 @@ def peers(ring: Keyring, pod: Pod) -> Iterator[Peers]:
     peers = Peers(ring, pod.address)
     yield peers
     peers.close()
+
+
+def test_the_manager_gives_actors_tickets_that_learners_can_check(pod: Pod, peers: Peers) -> None:
+    hello = Hello("actor", boot(3), None, UID, experience())
+    lease = peers.call("actor", hello, Lease)
+    orders = peers.call("actor", Report("actor", lease.index, boot(3), lease.term), Orders)
+    keys = Keys.read(pod.ring.of("core"))
+    for ticket in (lease.ticket, orders.ticket):
+        assert abs(keys.made_s(ticket, UID, boot(3)) - time.time()) < 600
 
 
 def test_an_actors_key_may_do_what_actors_do_and_nothing_else(pod: Pod, peers: Peers) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rlctl_agents.roles.http_listener import CONNECTIONS, HttpListener, Request, Response
+from rlctl_agents.roles import http_listener
+from rlctl_agents.roles.http_listener import CONNECTIONS, HEADERS_S, HttpListener, Request, Response
 from rlctl_agents.roles.probe_listener import ProbeListener, Pulse
 from tests.roles.chain import private_folder
 
@@ -118,6 +120,65 @@ def test_an_order_that_a_web_page_sends_is_refused(folder: Path) -> None:
         assert status(listener, "/status", "GET", Origin="http://evil.example") == 200
     finally:
         listener.close()
+
+
+def test_the_kubelet_is_answered_within_a_second_beside_150_slow_clients(probe: ProbeListener) -> None:
+    def slow() -> socket.socket:
+        one = socket.create_connection(at(probe), timeout=60)
+        one.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")  # and no more
+        return one
+
+    held = [slow() for _ in range(150)]
+    try:
+        for _ in range(4):
+            connection = http.client.HTTPConnection(*at(probe), timeout=1)
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().status == 200
+            connection.close()
+            held += [slow() for _ in range(CONNECTIONS)]
+        assert held[0].recv(100) == b"", "the oldest is dropped"
+    finally:
+        for one in held:
+            one.close()
+
+
+def test_who_waits_for_a_request_is_dropped_before_who_is_being_answered() -> None:
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def answer(request: Request) -> Response:
+        begun.release()
+        assert go_on.wait(60)
+        return Response.of({})
+
+    listener = HttpListener("tcp:127.0.0.1:0", answer, name="probe", for_all=True)
+    asking = socket.create_connection(at(listener), timeout=60)
+    asking.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    begun.acquire()
+    held = [socket.create_connection(at(listener), timeout=60) for _ in range(CONNECTIONS)]
+    try:
+        assert held[0].recv(100) == b""
+        go_on.set()
+        assert asking.recv(100).startswith(b"HTTP/1.1 200")
+    finally:
+        for one in (asking, *held):
+            one.close()
+        listener.close()
+
+
+def test_headers_that_take_longer_than_a_second_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_listener, "LOOK_S", 0.01)
+    monkeypatch.setattr(http_listener, "HEADERS_S", 0.02)
+    listener = HttpListener("tcp:127.0.0.1:0", lambda request: Response.of({}), name="probe", for_all=True)
+    try:
+        with socket.create_connection(at(listener), timeout=4) as slow:  # without: 5 s
+            slow.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
+            assert slow.recv(100) == b""
+    finally:
+        listener.close()
+
+
+def test_headers_have_one_second() -> None:
+    assert HEADERS_S == 1.0
 
 
 def test_those_who_hold_connections_open_do_not_keep_the_kubelet_out() -> None:

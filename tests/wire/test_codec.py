@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import zmq
 import zstandard
+from numpy.typing import NDArray
 
 from rlctl_agents.types.experience import Arrays, Field, Schema
 from rlctl_agents.wire.codec import DTYPES, RAW, ZSTD, ArrayHead, BlockCodec, Rejected
+from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES
 from tests.wire.pair import SCHEMA, fields, versions
 
 LARGE = Schema(2, (Field("obs", "uint8", (200, 200), "row+1"), Field("noise", "float32", (100, 100), "row")))
@@ -180,3 +182,32 @@ def test_a_small_frame_that_would_unfold_to_much_is_rejected_before_memory_is_ta
 def test_something_behind_a_compressed_array_is_rejected() -> None:
     heads, frames = packed(LARGE, 1, compress=True)
     assert reason(heads, [zmq.Frame(frames[0].bytes + b"more"), frames[1]]) == "codec"
+
+
+def large(streams: int, seed: int = 0) -> tuple[BlockCodec, NDArray[np.int64], Arrays]:
+    """One stream of one step is a MiB, half of it noise."""
+    schema = Schema(1, (Field("obs", "uint8", (1 << 20,), "row"), Field("next", "uint8", (1 << 17,), "row")))
+    noise = np.random.default_rng(seed).integers(0, 256, (1, streams, 1 << 20)).astype(np.uint8)
+    noise[..., : 1 << 18] = 0
+    return BlockCodec(schema), np.zeros((1, streams), np.int64), {"obs": noise, "next": noise[..., : 1 << 17].copy()}
+
+
+@pytest.mark.parametrize(("streams", "compress", "frames"), [(16, False, 2), (17, False, 3), (24, True, 3)])
+def test_an_array_larger_than_a_frame_travels_in_several(streams: int, compress: bool, frames: int) -> None:
+    codec, version, fields = large(streams)
+    heads, data = codec.pack(streams, version, fields, compress=compress)
+    assert len(data) == frames
+    assert max(len(one) for one in data) == MAX_MESSAGE_BYTES or streams == 16
+    assert all(len(one) <= MAX_MESSAGE_BYTES for one in data)
+    _, back = codec.unpack(streams, heads, [zmq.Frame(one) for one in data])
+    assert all(np.array_equal(back[name], fields[name]) for name in fields)
+    assert codec.max_frames >= frames
+
+
+def test_an_array_of_several_frames_is_no_larger_than_stated() -> None:
+    codec, version, fields = large(17)
+    heads, data = codec.pack(17, version, fields, compress=False)
+    whole = zmq.Frame(bytes(MAX_MESSAGE_BYTES))
+    for frames in ([whole, whole, zmq.Frame(data[2])], [whole, zmq.Frame(data[2])], [whole]):
+        with pytest.raises(Rejected):
+            codec.unpack(17, heads, frames)

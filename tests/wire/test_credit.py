@@ -82,12 +82,48 @@ def test_unused_credit_is_called_back_for_a_newcomer_and_free_only_when_heeded()
     assert new.unused >= 10
 
 
-def test_a_sender_with_rows_waiting_keeps_its_credit() -> None:
+def test_a_sender_with_rows_waiting_keeps_its_share() -> None:
     credits, old, new = Credits(80), Peer("old"), Peer("new")
     ask(credits, old, want=80)
     credits.deal()
+    assert old.unused == 80, "alone"
     ask(credits, new, want=10)
-    assert not credits.deal()
+    assert credits.deal() == [old]
+    assert (old.limit, old.bound) == (40, 80), "it may have sent already"
+    assert not credits.deal(), "asked once"
+    send(credits, old, 10, want=70)
+    assert (old.unused, old.limit) == (30, 40)
+    assert credits.deal()[0] is new
+
+
+def test_a_sender_that_uses_nothing_gets_no_more_than_its_share() -> None:
+    credits, greedy, honest = Credits(80), Peer("greedy"), Peer("honest")
+    ask(credits, honest, want=0)
+    ask(credits, greedy, want=10**12)
+    for _ in range(20):
+        credits.deal()
+        ask(credits, greedy, want=10**12)
+    assert greedy.unused == 40
+    ask(credits, honest, want=40)
+    credits.deal()
+    assert honest.unused == 40
+
+
+def test_credit_is_short_when_others_have_it_and_not_when_the_learner_is_slow() -> None:
+    credits, one, other = Credits(20, 10, queue_rows=10), Peer("one"), Peer("other")
+    ask(credits, one, want=10)
+    credits.deal()
+    assert not credits.short
+    send(credits, one, 10, want=10)
+    ask(credits, other, want=10)
+    credits.deal()
+    assert (other.unused, credits.short) == (0, False), "so many are queued that nobody gets any"
+    credits.settle(one, 10)
+    credits.deal()
+    assert one.unused == other.unused == 10
+    ask(credits, Peer("third"), want=10)
+    credits.deal()
+    assert credits.short
 
 
 def test_a_forgotten_sender_returns_what_it_did_not_use() -> None:

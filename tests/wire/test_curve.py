@@ -13,12 +13,14 @@ import pytest
 import zmq
 
 from rlctl_agents.types.experience import Field, ModelRef, Schema
+from rlctl_agents.wire.keys import Keys
 from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
+from rlctl_agents.wire.protocol import Refusal
 from rlctl_agents.wire.rpc import RpcClient
 from rlctl_agents.wire.rpc_server import RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.keyring import Keyring
-from tests.wire.pair import Clock, carry, make_receiver, make_sender, offer, quiesce, until
+from tests.wire.pair import Clock, RawSender, carry, make_receiver, make_sender, offer, quiesce, until
 from tests.wire.test_notice import last, listen
 from tests.wire.test_rpc import Add, Sum, add
 
@@ -50,6 +52,12 @@ def refuses(client: Wire, address: str) -> None:
     caller = RpcClient(client, address, "client")
     with pytest.raises(TimeoutError):
         caller.call(Add(1), Sum, deadline_s=0.5, attempt_s=0.1)
+
+
+def ticket(wire: Wire, boot: str = "sender", made_s: int = 1000) -> str:
+    """As the manager gives it to an actor."""
+    assert wire.keys is not None
+    return wire.keys.ticket("run", boot, made_s)
 
 
 def logged(caplog: pytest.LogCaptureFixture, *words: str) -> Callable[[], bool]:
@@ -253,8 +261,8 @@ def test_a_call_that_waits_for_its_handshake_does_not_start_it_anew(open_wire: O
 
 def test_experience_arrives_and_the_ledger_balances(open_wire: Open) -> None:
     clock = Clock()
-    receiver = make_receiver(open_wire("core"), ANY, clock=clock)
-    sender = make_sender(open_wire("actor"), receiver.address, clock=clock)
+    receiver = make_receiver(core := open_wire("core"), ANY, clock=clock)
+    sender = make_sender(open_wire("actor"), receiver.address, clock=clock, ticket=ticket(core))
     carry(sender, receiver, 20)
     quiesce(sender, receiver, clock, lambda: receiver.poll(0.0))
     account = receiver.accounts["sender"]
@@ -265,12 +273,12 @@ def test_experience_arrives_and_the_ledger_balances(open_wire: Open) -> None:
 def test_a_sender_comes_back_from_an_address_where_somebody_else_listened(open_wire: Open) -> None:
     stranger = open_wire(None)
     router, address = stranger.bind(zmq.ROUTER, ANY)
-    wire = open_wire("actor")
-    sender = make_sender(wire, address)
+    wire, core = open_wire("actor"), open_wire("core")
+    sender = make_sender(wire, address, ticket=ticket(core))
     until(lambda: "CURVE" in wire.trouble(address), lambda: sender.poll(0.01))
     router.close(0)
     stranger.close()
-    receiver = make_receiver(open_wire("core"), address)
+    receiver = make_receiver(core, address)
     assert len(carry(sender, receiver, 3)) == 3
     assert wire.trouble(address) == ""
 
@@ -283,6 +291,93 @@ def test_a_subscriber_comes_back_from_an_address_where_somebody_else_listened(op
     until(lambda: "CURVE" in wire.trouble(address))
     stranger.close()
     listen(NoticePublisher(open_wire("core"), address), subscriber, ModelRef("main", 0, 5))
+
+
+def test_experience_is_taken_of_leased_boots_only(open_wire: Open, tmp_path: Path) -> None:
+    core, other = open_wire("core"), Keyring(tmp_path / "other")
+    receiver = make_receiver(core, ANY, leased_since_s=1000)
+    shown = {
+        "no": "",
+        "garbage": "1000.00",
+        "of another boot": ticket(core, "other"),
+        "of another run": core.keys.ticket("other", "of another run", 1000) if core.keys else "",
+        "of another's keys": Keys.read(other.of("core")).ticket("run", "of another's keys", 1000),
+        "made younger": "2000." + ticket(core, "made younger").partition(".")[2],
+        "too old": ticket(core, "too old", 999),
+        "not ascii": "1000.\u00e9",
+    }
+    for boot, one in shown.items():
+        raw = RawSender(open_wire("actor"), receiver.address, boot)
+        raw.say(raw.hello(ticket=one))
+        answer = raw.hear(receiver)
+        assert isinstance(answer, Refusal), boot
+        assert answer.reason == "lease"
+    assert (receiver.accounts, receiver.outstanding) == ({}, 0)
+    leased = RawSender(open_wire("actor"), receiver.address, "leased")
+    assert leased.greet(receiver, ticket=ticket(core, "leased")).limit > 0
+
+
+def test_a_boot_whose_lease_is_long_over_loses_its_credit_until_it_has_another(open_wire: Open) -> None:
+    core = open_wire("core")
+    receiver = make_receiver(core, ANY, leased_since_s=1000)
+    raw = RawSender(open_wire("actor"), receiver.address)
+    assert raw.greet(receiver, ticket=ticket(core, "raw", 1000)).limit > 0
+    receiver.leased_since_s = 1120
+    raw.say(raw.hello(ticket=ticket(core, "raw", 1000)))
+    assert isinstance(raw.hear(receiver), Refusal)
+    assert receiver.outstanding == 0
+    assert raw.greet(receiver, ticket=ticket(core, "raw", 1120)).limit > 0
+
+
+def test_a_sender_shows_its_newest_ticket(open_wire: Open) -> None:
+    core, clock = open_wire("core"), Clock()
+    receiver = make_receiver(core, ANY, leased_since_s=1000, clock=clock)
+    sender = make_sender(open_wire("actor"), receiver.address, clock=clock)
+    until(lambda: receiver.rejected.get("lease"), lambda: sender.poll(0.0), lambda: receiver.poll(0.001))
+    sender.ticket = ticket(core)
+    clock.now += 1.0
+    carry(sender, receiver, 3)
+
+
+@pytest.mark.parametrize("listener", ["rpc", "experience"])
+def test_a_stranger_cannot_make_a_listener_take_more_than_a_frame(open_wire: Open, listener: str) -> None:
+    wire = open_wire("core")
+    if listener == "rpc":
+        address = RpcServer(wire, ANY, "boot", {Add: add}).address
+    else:
+        address = make_receiver(wire, ANY).address
+    kept, cut = (says_size(address, size) for size in (1 << 24, (1 << 24) + 34))  # 33 that encryption adds
+    with kept, cut:
+        while cut.recv(1000):
+            pass
+        kept.settimeout(0.05)
+        assert len(kept.recv(64, stdlib.MSG_WAITALL)) == 64, "our greeting"
+        with pytest.raises(TimeoutError):  # and it goes on waiting
+            kept.recv(1)
+
+
+def says_size(address: str, size: int) -> stdlib.socket:
+    """A connection of which all that comes is a greeting and the size of a command."""
+    connection = stdlib.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=60)
+    connection.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32))
+    connection.sendall(b"\x06" + size.to_bytes(8, "big"))
+    return connection
+
+
+def test_a_handler_can_see_which_address_a_request_came_from(open_wire: Open) -> None:
+    seen: list[str] = []
+
+    def look(request: Add, _: object) -> tuple[Sum, list[bytes]]:
+        seen.append(server.caller_address)
+        return Sum(request.left), []
+
+    server = RpcServer(open_wire("core"), ANY, "boot", {Add: look}, {Add: frozenset({"actor"})})
+    client = RpcClient(open_wire("actor"), server.address, "client")
+    thread = threading.Thread(target=lambda: client.call(Add(1), Sum, deadline_s=60.0))
+    thread.start()
+    until(lambda: seen, lambda: server.serve(0.01))
+    thread.join()
+    assert seen == ["127.0.0.1"]
 
 
 def test_notices_reach_actors(open_wire: Open) -> None:

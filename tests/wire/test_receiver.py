@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from rlctl_agents.types.experience import Segment
-from rlctl_agents.wire.protocol import Grant, Refusal
-from rlctl_agents.wire.receiver import QUARANTINE_AFTER
+from rlctl_agents.wire.protocol import FORGET_AFTER_S, Grant, Refusal
+from rlctl_agents.wire.receiver import BARRED_S, HELD_S, HELLOS, HELLOS_PER_S, QUARANTINE_AFTER, ExperienceReceiver
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import LIMIT_S, STEPS, Clock, RawSender, carry, make_receiver, make_sender, until
 
@@ -189,16 +189,20 @@ def test_accounts_of_senders_long_gone_make_room(wire: Wire, address: str, monke
     monkeypatch.setattr("rlctl_agents.wire.receiver.MAX_SENDERS", 3)
     clock = Clock()
     receiver = make_receiver(wire, address, clock=clock)
-    raw = RawSender(wire, address)
+
+    def greets(boot: str) -> RawSender:
+        raw = RawSender(wire, address, boot)
+        raw.say(raw.hello())
+        return raw
+
     for number in range(3):
-        raw.say(raw.hello(boot=str(number)))
-        raw.hear(receiver)
-    raw.say(raw.hello(boot="early"))
+        greets(str(number)).hear(receiver)
+    greets("early")
     until(lambda: receiver.rejected == {"senders": 1}, lambda: receiver.poll(0.001))
     for _ in range(20):
         clock.now += 0.5
         receiver.poll(0.0)
-    raw.say(raw.hello(boot="late"))
+    greets("late")
     until(lambda: "late" in receiver.accounts, lambda: receiver.poll(0.001))
     assert sorted(receiver.accounts) == ["1", "2", "late"]
 
@@ -228,3 +232,108 @@ def test_waking_a_closed_receiver_does_nothing(wire: Wire, address: str) -> None
     receiver.close()
     receiver.wake()
     assert receiver.accounts == {}
+
+
+def test_a_connection_speaks_for_one_boot(wire: Wire, address: str) -> None:
+    receiver, raw = make_receiver(wire, address), RawSender(wire, address)
+    raw.greet(receiver)
+    for number in range(QUARANTINE_AFTER + 5):
+        raw.say(raw.hello(boot=f"other {number}"))
+    raw.say(raw.block(boot="other"))
+    until(lambda: sum(receiver.rejected.values()) == QUARANTINE_AFTER + 6, lambda: receiver.poll(0.001))
+    assert receiver.rejected == {"boot": QUARANTINE_AFTER, "quarantined": 6}
+    assert list(receiver.accounts) == ["raw"]
+    assert len(carry(make_sender(wire, address), receiver, 5)) == 5, "others are not concerned"
+
+
+def test_a_boot_may_come_over_another_connection(wire: Wire, address: str) -> None:
+    receiver = make_receiver(wire, address)
+    first, again = RawSender(wire, address), RawSender(wire, address)
+    first.greet(receiver, want=5 * ROWS)
+    first.say(first.block(0))
+    until(lambda: receiver.queued == ROWS, lambda: receiver.poll(0.001))
+    again.say(again.block(1))  # its connection was lost and made again, and it had credit left
+    until(lambda: receiver.queued == 2 * ROWS, lambda: receiver.poll(0.001))
+    assert receiver.rejected == {}
+
+
+def test_of_hellos_without_end_a_few_are_looked_at(wire: Wire, address: str) -> None:
+    clock = Clock()
+    receiver, raw = make_receiver(wire, address, clock=clock), RawSender(wire, address)
+    for _ in range(int(HELLOS) + 50):
+        raw.say(raw.hello())
+    until(lambda: receiver.rejected == {"hellos": 50}, lambda: receiver.poll(0.001))
+    clock.now += 1.0
+    for _ in range(int(HELLOS_PER_S) + 5):
+        raw.say(raw.hello())
+    until(lambda: receiver.rejected == {"hellos": 55}, lambda: receiver.poll(0.001))
+
+
+def test_blocks_allow_as_many_hellos_as_an_honest_sender_says(wire: Wire, address: str) -> None:
+    receiver, raw = make_receiver(wire, address, clock=Clock()), RawSender(wire, address)
+    raw.greet(receiver, want=5 * ROWS)
+    for number in range(int(HELLOS)):
+        raw.say(raw.block(number, want=5 * ROWS))
+        raw.say(raw.hello(grant=10**6, sequence=number + 1, produced=10**6, sent=(number + 1) * ROWS))
+        raw.say(raw.hello(grant=10**6, sequence=number + 1, produced=10**6, sent=(number + 1) * ROWS))
+        until(lambda number=number: receiver.accounts["raw"].received == (number + 1) * ROWS,
+              lambda: [receiver.settle(one, "consumed") for one in receiver.poll(0.001)])  # fmt: skip
+    assert receiver.rejected == {}
+
+
+def of_two(wire: Wire, address: str, clock: Clock) -> tuple[ExperienceReceiver, RawSender, RawSender]:
+    """A receiver with credit for one block, which the first of two senders holds while the other waits for some."""
+    receiver = make_receiver(wire, address, budget_rows=ROWS, clock=clock)
+    holder, waiter = RawSender(wire, address, "holder"), RawSender(wire, address, "waiter")
+    assert holder.greet(receiver).limit == ROWS
+    waiter.say(waiter.hello())
+    assert waiter.hear(receiver) == Grant(1, "receiver", 0, 0, 0)
+    return receiver, holder, waiter
+
+
+def alive(receiver: ExperienceReceiver, clock: Clock, seconds: float, *senders: RawSender, **said: object) -> None:
+    """Time goes by, and these say hello each second."""
+    for _ in range(round(seconds)):
+        clock.now += 1.0
+        for one in senders:
+            one.say(one.hello(**said))
+            one.hear(receiver)
+        receiver.poll(0.0)
+
+
+def test_credit_that_is_not_used_while_others_wait_is_called_back_and_given_to_them(wire: Wire, address: str) -> None:
+    clock = Clock()
+    receiver, holder, waiter = of_two(wire, address, clock)
+    alive(receiver, clock, HELD_S - 1.0, holder, waiter)
+    assert receiver.accounts["holder"].ledger.sent == 0
+    assert receiver.outstanding == ROWS
+    alive(receiver, clock, 2.0, waiter, holder)
+    assert receiver.rejected == {}
+    holder.say(holder.hello(grant=2))  # heeds it
+    answer = holder.hear(receiver)
+    assert isinstance(answer, Grant)
+    assert answer.limit == 0, "and gets no other while it is barred"
+    waiter.say(waiter.hello())
+    until(lambda: isinstance(said := waiter.hear(receiver), Grant) and said.limit == ROWS)
+
+
+def test_a_call_back_that_is_not_heeded_takes_the_credit_all_the_same(wire: Wire, address: str) -> None:
+    clock = Clock()
+    receiver, holder, waiter = of_two(wire, address, clock)
+    alive(receiver, clock, HELD_S + 2.0, holder, waiter)
+    alive(receiver, clock, FORGET_AFTER_S + 2.0, holder, waiter)
+    until(lambda: receiver.outstanding == ROWS, lambda: receiver.poll(0.001))
+    holder.say(holder.block(0))
+    until(lambda: receiver.rejected.get("credit") == 1, lambda: receiver.poll(0.001))
+    waiter.say(waiter.block(0))
+    until(lambda: receiver.queued == ROWS, lambda: receiver.poll(0.001))
+
+
+def test_a_sender_that_is_barred_gets_credit_again_after_a_while(wire: Wire, address: str) -> None:
+    clock = Clock()
+    receiver, holder, waiter = of_two(wire, address, clock)
+    alive(receiver, clock, HELD_S + 2.0, holder, waiter)
+    alive(receiver, clock, BARRED_S - 5.0, holder, grant=2)  # the other is gone
+    assert receiver.outstanding == 0, "and nobody has credit"
+    alive(receiver, clock, 5.0, holder, grant=2)
+    until(lambda: receiver.outstanding == ROWS, lambda: receiver.poll(0.001))

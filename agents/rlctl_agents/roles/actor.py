@@ -136,6 +136,7 @@ class Actor:
                     boot=self._process.boot,
                     schema=schema,
                     term=self._member.term,
+                    ticket=self._member.ticket,
                     on_policy=algorithm.on_policy,
                     # one block waits at most, and nothing is begun meanwhile: what waits grows old
                     queue_blocks=1 if algorithm.on_policy else 8,
@@ -155,7 +156,7 @@ class Actor:
         """Between two steps, and while waiting: whatever the manager said meanwhile, and the report's questions."""
         self._process.pulse.beat()
         for sender in self._senders:
-            sender.term = self._member.term
+            sender.term, sender.ticket = self._member.term, self._member.ticket
         if self._member.peers is not self._peers and self._reachable():
             self._redirect()
         self._asked.answer(self._books)

@@ -27,12 +27,17 @@ from urllib.parse import parse_qsl, urlsplit
 
 REQUEST_S = 5.0
 """A client that is slower is cut off."""
+HEADERS_S = 1.0
+"""The same for the headers of its request, where other machines reach us: so long a kubelet waits for its answer."""
 BODY_BYTES = 64 * 1024
 DRAIN_BYTES, DRAIN_S = 4 * BODY_BYTES, 0.5
 """Of a body that is refused, so much is read, and waited for."""
 CONNECTIONS = 32
+"""With one more, the oldest that waits for a request is dropped, or else the oldest."""
+THREADS = 4 * CONNECTIONS
+"""Those of dropped connections included, which end with the answer that they are making."""
 LIFETIME_S = 15.0
-"""Of a connection from another machine, so that slow ones cannot keep the kubelet's probes out."""
+"""Of a connection from another machine."""
 LOOK_S = 1.0
 """Between two looks at the connections; each wakes the process, and there may be many on a machine."""
 
@@ -104,7 +109,8 @@ class HttpListener:
             host, port = _host_and_port(address, rest, for_all=for_all)
             server = _Tcp6Server if ":" in host else _TcpServer
             self._server = server((host, port), handler)
-            self._server.lifetime_s = lifetime_s if for_all else None
+            if for_all:
+                self._server.headers_s, self._server.lifetime_s = HEADERS_S, lifetime_s
             shown = f"[{host}]" if ":" in host else host
             self.address = f"tcp:{shown}:{self._server.server_address[1]}"
         else:
@@ -123,26 +129,40 @@ class HttpListener:
         self._server.server_close()  # only now: as long as it is open, no other socket has its inode
 
 
+@dataclass(slots=True)
+class _Open:
+    """A connection and how long it may last, in monotonic seconds."""
+
+    end: float
+    until: float  # of what it does now
+    reads: bool = True  # waits for a request, or for more of it
+
+
 class _Bounded(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """A thread for each connection, but not any number of them: more wait in the kernel's queue."""
+    """A thread for each connection, but not any number of them, and no wait for those that are slow."""
 
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 64
-    lifetime_s: float | None = None
+    request_queue_size = 512
+    headers_s = REQUEST_S
+    lifetime_s = float("inf")
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._free = threading.BoundedSemaphore(THREADS)
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, float] = {}  # connection -> since
+        self._open: dict[socket.socket, _Open] = {}  # the oldest first
         super().__init__(*arguments, **named)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         while not self._free.acquire(timeout=0.5):
             self.service_actions()
         try:
+            now = time.monotonic()
             with self._lock:
-                self._open[request] = time.monotonic()
+                if len(self._open) >= CONNECTIONS:
+                    oldest = next(iter(self._open))
+                    self._drop(next((one for one, its in self._open.items() if its.reads), oldest))
+                self._open[request] = _Open(now + self.lifetime_s, now + min(self.headers_s, self.lifetime_s))
             super().process_request(request, client_address)
         except BaseException:
             self._gone(request)
@@ -154,15 +174,24 @@ class _Bounded(socketserver.ThreadingMixIn, socketserver.TCPServer):
         finally:
             self._gone(request)
 
-    def service_actions(self) -> None:
-        """Cut off whoever has been here for too long; called about once a second."""
-        if self.lifetime_s is None:
-            return
+    def heard(self, request: Any, *, answered: bool = False) -> None:
+        """A request has come as a whole, or its answer has gone."""
         with self._lock:
-            old = [one for one, since in self._open.items() if time.monotonic() - since >= self.lifetime_s]
-            for one in old:
-                with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)  # its thread sees the end and tidies up
+            if (its := self._open.get(request)) is not None:
+                its.reads = answered
+                its.until = min(its.end, time.monotonic() + REQUEST_S) if answered else its.end
+
+    def service_actions(self) -> None:
+        """Cut off whoever takes too long; called with each connection, and about once a second."""
+        now = time.monotonic()
+        with self._lock:
+            for one in [one for one, its in self._open.items() if now >= its.until]:
+                self._drop(one)
+
+    def _drop(self, request: socket.socket) -> None:
+        del self._open[request]
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)  # its thread sees the end and tidies up
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a client went away", exc_info=True)
@@ -193,6 +222,7 @@ def _handler(answer: Answer, *, read_only: bool) -> type[BaseHTTPRequestHandler]
         protocol_version = "HTTP/1.1"
         server_version, sys_version = "rlctl", ""
         timeout = REQUEST_S
+        server: _Bounded
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("do_"):  # one place answers every method; http.server would send a page of its own
@@ -200,6 +230,13 @@ def _handler(answer: Answer, *, read_only: bool) -> type[BaseHTTPRequestHandler]
             raise AttributeError(name)
 
         def _any(self) -> None:
+            self.server.heard(self.request)
+            try:
+                self._answer()
+            finally:
+                self.server.heard(self.request, answered=True)
+
+        def _answer(self) -> None:
             if (refusal := self._refusal()) is not None:
                 self._refuse(refusal)
                 return

@@ -162,6 +162,7 @@ class Learner:
             schema=schema,
             budget_rows=config.budget_rows,
             term=lease.term,
+            leased_since_s=lease.leased_since_s,
             batch_rows=config.batch_rows,
             queue_rows=0 if spec.sync else QUEUED_BATCHES * config.batch_rows,
             check=ValueCheck(lease.experience.spaces, schema),
@@ -221,7 +222,7 @@ class Learner:
     def run_once(self) -> None:
         """Whatever is due, then at most one update."""
         self._process.pulse.beat()
-        self._receiver.term = self._member.term
+        self._receiver.term, self._receiver.leased_since_s = self._member.term, self._member.leased_since_s
         if not self._ranks.placed and not self._ranks.find_place():
             self._placed = False
             return

@@ -19,6 +19,7 @@ from rlctl_agents.roles.desk import Desk, Shared
 from rlctl_agents.roles.events import Lines
 from rlctl_agents.roles.log_queries import LogQueries
 from rlctl_agents.roles.log_store import LogStore
+from rlctl_agents.roles.newcomers import Newcomers
 from rlctl_agents.roles.overseer import Overseer
 from rlctl_agents.roles.pace import Clock
 from rlctl_agents.roles.process import Process, UserFault
@@ -42,6 +43,7 @@ from rlctl_agents.types.control import (
     Sampled,
 )
 from rlctl_agents.wire.classes import MANAGER
+from rlctl_agents.wire.keys import Keys
 from rlctl_agents.wire.rpc_server import RpcServer
 
 SERVE_S = 0.05
@@ -86,8 +88,14 @@ def main(process: Process) -> None:
         wire = open_wire(arguments)
         stack.callback(wire.close)
         answering: list[Answering] = []
+        newcomers = Newcomers(time.monotonic)
+
+        def admit(hello: Hello) -> None:
+            if hello.role == "actor":
+                newcomers.admit(hello.boot, server.caller_address)
+
         try:
-            server = RpcServer(wire, arguments.manager, process.boot, handlers(lambda: answering[-1]), MANAGER)
+            server = RpcServer(wire, arguments.manager, process.boot, handlers(lambda: answering[-1], admit), MANAGER)
         except ValueError as fault:
             raise UserFault(f"--manager: {fault}") from fault
         stack.callback(server.close)
@@ -107,7 +115,7 @@ def main(process: Process) -> None:
         while True:
             end = staying.finished(layout) if arguments.stay else None
             if end is None:
-                manage(shared, layout, control, server, answering.append)
+                manage(shared, layout, control, server, answering.append, wire.keys)
             elif not rest(shared, layout, control, server, answering.append, end):
                 return
             if process.stop.is_set() or not arguments.stay:
@@ -115,12 +123,18 @@ def main(process: Process) -> None:
 
 
 def manage(
-    shared: Shared, layout: Layout, control: ControlApi, server: RpcServer, answers: Callable[[Answering], None]
+    shared: Shared,
+    layout: Layout,
+    control: ControlApi,
+    server: RpcServer,
+    answers: Callable[[Answering], None],
+    keys: Keys | None,
 ) -> None:
     """One life of the manager of a run.
 
     Args:
         answers: is told who answers from now on.
+        keys: of this process.
     """
     process, arguments = shared.process, shared.process.arguments
     assert arguments.addresses is not None
@@ -134,6 +148,7 @@ def manage(
             layout=layout,
             addresses=Addresses(arguments.addresses, time.monotonic),
             clock=Clock(time.monotonic, time.time),
+            **({"ticket": partial(keys.ticket, process.uid)} if keys is not None else {}),
         )
         try:
             overseer = patiently(make, stop=process.stop, beat=process.pulse.beat)
@@ -192,11 +207,20 @@ def rest(
 
 
 def handlers(
-    answering: Callable[[], Answering],
+    answering: Callable[[], Answering], admit: Callable[[Hello], None] = lambda hello: None
 ) -> Mapping[type[msgspec.Struct], Callable[..., tuple[msgspec.Struct, list[bytes]]]]:
-    """What the RPC server answers."""
+    """What the RPC server answers.
+
+    Args:
+        admit: raises ValueError for a hello that is not looked at.
+    """
+
+    def hello(hello: Hello) -> Lease:
+        admit(hello)
+        return answering().hello(hello)
+
     answers: dict[type[msgspec.Struct], Callable[[Any], Lease | Noted | Orders | Place | Said]] = {
-        Hello: lambda hello: answering().hello(hello),
+        Hello: hello,
         Report: lambda report: answering().report(report),
         EvalResult: lambda result: answering().result(result),
         Commit: lambda commit: answering().commit(commit),

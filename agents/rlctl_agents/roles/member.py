@@ -84,6 +84,10 @@ class Member:
     """Number of the newest generation ordered."""
     wanted: int
     """Number of the generation that is ordered now; 0: none, the newest is saved."""
+    ticket: str
+    """Shown to learners."""
+    leased_since_s: int
+    """A learner gives credit to boots with a ticket that is not older."""
     stop_rows: int
     """A learner makes no update once its weights were learned from so many rows; 0: no limit."""
     group: int
@@ -114,6 +118,7 @@ class Member:
         self.peers = {}
         self.match = None
         self.checkpoint = self.wanted = 0
+        self.ticket, self.leased_since_s = "", 0
         self.stop_rows = 0
         self.group = 0
 
@@ -232,6 +237,7 @@ class Member:
         self.checkpoint = max(self.checkpoint, orders.checkpoint)
         self.wanted = orders.checkpoint
         self.stop_rows = orders.stop_rows
+        self.ticket, self.leased_since_s = orders.ticket, orders.leased_since_s
         self.group = orders.group
         self._report_every_s = orders.report_every_s or self._report_every_s
         if orders.profile is not None:
@@ -292,4 +298,5 @@ class Member:
         self.peers = lease.peers
         self.match = lease.match
         self.stop_rows = lease.stop_rows
+        self.ticket, self.leased_since_s = lease.ticket, lease.leased_since_s
         self._report_every_s = lease.report_every_s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
 from rlctl_agents.roles import pace, stopping
@@ -42,6 +44,8 @@ from rlctl_agents.types.control import (
 
 SPEAKS_REPORTS = 2.5
 """Who was heard within so many times the time between reports still runs."""
+LEASED_S = 120.0
+"""At least so long a learner gives credit to a boot that the manager does not hear of any more."""
 
 
 class Overseer:
@@ -51,6 +55,7 @@ class Overseer:
         boot: of this process.
         settings: the manager's part of the spec, what applies live included.
         layout: of the run; its folders exist.
+        ticket: proof for learners that a boot was leased at a unix time; "" where there are no keys.
 
     Raises:
         Damaged: what an earlier manager stored cannot be read.
@@ -58,9 +63,19 @@ class Overseer:
     """
 
     def __init__(
-        self, *, run: str, uid: str, boot: str, settings: Spec, layout: Layout, addresses: Addresses, clock: Clock
+        self,
+        *,
+        run: str,
+        uid: str,
+        boot: str,
+        settings: Spec,
+        layout: Layout,
+        addresses: Addresses,
+        clock: Clock,
+        ticket: Callable[[str, int], str] = lambda boot, made_s: "",
     ) -> None:
         self.run, self.uid, self.boot, self.settings, self.layout = run, uid, boot, settings, layout
+        self._ticket = ticket
         self.addresses, self.clock = addresses, clock
         self.policies = list(settings.policies or ["main"])
         self.began = clock.monotonic()
@@ -183,6 +198,8 @@ class Overseer:
             report_every_s=pace.report_every_s(len(leases), holder.role),
             group=self.groups.wanted if holder.role == "learner" else 0,
             profile=self.profiles.wanted(boot),
+            ticket=self._ticket(boot, int(self.clock.unix())) if holder.role == "actor" else "",
+            leased_since_s=self._leased_since_s if holder.role == "learner" else 0,
         )
 
     def enlist(self, ask: Enlist) -> Place:
@@ -390,7 +407,15 @@ class Overseer:
             next_lineage=lineage,
             stop_rows=self._duties.stop_rows(grant.holder, self.settings),
             learners=max(self._expected, len(leases.live("learner"))),
+            ticket=self._ticket(hello.boot, int(self.clock.unix())) if role == "actor" else "",
+            leased_since_s=self._leased_since_s if role == "learner" else 0,
         )
+
+    @property
+    def _leased_since_s(self) -> int:
+        """Unix time; 0 as long as a live actor may not have had a ticket of this manager yet."""
+        window_s = max(LEASED_S, 2 * pace.expires_s(len(self.members.leases)))
+        return int(self.clock.unix() - window_s) if self.clock.monotonic() - self.began >= window_s else 0
 
     @property
     def _expected(self) -> int:

@@ -74,6 +74,8 @@ class Lease(msgspec.Struct, frozen=True):
     next_lineage: int = 0  # learner: the lineage that this boot opens
     stop_rows: int = 0  # learner: no update once its weights were learned from so many rows; 0: no limit
     learners: int = 1  # learner: how many step together; with more than one it has to `Enlist`
+    ticket: str = ""  # actor: its learner takes experience of leased boots only; "" where there are no keys
+    leased_since_s: int = 0  # learner: older tickets are of boots that were not heard of for long
 
 
 class Quota(msgspec.Struct, frozen=True):
@@ -178,6 +180,8 @@ class Orders(msgspec.Struct, frozen=True):
     report_every_s: float = 0.0  # from now on: others may have come; 0: as before
     group: int = 0  # learner: a group of this number is being formed: leave an older one and `Enlist`; 0: none is
     profile: Sampling | None = None  # look at yourself, unless you have for this id
+    ticket: str = ""  # actor: in place of the one before
+    leased_since_s: int = 0  # as in the lease, as it is now
 
 
 class EvalResult(msgspec.Struct, frozen=True):

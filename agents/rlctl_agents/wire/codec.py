@@ -13,13 +13,14 @@ import zstandard
 from numpy.typing import NDArray
 
 from rlctl_agents.types.experience import Array, Arrays, Schema
-from rlctl_agents.wire.sockets import Socket
+from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES, Socket
 
 PROTOCOL = 1
 INLINE_BYTES = 1 << 16
 """Arrays below travel inside frame 0; others get a frame of their own and are sent without a copy."""
-MAX_HEAD_BYTES = 1 << 24
+MAX_HEAD_BYTES = MAX_MESSAGE_BYTES
 MAX_ARRAY_BYTES = 1 << 28
+"""Of one array, in as many frames as it takes."""
 MAX_FIELDS = 256
 MAX_DIMS = 8
 DTYPES = frozenset(
@@ -50,7 +51,7 @@ class ArrayHead(msgspec.Struct, array_like=True, frozen=True, gc=False):
     name: Name
     dtype: Annotated[str, msgspec.Meta(max_length=16)]
     shape: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_DIMS)]
-    frame: int  # from 1; 0: inline
+    frame: int  # from 1: the first of those that hold it; 0: inline
     codec: int  # RAW or ZSTD
     size: Count  # bytes when not compressed
     inline: bytes
@@ -68,7 +69,6 @@ class BlockCodec:
     def __init__(self, schema: Schema) -> None:
         check_schema(schema)
         self.segment_steps = schema.segment_steps
-        self.max_frames = len(schema.fields) + 2
         # name, dtype name, dtype, axes before the stream axis, axes after it, bytes of one stream
         self._arrays: list[tuple[str, str, np.dtype[np.generic], tuple[int, ...], tuple[int, ...], int]] = []
         steps = schema.segment_steps
@@ -83,7 +83,9 @@ class BlockCodec:
                 before, after = (steps + frames[name],), after[1:]
             unit = int(np.prod([*before, *after], dtype=object)) * np.dtype(dtype).itemsize
             self._arrays.append((name, dtype, np.dtype(dtype), before, after, unit))
-        self.max_rows = steps * (MAX_ARRAY_BYTES // max(unit for *_, unit in self._arrays))
+        streams = MAX_ARRAY_BYTES // max(unit for *_, unit in self._arrays)
+        self.max_rows = steps * streams
+        self.max_frames = sum(max(_frames_of(unit * streams), 1) for *_, unit in self._arrays)
         self._hopeless: set[str] = set()
         self._compressor = zstandard.ZstdCompressor(level=1)
         self._decompressor = zstandard.ZstdDecompressor()
@@ -116,8 +118,12 @@ class BlockCodec:
             data: Buffer = array.reshape(-1).view(np.uint8).data
             packed = self._compress(name, data) if compress and dtype_name == "uint8" else None
             codec, data = (RAW, data) if packed is None else (ZSTD, packed)
-            frames.append(data)
-            heads.append(ArrayHead(name, dtype_name, shape, len(frames), codec, size, b""))
+            heads.append(ArrayHead(name, dtype_name, shape, len(frames) + 1, codec, size, b""))
+            if len(data) <= MAX_MESSAGE_BYTES:
+                frames.append(data)
+            else:
+                view = memoryview(data)
+                frames += [view[at : at + MAX_MESSAGE_BYTES] for at in range(0, len(view), MAX_MESSAGE_BYTES)]
         return heads, frames
 
     def unpack(
@@ -158,6 +164,8 @@ class BlockCodec:
                 if head.frame != used or used > len(frames) or head.inline:
                     raise Rejected("frames", f"{name}: frame {head.frame} of {len(frames)}, expected {used}")
                 data = frames[used - 1].buffer
+                if len(data) == MAX_MESSAGE_BYTES and size > MAX_MESSAGE_BYTES:
+                    data, used = _joined(frames, used, size)
                 if head.codec == ZSTD:
                     data = self._decompress(name, data, size)
                 elif head.codec != RAW:
@@ -184,6 +192,8 @@ class BlockCodec:
         packed: bytes = self._compressor.compress(data)
         if len(packed) * WORTHWHILE_RATIO > len(data):
             self._hopeless.add(name)
+            return None
+        if len(packed) % MAX_MESSAGE_BYTES == 0:  # nothing would say that its last frame is the last
             return None
         return packed
 
@@ -265,6 +275,19 @@ def receive(socket: Socket, parts: int, max_frames: int) -> tuple[list[bytes], l
         else:
             frames.clear()
     return head, frames if count <= max_frames else None
+
+
+def _frames_of(size: int) -> int:
+    return -(-size // MAX_MESSAGE_BYTES)
+
+
+def _joined(frames: Sequence[zmq.Frame], first: int, size: int) -> tuple[bytes, int]:
+    """An array that came in several frames, all of them full but the last, and the number of that one."""
+    parts = [frames[first - 1].buffer]
+    while len(parts[-1]) == MAX_MESSAGE_BYTES and len(parts) < _frames_of(size) and first < len(frames):
+        parts.append(frames[first].buffer)
+        first += 1
+    return b"".join(parts), first
 
 
 def _are_bools(data: Buffer) -> bool:

@@ -43,8 +43,9 @@ class Credits:
     and nobody holds credit, one sender may get one block, however large it is.
 
     Senders with rows waiting are served in the order in which they asked; who is under its share (the budget over the
-    number of live senders) gets up to that, who is above gets one block at a time. What is left goes to others in
-    advance. When a sender has to wait, credit is called back from those who hold some and have nothing to send.
+    number of live senders) gets up to that, who is above gets one block at a time, and none before it has used what it
+    has. What is left goes to others in advance. When a sender has to wait, credit is called back from those who hold
+    some and have nothing to send, and from those who hold more than their share.
 
     Args:
         budget_rows: at least 1.
@@ -56,10 +57,12 @@ class Credits:
         self.resize(budget_rows, batch_rows, queue_rows)
         self.outstanding = 0
         self.queued = 0  # of these, received
+        self.short = False  # a sender has rows waiting, and others have all the credit
         self._live: dict[str, Peer] = {}
         self._asking: dict[str, Peer] = {}  # in the order in which they asked
         self._idle: dict[str, Peer] = {}  # could do with more
         self._spare: dict[str, Peer] = {}  # hold credit that they cannot or need not use
+        self._ahead: dict[str, Peer] = {}  # hold credit for several blocks
         self._recalled: dict[str, Peer] = {}  # have been asked to give credit back
 
     def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
@@ -116,16 +119,21 @@ class Credits:
     def deal(self) -> list[Peer]:
         """Give out what is free; those whose limit has changed, to be told."""
         dealt: list[Peer] = []
+        self.short = False
         if self.queue_rows and self.queued >= self.queue_rows:
             return dealt
         share = self.budget_rows // max(len(self._live), 1)
         while self._asking:
             peer = next(iter(self._asking.values()))
+            if peer.held >= share and peer.unused >= peer.block_rows:
+                del self._asking[peer.boot]  # it may have more when it has sent some
+                continue
             free = self.budget_rows - self.outstanding
             least = peer.block_rows - peer.unused if peer.unused < peer.block_rows else peer.block_rows
             stuck = self.outstanding - self.queued == peer.unused < peer.block_rows
             if least > free and not (stuck and self.queued < max(self.batch_rows, 1)):
-                return dealt + self._call_back(least - free)
+                self.short = True
+                return dealt + self._call_back(least - free, share)
             more = min(peer.want - peer.unused, share - peer.held, free) - least
             del self._asking[peer.boot]  # and to the end of the line, if that is not all it wants
             self._give(peer, least + max(more // peer.block_rows, 0) * peer.block_rows)
@@ -157,6 +165,10 @@ class Credits:
             self._spare[boot] = peer
         else:
             self._spare.pop(boot, None)
+        if free and unused > peer.block_rows:
+            self._ahead[boot] = peer
+        else:
+            self._ahead.pop(boot, None)
         if peer.live and peer.recall:
             self._recalled[boot] = peer
         else:
@@ -170,15 +182,23 @@ class Credits:
         self.outstanding += peer.held - before
         self._place(peer)
 
-    def _call_back(self, rows: int) -> list[Peer]:
+    def recall(self, peer: Peer, keep: int = 0) -> None:
+        """Call back what a sender has not used, but for the rows it may keep; it is to be told."""
+        peer.number += 1
+        peer.limit, peer.recall = peer.sent + keep, peer.number
+        self._place(peer)
+
+    def _call_back(self, rows: int, share: int) -> list[Peer]:
         called: list[Peer] = []
-        rows -= sum(peer.unused for peer in self._recalled.values())
+        rows -= sum(min(peer.unused, peer.bound - peer.limit) for peer in self._recalled.values())
         for peer in sorted(self._spare.values(), key=lambda peer: -peer.unused):
             if rows <= 0:
-                break
+                return called
             rows -= peer.unused
-            peer.number += 1
-            peer.limit, peer.recall = peer.sent, peer.number
-            self._place(peer)
+            self.recall(peer)
             called.append(peer)
+        if rows > 0:
+            for peer in [peer for peer in self._ahead.values() if peer.unused > share]:
+                self.recall(peer, keep=max(share // peer.block_rows, 1) * peer.block_rows)
+                called.append(peer)
         return called

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
 import struct
 from collections.abc import Mapping
@@ -72,6 +74,29 @@ class Keys:
             server_secret=found["server.key"] if listens else None,
             admitted={found[f"{one}.pub"].decode(): one for one in (ACTOR, CORE)} if listens else {},
         )
+
+    def ticket(self, run: str, boot: str, made_s: int) -> str:
+        """Proof that the manager leased this boot at that time; whoever holds `server.key` can make and check it.
+
+        Raises:
+            ValueError: this process does not hold `server.key`.
+        """
+        if self.server_secret is None:
+            raise ValueError("a ticket cannot be made without server.key, which is not among the keys of this process")
+        said = f"rlctl lease {run} {boot} {made_s}".encode()
+        return f"{made_s}.{hmac.new(self.server_secret, said, hashlib.sha256).hexdigest()[:32]}"
+
+    def made_s(self, ticket: str, run: str, boot: str) -> int:
+        """When a ticket of this boot was made.
+
+        Raises:
+            ValueError: the manager of this run has not made it, or not for this boot.
+        """
+        stated = ticket.partition(".")[0]
+        made_s = int(stated) if stated.isascii() and stated.isdigit() and len(stated) < 16 else 0
+        if not hmac.compare_digest(ticket.encode(), self.ticket(run, boot, made_s).encode()):
+            raise ValueError(f"boot {boot} shows no lease of this run's manager")
+        return made_s
 
 
 def _needed(folder: Path, faults: list[str]) -> list[str]:

@@ -34,6 +34,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
     sent: Count
     want: Count  # rows that wait for credit
     block_rows: Count  # rows of the largest block so far; 0: none yet
+    ticket: Name = ""  # from the lease of this boot
 
 
 class Block(msgspec.Struct, array_like=True, frozen=True, tag="block"):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rlctl_agents.types.control import Account
 from rlctl_agents.types.experience import Arrays, Ledger, ModelRef, Schema, Segment, SegmentHeader
-from rlctl_agents.wire.codec import MAX_ARRAY_BYTES, PROTOCOL, BlockCodec, Rejected, receive
+from rlctl_agents.wire.codec import PROTOCOL, BlockCodec, Rejected, receive
 from rlctl_agents.wire.credit import Credits, Peer
 from rlctl_agents.wire.protocol import (
     FORGET_AFTER_S,
@@ -38,8 +38,15 @@ QUARANTINE_AFTER = 8
 """Malformed messages of one connection after which nothing of it is looked at any more."""
 MAX_SENDERS = 65_536
 """Sender boots whose accounts are kept; the oldest that is gone makes room."""
-_MALFORMED = frozenset(("frames", "decode", "fields", "dtype", "shape", "size", "codec", "bool", "ledger", "streams"))
-_REMEMBERED_STRIKES = 4096
+HELLOS, HELLOS_PER_S = 100.0, 10.0
+"""Most hellos of a connection that are looked at: at once, and from then on. A block and a recall allow two more."""
+HELD_S = 60.0
+"""Credit that was not used for so long, while others wait for some, is called back."""
+BARRED_S = 60.0
+"""So long there is no more for that sender; twice as long each time until it sends a block."""
+_MALFORMED = frozenset(
+    ("boot", "frames", "decode", "fields", "dtype", "shape", "size", "codec", "bool", "ledger", "streams")
+)
 _BATCH = 256  # most messages of one look
 _LOG_EVERY_S = 10.0
 _LOOK_EVERY_S = 0.5  # for silent senders
@@ -56,7 +63,34 @@ class _Sender:
         self.peer = Peer(boot)
         self.sequence = 0  # of the next block
         self.route = b""
+        self.ticket = ""  # the newest that was found good, and when it was made
+        self.leased_s = 0
         self.heard = 0.0
+        self.used = 0.0  # a block came, or it held no credit
+        self.recalled = (0, 0.0)  # number of the recall that it has not heeded, and since when
+        self.barred_s = 0.0  # longer each time; until then it gets no credit
+        self.barred_until = 0.0
+
+
+class _Connection:
+    """A way to us: whose it is, and how much of it we look at."""
+
+    __slots__ = ("boot", "hellos", "looked", "strikes")
+
+    def __init__(self, now: float) -> None:
+        self.boot = ""  # the first that it named; it speaks for no other
+        self.strikes = 0
+        self.hellos = HELLOS
+        self.looked = now
+
+    def takes_hello(self, now: float) -> bool:
+        """One more hello is looked at."""
+        self.hellos = min(HELLOS, self.hellos + HELLOS_PER_S * (now - self.looked))
+        self.looked = now
+        if self.hellos < 1.0:
+            return False
+        self.hellos -= 1.0
+        return True
 
 
 class ExperienceReceiver:
@@ -70,6 +104,7 @@ class ExperienceReceiver:
         schema: of the segments; others are refused.
         budget_rows: rows that may be granted and not settled, over all senders; in lock-step at least two batches.
         term: of the manager; rows of an older one are counted as fenced and not delivered.
+        leased_since_s: where the address is encrypted, credit is for boots with a ticket that is not older (unix time).
         batch_rows: rows that the caller gathers before it settles any. While fewer are queued, one block may go beyond
             the budget, or a batch that ends inside a large block could never be filled.
         queue_rows: no new credit while so many rows are delivered and not settled; 0: no such limit.
@@ -87,6 +122,7 @@ class ExperienceReceiver:
     address: str
     """As bound."""
     term: int
+    leased_since_s: int
     rejected: dict[str, int]
     """Messages not taken, by reason; their rows end as lost."""
 
@@ -100,12 +136,14 @@ class ExperienceReceiver:
         schema: Schema,
         budget_rows: int,
         term: int,
+        leased_since_s: int = 0,
         batch_rows: int = 0,
         queue_rows: int = 0,
         check: Callable[[NDArray[np.int64], int, Arrays], str] = lambda version, newest, fields: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.term = term
+        self.leased_since_s = leased_since_s
         self.rejected = {}
         self._run, self._boot = run, boot
         self._codec = BlockCodec(schema)
@@ -118,16 +156,14 @@ class ExperienceReceiver:
         self._live: dict[str, _Sender] = {}
         self._asked: dict[str, None] = {}  # boots that are going to be told their limit
         self._unsettled: dict[tuple[str, int], int] = {}  # (boot, sequence) -> rows
-        self._strikes: OrderedDict[bytes, int] = OrderedDict()
+        self._connections: OrderedDict[bytes, _Connection] = OrderedDict()  # by routing id
         self._logged: dict[str, float] = {}
         self._polled = self._look_at = clock()
         self._lock = threading.Lock()  # accounts change as a whole
         self._socket, self.address = wire.bind(
-            zmq.ROUTER,
-            address,
-            max_message_bytes=MAX_ARRAY_BYTES,
-            options={zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 64, zmq.RCVHWM: 64},
+            zmq.ROUTER, address, options={zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 64, zmq.RCVHWM: 64}
         )
+        self._keys = wire.keys if wire.encrypts(self.address) else None
         self._woken, within = wire.bind(zmq.PULL, f"inproc://wake-{uuid4().hex}")
         self._waker = wire.connect(zmq.PUSH, within)
         self._waking = threading.Lock()
@@ -225,22 +261,37 @@ class ExperienceReceiver:
                 break
             head, frames = message
             route = head[0]
-            if self._strikes.get(route, 0) >= QUARANTINE_AFTER:
+            connection = self._connections.get(route) or self._connect(route, now)
+            if connection.strikes >= QUARANTINE_AFTER:
                 self._count("quarantined", "")
                 continue
             try:
                 if len(head) < 2 or frames is None:
                     raise Rejected("frames", "not the number of frames of a message")
                 said = to_receiver(head[1])
+                if said.boot != connection.boot:
+                    if connection.boot:
+                        raise Rejected("boot", f"boot {said.boot} over the connection of {connection.boot}")
+                    connection.boot = said.boot
                 if isinstance(said, Hello):
                     if frames:
                         raise Rejected("frames", "a hello of several frames")
-                    self._hello(route, said, now)
+                    if connection.takes_hello(now):
+                        self._hello(route, said, now)
+                    else:
+                        self._count("hellos", f"more hellos of {said.boot} than are looked at")
                 else:
                     segments.append(self._block(said, frames, now))
+                    connection.hellos += 2.0
             except Rejected as error:
-                self._reject(route, error)
+                self._reject(route, connection, error)
         return segments
+
+    def _connect(self, route: bytes, now: float) -> _Connection:
+        if len(self._connections) >= MAX_SENDERS:
+            self._connections.popitem(last=False)
+        self._connections[route] = connection = _Connection(now)
+        return connection
 
     def _hello(self, route: bytes, hello: Hello, now: float) -> None:
         if hello.run != self._run:
@@ -252,6 +303,7 @@ class ExperienceReceiver:
         if hello.block_rows > self._codec.max_rows:
             raise Rejected("size", f"blocks of {hello.block_rows} rows, {self._codec.max_rows} are possible")
         sender = self._senders.get(hello.boot)
+        leased_s = self._leased_s(hello, sender) if self._keys is not None else 0
         knows_us = hello.receiver == self._boot
         # a sender that is new to us, or knows us, has stated its totals; another has to hear our boot first
         stated = knows_us or sender is None
@@ -266,6 +318,9 @@ class ExperienceReceiver:
                 sender.account.ledger = Ledger(hello.produced, hello.dropped, hello.sent)
             sender.sequence = hello.sequence
         sender.route, sender.heard = route, now
+        sender.ticket, sender.leased_s = hello.ticket, leased_s
+        if not sender.peer.unused:
+            sender.used = now
         self._live[hello.boot] = sender
         self._credits.hear(
             sender.peer,
@@ -280,7 +335,23 @@ class ExperienceReceiver:
         if hello.term < self.term:
             self._credits.forget(sender.peer)
             raise Rejected("term", f"term {hello.term}, the run is at {self.term}")
+        if now < sender.barred_until:
+            self._credits.pause(sender.peer)
         self._asked[hello.boot] = None
+
+    def _leased_s(self, hello: Hello, sender: _Sender | None) -> int:
+        """When the manager leased this boot, or heard of it, last."""
+        assert self._keys is not None
+        try:
+            known = sender is not None and sender.ticket == hello.ticket
+            made_s = sender.leased_s if known and sender else self._keys.made_s(hello.ticket, self._run, hello.boot)
+        except ValueError as fault:
+            raise Rejected("lease", str(fault)) from fault
+        if made_s < self.leased_since_s:
+            if sender is not None:
+                self._credits.forget(sender.peer)
+            raise Rejected("lease", f"boot {hello.boot} has had no lease for {self.leased_since_s - made_s} s and more")
+        return made_s
 
     def _meet(self, boot: str) -> _Sender:
         sender = _Sender(boot)
@@ -334,7 +405,8 @@ class ExperienceReceiver:
             else:
                 account.queued += rows
         sender.sequence = block.sequence + 1
-        sender.heard = now
+        sender.heard = sender.used = now
+        sender.barred_s = sender.barred_until = 0.0
         self._live[block.boot] = sender
         self._credits.hear(peer, sent=block.sent, want=block.want, grant=block.grant)
         if fault:
@@ -367,6 +439,8 @@ class ExperienceReceiver:
 
     def _tell(self, sender: _Sender) -> None:
         peer = sender.peer
+        if peer.recall and (connection := self._connections.get(sender.route)) is not None:
+            connection.hellos += 2.0
         self._say(sender.route, Grant(PROTOCOL, self._boot, peer.number, peer.limit, peer.sent))
 
     def _say(self, route: bytes, message: Grant | Refusal) -> None:
@@ -390,14 +464,33 @@ class ExperienceReceiver:
             if now - sender.heard >= FORGET_AFTER_S:
                 self._credits.forget(sender.peer)
                 del self._live[boot]
+            elif sender.peer.unused:
+                self._require_use(sender, now)
 
-    def _reject(self, route: bytes, error: Rejected) -> None:
+    def _require_use(self, sender: _Sender, now: float) -> None:
+        """Take credit back that others wait for, from a sender that neither uses it nor gives it back when told to."""
+        peer = sender.peer
+        if peer.recall:
+            number, since = sender.recalled
+            if number != peer.recall:
+                sender.recalled = peer.recall, now
+            elif now - since >= FORGET_AFTER_S:  # heard, and not heeded
+                self._bar(sender, now)
+                self._credits.forget(peer)
+        elif self._credits.short and now - sender.used >= HELD_S:
+            self._bar(sender, now)
+            self._credits.recall(peer)
+            self._asked[peer.boot] = None
+
+    def _bar(self, sender: _Sender, now: float) -> None:
+        sender.barred_s = 2 * sender.barred_s or BARRED_S
+        sender.barred_until = now + sender.barred_s
+        log.warning("sender %s uses no credit while others wait: none for %g s", sender.peer.boot, sender.barred_s)
+
+    def _reject(self, route: bytes, connection: _Connection, error: Rejected) -> None:
         self._count(error.reason, str(error))
         if error.reason in _MALFORMED:
-            self._strikes[route] = self._strikes.get(route, 0) + 1
-            self._strikes.move_to_end(route)
-            if len(self._strikes) > _REMEMBERED_STRIKES:
-                self._strikes.popitem(last=False)
+            connection.strikes += 1
         self._say(route, Refusal(PROTOCOL, self._boot, error.reason, str(error)[:500]))
 
     def _count(self, reason: str, text: str) -> None:

@@ -75,6 +75,8 @@ class RpcServer:
 
     address: str
     """As bound."""
+    caller_address: str
+    """Number of the machine that the request under way came from, where the address is encrypted; else words."""
     rejected: dict[str, int]
     """Requests not carried out, by reason: malformed in some way, or `forbidden` to the key class of the caller."""
 
@@ -90,6 +92,7 @@ class RpcServer:
     ) -> None:
         self.boot = boot
         self.rejected = {}
+        self.caller_address = _OURS.address
         self._handlers = {kind.__name__: (kind, msgspec.msgpack.Decoder(kind), run) for kind, run in handlers.items()}
         self._classes = classes or {}
         self._seldom = Seldom()
@@ -169,6 +172,7 @@ class RpcServer:
             if not its_turn and self._large(request) and (self._turns.waiting or not self._turns.free()):
                 self._turns.wait(client, (route, call, caller))
                 return
+            self.caller_address = caller.address
             reply, answer_buffers = run(request, buffers)
             out = list(answer_buffers)
         except _Forbidden as fault:

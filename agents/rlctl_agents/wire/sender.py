@@ -70,6 +70,7 @@ class ExperienceSender:
         boot: of this process.
         schema: of the segments; the receiver refuses another.
         term: of the manager that leased this process; stamped on a block when it is offered.
+        ticket: of the same lease; a receiver with keys wants to see it.
         on_policy: a full queue makes `offer` say False; otherwise the oldest block is given up and counted.
         queue_blocks: blocks that may wait for credit.
         compress: large uint8 arrays with zstd level 1; None: when the receiver is on another machine.
@@ -81,6 +82,8 @@ class ExperienceSender:
         ValueError: an address that is not allowed, or a schema that cannot be sent.
     """
 
+    ticket: str
+    """The newest that the manager has given."""
     refused: str
     """Why the receiver takes nothing from us; empty when it does."""
 
@@ -93,6 +96,7 @@ class ExperienceSender:
         boot: str,
         schema: Schema,
         term: int,
+        ticket: str = "",
         on_policy: bool = True,
         queue_blocks: int = 2,
         compress: bool | None = None,
@@ -104,6 +108,7 @@ class ExperienceSender:
         self.refused = ""
         self._wire, self._address = wire, address
         self._run, self._boot = run, boot
+        self.ticket = ticket
         self._codec = BlockCodec(schema)
         self._steps = schema.segment_steps
         self._digest = schema_digest(schema)
@@ -389,6 +394,7 @@ class ExperienceSender:
             state.sent,
             self._pending + self._reserved,
             self._block_rows,
+            self.ticket,
         )
         try:
             self._socket.send(encode(hello), zmq.NOBLOCK)

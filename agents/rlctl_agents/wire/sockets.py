@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 Socket = zmq.Socket[bytes]
 Options = Mapping[zmq.SocketOption, int]
 
-MAX_MESSAGE_BYTES = 1 << 30
-"""Of one frame. A peer that sends a larger one is disconnected by libzmq, without a word."""
+MAX_MESSAGE_BYTES = 1 << 24
+"""Of one frame, commands of the handshake included: this much memory libzmq takes for a peer of which nothing is known
+yet. What is larger travels in several frames. A peer that sends a larger one is disconnected, without a word."""
 _CURVE_BYTES = 33  # that encryption adds to a frame
 
 _OPTIONS: Options = {
@@ -88,6 +89,11 @@ class Wire:
     def encrypts(self, address: str) -> bool:
         """Messages at this address are encrypted, and their senders have a key class."""
         return self._keys is not None and is_tcp(address)
+
+    @property
+    def keys(self) -> Keys | None:
+        """Of this process; None: it has none."""
+        return self._keys
 
     def ended(self, socket: Socket) -> bool:
         """This socket will never be connected again: its key was refused, or somebody else listens there. ZeroMQ does

@@ -1,0 +1,64 @@
+"""New boots of actors by the address that they come from: a single pod cannot become a crowd."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from ipaddress import ip_address
+from statistics import median
+
+MOST = 4
+"""Boots that one address may bring within `WITHIN_S`: an actor that crashes at once is started no more often."""
+WITHIN_S = 120.0
+OTHERS, EACH = 3, 2
+"""Addresses stand for actors as soon as so many others are known, half of them with at most so many boots. Behind a
+translation of addresses, or a proxy, they do not, and then nothing is refused."""
+REMEMBERED = 200_000
+
+
+class Newcomers:
+    """Judges the first hello of each boot.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._came: dict[str, tuple[str, float]] = {}  # boot -> address, first heard; in this order
+        self._boots: Counter[str] = Counter()  # by address
+
+    def admit(self, boot: str, address: str) -> None:
+        """A boot says hello, maybe again.
+
+        Raises:
+            ValueError: its address brings too many.
+        """
+        now = self._clock()
+        while self._came and now - next(iter(self._came.values()))[1] >= WITHIN_S:
+            self._forget(next(iter(self._came)))
+        if boot in self._came or len(self._came) >= REMEMBERED or not _tells(address):
+            return
+        if self._boots[address] >= MOST:
+            others = [boots for other, boots in self._boots.items() if other != address]
+            if len(others) >= OTHERS and median(others) <= EACH:
+                raise ValueError(
+                    f"{MOST} actors from {address} have said hello within {WITHIN_S:g} s, the others come from an "
+                    "address of their own: wait, or look at what runs there"
+                )
+        self._came[boot] = address, now
+        self._boots[address] += 1
+
+    def _forget(self, boot: str) -> None:
+        address, _ = self._came.pop(boot)
+        self._boots[address] -= 1
+        if not self._boots[address]:
+            del self._boots[address]
+
+
+def _tells(address: str) -> bool:
+    """The address is not one that several processes of a machine share."""
+    try:
+        return not ip_address(address).is_loopback
+    except ValueError:
+        return False
