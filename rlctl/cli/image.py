@@ -149,7 +149,7 @@ def push(
     named = {name: image for name, image in published.items() if image} | {
         image.name: str(image.reference) for image in made if not service
     }
-    notes: dict[str, str] = {image.name: _note(image) for image in made}
+    notes = {str(image.name): _note(image) for image in made}
     if write is not None:
         try:
             named = overlay.write(write, named, force=force, notes=notes)
