@@ -109,6 +109,17 @@ def test_a_sender_that_uses_nothing_gets_no_more_than_its_share() -> None:
     assert honest.unused == 40
 
 
+def test_a_block_given_in_turn_is_not_called_back_before_its_sender_has_heard_of_it() -> None:
+    credits, peers = Credits(40), [Peer(name) for name in "abc"]
+    for peer, want in zip(peers, (24, 24, 0), strict=True):  # a share is 13 rows, and a block 12
+        ask(credits, peer, want=want, block_rows=12)
+    told = credits.deal()
+    assert [peer.unused for peer in peers] == [24, 12, 0]
+    assert {peer.boot for peer in told} == {"a", "b"}
+    assert credits.short
+    assert peers[0].recall == 0
+
+
 def test_credit_is_short_when_others_have_it_and_not_when_the_learner_is_slow() -> None:
     credits, one, other = Credits(20, 10, queue_rows=10), Peer("one"), Peer("other")
     ask(credits, one, want=10)

@@ -189,6 +189,11 @@ class Credits:
         self._place(peer)
 
     def _call_back(self, rows: int, share: int) -> list[Peer]:
+        """Call back so many rows of what others do not need, or hold beyond their share.
+
+        Who is above its share by less than a block got that block in its turn, perhaps just now. One grant is told to
+        each: a sender that has not heard of credit would not see that some is called back, and would not answer.
+        """
         called: list[Peer] = []
         rows -= sum(min(peer.unused, peer.bound - peer.limit) for peer in self._recalled.values())
         for peer in sorted(self._spare.values(), key=lambda peer: -peer.unused):
@@ -198,7 +203,8 @@ class Credits:
             self.recall(peer)
             called.append(peer)
         if rows > 0:
-            for peer in [peer for peer in self._ahead.values() if peer.unused > share]:
+            ahead = [peer for peer in self._ahead.values() if peer.unused >= share + peer.block_rows]
+            for peer in ahead:
                 self.recall(peer, keep=max(share // peer.block_rows, 1) * peer.block_rows)
                 called.append(peer)
         return called
