@@ -7,7 +7,7 @@ import pytest
 from tests.kubernetes.lab import Lab
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state folder, with its index of runs, of the test's own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

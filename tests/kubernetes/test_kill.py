@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from tests.kubernetes.lab import Lab, killed_at_every_write
 
 CHANGED: dict[str, Any] = {
@@ -48,42 +46,34 @@ def check(prepare: Callable[[], Lab], act: Callable[[Lab], object]) -> int:
     return points
 
 
-@pytest.mark.usefixtures("home")
 def test_up_killed_at_any_write_converges() -> None:
     assert check(fresh, lambda lab: lab.up()) > 40
 
 
-@pytest.mark.usefixtures("home")
 def test_up_of_many_actors_killed_at_any_write_converges() -> None:
     assert check(fresh, lambda lab: lab.up(**LARGE)) > 45
 
 
-@pytest.mark.usefixtures("home")
 def test_a_changed_up_killed_at_any_write_converges() -> None:
     assert check(large, lambda lab: lab.up(**CHANGED)) > 10
 
 
-@pytest.mark.usefixtures("home")
 def test_scale_killed_at_any_write_converges() -> None:
     assert check(large, lambda lab: lab.scale(actor=1900, evaluator=3)) > 3
 
 
-@pytest.mark.usefixtures("home")
 def test_scale_to_fewer_killed_at_any_write_converges() -> None:
     assert check(large, lambda lab: lab.scale(actor=30)) > 3
 
 
-@pytest.mark.usefixtures("home")
 def test_down_killed_at_any_write_converges() -> None:
     assert check(large, lambda lab: lab.down()) > 10
 
 
-@pytest.mark.usefixtures("home")
 def test_down_with_its_volumes_killed_at_any_write_leaves_nothing() -> None:
     assert check(large, lambda lab: lab.down(volumes=True)) > 10
 
 
-@pytest.mark.usefixtures("home")
 def test_down_of_a_run_on_a_foreign_volume_killed_at_any_write_leaves_nothing() -> None:
     def claimed() -> Lab:
         lab = Lab()
@@ -94,7 +84,6 @@ def test_down_of_a_run_on_a_foreign_volume_killed_at_any_write_leaves_nothing() 
     assert check(claimed, lambda lab: lab.down(volumes=True)) > 10
 
 
-@pytest.mark.usefixtures("home")
 def test_rollback_killed_at_any_write_converges() -> None:
     def changed() -> Lab:
         lab = large()
@@ -105,7 +94,6 @@ def test_rollback_killed_at_any_write_converges() -> None:
     assert check(changed, lambda lab: list(lab.backend().rollback("pong", 1))) > 10
 
 
-@pytest.mark.usefixtures("home")
 def test_an_up_killed_anywhere_can_be_followed_by_another_spec() -> None:
     undisturbed = fresh()
     undisturbed.up(**LARGE)
@@ -121,7 +109,6 @@ def test_an_up_killed_anywhere_can_be_followed_by_another_spec() -> None:
         assert lab.api.requests.writes == 0, f"killed after write {at}: {lab.api.writes}"
 
 
-@pytest.mark.usefixtures("home")
 def test_an_up_killed_anywhere_can_be_taken_down_without_a_trace() -> None:
     for at, lab in killed_at_every_write(fresh, lambda lab: lab.up(**LARGE)):
         lab.down(volumes=True)

@@ -11,7 +11,6 @@ from rlctl.cli.world import World
 from tests.kubernetes.reads import NOW, Reads, run_state, state_object
 from tests.kubernetes.test_listing import actors, answering, core, workload
 
-pytestmark = pytest.mark.usefixtures("home")
 MOST = 12
 
 
