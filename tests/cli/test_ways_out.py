@@ -220,6 +220,7 @@ SCRIPT = """
     from rlctl.cli.world import World
 
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # below nohup, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # and behind & in a script
     backend = MemoryBackend()
     main(World(targets={"local": lambda: backend}))
 """
