@@ -102,6 +102,16 @@ def test_the_cookie_is_worth_nothing_outside_its_path() -> None:
         assert decide(access, asked(target, Cookie=cookie)).status == HTTPStatus.FORBIDDEN
 
 
+@pytest.mark.parametrize(
+    "other", ["theme", "a/b=c", 'set={"x":1, "y":2}', "path=/", "rlctl=of-another-port", "expires"]
+)
+def test_cookies_of_other_ports_do_not_hide_ours(other: str) -> None:
+    access = Access(COMMAND)
+    cookie = cookie_of(access).partition(";")[0]
+    for both in (f"{cookie}; {other}", f"{other}; {cookie}"):
+        assert decide(access, asked(access.path, Cookie=both)).target == "/"
+
+
 def test_what_the_page_names_from_the_root_is_looked_for_behind_the_path() -> None:
     access = Access(COMMAND)
     font = asked("/font/a.woff2?v=1", Referer=f"http://127.0.0.1:4711{access.path}#x")

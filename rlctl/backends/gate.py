@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from html import escape
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from types import TracebackType
@@ -102,12 +101,9 @@ class Access:
         self.link = f"{self.path}?{TOKEN}={self._token}"
 
     def knows(self, headers: Headers) -> bool:
-        """Whether a request brings the cookie."""
-        try:
-            found = SimpleCookie(headers.get("Cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return found is not None and _equal(found.value, self._cookie)
+        """Whether a request brings the cookie, beside any that other ports of the host have set."""
+        pairs = (pair.strip().partition("=") for pair in headers.get("Cookie", "").split(";"))
+        return any(name == COOKIE and _equal(value, self._cookie) for name, _, value in pairs)
 
     def decide(self, asked: Asked, user: Callable[[], int | None]) -> Verdict:
         """Pure but for the token.

@@ -117,7 +117,8 @@ def _listed(to: Uploader, image: Reference, manifest: Mapping[str, Any]) -> dict
             raw = b"" if blob is None else zlib.decompressobj(wbits=47).decompress(blob[0], _MAX_UNPACKED)
             with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as tar:
                 for member in tar:
-                    if member.name.lstrip("./") == FILE and member.isreg():
+                    # a sparse file says of itself how long it is, and is read as so many zeros
+                    if member.name.lstrip("./") == FILE and member.isreg() and member.size <= _MAX_UNPACKED:
                         content = tar.extractfile(member)
                         found = json.loads(content.read()) if content is not None else None
                         good = isinstance(found, dict) and isinstance(found.get("components"), list)

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import tarfile
+import tracemalloc
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,20 @@ def with_list(registry: Registry, repository: str, listed: Any = LISTED, spoil: 
     for name in ("1", sha256(manifest)):
         registry.manifests[repository, name] = manifest, whole["mediaType"]
     return Reference(registry.name, repository, digest=sha256(manifest))
+
+
+def sparse(size: int) -> bytes:
+    """A layer of some hundred bytes with a list that says it is so long, most of it holes."""
+    raw, listed = io.BytesIO(), json.dumps(LISTED).encode()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        member = tarfile.TarInfo(FILE)
+        member.size = len(listed)
+        member.pax_headers = {
+            "GNU.sparse.map": f"0,{len(listed)},{size},0", "GNU.sparse.size": str(size), "GNU.sparse.numblocks": "2",
+            "GNU.sparse.name": FILE,
+        }  # fmt: skip
+        tar.addfile(member, io.BytesIO(listed))
+    return gzip.compress(raw.getvalue(), mtime=0)
 
 
 def faults(content: dict[str, Any]) -> list[str]:
@@ -164,6 +179,17 @@ def test_images_of_a_commit_have_the_list_of_their_base_and_take_it_with_them(
     config = Config.model_construct(projects={"pole": job.project})
     remove(config, [Waste("pole", one.reference, 1) for one in made], tmp_path)
     assert not [name for repository, name in registry.manifests if repository.startswith("team/")]
+
+
+def test_a_list_with_holes_is_not_read_to_its_end(registry: Registry) -> None:
+    size = 256 << 20
+    image = with_list(registry, "rlctl/core", spoil=sparse(size))
+    tracemalloc.start()
+    try:
+        beside.sbom(Uploader(registry.name, "http"), Reference(registry.name, "rlctl/core", "1"), image.digest)
+        assert tracemalloc.get_traced_memory()[1] < size / 2
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_push_goes_on_without_a_registry_that_takes_the_list(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from rlctl_agents.roles.manager import handlers
 from rlctl_agents.roles.newcomers import MOST, OTHERS, WITHIN_S, Newcomers
 from rlctl_agents.types.control import Hello
-from tests.roles.world import Time, boot
+from tests.roles.world import Run, Time, boot
 
 
 def of_pods(time: Time, *, boots_each: int = 1) -> Newcomers:
@@ -41,13 +42,44 @@ def test_where_addresses_do_not_stand_for_actors_nothing_is_refused(address: str
         newcomers.admit(boot(1000 + number), address)
 
 
-def test_a_hello_that_is_not_admitted_reaches_nobody() -> None:
-    def admit(hello: Hello) -> None:
-        raise ValueError("too many")
+def test_a_crowd_is_refused_also_long_after_the_others_have_come() -> None:
+    time = Time()
+    newcomers = of_pods(time)
+    time.now += 100 * WITHIN_S  # they run, and say hello no more
+    for number in range(MOST):
+        newcomers.admit(boot(1000 + number), "10.0.1.1")
+    with pytest.raises(ValueError, match="4 actors"):
+        newcomers.admit(boot(2000), "10.0.1.1")
 
-    def answering() -> None:
-        raise AssertionError("asked")
 
-    answers = handlers(answering, admit)  # type: ignore[arg-type]
+def test_actors_that_an_earlier_manager_has_leased_are_not_judged() -> None:
+    newcomers = of_pods(Time())
+    for number in range(50):
+        newcomers.admit(boot(1000 + number), "10.0.1.1", known=True)
+
+
+def test_of_addresses_without_end_the_newest_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlctl_agents.roles.newcomers.ADDRESSES", 10)
+    newcomers = Newcomers(Time())
+    for number in range(50):
+        newcomers.admit(boot(number), f"10.0.0.{number}")
+    assert len(newcomers._usual) == 10
+
+
+def test_a_hello_that_is_not_admitted_has_no_lease_and_is_told_in_the_status(tmp_path: Path) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def admit(hello: Hello, known: bool) -> None:
+        asked.append((hello.boot, known))
+        if len(asked) == 3:
+            raise ValueError("too many")
+
+    run = Run(tmp_path)
+    run.start(admit=admit)
+    for number in (1, 1):
+        run.join("actor", number)
     with pytest.raises(ValueError, match="too many"):
-        answers[Hello](Hello("actor", boot(1)), ())
+        run.join("actor", 2)
+    assert asked == [(boot(1), False), (boot(1), True), (boot(2), False)]
+    assert run.manager.refusal[0] == "too many"
+    assert [one.boot for one in run.manager.members.leases.live("actor")] == [boot(1)]

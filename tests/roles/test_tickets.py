@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from rlctl_agents.roles.addresses import Addresses
 from rlctl_agents.roles.overseer import LEASED_S, Overseer
-from rlctl_agents.roles.pace import Clock
-from tests.roles.world import ACTOR, LEARNER, PATTERN, UID, Run, boot, everybody
+from tests.roles.world import ACTOR, LEARNER, Run, boot, everybody
 
 UNIX = 1.7e9
 
@@ -15,14 +14,8 @@ UNIX = 1.7e9
 class Keyed(Run):
     """Its manager has keys."""
 
-    def start(self) -> Overseer:
-        self.managers += 1
-        self.manager = Overseer(
-            run="r", uid=UID, boot=boot(900 + self.managers), settings=self.settings, layout=self.layout,
-            addresses=Addresses(PATTERN, self.time), clock=Clock(self.time, lambda: UNIX + self.time.now),
-            ticket=lambda boot, made_s: f"{boot} {made_s}",
-        )  # fmt: skip
-        return self.manager
+    def start(self, **more: Any) -> Overseer:
+        return super().start(ticket=lambda boot, made_s: f"{boot} {made_s}", **more)
 
 
 def test_an_actor_has_a_ticket_with_its_lease_and_a_newer_one_with_each_report(tmp_path: Path) -> None:

@@ -70,12 +70,13 @@ class Run:
         self.managers = 0
         self.manager = self.start()
 
-    def start(self) -> Overseer:
+    def start(self, **more: Any) -> Overseer:
         """Another life of the manager."""
         self.managers += 1
         self.manager = Overseer(
             run="r", uid=UID, boot=boot(900 + self.managers), settings=self.settings, layout=self.layout,
             addresses=Addresses(PATTERN, self.time), clock=Clock(self.time, lambda: 1.7e9 + self.time.now),
+            **more,
         )  # fmt: skip
         return self.manager
 

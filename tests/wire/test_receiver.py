@@ -337,3 +337,27 @@ def test_a_sender_that_is_barred_gets_credit_again_after_a_while(wire: Wire, add
     assert receiver.outstanding == 0, "and nobody has credit"
     alive(receiver, clock, 5.0, holder, grant=2)
     until(lambda: receiver.outstanding == ROWS, lambda: receiver.poll(0.001))
+
+
+def test_credit_counts_as_held_only_while_the_receiver_looks(wire: Wire, address: str) -> None:
+    clock = Clock()
+    receiver, holder, _ = of_two(wire, address, clock)
+    clock.now += HELD_S + 10.0  # stopped, or busy with something else
+    holder.say(holder.hello(grant=1))
+    answer = holder.hear(receiver)
+    assert isinstance(answer, Grant)
+    assert answer.limit == ROWS
+
+
+def test_a_recall_counts_as_not_heeded_only_while_the_receiver_looks(
+    wire: Wire, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    receiver, holder, _ = of_two(wire, address, clock)
+    holder.say(holder.hello(want=0))  # nothing to send, so what it holds is called back
+    until(lambda: holder.hear(receiver) == Grant(1, "receiver", 2, 0, 0))
+    clock.now += 0.5
+    receiver.poll(0.0)
+    clock.now += FORGET_AFTER_S + 1.0
+    receiver.poll(0.0)  # the sender's answer may lie behind those of many others
+    assert "uses no credit" not in caplog.text

@@ -90,12 +90,12 @@ def main(process: Process) -> None:
         answering: list[Answering] = []
         newcomers = Newcomers(time.monotonic)
 
-        def admit(hello: Hello) -> None:
+        def admit(hello: Hello, known: bool) -> None:
             if hello.role == "actor":
-                newcomers.admit(hello.boot, server.caller_address)
+                newcomers.admit(hello.boot, server.caller_address, known=known)
 
         try:
-            server = RpcServer(wire, arguments.manager, process.boot, handlers(lambda: answering[-1], admit), MANAGER)
+            server = RpcServer(wire, arguments.manager, process.boot, handlers(lambda: answering[-1]), MANAGER)
         except ValueError as fault:
             raise UserFault(f"--manager: {fault}") from fault
         stack.callback(server.close)
@@ -115,7 +115,7 @@ def main(process: Process) -> None:
         while True:
             end = staying.finished(layout) if arguments.stay else None
             if end is None:
-                manage(shared, layout, control, server, answering.append, wire.keys)
+                manage(shared, layout, control, server, answering.append, wire.keys, admit)
             elif not rest(shared, layout, control, server, answering.append, end):
                 return
             if process.stop.is_set() or not arguments.stay:
@@ -129,12 +129,14 @@ def manage(
     server: RpcServer,
     answers: Callable[[Answering], None],
     keys: Keys | None,
+    admit: Callable[[Hello, bool], None],
 ) -> None:
     """One life of the manager of a run.
 
     Args:
         answers: is told who answers from now on.
         keys: of this process.
+        admit: as the overseer's.
     """
     process, arguments = shared.process, shared.process.arguments
     assert arguments.addresses is not None
@@ -148,6 +150,7 @@ def manage(
             layout=layout,
             addresses=Addresses(arguments.addresses, time.monotonic),
             clock=Clock(time.monotonic, time.time),
+            admit=admit,
             **({"ticket": partial(keys.ticket, process.uid)} if keys is not None else {}),
         )
         try:
@@ -207,20 +210,11 @@ def rest(
 
 
 def handlers(
-    answering: Callable[[], Answering], admit: Callable[[Hello], None] = lambda hello: None
+    answering: Callable[[], Answering],
 ) -> Mapping[type[msgspec.Struct], Callable[..., tuple[msgspec.Struct, list[bytes]]]]:
-    """What the RPC server answers.
-
-    Args:
-        admit: raises ValueError for a hello that is not looked at.
-    """
-
-    def hello(hello: Hello) -> Lease:
-        admit(hello)
-        return answering().hello(hello)
-
+    """What the RPC server answers."""
     answers: dict[type[msgspec.Struct], Callable[[Any], Lease | Noted | Orders | Place | Said]] = {
-        Hello: hello,
+        Hello: lambda hello: answering().hello(hello),
         Report: lambda report: answering().report(report),
         EvalResult: lambda result: answering().result(result),
         Commit: lambda commit: answering().commit(commit),

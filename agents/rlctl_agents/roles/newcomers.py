@@ -14,6 +14,8 @@ OTHERS, EACH = 3, 2
 """Addresses stand for actors as soon as so many others are known, half of them with at most so many boots. Behind a
 translation of addresses, or a proxy, they do not, and then nothing is refused."""
 REMEMBERED = 200_000
+ADDRESSES = 4096
+"""Known at a time; the oldest makes room."""
 
 
 class Newcomers:
@@ -27,9 +29,13 @@ class Newcomers:
         self._clock = clock
         self._came: dict[str, tuple[str, float]] = {}  # boot -> address, first heard; in this order
         self._boots: Counter[str] = Counter()  # by address
+        self._usual: dict[str, int] = {}  # address -> most boots that it has had at a time, the newest last
 
-    def admit(self, boot: str, address: str) -> None:
+    def admit(self, boot: str, address: str, *, known: bool = False) -> None:
         """A boot says hello, maybe again.
+
+        Args:
+            known: it has had a lease before, also from an earlier manager: it is not judged.
 
         Raises:
             ValueError: its address brings too many.
@@ -39,8 +45,9 @@ class Newcomers:
             self._forget(next(iter(self._came)))
         if boot in self._came or len(self._came) >= REMEMBERED or not _tells(address):
             return
-        if self._boots[address] >= MOST:
-            others = [boots for other, boots in self._boots.items() if other != address]
+        if self._boots[address] >= MOST and not known:
+            # also those of hours ago: actors that run say hello no more
+            others = [boots for other, boots in self._usual.items() if other != address]
             if len(others) >= OTHERS and median(others) <= EACH:
                 raise ValueError(
                     f"{MOST} actors from {address} have said hello within {WITHIN_S:g} s, the others come from an "
@@ -48,6 +55,9 @@ class Newcomers:
                 )
         self._came[boot] = address, now
         self._boots[address] += 1
+        self._usual[address] = max(self._usual.pop(address, 0), self._boots[address])
+        if len(self._usual) > ADDRESSES:
+            del self._usual[next(iter(self._usual))]
 
     def _forget(self, boot: str) -> None:
         address, _ = self._came.pop(boot)

@@ -56,6 +56,7 @@ class Overseer:
         settings: the manager's part of the spec, what applies live included.
         layout: of the run; its folders exist.
         ticket: proof for learners that a boot was leased at a unix time; "" where there are no keys.
+        admit: is asked about each hello, and whether its boot is known; raises ValueError for one too many.
 
     Raises:
         Damaged: what an earlier manager stored cannot be read.
@@ -73,9 +74,10 @@ class Overseer:
         addresses: Addresses,
         clock: Clock,
         ticket: Callable[[str, int], str] = lambda boot, made_s: "",
+        admit: Callable[[Hello, bool], None] = lambda hello, known: None,
     ) -> None:
         self.run, self.uid, self.boot, self.settings, self.layout = run, uid, boot, settings, layout
-        self._ticket = ticket
+        self._ticket, self._admit = ticket, admit
         self.addresses, self.clock = addresses, clock
         self.policies = list(settings.policies or ["main"])
         self.began = clock.monotonic()
@@ -152,6 +154,7 @@ class Overseer:
             ValueError: it does not belong here, and why.
         """
         try:
+            self._admit(hello, self.members.leases.known(hello.boot))
             return self._lease(hello)
         except ValueError as fault:
             text, now = str(fault), self.clock.monotonic()

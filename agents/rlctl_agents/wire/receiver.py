@@ -456,7 +456,9 @@ class ExperienceReceiver:
         pause, self._polled = now - self._polled, now
         if pause > _PAUSE_S:
             for sender in self._live.values():
-                sender.heard += pause
+                sender.heard, sender.used = min(sender.heard + pause, now), min(sender.used + pause, now)
+                number, since = sender.recalled
+                sender.recalled = number, min(since + pause, now)
         if now < self._look_at:
             return
         self._look_at = now + _LOOK_EVERY_S
