@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlctl.cli.world import ON_CLUSTERS, Cluster, World
-from rlctl.errors import Conflict, RlctlError
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
@@ -72,7 +72,7 @@ def backend_of(world: World, run: str, target: str | None) -> Backend:
         Conflict: it is recorded elsewhere than RLCTL_CONTEXT or RLCTL_NAMESPACE say, or its context has become another
             cluster.
         UsageError: there is no such target.
-        BackendUnreachable: its packages are not installed.
+        BackendUnreachable: its packages are not installed, or the kubeconfig no longer has its context.
     """
     entry = recorded(run)
     name = wanted_target(world, target) or ("local" if entry is None else entry.target)
@@ -92,8 +92,15 @@ def _recorded_backend(world: World, entry: Recorded) -> Backend:
                 objects=(entry.run,),
             )
     cluster = Cluster(said.context or was.context, said.namespace or was.namespace)
-    backend = world.backend(entry.target, cluster)
-    server = getattr(backend, "server", "")
+    try:
+        backend = world.backend(entry.target, cluster)
+        server = getattr(backend, "server", "")
+    except BackendUnreachable as error:
+        raise BackendUnreachable(
+            error.message,
+            hint=or_forget(entry.run, error.hint),
+            objects=error.objects,
+        ) from error
     if not said.context and entry.server and server and server != entry.server:
         raise Conflict(
             f"run {entry.run} is recorded on {entry.server}, and context {entry.context} now means {server}",
@@ -102,6 +109,12 @@ def _recorded_backend(world: World, entry: Recorded) -> Backend:
             objects=(entry.run,),
         )
     return backend
+
+
+def or_forget(run: str, hint: str) -> str:
+    """A hint, and beside it the way out when the cluster that the run is recorded on is gone; said once."""
+    away = f"if the cluster that run {run} is recorded on is gone: rlctl down {run} --forget"
+    return hint if away in hint else "; ".join(part for part in (hint.removesuffix("."), away) if part)
 
 
 def where(backend: Backend, target: str) -> str:

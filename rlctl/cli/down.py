@@ -10,7 +10,7 @@ import typer
 
 from rlctl.cli.applied import as_plain, follow, nothing_done
 from rlctl.cli.attach import Interrupts
-from rlctl.cli.clusters import backend_of, recorded, where
+from rlctl.cli.clusters import backend_of, or_forget, recorded, where
 from rlctl.cli.force import force, owner_of
 from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, TakeOver, Target, Yes
 from rlctl.cli.problems import exists
@@ -67,9 +67,9 @@ def down(
     try:
         meant = _find(world, name, target)
     except BackendUnreachable as error:
-        away = f"if that cluster is gone: rlctl down {name} --forget" if _on_cluster(name) else ""
-        hint = "; ".join(part for part in (error.hint, away) if part)
-        raise BackendUnreachable(error.message, hint=hint, objects=error.objects) from error
+        if name is None or not _on_cluster(name):
+            raise
+        raise BackendUnreachable(error.message, hint=or_forget(name, error.hint), objects=error.objects) from error
     if meant is None:
         if name is not None:  # one that was killed with its last write to do has left its lock
             follow(world, backend_of(world, name, target).delete(name, volumes=volumes, grace_s=grace_s))

@@ -185,7 +185,7 @@ def _replay(spec: Spec, plain: Spec) -> Iterator[Fault]:
     if any(isinstance(it, External) or it.name in NEED_REPLAY for it in algorithms):
         return
     names = either(sorted({it.name for it in algorithms}))
-    message = f"not used by {names}; remove it or choose {either(NEED_REPLAY)}"
+    message = f"not used by {names}; remove it"
     rests_on = [(*fields.as_written(spec, ("policies", name, "algorithm")), "name") for name in plain.policies or {}]
     for path, section in ((("replay",), spec.replay), (("roles", "replay"), spec.roles.replay)):
         if section is not None:

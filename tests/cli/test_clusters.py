@@ -192,7 +192,11 @@ def test_a_cluster_that_is_gone_does_not_hold_a_name_for_ever(rlctl: Rlctl, clus
     assert "rlctl down pole --forget" in refused.err
     unreachable = rlctl("down", "pole")
     assert unreachable.code == 4
-    assert "rlctl down pole --forget" in unreachable.err
+    assert unreachable.err.count("rlctl down pole --forget") == 1
+
+    for verb in (["up", clusters.spec, "-d"], ["diff", clusters.spec], ["status", "pole"], ["logs", "--run", "pole"]):
+        lost = rlctl(*verb)
+        assert (lost.code, lost.err.count("rlctl down pole --forget")) == (4, 1), verb
 
     made = dict(clusters.made)
     forgotten = rlctl("down", "pole", "--forget")

@@ -16,6 +16,7 @@ def trial(id: str = "tests.roles.owned:Sound", **spec: Any) -> Trial:
 
 
 ID, TORSO, ALGORITHM = ("env", "id"), ("policies", "main", "model", "torso"), ("policies", "main", "algorithm", "name")
+GOAL = ("stop", "eval_return")
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,7 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
         ),
         ({"id": "tests.roles.owned:Crooked"}, ID, "reset returned observation obs of shape (2,)"),
         ({"id": "CartPole-v1", "env": {"kwargs": {"nope": 1}}}, ID, "unexpected keyword argument 'nope'"),
+        ({"id": "tests.envs.tiny:Duel", "stop": {"eval_return": 0}}, GOAL, "the environment has 2 seats"),
         ({"id": "tests.roles.owned:Table"}, TORSO, "auto cannot know whether obs, float32 [40, 40], is an image"),
         ({"id": "tests.roles.owned:RgbStack"}, TORSO, "auto cannot know what obs, uint8 [4, 84, 84, 3], is"),
         ({"model": {"torso": "nature_cnn"}}, TORSO, "nature_cnn needs an observation of two or three axes"),

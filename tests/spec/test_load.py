@@ -39,7 +39,7 @@ roles:
         "spec.yaml:5:3: algorithm.batch_rows: must be a multiple of segment_steps, got 650 = 32 x 20 + 10;"
         " choose 640 or 660",
         "spec.yaml:7:13: roles.learner.gpu: must be at least 0, got -1",
-        "spec.yaml:8:3: roles.replay: not used by impala; remove it or choose apex_dqn, r2d2 or sac",
+        "spec.yaml:8:3: roles.replay: not used by impala; remove it",
         "spec.yaml:10:5: roles.actor.memory: must be memory with its unit, as in 512Mi or 2Gi, got '2GB'",
     ]
 

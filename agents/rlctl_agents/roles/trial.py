@@ -73,6 +73,12 @@ def tried(spec: dict[str, Any]) -> Trial:
     spaces: Spaces | None = None
     with found.telling("env", "id"):
         spaces = _spaces(spec)
+    if spaces is not None and spaces.seats > 1 and spec["stop"]["eval_return"] is not None:
+        from rlctl.spec.schema import Stop
+        from rlctl_agents.roles.stopping import require_measurable
+
+        with found.telling("stop", "eval_return"):
+            require_measurable(Stop.model_validate(spec["stop"]), spaces.seats)
     for name, policy in spec["policies"].items():
         torso, algorithm = policy["model"]["torso"], policy["algorithm"]["name"]
         path = ("policies", name, "model", "torso")
@@ -140,7 +146,7 @@ def _in_words(error: BaseException, path: tuple[str, ...]) -> str:
         text = f"it ends the process, by SystemExit({text})"
     elif not isinstance(error, (envs.EnvError, ValueError)):
         text = f"{type(error).__name__}: {text}"
-    for words in ("model.torso ", "algorithm "):  # the path says so already
+    for words in ("model.torso ", "algorithm ", "stop.eval_return "):  # the path says so already
         text = text.removeprefix(words) if path[-2] == words.split(".")[0].strip() else text
     return text + _place(error)
 
