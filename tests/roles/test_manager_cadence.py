@@ -69,6 +69,17 @@ def test_an_evaluator_that_asks_between_two_seconds_still_starts_within_30_s() -
     assert max(machine.apart_s) <= LONGEST_S
 
 
+def test_an_evaluation_that_was_cut_short_says_nothing_of_the_cadence() -> None:
+    machine = Machine(cores=2, cost_s=4)
+    machine.run(25)
+    before = machine.cadence.taken
+    machine.cadence.again()
+    machine.left_s = 0.0
+    machine.run(5)
+    assert machine.apart_s == [20, 5]
+    assert machine.cadence.taken == before
+
+
 def test_an_evaluation_that_was_dear_delays_only_its_own_successor() -> None:
     machine = Machine(cores=2, cost_s=5)
     machine.run(26)

@@ -67,7 +67,7 @@ class Cadence:
 
     def begin(self) -> None:
         """An evaluation starts."""
-        if self._started is not None:
+        if self._started is not None and not self._at_once:  # one that was cut short says nothing of the cadence
             at, before = self._started
             spent = self._since(before)
             share = spent.evaluators / spent.everything if spent.everything > 0 else None
@@ -75,7 +75,7 @@ class Cadence:
         self._started, self._at_once = (self._clock(), self._cpu()), False
 
     def again(self) -> None:
-        """The last one that started will not be finished: the next may start at once."""
+        """The next may start at once: the last will not be finished, or the run is over but for its last model."""
         self._at_once = True
 
     def _since(self, before: Cpu) -> Cpu:

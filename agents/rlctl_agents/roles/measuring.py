@@ -99,9 +99,11 @@ class Measuring:
         steps, plays = report.counters.get("agent_steps", 0.0), int(report.gauges.get(PLAYS, 0.0))
         self._evaluations.hear(report.boot, report.model, steps, plays)
         model, wanted = (self._last if self.rests else published), settings.evaluation
+        if self.rests:
+            self._cadence.again()
         match = self._evaluations.order(
             report.boot, model, seats=seats, episodes=wanted.episodes,
-            every_s=0.0 if self.rests else every_s(settings), mode=wanted.mode,
+            every_s=every_s(settings), mode=wanted.mode,
         )  # fmt: skip
         self._progress.match = self._evaluations.match
         return match
