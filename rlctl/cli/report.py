@@ -116,7 +116,7 @@ def steps_are_missing(totals: Mapping[str, Any]) -> bool:
 def _so_far(told: Mapping[str, Any]) -> str:
     totals = told["totals"]
     discarded = sum((policy.get("ledger") or {}).get("discarded", 0) for policy in told["policies"].values())
-    more = f" ({whole(discarded)} more discarded in crashes)" if discarded else ""
+    more = f" ({whole(discarded)} rows of the ledger were discarded in crashes)" if discarded else ""
     learned = f"{whole(totals['consumed_rows'])} consumed rows{more}, {whole(totals['updates'])} updates"
     if steps_are_missing(totals):
         return f"{learned}; not all env steps are reported"
