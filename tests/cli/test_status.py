@@ -54,7 +54,10 @@ def test_what_was_discarded_with_a_learner_that_died_is_told_beside_what_was_con
     rlctl.up()
     ledger = {**LEDGER, "produced": 334114, "discarded": 257314, "in_flight": 640, "balanced": True}
     rlctl.report(policies={"main": {**STATUS["policies"]["main"], "ledger": ledger}})
-    assert "76,000 consumed rows (257,314 rows of the ledger were discarded in crashes), 118 updates" in rlctl("status").out
+    assert (
+        "76,000 consumed rows (257,314 rows of the ledger were discarded in crashes), 118 updates"
+        in rlctl("status").out
+    )
     rlctl.backend.finish("pole", "76000 rows >= 76000")
     ended = rlctl("up", rlctl.spec).out
     assert "334,114 rows produced = 76,000 consumed + 257,314 discarded + 160 stale + 640 in flight" in ended

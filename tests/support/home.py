@@ -21,9 +21,10 @@ def watched(environ: Mapping[str, str]) -> list[Path]:
     home = Path(environ.get("HOME") or "/nonexistent")
     state = Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state")
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-    kube = [Path(part) for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    kube = [Path(part) for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]  # not kubectl's caches
     runtime = [Path(environ["XDG_RUNTIME_DIR"]) / "rlctl"] if environ.get("XDG_RUNTIME_DIR") else []
-    return [state / "rlctl", config / "rlctl", config / "containers", home / ".docker", home / ".kube", *kube, *runtime]
+    files = [config / "containers" / "auth.json", home / ".docker" / "config.json", home / ".kube" / "config", *kube]
+    return [state / "rlctl", config / "rlctl", *files, *runtime]
 
 
 def listing(places: Iterable[Path]) -> Listing:
