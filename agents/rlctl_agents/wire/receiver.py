@@ -466,6 +466,9 @@ class ExperienceReceiver:
             if now - sender.heard >= FORGET_AFTER_S:
                 self._credits.forget(sender.peer)
                 del self._live[boot]
+            elif self._keys is not None and sender.leased_s < self.leased_since_s and not sender.peer.recall:
+                self._credits.recall(sender.peer)  # it answers with hello, and shows a newer ticket if it has one
+                self._asked[boot] = None
             elif sender.peer.unused:
                 self._require_use(sender, now)
 
