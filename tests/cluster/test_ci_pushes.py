@@ -26,7 +26,7 @@ from tests.cluster.telling import TALLY
 from tests.cluster.training import Training
 from tests.cluster.witness import Witness
 
-pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
+pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry, pytest.mark.timeout(1200)]
 
 CORE = ("manager", "modelpool")
 CODED = ("learner", "actor", "evaluator")

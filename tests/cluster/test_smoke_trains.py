@@ -1,6 +1,7 @@
 """A whole run on real pods: from `up` to a solved environment, and what is left to look at."""
 
 import json
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -54,9 +55,12 @@ def test_pages_are_forwarded_for_as_long_as_open_runs(ana: Person, witness: Witn
     for page, words in (("status", b"train"), ("tensorboard", b"TensorBoard")):
         with ana.started("open", page, "train", "--no-browser") as command:
             url = command.line()
-            with urllib.request.urlopen(url, timeout=30) as answer:
+            browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            with browser.open(url, timeout=30) as answer:
                 assert answer.status == 200
                 assert words in answer.read()
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(url, timeout=30)  # the link is good once
 
 
 def test_logs_of_every_role_are_merged_and_a_previous_life_is_kept(
