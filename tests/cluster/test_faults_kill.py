@@ -52,7 +52,8 @@ def test_up_converges_after_a_kill_at_any_write(counted: Person, gateway: Gatewa
     for number in chosen:
         run = f"k{number}"
         changed = ("up", spec, "-d", "--set", f"run={run}")
-        killed_at(number, gateway, counted, *changed)  # a later run of a namespace may have a write less
+        # a later run of a namespace may have a write less than the one that was counted
+        assert killed_at(number, gateway, counted, *changed) or number == count
         counted(*changed)
         gateway.forget()
         counted("diff", spec, "--set", f"run={run}")

@@ -182,7 +182,7 @@ class _Bounded(socketserver.ThreadingMixIn, socketserver.TCPServer):
                 its.until = min(its.end, time.monotonic() + REQUEST_S) if answered else its.end
 
     def service_actions(self) -> None:
-        """Cut off whoever takes too long; called with each connection, and about once a second."""
+        """Cut off connections that take too long; called with each connection, and about once a second."""
         now = time.monotonic()
         with self._lock:
             for one in [one for one, its in self._open.items() if now >= its.until]:

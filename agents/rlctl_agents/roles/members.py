@@ -70,7 +70,7 @@ class Members:
         return Cpu(each.get("evaluator", 0.0), sum(each.values()))
 
     def take(self, report: Report) -> dict[str, str]:
-        """What a process says of itself.
+        """Enter a report of a process in the books.
 
         Returns:
             Who is quarantined by it and was not before, and what was wrong with their values.
