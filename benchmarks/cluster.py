@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import subprocess
 import tempfile
@@ -28,7 +29,7 @@ from tests.cluster.contract import environment
 from tests.cluster.gateway import Gateway
 from tests.cluster.people import Person, admit
 from tests.cluster.specs import NO_IMAGE, spec
-from tests.cluster.witness import Object, Witness
+from tests.cluster.witness import Object, Witness, kubeconfig
 
 RUN = "big"
 WAITING = "test-cluster/waiting"
@@ -207,10 +208,10 @@ class Bench:
         return _Timed(what, table, self._say)
 
     def _plain(self, namespace: str, *arguments: str, stdin: str | None = None) -> None:
-        context = environment()[0]
+        context, file = environment()[0], kubeconfig()
         subprocess.run(
             ["kubectl", "--context", context, "-n", namespace, *arguments], check=True, input=stdin, text=True,
-            stdout=subprocess.DEVNULL, timeout=SECONDS,
+            stdout=subprocess.DEVNULL, timeout=SECONDS, env={**os.environ, **({"KUBECONFIG": file} if file else {})},
         )  # fmt: skip
 
     @staticmethod
