@@ -38,7 +38,7 @@ _LOOPBACK: Final = ("0100007F", "00000000000000000000000001000000")
 
 
 def kubeconfig() -> str | None:
-    """The administrator's: tests run with a KUBECONFIG that leads nowhere, `python -m benchmarks.cluster` with the user's."""
+    """Of the administrator: tests run with a KUBECONFIG that leads nowhere, benchmarks with the user's."""
     return os.environ.get(KUBECONFIG) or os.environ.get("KUBECONFIG")
 
 
