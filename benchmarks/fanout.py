@@ -30,17 +30,17 @@ from benchmarks.shared.session import Session
 from benchmarks.shared.stats import spread
 from benchmarks.shared.store import Row
 from rlctl.spec.roles import FAN_OUT, serving
-from rlctl_agents.roles import pull
-from rlctl_agents.roles.metrics import Metrics
 from rlctl_agents.roles.modelpool import Pool
-from rlctl_agents.roles.pull import Follower, Model
-from rlctl_agents.roles.relay import Relay
+from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.control import Channels, GetModel, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
-from rlctl_agents.wire.bulk import BulkClient, in_pieces
+from rlctl_agents.weights import client
+from rlctl_agents.weights.client import Follower, Model
+from rlctl_agents.weights.relay import Relay
 from rlctl_agents.wire.classes import MODELPOOL
 from rlctl_agents.wire.notice import NoticePublisher
-from rlctl_agents.wire.rpc_server import Handler, RpcServer
+from rlctl_agents.wire.rpc.bulk import BulkClient, in_pieces
+from rlctl_agents.wire.rpc.server import Handler, RpcServer
 from rlctl_agents.wire.sockets import Wire
 
 TITLE = "Weights to many"
@@ -197,7 +197,7 @@ def want(index: int, pool: Channels, times: NDArray[np.float64], stop: Event) ->
     def goes_on() -> bool:
         return not stop.is_set()
 
-    source = pull.Pool(wire, pool["rpc"], pool["notice"], "main", f"client{index}", goes_on)
+    source = client.Pool(wire, pool["rpc"], pool["notice"], "main", f"client{index}", goes_on)
     follower = Follower(take, "main", source)
     follower.wait_for_any(goes_on, time.sleep)
     while goes_on():

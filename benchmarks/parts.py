@@ -20,12 +20,12 @@ import torch
 from benchmarks import wire
 from benchmarks.peers.contenders import OURS
 from rlctl.spec.schema import Spec
-from rlctl_agents.roles.assembler import column_axes
-from rlctl_agents.roles.learning import Learning
-from rlctl_agents.roles.player import Player
-from rlctl_agents.roles.segment_writer import Block, SegmentWriter
-from rlctl_agents.roles.staging import Staging
-from rlctl_agents.roles.worker import make_algorithm, make_env
+from rlctl_agents.acting.bootstrap import make_algorithm, make_env
+from rlctl_agents.acting.policy_player import Player
+from rlctl_agents.experience.batching import column_axes
+from rlctl_agents.experience.segment_writer import Block, SegmentWriter
+from rlctl_agents.training.staging import Staging
+from rlctl_agents.training.trainer import Learning
 from rlctl_agents.types.experience import Ledger, Segment, SegmentHeader
 
 PARTS = ("simulator", "inference", "learner", "transport")

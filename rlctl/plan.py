@@ -15,11 +15,11 @@ from pydantic import ValidationError
 from rlctl import __version__
 from rlctl.spec import names
 from rlctl.spec.base import ROLES, Applies, Role
-from rlctl.spec.checks import unsound
 from rlctl.spec.cluster import IMAGE_OF, by_digest
 from rlctl.spec.fields import as_written, leaves, normal
-from rlctl.spec.later import not_built
-from rlctl.spec.messages import in_words
+from rlctl.spec.problems.checks import unsound
+from rlctl.spec.problems.later import not_built
+from rlctl.spec.problems.messages import in_words
 from rlctl.spec.schema import Spec
 from rlctl.spec.units import mebibytes
 from rlctl.spec.words import dotted, either, printable

@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import IO, Any, Final, Literal
 
 from rlctl.spec import fields
-from rlctl.spec.findings import simulator_missing
-from rlctl.spec.messages import Fault
+from rlctl.spec.problems.findings import simulator_missing
+from rlctl.spec.problems.messages import Fault
 from rlctl.spec.schema import Spec
 from rlctl.spec.words import plain
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
-from collections.abc import Generator
+import tempfile
+import threading
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -57,3 +61,20 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a name short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="rlctl-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def quiet_again() -> Iterator[None]:
+    """The log of the test's own process is as it was before."""
+    root = logging.getLogger()
+    handlers, level, hook = list(root.handlers), root.level, threading.excepthook
+    yield
+    root.handlers[:], root.level, threading.excepthook = handlers, level, hook
+    logging.captureWarnings(False)

@@ -21,7 +21,7 @@ LAYERS = [
     ["rlctl_agents.types"],
     ["rlctl_agents.wire", "rlctl_agents.envs", "rlctl_agents.models", "rlctl_agents.ops", "rlctl_agents.checkpoint"],
     ["rlctl_agents.algorithms"],
-    ["rlctl_agents.roles"],
+    ["rlctl_agents.runtime"],
     ["rlctl_agents.__main__"],
 ]
 AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors")
@@ -37,28 +37,38 @@ DOORS = {
     "psutil": ["rlctl.backends.local"],
     "subprocess": [
         "rlctl.backends.local",
-        "rlctl.images.programs",
+        "rlctl.images.builders.programs",
         "rlctl.probe",
-        "rlctl_agents.roles.log_queries",
-        "rlctl_ci.programs",
+        "rlctl_agents.manager.logs.log_queries",
+        "rlctl_ci.sandbox.programs",
     ],
     "sqlite3": ["rlctl_ci.store"],
     "starlette": ["rlctl_ci.web"],
     "uvicorn": ["rlctl_ci.web.serve"],
-    "kubernetes": ["rlctl.backends.kubernetes.client"],
-    "cryptography": ["rlctl.backends.kubernetes.keys"],
+    "kubernetes": ["rlctl.backends.kubernetes.api.client"],
+    "cryptography": ["rlctl.backends.kubernetes.run_state.keys"],
     "zmq": ["rlctl_agents.wire"],
     "zstandard": ["rlctl_agents.wire"],
     "gymnasium": ["rlctl_agents.envs"],
     "ale_py": ["rlctl_agents.envs.ale"],
-    "tensorboard": ["rlctl_agents.roles.tensorboard", "rlctl_agents.roles.tensorboard_server"],
-    "torch": ["rlctl_agents.models", "rlctl_agents.ops", "rlctl_agents.algorithms", "rlctl_agents.roles"],
+    "tensorboard": ["rlctl_agents.manager.web.tensorboard", "rlctl_agents.roles.tensorboard_server"],
+    "torch": [
+        "rlctl_agents.models",
+        "rlctl_agents.ops",
+        "rlctl_agents.algorithms",
+        "rlctl_agents.experience",
+        "rlctl_agents.weights",
+        "rlctl_agents.training",
+        "rlctl_agents.acting",
+        "rlctl_agents.roles",
+    ],
     "safetensors": ["rlctl_agents.models", "rlctl_agents.checkpoint"],
     "signal": [
         "rlctl.cli",
         "rlctl.backends.local",
         "rlctl.probe",
-        "rlctl_ci.keeper",
+        "rlctl_ci.sandbox.keeper",
+        "rlctl_agents.runtime.process",
         "rlctl_agents.roles",
         "rlctl_agents.__main__",
     ],
@@ -142,13 +152,14 @@ def test_imports_point_downward_and_through_the_right_door(module: str) -> None:
 
 def test_the_layer_check_sees_an_upward_arrow_and_a_wrong_door() -> None:
     assert fault("rlctl.spec.load", "rlctl.cli.main")
-    assert fault("rlctl_agents.wire.rpc", "rlctl_agents.models.policy")
+    assert fault("rlctl_agents.wire.rpc.client", "rlctl_agents.models.policy")
     assert fault("rlctl.cli.main", "zmq")
-    assert fault("rlctl.backends.kubernetes.logs", "rlctl.backends.local.logs")
+    assert fault("rlctl.backends.kubernetes.access.logs", "rlctl.backends.local.access.logs")
+    assert fault("rlctl_agents.runtime.process", "torch")
     assert fault("rlctl_agents.roles.manager", "pickle")
-    assert fault("rlctl_ci.work", "rlctl.cli.up")
-    assert fault("rlctl.backends.base", "rlctl_ci.work")
-    assert fault("rlctl_ci.work", "subprocess")
+    assert fault("rlctl_ci.core.work", "rlctl.cli.verbs.up")
+    assert fault("rlctl.backends.base", "rlctl_ci.core.work")
+    assert fault("rlctl_ci.core.work", "subprocess")
     assert not fault("rlctl_agents.roles.learner", "rlctl_agents.algorithms.base")
 
 

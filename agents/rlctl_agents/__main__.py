@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
         from rlctl_agents.roles.tensorboard_server import main as tensorboard
 
         return tensorboard(arguments[1:])
-    from rlctl_agents.roles.process import Process, run_role
+    from rlctl_agents.runtime.process import Process, run_role
 
     def run(process: Process) -> None:
         # each role imports what it needs: manager and modelpool run without torch

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.algorithms.impala import Impala
-from rlctl_agents.roles.assembler import Columns
-from rlctl_agents.roles.stacks import rebuild
+from rlctl_agents.experience.batching import Columns
+from rlctl_agents.experience.frame_stacking import rebuild
 from rlctl_agents.types.experience import Segment
 
 Streams = list[dict[str, NDArray[Any]]]

@@ -17,10 +17,10 @@ import torch
 
 from benchmarks.scaling.settings import run_spec
 from rlctl.spec.schema import Spec
-from rlctl_agents.roles.learning import Learning
-from rlctl_agents.roles.player import Player
-from rlctl_agents.roles.segment_writer import SegmentWriter
-from rlctl_agents.roles.worker import make_algorithm, make_env
+from rlctl_agents.acting.bootstrap import make_algorithm, make_env
+from rlctl_agents.acting.policy_player import Player
+from rlctl_agents.experience.segment_writer import SegmentWriter
+from rlctl_agents.training.trainer import Learning
 
 SAY_S = 0.25
 

@@ -23,20 +23,20 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from rlctl_agents import envs
-from rlctl_agents.roles.asking import Asked
-from rlctl_agents.roles.member import Member, Snapshot
-from rlctl_agents.roles.process import Process, run_role
-from rlctl_agents.roles.segment_writer import Block, SegmentWriter
-from rlctl_agents.roles.wiring import open_wire
+from rlctl_agents.experience.segment_writer import Block, SegmentWriter
+from rlctl_agents.runtime.asking import Asked
+from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.process import Process, run_role
+from rlctl_agents.runtime.wiring import open_wire
 from rlctl_agents.types.control import Channels, Experience, GetModel, GotModel
 from rlctl_agents.types.experience import Arrays, ModelRef
 from rlctl_agents.wire.experience import ExperienceSender
 from rlctl_agents.wire.notice import NoticeSubscriber
-from rlctl_agents.wire.rpc import RpcClient
+from rlctl_agents.wire.rpc.client import RpcClient
 
 PULL_S, WAIT_S = 2.0, 0.05
 STREAMS_PER_LEASE = 1_000_000
-"""As for every actor (roles/player.py, which needs torch)."""
+"""As for every actor (acting/policy_player.py, which needs torch)."""
 DIE_WITH_PARENT = 1
 
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from rlctl.cli import (
-    ci,
+from rlctl.cli import ci
+from rlctl.cli.context import Signalled
+from rlctl.cli.verbs import (
     doctor,
     down,
     history,
@@ -17,7 +18,7 @@ from rlctl.cli import (
     init,
     lint,
     logs,
-    pages,
+    open,
     profile,
     restart,
     scale,
@@ -27,7 +28,6 @@ from rlctl.cli import (
     version,
     wait,
 )
-from rlctl.cli.world import Signalled
 
 EXIT_CODES = """\b
 Exit codes:
@@ -80,7 +80,7 @@ def make_command() -> Any:
         scale.scale, restart.restart, history.history, history.rollback, doctor.doctor, down.down, version.version,
     ):  # fmt: skip
         app.command()(verb)
-    app.command("open")(pages.open_page)
+    app.command("open")(open.open_page)
     app.add_typer(image.app, name="image")
     app.add_typer(ci.app, name="ci")
     for alias, verb in (("ps", status.status), ("validate", lint.lint)):

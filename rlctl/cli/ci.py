@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlctl.cli.context import Output, World
+from rlctl.cli.display.text import plain, span, stamp, table
 from rlctl.cli.options import OutputOption, Quiet, Utc
-from rlctl.cli.text import plain, span, stamp, table
-from rlctl.cli.world import Output, World
 from rlctl.errors import BackendUnreachable, RlctlError, UsageError, WorkloadFailed
 
 if TYPE_CHECKING:
     from rlctl_ci.client import Client
-    from rlctl_ci.config import Config
+    from rlctl_ci.config.settings import Config
 
 FOLLOW_S = 0.5
 TERMINAL_BAD = ("failed", "rolled_back", "cancelled")
@@ -53,8 +53,8 @@ def serve(
     world: World = ctx.obj.setup(output, quiet)
     read = _config(config, files=True)
     try:
-        from rlctl_ci.hands import of
-        from rlctl_ci.service import Service
+        from rlctl_ci.core.hands import of
+        from rlctl_ci.core.service import Service
         from rlctl_ci.web.serve import check as refuse
         from rlctl_ci.web.serve import serve as run
     except ModuleNotFoundError as error:
@@ -199,7 +199,7 @@ def send_hook(
     """Send a signed push as the forge of a project would: to --url, else RLCTL_CI_URL, else where FILE listens."""
     world: World = ctx.obj.setup(output, quiet)
     from rlctl_ci.client import Client
-    from rlctl_ci.config import secrets as secrets_of
+    from rlctl_ci.config.settings import secrets as secrets_of
     from rlctl_ci.forges.find import FORGES
     from rlctl_ci.store.records import Push
 
@@ -299,7 +299,7 @@ def clean(
     What a revision of any run names stays. When one target does not answer, nothing is removed.
     """
     world: World = ctx.obj.setup(output, quiet)
-    from rlctl_ci import cleaning
+    from rlctl_ci.core import cleaning
     from rlctl_ci.store.database import Database
     from rlctl_ci.store.reading import Reading
 
@@ -331,7 +331,7 @@ def manifest(
 ) -> int:
     """Print the objects that run the service on a cluster, with rights for the runs that FILE names."""
     world: World = ctx.obj.setup(output, quiet)
-    from rlctl_ci.manifest import manifest as rendered
+    from rlctl_ci.config.manifest import manifest as rendered
 
     text = rendered(_config(config), namespace=namespace, image=image, host=host)
     world.data(text.removesuffix("\n"))
@@ -340,7 +340,7 @@ def manifest(
 
 
 def _config(path: Path, *, files: bool = False) -> Config:
-    from rlctl_ci.config import load
+    from rlctl_ci.config.settings import load
 
     return load(path, files=files)
 

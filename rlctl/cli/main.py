@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
-from rlctl.cli.world import Signalled, World
+from rlctl.cli.context import Signalled, World
 from rlctl.errors import RlctlError, SpecError, UsageError
 
 BUG = 70

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rlctl.cli.world import TARGETS, Output, WideOutput
+from rlctl.cli.context import TARGETS, Output, WideOutput
 
 ROLE_NAMES = ("manager", "modelpool", "learner", "actor", "evaluator")
 """Those that a run of this release can have."""

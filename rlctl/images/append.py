@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from rlctl.errors import UsageError
 from rlctl.images.code import BASE_LABEL, FOLDER, UID, Code, Sink, tar_into
-from rlctl.images.reference import Reference
-from rlctl.images.upload import Uploader, sha256
+from rlctl.images.registry.reference import Reference
+from rlctl.images.registry.upload import Uploader, sha256
 
 _LAYERS: Final = {
     "application/vnd.oci.image.manifest.v1+json": "application/vnd.oci.image.layer.v1.tar+gzip",

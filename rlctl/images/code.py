@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Final, cast
 
 from rlctl.errors import UsageError
-from rlctl.images.base import OVERLAY_MARK
 from rlctl.images.bounded import read_bounded
+from rlctl.images.builders.base import OVERLAY_MARK
 from rlctl.images.ignore import Ignore
 from rlctl.images.sbom import FILE
 from rlctl.spec.cluster import by_digest

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import rlctl
-from rlctl.images.base import Name
+from rlctl.images.builders.base import Name
 
 PACKAGE: Final = Path(rlctl.__file__).parent
 FILES: Final = ("Dockerfile.actor", "Dockerfile.learner", "LICENSE", "README.md", "pyproject.toml", "requirements.lock")

@@ -9,14 +9,15 @@ from typing import Final, Literal
 
 from rlctl import __version__
 from rlctl.errors import BackendUnreachable, UsageError
-from rlctl.images import beside, context
 from rlctl.images import code as layers
-from rlctl.images.base import Build, Builder, Name
+from rlctl.images import context
+from rlctl.images.builders.base import Build, Builder, Name
 from rlctl.images.code import Code
-from rlctl.images.reference import LOCAL, Reference
-from rlctl.images.registry import Manifest, Registry
+from rlctl.images.registry import referrers
+from rlctl.images.registry.client import Manifest, Registry
+from rlctl.images.registry.reference import LOCAL, Reference
+from rlctl.images.registry.upload import Uploader
 from rlctl.images.sbom import FILE
-from rlctl.images.upload import Uploader
 
 CODE_IN: Final[tuple[Name, ...]] = ("actor", "learner")
 """Images whose roles import the user's code; manager and modelpool never do."""
@@ -223,7 +224,7 @@ class Maker:
         if self.to is None:
             return ""
         try:
-            found = beside.sbom(self.to(reference.registry), reference, digest)
+            found = referrers.sbom(self.to(reference.registry), reference, digest)
         except BackendUnreachable as error:
             self.say(f"note: no SBOM beside {reference}: {error.message}; it is in the image, /{FILE}")
             return ""

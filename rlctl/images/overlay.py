@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from rlctl.errors import Refused, UsageError
-from rlctl.images.base import NAMES, OVERLAY_MARK
+from rlctl.images.builders.base import NAMES, OVERLAY_MARK
 from rlctl.spec import yaml
 
 NO_NOTES: Final[Mapping[str, str]] = {}

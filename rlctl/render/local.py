@@ -38,7 +38,7 @@ def documents(plan: Plan, *, layout: Layout, sockets: Path, python: str) -> list
         "logs": str(layout.logs),
         "sockets": str(sockets),
     }
-    watch = [python, "-m", "rlctl.backends.local.watch", "--root", str(layout.root), "--sockets", str(sockets)]
+    watch = [python, "-m", "rlctl.backends.local.process.watch", "--root", str(layout.root), "--sockets", str(sockets)]
 
     def from_template(name: str, template: str, role: str, values: Mapping[str, Any]) -> Document:
         return Document(name, render(engine, template, {**common, **values}), role, f"templates/{template}")

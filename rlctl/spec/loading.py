@@ -11,11 +11,12 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from rlctl.errors import Problem, SpecError
-from rlctl.spec import checks, fields, messages, yaml
-from rlctl.spec.findings import hardly_meant, unread_patches
-from rlctl.spec.later import not_built
+from rlctl.spec import fields, yaml
 from rlctl.spec.machine import Machine
-from rlctl.spec.messages import Fault
+from rlctl.spec.problems import checks, messages
+from rlctl.spec.problems.findings import hardly_meant, unread_patches
+from rlctl.spec.problems.later import not_built
+from rlctl.spec.problems.messages import Fault
 from rlctl.spec.schema import Spec
 from rlctl.spec.words import Path as Keys
 from rlctl.spec.words import dotted

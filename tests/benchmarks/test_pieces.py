@@ -36,9 +36,9 @@ from rlctl_agents import envs
 from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.envs.check import check_env
+from rlctl_agents.experience.batching import Columns, allocate_columns, column_axes
 from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.models.weights import pack
-from rlctl_agents.roles.assembler import Columns, allocate_columns, column_axes
 from rlctl_agents.types.experience import Arrays, Field, Ledger, ModelRef, Schema, Segment, SegmentHeader
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 

@@ -9,8 +9,8 @@ from benchmarks.peers.contenders import OURS
 from benchmarks.shared import store
 from benchmarks.shared.store import Row
 from rlctl.spec.schema import Spec
+from rlctl_agents.acting.bootstrap import make_env
 from rlctl_agents.algorithms.impala import Impala
-from rlctl_agents.roles.worker import make_env
 
 SMALL = "cartpole, 16 streams"
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rlctl_agents.checkpoint.state import StateError, pack_state, unpack_state
-from rlctl_agents.roles.learner_state import capture, restore
+from rlctl_agents.training.learner_state import capture, restore
 
 Optimizers = dict[str, Callable[[Any], torch.optim.Optimizer]]
 OPTIMIZERS: Optimizers = {

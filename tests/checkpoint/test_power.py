@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlctl_agents.checkpoint.parts import read_part, write_part
-from rlctl_agents.roles.files import create_file, replace_file
+from rlctl_agents.runtime.storage import create_file, replace_file
 from tests.support.power import Disk
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.kubernetes.conftest import home, lab
 from tests.ci.world import Service
-from tests.kubernetes.conftest import home, lab
 
 __all__ = ["home", "lab"]
 

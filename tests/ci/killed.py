@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlctl_ci.config import Config, Project
+from rlctl_ci.config.settings import Config, Project
+from rlctl_ci.core.hands import maker
+from rlctl_ci.core.service import Service
+from rlctl_ci.core.states import TERMINAL
+from rlctl_ci.core.work import Hands, Job
 from rlctl_ci.forges.github import GitHub
-from rlctl_ci.git import Git
-from rlctl_ci.hands import maker
-from rlctl_ci.service import Service
-from rlctl_ci.states import TERMINAL
+from rlctl_ci.git.repository import Git
 from rlctl_ci.store.records import Artifact, Deploy, Push
 from rlctl_ci.web.serve import serve
-from rlctl_ci.work import Hands, Job
 from tests.ci.world import MAIN, Outside
 
 SECRET = "a secret of sixteen or more"

@@ -13,10 +13,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from rlctl.errors import BackendUnreachable
-from rlctl_ci import logs
+from rlctl_ci.core import logs
+from rlctl_ci.core.logs import Log, Masker
+from rlctl_ci.core.service import Service
 from rlctl_ci.forges.find import FORGES
-from rlctl_ci.logs import Log, Masker
-from rlctl_ci.service import Service
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
 from tests.ci.test_http import BAD_TEXT, OURS, SECRET, config, hook, http, service

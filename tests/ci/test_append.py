@@ -18,8 +18,8 @@ import pytest
 from rlctl.errors import BackendUnreachable, UsageError
 from rlctl.images import append as appending
 from rlctl.images.code import BASE_LABEL, Code, collect
-from rlctl.images.reference import HOSTS, Reference, host
-from rlctl.images.upload import Uploader, sha256
+from rlctl.images.registry.reference import HOSTS, Reference, host
+from rlctl.images.registry.upload import Uploader, sha256
 from tests.ci.oci import Registry, elsewhere, registry
 
 __all__ = ["elsewhere", "registry"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlctl.errors import BackendUnreachable
-from rlctl_ci.errors import Busy
+from rlctl_ci.core.errors import Busy
 from rlctl_ci.store.records import Build
 from tests.ci.world import MAIN, Service, away, hopeless, sha
 

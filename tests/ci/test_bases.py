@@ -13,18 +13,18 @@ import pytest
 from pydantic import ValidationError
 
 from rlctl.errors import BackendUnreachable
-from rlctl.images import elsewhere as places
 from rlctl.images.append import read_base
 from rlctl.images.code import BASE_LABEL, collect, stage
-from rlctl.images.reference import Reference
-from rlctl.images.registry import Registry as Reader
-from rlctl.images.upload import Uploader, sha256
+from rlctl.images.registry import redirects as places
+from rlctl.images.registry.client import Registry as Reader
+from rlctl.images.registry.reference import Reference
+from rlctl.images.registry.upload import Uploader, sha256
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.program import Program, base_of
 from rlctl_ci.builders.registry import uploader
-from rlctl_ci.errors import BuildStopped
-from rlctl_ci.work import Job, Live
+from rlctl_ci.core.errors import BuildStopped
+from rlctl_ci.core.work import Job, Live
 from tests.ci.oci import Registry, elsewhere, registry
 from tests.ci.test_builders import job_for
 from tests.ci.test_git import job_of

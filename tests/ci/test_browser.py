@@ -16,11 +16,12 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from rlctl_ci.logs import Log, Masker
-from rlctl_ci.service import Service
-from rlctl_ci.states import STATES
+from rlctl_ci.core.logs import Log, Masker
+from rlctl_ci.core.service import Service
+from rlctl_ci.core.states import STATES
 from rlctl_ci.store.records import Push
-from rlctl_ci.web import serve, streams
+from rlctl_ci.web import serve
+from rlctl_ci.web.limits import streams
 from tests.ci.test_http import BAD_TEXT, config
 from tests.ci.world import MAIN, no_hands, sha
 from tests.end_to_end.conftest import wait_until

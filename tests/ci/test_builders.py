@@ -15,15 +15,15 @@ import pytest
 
 from rlctl.errors import BackendUnreachable
 from rlctl.images.make import Wish
-from rlctl.images.reference import Reference
+from rlctl.images.registry.reference import Reference
 from rlctl_ci.builders import buildah
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.registry import plain, reader, uploader
-from rlctl_ci.cleaning import Waste, remove
-from rlctl_ci.config import Config
-from rlctl_ci.refs import fault, slug
+from rlctl_ci.config.settings import Config
+from rlctl_ci.core.cleaning import Waste, remove
+from rlctl_ci.core.work import Job
+from rlctl_ci.git.refs import fault, slug
 from rlctl_ci.store.records import Artifact
-from rlctl_ci.work import Job
 from tests.ci.corpus import WORDS
 from tests.ci.oci import Registry, elsewhere, registry
 from tests.ci.test_git import job_of

@@ -17,15 +17,15 @@ from starlette.testclient import TestClient
 
 from rlctl_ci.builders import buildah
 from rlctl_ci.builders.append import Append
-from rlctl_ci.config import Config
-from rlctl_ci.errors import BuildStopped
+from rlctl_ci.config.settings import Config
+from rlctl_ci.core.errors import BuildStopped
+from rlctl_ci.core.logs import MASK, Masker
+from rlctl_ci.core.service import Service
+from rlctl_ci.core.work import Hands, Live
 from rlctl_ci.forges.find import FORGES
-from rlctl_ci.git import Git
-from rlctl_ci.logs import MASK, Masker
-from rlctl_ci.service import Service
+from rlctl_ci.git.repository import Git
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
-from rlctl_ci.work import Hands, Live
 from tests.ci.oci import Registry, registry
 from tests.ci.test_git import Repository
 from tests.ci.world import MAIN

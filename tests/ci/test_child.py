@@ -13,8 +13,8 @@ import pytest
 from rlctl_ci.builders import child
 from rlctl_ci.builders.folder import Folder
 from rlctl_ci.builders.none import Nothing
-from rlctl_ci.errors import BuildStopped, Cancelled
-from rlctl_ci.work import Job
+from rlctl_ci.core.errors import BuildStopped, Cancelled
+from rlctl_ci.core.work import Job
 from tests.ci.test_git import job_of
 from tests.ci.world import here, sha
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_ci.cleaning import waste
-from rlctl_ci.config import Config
+from rlctl_ci.config.settings import Config
+from rlctl_ci.core.cleaning import waste
 from rlctl_ci.store.records import Artifact
 from tests.ci.test_deploy import IMAGE, acting, made, source, step, target
 from tests.ci.world import Service

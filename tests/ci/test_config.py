@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rlctl.errors import SpecError
-from rlctl_ci.config import Config, load
+from rlctl_ci.config.settings import Config, load
 from tests.ci.https_forge import certificate
 from tests.cli.conftest import Rlctl, rlctl
 

@@ -16,18 +16,18 @@ import pytest
 from rlctl import __version__
 from rlctl.backends.base import Check, RunState
 from rlctl.backends.kubernetes.backend import KubernetesBackend
-from rlctl.backends.kubernetes.lock import Me
+from rlctl.backends.kubernetes.run_state.lock import Me
 from rlctl.errors import Conflict, Locked, Problem, RlctlError, SpecError
 from rlctl.images.code import BASE_LABEL
-from rlctl.images.reference import Reference
-from rlctl.images.upload import sha256
+from rlctl.images.registry.reference import Reference
+from rlctl.images.registry.upload import sha256
 from rlctl.render import interpreter
 from rlctl.render import templates as ours
 from rlctl.spec.schema import Spec
-from rlctl_ci.config import Project
+from rlctl_ci.config.settings import Project
+from rlctl_ci.core.errors import BuildStopped, Transient
 from rlctl_ci.deploy.act import Act, Step, backend_of, handle
 from rlctl_ci.deploy.policy import reach
-from rlctl_ci.errors import BuildStopped, Transient
 from tests.ci.oci import Registry, registry
 from tests.ci.world import project
 from tests.conformance.targets import Memory, Pretended, Target

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from rlctl_ci.builders.source import spec_at
-from rlctl_ci.config import Config, Project, load
-from rlctl_ci.manifest import manifest
+from rlctl_ci.config.manifest import manifest
+from rlctl_ci.config.settings import Config, Project, load
 from tests.ci.world import project
 
 TEXT = (Path(__file__).parents[2] / "docs" / "ci.md").read_text()

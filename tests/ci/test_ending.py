@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rlctl_ci.config import load
-from rlctl_ci.service import Service
+from rlctl_ci.config.settings import load
+from rlctl_ci.core.service import Service
 from tests.ci.test_slow import pushed
 from tests.ci.world import no_hands
 from tests.end_to_end.conftest import wait_until

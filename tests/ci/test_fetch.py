@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.images.base import Ended
+from rlctl.images.builders.base import Ended
 from rlctl_ci.builders.folder import Folder
-from rlctl_ci.errors import BuildStopped, Transient
-from rlctl_ci.git import Git
-from rlctl_ci.plumbing import cause, environment, hint
+from rlctl_ci.core.errors import BuildStopped, Transient
+from rlctl_ci.git.plumbing import cause, environment, hint
+from rlctl_ci.git.repository import Git
 from tests.ci.test_git import Repository, git, job_of
 from tests.ci.world import project, sha
 

@@ -11,9 +11,9 @@ import pytest
 
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.folder import Folder
-from rlctl_ci.errors import BuildStopped, Cancelled
-from rlctl_ci.locks import held
-from rlctl_ci.work import Job
+from rlctl_ci.core.errors import BuildStopped, Cancelled
+from rlctl_ci.core.work import Job
+from rlctl_ci.sandbox.locks import held
 from tests.ci.test_git import job_of
 from tests.ci.world import here, sha
 

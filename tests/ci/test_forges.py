@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rlctl_ci.forges.base import Event, Malformed, text
 from rlctl_ci.forges.find import FORGES
-from rlctl_ci.refs import fault, slug
+from rlctl_ci.git.refs import fault, slug
 from rlctl_ci.store.records import Push
 from tests.ci.world import MAIN, sha
 

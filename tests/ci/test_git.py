@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
-from rlctl_ci import keeper
 from rlctl_ci.builders.folder import Folder
 from rlctl_ci.builders.source import spec_at
-from rlctl_ci.errors import BuildStopped, Cancelled, Transient
-from rlctl_ci.git import Git, unpack
-from rlctl_ci.programs import Bounds, Programs, clean
-from rlctl_ci.refs import fault
+from rlctl_ci.core.errors import BuildStopped, Cancelled, Transient
+from rlctl_ci.core.work import Job
+from rlctl_ci.git.refs import fault
+from rlctl_ci.git.repository import Git, unpack
+from rlctl_ci.sandbox import keeper
+from rlctl_ci.sandbox.programs import Bounds, Programs, clean
 from rlctl_ci.store.records import Build
-from rlctl_ci.work import Job
 from tests.ci import https_forge
 from tests.ci.world import project, sha
 from tests.end_to_end.conftest import wait_until
@@ -321,7 +321,7 @@ def test_a_bad_commit_that_the_repository_has_no_more_pins_nothing_and_one_that_
 def test_a_repository_that_is_too_slow_may_be_faster_later(
     tmp_path: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlctl_ci.git.LOOK_WITHIN_S", 0.0)
+    monkeypatch.setattr("rlctl_ci.git.repository.LOOK_WITHIN_S", 0.0)
     job = job_of(tmp_path, repository.head)
     with pytest.raises(Transient, match="more than 0 s"):
         fetcher(tmp_path, job).head(job)
@@ -348,7 +348,7 @@ def test_an_archive_that_leads_out_or_has_no_end_is_refused(
             info.name = "a/" * 200 + "file"
         tar.addfile(info, io.BytesIO(bytes(2048)) if kind == "large" else None)
         if kind == "many":
-            monkeypatch.setattr("rlctl_ci.git.MAX_FILES", 3)
+            monkeypatch.setattr("rlctl_ci.git.repository.MAX_FILES", 3)
             for number in range(5):
                 tar.addfile(tarfile.TarInfo(str(number)))
     with pytest.raises(BuildStopped):

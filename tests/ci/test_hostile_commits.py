@@ -10,8 +10,8 @@ import pytest
 
 from rlctl_ci.builders.folder import Folder
 from rlctl_ci.builders.source import spec_at
-from rlctl_ci.errors import BuildStopped, Transient
-from rlctl_ci.git import Git
+from rlctl_ci.core.errors import BuildStopped, Transient
+from rlctl_ci.git.repository import Git
 from tests.ci.test_git import Repository, git, job_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]

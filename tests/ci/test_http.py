@@ -12,11 +12,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from rlctl.errors import Refused, SpecError
-from rlctl_ci.config import Config
-from rlctl_ci.errors import CiError
+from rlctl_ci.config.settings import Config
+from rlctl_ci.core.errors import CiError
+from rlctl_ci.core.logs import Log, Masker
+from rlctl_ci.core.service import Service
 from rlctl_ci.forges.find import FORGES
-from rlctl_ci.logs import Log, Masker
-from rlctl_ci.service import Service
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
 from rlctl_ci.web.serve import check, local_token
@@ -319,7 +319,7 @@ def test_the_token_of_this_machine_is_for_its_owner_alone(service: Service) -> N
 
 
 def test_a_database_that_cannot_be_written_is_a_503_and_not_a_lost_hook(service: Service, http: TestClient) -> None:
-    from rlctl_ci.errors import Busy
+    from rlctl_ci.core.errors import Busy
 
     def busy(*_: object, **__: object) -> None:
         raise Busy("disk full")

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from rlctl.images.reference import Reference
+from rlctl.images.registry.reference import Reference
 from rlctl_ci.builders.folder import Folder
 from rlctl_ci.client import Client
-from rlctl_ci.config import Config
+from rlctl_ci.config.settings import Config
+from rlctl_ci.core.logs import Log, Masker
+from rlctl_ci.core.service import Service
 from rlctl_ci.forges.find import FORGES
-from rlctl_ci.git import Git
-from rlctl_ci.logs import Log, Masker
-from rlctl_ci.refs import fault, slug
-from rlctl_ci.service import Service
+from rlctl_ci.git.refs import fault, slug
+from rlctl_ci.git.repository import Git
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
 from tests.ci.corpus import WORDS

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from rlctl.errors import BackendUnreachable
-from rlctl_ci.errors import BuildStopped
-from rlctl_ci.programs import Bounds, Programs
+from rlctl_ci.core.errors import BuildStopped
+from rlctl_ci.sandbox.programs import Bounds, Programs
 from tests.ci.lights import Ci, Forge
 from tests.ci.oci import Registry, registry
 from tests.ci.test_git import gone
@@ -91,7 +91,7 @@ def test_a_deployment_may_leave_the_daemon_of_a_run(family: Path) -> None:
 def test_a_program_that_does_not_end_when_asked_is_killed_with_all_of_its_own(
     family: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlctl_ci.programs.GRACE_S", 0)
+    monkeypatch.setattr("rlctl_ci.sandbox.programs.GRACE_S", 0)
 
     def stop() -> None:
         if len(numbers(family)) == 5:

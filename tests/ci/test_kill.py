@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_ci.states import TERMINAL
+from rlctl_ci.core.states import TERMINAL
 from rlctl_ci.store.database import Database
 from tests.ci.counts import tell
 from tests.ci.world import Outside, Service, sha

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_ci.states import TERMINAL
+from rlctl_ci.core.states import TERMINAL
 from tests.ci.counts import tell
 from tests.ci.killed import Killed
 from tests.support.samples import FULL, chance, seed, size

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from rlctl.backends.kubernetes.api import KINDS, ApiError, Key
+from rlctl.backends.kubernetes.api.interface import KINDS, ApiError, Key
 from rlctl.errors import UsageError
-from rlctl_ci.config import Config
-from rlctl_ci.manifest import manifest
+from rlctl_ci.config.manifest import manifest
+from rlctl_ci.config.settings import Config
+from tests.backends.kubernetes.lab import IMAGES, Lab
 from tests.cli.conftest import Rlctl, rlctl
-from tests.kubernetes.lab import IMAGES, Lab
 from tests.render.cluster import LONGEST, VARIATIONS, Run, spec_of
 
 __all__ = ["rlctl"]

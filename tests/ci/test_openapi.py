@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode, checks
 from starlette.testclient import TestClient
 
+from rlctl_ci.core.logs import Log, Masker
+from rlctl_ci.core.service import Service
+from rlctl_ci.core.states import STATES
 from rlctl_ci.forges.find import FORGES
-from rlctl_ci.logs import Log, Masker
-from rlctl_ci.service import Service
-from rlctl_ci.states import STATES
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import STATIC, make
-from rlctl_ci.web.guard import App, Receive, Scope, Send
+from rlctl_ci.web.limits.guard import App, Receive, Scope, Send
 from tests.ci.test_http import OURS, SECRET, config
 from tests.ci.world import MAIN, Outside, hands, sha
 

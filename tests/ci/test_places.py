@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rlctl_ci.config import Config
-from rlctl_ci.web.guard import Guard
-from rlctl_ci.web.places import Place, Places
-from rlctl_ci.web.sources import Sources, source
+from rlctl_ci.config.settings import Config
+from rlctl_ci.web.limits.guard import Guard
+from rlctl_ci.web.limits.places import Place, Places
+from rlctl_ci.web.limits.sources import Sources, source
 from tests.ci.world import project
 
 FORWARDED = b"x-forwarded-for"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from rlctl_ci.states import TERMINAL
+from rlctl_ci.core.states import TERMINAL
 from rlctl_ci.store import pruning
 from rlctl_ci.store.records import Push
 from rlctl_ci.web import metrics

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_ci.errors import Busy, CiError, LostLease, Overtaken
-from rlctl_ci.states import ACTIVE, NEXT, STATES, TERMINAL, allowed
+from rlctl_ci.core.errors import Busy, CiError, LostLease, Overtaken
+from rlctl_ci.core.states import ACTIVE, NEXT, STATES, TERMINAL, allowed
 from rlctl_ci.store import database as storing
 from rlctl_ci.store import schema
 from rlctl_ci.store.database import Database, filesystem

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from rlctl_ci.service import Service
+from rlctl_ci.core.service import Service
 from rlctl_ci.store.people import SCOPES
-from rlctl_ci.web import streams
 from rlctl_ci.web.app import READY_LOOKS_PER_MINUTE, make
+from rlctl_ci.web.limits import streams
 from tests.ci.test_http import OURS, config, hook, http, service
 
 __all__ = ["http", "service"]

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from rlctl_ci.core.service import Service
 from rlctl_ci.forges.find import FORGES
-from rlctl_ci.service import Service
 from rlctl_ci.store.records import Push
-from rlctl_ci.web import guard, places, serve
+from rlctl_ci.web import serve
+from rlctl_ci.web.limits import guard, places
 from tests.ci.https_forge import certificate
 from tests.ci.test_http import SECRET, config
 from tests.ci.world import MAIN, no_hands, sha

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlctl_ci.stages import Event, in_words, seconds
+from rlctl_ci.core.stages import Event, in_words, seconds
 from tests.ci.world import Service
 
 GOOD: list[Event] = [

@@ -12,8 +12,8 @@ from rlctl.plan import Document, Plan, make
 from rlctl.render.engine import templates
 from rlctl.render.kubernetes import documents
 from rlctl.spec.schema import Spec
+from rlctl_ci.core.errors import BuildStopped
 from rlctl_ci.deploy.stranger import refuse
-from rlctl_ci.errors import BuildStopped
 
 POD = "spec: {template: {spec: %s}}"
 OURS = "spec: {template: {spec: {containers: [{name: actor, %s}]}}}"

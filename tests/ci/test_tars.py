@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_ci.tars import lay
+from rlctl_ci.git.tars import lay
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:

@@ -15,9 +15,9 @@ import pytest
 import uvicorn
 import yaml
 
-from rlctl_ci.config import load
-from rlctl_ci.service import Service
-from rlctl_ci.states import TERMINAL
+from rlctl_ci.config.settings import load
+from rlctl_ci.core.service import Service
+from rlctl_ci.core.states import TERMINAL
 from rlctl_ci.web.app import make
 from rlctl_ci.web.serve import local_token, server
 from tests.ci.https_forge import certificate
@@ -254,7 +254,7 @@ def test_a_token_opens_what_its_scope_says_until_it_is_revoked(ci: Any, live: Li
 def test_clean_lists_what_no_run_needs_and_removes_it_when_told(
     ci: Any, live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlctl_ci.cleaning._targets", lambda config: [])
+    monkeypatch.setattr("rlctl_ci.core.cleaning._targets", lambda config: [])
     code = live.service.folder / "code"
     code.mkdir()
     for number in (1, 2):

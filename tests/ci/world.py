@@ -12,14 +12,14 @@ from typing import Any
 
 from rlctl.errors import WorkloadFailed
 from rlctl_ci.builders.source import Contents, Part, contents
-from rlctl_ci.config import Project
-from rlctl_ci.errors import BuildStopped, Transient
+from rlctl_ci.config.settings import Project
+from rlctl_ci.core.errors import BuildStopped, Transient
+from rlctl_ci.core.work import Hands, Job, Live, Work
 from rlctl_ci.store.database import Database
 from rlctl_ci.store.people import People
 from rlctl_ci.store.queue import Queue
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Artifact, Build, Deploy, Push
-from rlctl_ci.work import Hands, Job, Live, Work
 
 MAIN = "refs/heads/main"
 

@@ -19,8 +19,8 @@ import pytest
 
 from rlctl.backends.base import LogRecord
 from rlctl.backends.memory import MemoryBackend
+from rlctl.cli.context import World
 from rlctl.cli.main import run
-from rlctl.cli.world import World
 from rlctl.probe import Probed
 from rlctl.spec import Machine, Spec
 

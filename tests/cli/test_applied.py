@@ -10,9 +10,9 @@ import pytest
 
 from rlctl.backends.base import Applied
 from rlctl.backends.memory import MemoryBackend
-from rlctl.cli.applied import follow
-from rlctl.cli.ready import undo
-from rlctl.cli.world import ReaderGone, World
+from rlctl.cli.context import ReaderGone, World
+from rlctl.cli.run.applied import follow
+from rlctl.cli.run.ready import undo
 from rlctl.errors import PartlyApplied, RlctlError
 from tests.cli.conftest import Rlctl
 

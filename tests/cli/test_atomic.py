@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rlctl.backends.kubernetes.api import ApiError, Key, Object
+from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
 from rlctl.backends.kubernetes.backend import KubernetesBackend
+from tests.backends.kubernetes.lab import Lab
 from tests.cli.clusters import CLUSTER_SPEC
 from tests.cli.conftest import Rlctl
-from tests.kubernetes.lab import Lab
 
 ACTORS = Key("Deployment", "pole-actor-0")
 CLAIM: Object = {

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rlctl.cli.clusters import recorded
 from rlctl.cli.options import complete_context, complete_namespace
+from rlctl.cli.run.clusters import recorded
 from rlctl.errors import Conflict
 from tests.cli.clusters import CLUSTER_SPEC, Clusters, Namespace
 from tests.cli.conftest import Rlctl

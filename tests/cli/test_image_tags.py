@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 from rlctl.backends.kubernetes.backend import KubernetesBackend
+from tests.backends.kubernetes.lab import Lab
 from tests.cli.clusters import CLUSTER_SPEC, DIGEST
 from tests.cli.conftest import Rlctl
 from tests.cli.test_atomic import CLAIM
 from tests.images.conftest import registry
 from tests.images.fakes import DIGEST as CODE
 from tests.images.fakes import FakeRegistry
-from tests.kubernetes.lab import Lab
 
 __all__ = ["registry"]
 

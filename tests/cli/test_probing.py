@@ -27,27 +27,27 @@ def probed(id: str, *, within_s: float = PLENTY_S, python: str = sys.executable,
 
 
 def test_the_child_says_which_leaf_goes_through_which_net() -> None:
-    found = probed("tests.roles.owned:Several")
+    found = probed("tests.acting.owned:Several")
     assert found.verdict == "ok"
     assert found.text == (
-        "tests.roles.owned:Several: obs.camera uint8 [84, 84, 3] -> nature_cnn;"
+        "tests.acting.owned:Several: obs.camera uint8 [84, 84, 3] -> nature_cnn;"
         " obs.room Discrete(5), obs.speed float32 [2] -> mlp"
     )
 
 
 def test_a_refusal_names_the_value_as_the_user_has_written_it() -> None:
-    assert [fault.path for fault in probed("tests.roles.owned:Table").faults] == [("model", "torso")]
+    assert [fault.path for fault in probed("tests.acting.owned:Table").faults] == [("model", "torso")]
     policies = {"main": {}}
-    found = probed("tests.roles.owned:Table", policies=policies)
+    found = probed("tests.acting.owned:Table", policies=policies)
     assert [fault.path for fault in found.faults] == [("policies", "main", "model", "torso")]
 
 
 def test_what_the_users_code_says_does_not_stop_the_child() -> None:
-    assert probed("tests.roles.owned:Talking").verdict == "ok"
+    assert probed("tests.acting.owned:Talking").verdict == "ok"
 
 
 def test_a_message_of_the_users_code_cannot_act_on_the_terminal() -> None:
-    (fault,) = probed("tests.roles.owned:Raising").faults
+    (fault,) = probed("tests.acting.owned:Raising").faults
     assert "RuntimeError: no licence for this host" in fault.message
 
 
@@ -59,16 +59,16 @@ def test_a_message_of_the_users_code_cannot_act_on_the_terminal() -> None:
     ],
 )
 def test_a_child_that_dies_is_one_line_with_the_reason(name: str, why: str) -> None:
-    found = probed(f"tests.roles.owned:{name}")
-    assert (found.verdict, found.text) == ("not checked", f"tests.roles.owned:{name}: {why}")
+    found = probed(f"tests.acting.owned:{name}")
+    assert (found.verdict, found.text) == ("not checked", f"tests.acting.owned:{name}: {why}")
     assert found.faults == ()
 
 
 def test_a_child_whose_environment_hangs_is_ended_at_the_deadline() -> None:
     begun = time.monotonic()
-    found = probed("tests.roles.owned:Slow", within_s=1.0)
+    found = probed("tests.acting.owned:Slow", within_s=1.0)
     assert time.monotonic() - begun < 10
-    assert (found.verdict, found.text) == ("not checked", "tests.roles.owned:Slow: it took longer than 1 s")
+    assert (found.verdict, found.text) == ("not checked", "tests.acting.owned:Slow: it took longer than 1 s")
 
 
 def test_a_child_whose_import_never_returns_is_ended_at_the_deadline(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_child_whose_import_never_returns_is_ended_at_the_deadline(tmp_path: P
 
 def test_what_the_child_has_started_ends_with_it(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    assert probed("tests.roles.owned:Parent", env={"kwargs": {"pid_file": str(file)}}).verdict == "ok"
+    assert probed("tests.acting.owned:Parent", env={"kwargs": {"pid_file": str(file)}}).verdict == "ok"
     pid = int(file.read_text())
     deadline = time.monotonic() + 20
     while _lives(pid) and time.monotonic() < deadline:
@@ -137,7 +137,7 @@ def child(id: str, *options: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def test_what_the_users_code_says_is_no_part_of_the_answer() -> None:
-    done = child("tests.roles.owned:Talking")
+    done = child("tests.acting.owned:Talking")
     assert json.loads(done.stdout)["faults"] == []
     assert done.stderr.count(b"{}") == 100_001
 

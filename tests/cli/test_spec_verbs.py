@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.cli.init import scaffold
+from rlctl.cli.verbs.init import scaffold
 from tests.cli.conftest import Rlctl
 
 FAULTY = """\

@@ -4,7 +4,7 @@ import signal
 from datetime import timedelta
 from typing import Any
 
-from rlctl.cli.snapshot import ANSWERS_WITHIN_S
+from rlctl.cli.run.snapshot import ANSWERS_WITHIN_S
 from tests.cli.conftest import LEDGER, STATUS, Rlctl, check_golden
 from tests.cli.test_surface import FAILURE
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rlctl.cli.text import clock, count, duration, moment, number, plain, span, sparkline, stamp, table
+from rlctl.cli.display.text import clock, count, duration, moment, number, plain, span, sparkline, stamp, table
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rlctl.probe import Probed
-from rlctl.spec.messages import Fault
+from rlctl.spec.problems.messages import Fault
 from tests.cli.clusters import CLUSTER_SPEC
 from tests.cli.conftest import Rlctl
 

@@ -4,9 +4,9 @@ import io
 
 from rich.console import Console
 
-from rlctl.cli.snapshot import take
-from rlctl.cli.view import tree
-from rlctl.cli.world import World
+from rlctl.cli.context import World
+from rlctl.cli.display.view import tree
+from rlctl.cli.run.snapshot import take
 from tests.cli.conftest import STATUS, Rlctl, check_golden
 from tests.cli.test_surface import FAILURE
 

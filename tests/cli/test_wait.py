@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rlctl.cli.wait import parse
+from rlctl.cli.verbs.wait import parse
 from rlctl.errors import UsageError
 from tests.cli.conftest import START, STATUS, Rlctl
 from tests.cli.test_surface import FAILURE

@@ -14,9 +14,9 @@ import pytest
 
 from rlctl.backends.local import LocalBackend
 from rlctl.backends.memory import MemoryBackend
+from rlctl.cli.context import Signalled, World
 from rlctl.cli.main import run
 from rlctl.cli.options import run_names
-from rlctl.cli.world import Signalled, World
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, Refused, TimedOut
 from rlctl.spec.layout import state_home
 from tests.cli.conftest import Rlctl
@@ -217,7 +217,7 @@ SCRIPT = """
 
     from rlctl.backends.memory import MemoryBackend
     from rlctl.cli.main import main
-    from rlctl.cli.world import World
+    from rlctl.cli.context import World
 
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # below nohup, too
     signal.signal(signal.SIGINT, signal.default_int_handler)  # and behind & in a script

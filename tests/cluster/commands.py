@@ -20,7 +20,7 @@ from typing import Any, Final
 
 IMPORTED: Final = (
     "rlctl.cli.app", "rlctl.plan", "rlctl.spec", "rlctl.render.kubernetes", "rlctl.backends.kubernetes.backend",
-    "rlctl.backends.kubernetes.client", __name__,
+    "rlctl.backends.kubernetes.api.client", __name__,
 )  # fmt: skip
 
 
@@ -170,8 +170,8 @@ def _run(start: Start) -> None:
     for number, (file, mode) in enumerate(zip(files, ("r", "w", "w"), strict=True)):
         with file.open(mode) as opened:
             os.dup2(opened.fileno(), number)
+    from rlctl.cli.context import World
     from rlctl.cli.main import run
-    from rlctl.cli.world import World
 
     streams = [os.fdopen(number, mode) for number, mode in ((0, "r"), (1, "w"), (2, "w"))]
     code = run(list(start.arguments), World(stdin=streams[0], stdout=streams[1], stderr=streams[2]))

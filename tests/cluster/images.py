@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rlctl.images.base import NAMES, OVERLAY_MARK
+from rlctl.images.builders.base import NAMES, OVERLAY_MARK
 from rlctl.images.requirements import LOCK, default_torch, parse
 from tests.cluster.contract import Contract
 from tests.cluster.telling import TALLY

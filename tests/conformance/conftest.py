@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.local.machine import fakes_first
 from tests.conformance.targets import Cluster, Local, Memory, Pretended, Target
-from tests.local.machine import fakes_first
 
 WITHOUT = "NOT RUN: RLCTL_TEST_CONTEXT does not name the context of a cluster made for tests (make test-cluster does)"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlctl.backends.base import Applied, Backend, Document, RunState
 from rlctl.backends.kubernetes.backend import KubernetesBackend
-from rlctl.backends.kubernetes.lock import Me
+from rlctl.backends.kubernetes.run_state.lock import Me
 from rlctl.backends.local import LocalBackend
 from rlctl.backends.memory import MemoryBackend
 from rlctl.errors import BackendUnreachable
@@ -23,8 +23,8 @@ from rlctl.render import documents as for_machine
 from rlctl.render.kubernetes import documents as for_cluster
 from rlctl.spec.base import ROLES
 from rlctl.spec.schema import Spec
-from tests.kubernetes.fake_api import FakeApi
-from tests.local.machine import FAKES
+from tests.backends.kubernetes.fake_api import FakeApi
+from tests.backends.local.machine import FAKES
 
 RUN = "pole"
 _ROLE = re.compile(rf"(?:^|-)({'|'.join(ROLES)})(?:[-/]|$)")

@@ -16,7 +16,7 @@ DOES = {
     "manager": "manage (rlctl_agents/roles/manager.py",
     "modelpool": "main (rlctl_agents/roles/modelpool.py",
     "learner": "Learner.run_once (rlctl_agents/roles/learner.py",
-    "actor/0": "Rollout.step (rlctl_agents/roles/rollout.py",
+    "actor/0": "Rollout.step (rlctl_agents/acting/rollout.py",
 }
 """Process -> what its main thread is in, most of the time."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlctl.images.base import Ended
+from rlctl.images.builders.base import Ended
 
 CONFIG = "sha256:" + "c" * 64
 PUSHED = "sha256:" + "d" * 64

@@ -5,7 +5,7 @@ import shutil
 import tomllib
 from pathlib import Path
 
-from rlctl.images.base import NAMES
+from rlctl.images.builders.base import NAMES
 from rlctl.images.context import FILES, PACKAGE, RECIPES, sources, stage
 
 ROOT = Path(__file__).parents[2]

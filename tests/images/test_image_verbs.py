@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.cli.image import BuilderName, ImageName
-from rlctl.images.choose import BUILDERS
+from rlctl.cli.verbs.image import BuilderName, ImageName
+from rlctl.images.builders.choose import BUILDERS
 from rlctl.images.context import RECIPES
 from rlctl.images.make import CODE_IN
 from tests.cli.conftest import Rlctl

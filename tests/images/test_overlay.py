@@ -6,7 +6,7 @@ import pytest
 
 from rlctl.errors import Refused, SpecError, UsageError
 from rlctl.images import overlay
-from rlctl.images.base import NAMES
+from rlctl.images.builders.base import NAMES
 from rlctl.spec import load
 from rlctl.spec.cluster import Images
 

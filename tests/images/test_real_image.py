@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rlctl.images.choose import BUILDERS
+from rlctl.images.builders.choose import BUILDERS
 
 REGISTRY = os.environ.get("RLCTL_TEST_REGISTRY", "")
 pytestmark = [

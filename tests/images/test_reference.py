@@ -3,7 +3,7 @@
 import pytest
 
 from rlctl.errors import UsageError
-from rlctl.images.reference import Reference
+from rlctl.images.registry.reference import Reference
 
 DIGEST = "sha256:" + "0" * 64
 

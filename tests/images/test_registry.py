@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlctl.errors import BackendUnreachable
-from rlctl.images.reference import Reference
-from rlctl.images.registry import Manifest, Registry, logins
+from rlctl.images.registry.client import Manifest, Registry, logins
+from rlctl.images.registry.reference import Reference
 from tests.images.fakes import CONFIG_DIGEST, DIGEST, LABELS, FakeRegistry, encoded
 
 

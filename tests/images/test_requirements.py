@@ -218,7 +218,7 @@ print(json.dumps(sorted({owner for name in sys.modules if "." not in name for ow
 """
 
 
-ROLES = "rlctl_agents.roles"
+ROLES, PROCESS = "rlctl_agents.roles", "rlctl_agents.runtime.process"
 TRAINS = ("learner", "actor")
 
 
@@ -226,10 +226,13 @@ TRAINS = ("learner", "actor")
 @pytest.mark.parametrize(
     ("image", "modules"),
     [
-        ("core", [f"{ROLES}.process", f"{ROLES}.manager", f"{ROLES}.modelpool", f"{ROLES}.tensorboard_server"]),
-        ("learner", [f"{ROLES}.process", f"{ROLES}.learner"]),
-        ("actor", [f"{ROLES}.process", f"{ROLES}.actor", f"{ROLES}.evaluator"]),
-        ("ci", ["rlctl_ci.web.serve", "rlctl_ci.hands", "rlctl_ci.deploy.act", "rlctl.backends.kubernetes.backend"]),
+        ("core", [PROCESS, f"{ROLES}.manager", f"{ROLES}.modelpool", f"{ROLES}.tensorboard_server"]),
+        ("learner", [PROCESS, f"{ROLES}.learner"]),
+        ("actor", [PROCESS, f"{ROLES}.actor", f"{ROLES}.evaluator"]),
+        (
+            "ci",
+            ["rlctl_ci.web.serve", "rlctl_ci.core.hands", "rlctl_ci.deploy.act", "rlctl.backends.kubernetes.backend"],
+        ),
     ],
 )
 def test_nothing_imports_a_package_that_its_image_lacks(image: str, modules: list[str]) -> None:

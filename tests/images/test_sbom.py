@@ -16,15 +16,15 @@ import referencing
 from jsonschema import Draft7Validator
 from referencing.jsonschema import DRAFT7
 
-from rlctl.images import beside
 from rlctl.images.make import Maker, Wish
-from rlctl.images.reference import Reference
-from rlctl.images.registry import Registry as Reader
+from rlctl.images.registry import referrers
+from rlctl.images.registry.client import Registry as Reader
+from rlctl.images.registry.reference import Reference
+from rlctl.images.registry.upload import Uploader, sha256
 from rlctl.images.sbom import FILE, document, main, of_image
-from rlctl.images.upload import Uploader, sha256
 from rlctl_ci.builders.append import Append
-from rlctl_ci.cleaning import Waste, remove
-from rlctl_ci.config import Config
+from rlctl_ci.config.settings import Config
+from rlctl_ci.core.cleaning import Waste, remove
 from tests.ci.oci import Registry, elsewhere, registry
 from tests.ci.test_builders import job_for
 
@@ -61,7 +61,7 @@ def root(folder: Path) -> Path:
 def with_list(registry: Registry, repository: str, listed: Any = LISTED, spoil: bytes = b"") -> Reference:
     """An image whose last layer holds a list, and next to nothing else."""
     base = registry.image(
-        repository, "1", Labels={beside.BASE_NAME: "python:3", "org.opencontainers.image.version": "7"}
+        repository, "1", Labels={referrers.BASE_NAME: "python:3", "org.opencontainers.image.version": "7"}
     )
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as tar:
@@ -135,14 +135,14 @@ def test_what_runs_here_is_listed_and_the_same_twice(tmp_path: Path) -> None:
 
 def test_the_list_lies_beside_the_image_and_refers_to_it(registry: Registry) -> None:
     image = with_list(registry, "rlctl/core", document(of_image(Path("/nowhere"), [])))
-    where = beside.sbom(Uploader(registry.name, "http"), Reference(registry.name, "rlctl/core", "1"), image.digest)
+    where = referrers.sbom(Uploader(registry.name, "http"), Reference(registry.name, "rlctl/core", "1"), image.digest)
     assert where == Reference(registry.name, "rlctl/core", "1.sbom")
     manifest, content = artifact(registry, where)
     assert manifest["subject"]["digest"] == image.digest
     assert manifest["artifactType"] == manifest["layers"][0]["mediaType"] == "application/vnd.cyclonedx+json"
     assert faults(content) == []
     assert content["metadata"]["component"]["version"] == image.digest
-    assert {"name": beside.BASE_NAME, "value": "python:3"} in content["metadata"]["component"]["properties"]
+    assert {"name": referrers.BASE_NAME, "value": "python:3"} in content["metadata"]["component"]["properties"]
     assert ("rlctl", "7") in {(one["name"], one["version"]) for one in content["components"]}
 
 
@@ -154,7 +154,7 @@ def test_the_list_lies_beside_the_image_and_refers_to_it(registry: Registry) -> 
 def test_an_image_with_something_else_in_its_layers_has_no_list(registry: Registry, listed: Any, spoil: bytes) -> None:
     image = with_list(registry, "rlctl/core", listed, spoil)
     to = Uploader(registry.name, "http")
-    assert beside.sbom(to, Reference(registry.name, "rlctl/core", "1"), image.digest) is None
+    assert referrers.sbom(to, Reference(registry.name, "rlctl/core", "1"), image.digest) is None
     assert ("rlctl/core", "1.sbom") not in registry.manifests
 
 
@@ -186,7 +186,7 @@ def test_a_list_with_holes_is_not_read_to_its_end(registry: Registry) -> None:
     image = with_list(registry, "rlctl/core", spoil=sparse(size))
     tracemalloc.start()
     try:
-        beside.sbom(Uploader(registry.name, "http"), Reference(registry.name, "rlctl/core", "1"), image.digest)
+        referrers.sbom(Uploader(registry.name, "http"), Reference(registry.name, "rlctl/core", "1"), image.digest)
         assert tracemalloc.get_traced_memory()[1] < size / 2
     finally:
         tracemalloc.stop()

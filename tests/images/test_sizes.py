@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from rlctl.images.reference import Reference
-from rlctl.images.registry import USUAL, Registry
-from rlctl.images.sizes import sizes
+from rlctl.images.registry.client import USUAL, Registry
+from rlctl.images.registry.reference import Reference
+from rlctl.images.registry.sizes import sizes
 from tests.images.fakes import DIGEST, FakeRegistry, encoded
 
 PATIENT_S = 60.0

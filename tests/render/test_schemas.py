@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rlctl.render.kubernetes import admin
-from rlctl_ci.manifest import manifest
+from rlctl_ci.config.manifest import manifest
 from tests.render.cluster import VARIATIONS, Run, spec_of
 from tests.render.write import IMAGE, SERVICE
 

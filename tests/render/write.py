@@ -12,8 +12,8 @@ import yaml
 
 from rlctl.render.encode import to_document
 from rlctl.render.kubernetes import admin
-from rlctl_ci.config import Config
-from rlctl_ci.manifest import manifest
+from rlctl_ci.config.manifest import manifest
+from rlctl_ci.config.settings import Config
 from tests.render.cluster import VARIATIONS, rendered, spec_of
 
 IMAGE = "registry.example.org/team/rlctl-ci@sha256:" + "0" * 64

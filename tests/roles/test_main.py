@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.roles.chain import private_folder
+from tests.support.chain import private_folder
 
 REPOSITORY = Path(__file__).parents[2]
 # subprocess and not our own doors: this is about processes

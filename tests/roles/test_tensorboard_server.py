@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.roles.tensorboard import CurveWriter
-from tests.roles.fakes import wait_until
+from rlctl_agents.manager.web.tensorboard import CurveWriter
+from tests.manager.test_on_a_cluster import free_ports
 from tests.roles.test_main import environment
-from tests.roles.test_manager_on_a_cluster import free_ports
+from tests.support.fakes import wait_until
 
 pytestmark = pytest.mark.processes
 

@@ -9,7 +9,7 @@ from rlctl.spec.schema import Spec
 from rlctl_agents.roles.trial import Trial, tried
 
 
-def trial(id: str = "tests.roles.owned:Sound", **spec: Any) -> Trial:
+def trial(id: str = "tests.acting.owned:Sound", **spec: Any) -> Trial:
     env = {"id": id, **spec.pop("env", {})}
     whole = Spec.model_validate({"run": "a", "env": env, **spec})
     return tried(fields.normal(whole).model_dump(mode="json"))
@@ -23,13 +23,13 @@ GOAL = ("stop", "eval_return")
     ("spec", "nets"),
     [
         ({"id": "CartPole-v1"}, {"obs": ("float32 [4]", "mlp")}),
-        ({"id": "CartPole-v1", "algorithm": {"name": "tests.roles.owned_nets:Mine"}}, {"obs": ("float32 [4]", "mlp")}),
+        ({"id": "CartPole-v1", "algorithm": {"name": "tests.acting.owned_nets:Mine"}}, {"obs": ("float32 [4]", "mlp")}),
         (
-            {"model": {"torso": "tests.roles.owned_nets:Sound"}},
-            {"obs": ("float32 [3]", "tests.roles.owned_nets:Sound")},
+            {"model": {"torso": "tests.acting.owned_nets:Sound"}},
+            {"obs": ("float32 [3]", "tests.acting.owned_nets:Sound")},
         ),
         (
-            {"id": "tests.roles.owned:Several"},
+            {"id": "tests.acting.owned:Several"},
             {
                 "obs.camera": ("uint8 [84, 84, 3]", "nature_cnn"),
                 "obs.room": ("Discrete(5)", "mlp"),
@@ -37,7 +37,7 @@ GOAL = ("stop", "eval_return")
             },
         ),
         (
-            {"id": "tests.roles.owned:Table", "model": {"torso": "impala_cnn"}},
+            {"id": "tests.acting.owned:Table", "model": {"torso": "impala_cnn"}},
             {"obs": ("float32 [40, 40]", "impala_cnn")},
         ),
     ],
@@ -52,30 +52,30 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
     ("spec", "path", "words"),
     [
         ({"id": "CartPole-v9"}, ID, "it has CartPole-v0 and CartPole-v1"),
-        ({"id": "tests.roles.owned:Soundd"}, ID, "did you mean Sound?"),
+        ({"id": "tests.acting.owned:Soundd"}, ID, "did you mean Sound?"),
         ({"id": "tests.roles.nothing:X"}, ID, "there is no module tests.roles.nothing"),
         (
-            {"id": "tests.roles.owned:Raising"},
+            {"id": "tests.acting.owned:Raising"},
             ID,
-            "RuntimeError: no \x1b[31mlicence for this host (tests/roles/owned.py, line",
+            "RuntimeError: no \x1b[31mlicence for this host (tests/acting/owned.py, line",
         ),
         (
-            {"id": "tests.roles.owned:Ending"},
+            {"id": "tests.acting.owned:Ending"},
             ID,
-            "it ends the process, by SystemExit(no licence) (tests/roles/owned.py",
+            "it ends the process, by SystemExit(no licence) (tests/acting/owned.py",
         ),
-        ({"id": "tests.roles.owned:Crooked"}, ID, "reset returned observation obs of shape (2,)"),
+        ({"id": "tests.acting.owned:Crooked"}, ID, "reset returned observation obs of shape (2,)"),
         ({"id": "CartPole-v1", "env": {"kwargs": {"nope": 1}}}, ID, "unexpected keyword argument 'nope'"),
         ({"id": "tests.envs.tiny:Duel", "stop": {"eval_return": 0}}, GOAL, "the environment has 2 seats"),
-        ({"id": "tests.roles.owned:Table"}, TORSO, "auto cannot know whether obs, float32 [40, 40], is an image"),
-        ({"id": "tests.roles.owned:RgbStack"}, TORSO, "auto cannot know what obs, uint8 [4, 84, 84, 3], is"),
+        ({"id": "tests.acting.owned:Table"}, TORSO, "auto cannot know whether obs, float32 [40, 40], is an image"),
+        ({"id": "tests.acting.owned:RgbStack"}, TORSO, "auto cannot know what obs, uint8 [4, 84, 84, 3], is"),
         ({"model": {"torso": "nature_cnn"}}, TORSO, "nature_cnn needs an observation of two or three axes"),
-        ({"model": {"torso": "tests.roles.owned_nets:Narrow"}}, TORSO, "must give finite float32 [1, 9]"),
-        ({"model": {"torso": "tests.roles.owned_nets:Nope"}}, TORSO, "tests.roles.owned_nets has no Nope"),
-        ({"algorithm": {"name": "tests.roles.owned_nets:Sound"}}, ALGORITHM, "must be a class derived from"),
-        ({"algorithm": {"name": "tests.roles.owned_nets:Failing"}}, ALGORITHM, "RuntimeError: half done"),
+        ({"model": {"torso": "tests.acting.owned_nets:Narrow"}}, TORSO, "must give finite float32 [1, 9]"),
+        ({"model": {"torso": "tests.acting.owned_nets:Nope"}}, TORSO, "tests.acting.owned_nets has no Nope"),
+        ({"algorithm": {"name": "tests.acting.owned_nets:Sound"}}, ALGORITHM, "must be a class derived from"),
+        ({"algorithm": {"name": "tests.acting.owned_nets:Failing"}}, ALGORITHM, "RuntimeError: half done"),
         (
-            {"algorithm": {"name": "tests.roles.owned_nets:Mine", "params": {"lrr": 1}}},
+            {"algorithm": {"name": "tests.acting.owned_nets:Mine", "params": {"lrr": 1}}},
             ALGORITHM,
             "algorithm.params.lrr: Extra inputs are not permitted",
         ),

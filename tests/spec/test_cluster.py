@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.images.reference import Reference
+from rlctl.images.registry.reference import Reference
 from rlctl.plan import changes, make
 from rlctl.spec import names
 from rlctl.spec.cluster import IMAGE

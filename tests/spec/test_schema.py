@@ -10,7 +10,7 @@ from rlctl.spec import json_schema
 from rlctl.spec.algorithms import KINDS, NEED_REPLAY, PLANNED
 from rlctl.spec.base import ROLES, Model
 from rlctl.spec.fields import HIDDEN, Section, Table, Value, at, everywhere, hidden, mark, options
-from rlctl.spec.later import LATER
+from rlctl.spec.problems.later import LATER
 from rlctl.spec.schema import Spec
 from rlctl.spec.units import cores, mebibytes, seconds
 

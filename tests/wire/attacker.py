@@ -14,7 +14,7 @@ from itertools import count
 import msgspec
 import zmq
 
-from rlctl_agents.wire.rpc_server import RpcServer
+from rlctl_agents.wire.rpc.server import RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import RawSender, make_sender, offer
 

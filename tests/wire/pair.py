@@ -13,7 +13,7 @@ import zmq
 from rlctl_agents.types.experience import Arrays, Field, ModelRef, Schema, Segment
 from rlctl_agents.wire.codec import BlockCodec
 from rlctl_agents.wire.experience import ExperienceReceiver, ExperienceSender
-from rlctl_agents.wire.protocol import Block, Grant, Hello, Refusal, schema_digest, to_sender
+from rlctl_agents.wire.experience.protocol import Block, Grant, Hello, Refusal, schema_digest, to_sender
 from rlctl_agents.wire.sockets import Wire
 
 STEPS = 4

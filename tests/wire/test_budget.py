@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rlctl_agents.wire.protocol import CREDIT_VALID_S, FORGET_AFTER_S
+from rlctl_agents.wire.experience.protocol import CREDIT_VALID_S, FORGET_AFTER_S
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import STEPS, Clock, RawSender, carry, make_receiver, make_sender, offer, until
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 import zmq
 
-from rlctl_agents.wire import bulk
-from rlctl_agents.wire.bulk import PIECE_BYTES, BulkClient, in_pieces, joined
-from rlctl_agents.wire.rpc import MAX_BUFFERS, Call, RemoteError
-from rlctl_agents.wire.rpc_server import RpcServer
+from rlctl_agents.wire.rpc import bulk
+from rlctl_agents.wire.rpc.bulk import PIECE_BYTES, BulkClient, in_pieces, joined
+from rlctl_agents.wire.rpc.client import MAX_BUFFERS, Call, RemoteError
+from rlctl_agents.wire.rpc.server import RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import LIMIT_S, until
 from tests.wire.test_rpc import Add, Sum, serving

@@ -26,8 +26,8 @@ from rlctl_agents.types.control import (
 )
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.classes import ALL, MANAGER, MODELPOOL, Classes, refusal
-from rlctl_agents.wire.rpc import Call, RemoteError, RpcClient
-from rlctl_agents.wire.rpc_server import Caller, RpcServer
+from rlctl_agents.wire.rpc.client import Call, RemoteError, RpcClient
+from rlctl_agents.wire.rpc.server import Caller, RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.keyring import Keyring
 

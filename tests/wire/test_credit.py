@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rlctl_agents.wire.credit import AHEAD_BLOCKS, Credits, Peer
+from rlctl_agents.wire.experience.credit import AHEAD_BLOCKS, Credits, Peer
 
 
 def ask(credits: Credits, peer: Peer, want: int, block_rows: int = 10) -> None:

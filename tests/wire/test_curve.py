@@ -13,11 +13,11 @@ import pytest
 import zmq
 
 from rlctl_agents.types.experience import Field, ModelRef, Schema
+from rlctl_agents.wire.experience.protocol import Refusal
 from rlctl_agents.wire.keys import Keys
 from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
-from rlctl_agents.wire.protocol import Refusal
-from rlctl_agents.wire.rpc import RpcClient
-from rlctl_agents.wire.rpc_server import RpcServer
+from rlctl_agents.wire.rpc.client import RpcClient
+from rlctl_agents.wire.rpc.server import RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.keyring import Keyring
 from tests.wire.pair import Clock, RawSender, carry, make_receiver, make_sender, offer, quiesce, until

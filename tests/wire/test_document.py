@@ -10,7 +10,7 @@ import numpy as np
 from rlctl_agents.types.experience import Field, Schema
 from rlctl_agents.wire.classes import MANAGER, MODELPOOL
 from rlctl_agents.wire.codec import BlockCodec
-from rlctl_agents.wire.protocol import Block, Grant, Hello, encode, schema_digest, to_receiver, to_sender
+from rlctl_agents.wire.experience.protocol import Block, Grant, Hello, encode, schema_digest, to_receiver, to_sender
 
 TEXT = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 SCHEMA = Schema(2, (Field("obs", "float32", (1,), "row+1"), Field("action", "int64", (), "row")))

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlctl_agents.wire.codec import BlockCodec, Rejected
-from rlctl_agents.wire.protocol import Block, to_receiver
+from rlctl_agents.wire.experience.protocol import Block, to_receiver
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import SCHEMA, RawSender, carry, make_receiver, make_sender, until
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlctl_agents.types.experience import Field, Schema, Segment
-from rlctl_agents.wire.protocol import CREDIT_VALID_S
+from rlctl_agents.wire.experience.protocol import CREDIT_VALID_S
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import STEPS, Clock, carry, make_receiver, make_sender, offer, until
 

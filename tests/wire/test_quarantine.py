@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rlctl_agents.types.experience import Arrays
-from rlctl_agents.wire.protocol import Grant, Refusal
-from rlctl_agents.wire.receiver import ExperienceReceiver
+from rlctl_agents.wire.experience.protocol import Grant, Refusal
+from rlctl_agents.wire.experience.receiver import ExperienceReceiver
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import MODEL, STEPS, Clock, RawSender, carry, make_receiver, make_sender, quiesce, until
 

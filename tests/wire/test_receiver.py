@@ -9,8 +9,15 @@ import msgspec
 import pytest
 
 from rlctl_agents.types.experience import Segment
-from rlctl_agents.wire.protocol import FORGET_AFTER_S, Grant, Refusal
-from rlctl_agents.wire.receiver import BARRED_S, HELD_S, HELLOS, HELLOS_PER_S, QUARANTINE_AFTER, ExperienceReceiver
+from rlctl_agents.wire.experience.protocol import FORGET_AFTER_S, Grant, Refusal
+from rlctl_agents.wire.experience.receiver import (
+    BARRED_S,
+    HELD_S,
+    HELLOS,
+    HELLOS_PER_S,
+    QUARANTINE_AFTER,
+    ExperienceReceiver,
+)
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import LIMIT_S, STEPS, Clock, RawSender, carry, make_receiver, make_sender, until
 
@@ -186,7 +193,7 @@ def test_rejections_are_logged_once_in_ten_seconds(wire: Wire, address: str, cap
 
 
 def test_accounts_of_senders_long_gone_make_room(wire: Wire, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlctl_agents.wire.receiver.MAX_SENDERS", 3)
+    monkeypatch.setattr("rlctl_agents.wire.experience.receiver.MAX_SENDERS", 3)
     clock = Clock()
     receiver = make_receiver(wire, address, clock=clock)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlctl_agents.types.experience import Segment
-from rlctl_agents.wire.credit import Credits, Peer
+from rlctl_agents.wire.experience.credit import Credits, Peer
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import STEPS, Clock, make_receiver, make_sender, offer, until
 

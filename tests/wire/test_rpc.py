@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import zmq
 
-from rlctl_agents.wire.rpc import Answer, Call, RemoteError, RpcClient
-from rlctl_agents.wire.rpc_server import RpcServer
+from rlctl_agents.wire.rpc.client import Answer, Call, RemoteError, RpcClient
+from rlctl_agents.wire.rpc.server import RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import LIMIT_S, until
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rlctl_agents.wire.turns import AT_ONCE, SLOW_S, SLOWEST, Turns
+from rlctl_agents.wire.rpc.turns import AT_ONCE, SLOW_S, SLOWEST, Turns
 from tests.wire.pair import Clock
 
 

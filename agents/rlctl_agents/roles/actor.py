@@ -8,19 +8,19 @@ from collections.abc import Callable
 import numpy as np
 from torch import nn
 
+from rlctl_agents.acting.bootstrap import make_algorithm, work
+from rlctl_agents.acting.policy_player import Player, Table, stream_ids
+from rlctl_agents.acting.random_streams import environment_seeds
+from rlctl_agents.acting.rollout import NotTogether, Rollout, Seated
 from rlctl_agents.envs.base import Env
+from rlctl_agents.experience.segment_writer import SegmentWriter
 from rlctl_agents.models.weights import unpack_into
-from rlctl_agents.roles.asking import Asked
-from rlctl_agents.roles.member import Member, Snapshot
-from rlctl_agents.roles.noise import environment_seeds
-from rlctl_agents.roles.player import Player, Table, stream_ids
-from rlctl_agents.roles.process import Process, UserFault
-from rlctl_agents.roles.pull import Follower, Model, Pool
-from rlctl_agents.roles.rollout import NotTogether, Rollout, Seated
-from rlctl_agents.roles.segment_writer import SegmentWriter
-from rlctl_agents.roles.worker import make_algorithm, work
+from rlctl_agents.runtime.asking import Asked
+from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.process import Process, UserFault
 from rlctl_agents.types.control import Channels, Match, Peers
 from rlctl_agents.types.experience import Ledger, ModelRef
+from rlctl_agents.weights.client import Follower, Model, Pool
 from rlctl_agents.wire.experience import ExperienceSender
 from rlctl_agents.wire.sockets import Wire
 

@@ -8,19 +8,19 @@ import time
 import numpy as np
 import torch
 
+from rlctl_agents.acting.bootstrap import make_algorithm, make_env, policy_names, work
+from rlctl_agents.acting.episodes import Played, play
+from rlctl_agents.acting.policy_player import Player, Table
+from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.envs.base import Env
 from rlctl_agents.models.weights import unpack_into
-from rlctl_agents.roles.games import Played, play
-from rlctl_agents.roles.member import Member, Snapshot
-from rlctl_agents.roles.noise import environment_seeds
-from rlctl_agents.roles.player import Player, Table
-from rlctl_agents.roles.process import PLAYS, Process
-from rlctl_agents.roles.pull import Model, Pool
-from rlctl_agents.roles.worker import make_algorithm, make_env, policy_names, work
+from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.process import PLAYS, Process
 from rlctl_agents.types.control import EvalResult, Match, Said
 from rlctl_agents.types.experience import ModelRef
-from rlctl_agents.wire.rpc import RemoteError
+from rlctl_agents.weights.client import Model, Pool
+from rlctl_agents.wire.rpc.client import RemoteError
 from rlctl_agents.wire.sockets import Wire
 
 ENVS = 10

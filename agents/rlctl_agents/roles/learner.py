@@ -12,16 +12,14 @@ import numpy as np
 import torch
 
 from rlctl.spec.layout import Layout
-from rlctl_agents.roles.assembler import ROWS_OF_ALL, Arrival, Assembler, Columns, LockStep, LockStepError
-from rlctl_agents.roles.collective import Broken
-from rlctl_agents.roles.device import choose_device, compiles, require_device
-from rlctl_agents.roles.fitting import difference_of, own_schema
-from rlctl_agents.roles.generations import Generations, Job, NothingReadable, resume
-from rlctl_agents.roles.intake import Intake
-from rlctl_agents.roles.learning import Diverged, Learning, Updated
-from rlctl_agents.roles.member import Member, Snapshot
-from rlctl_agents.roles.metrics import VERSIONS
-from rlctl_agents.roles.process import (
+from rlctl_agents.acting.bootstrap import make_algorithm, policy_names, seed_torch
+from rlctl_agents.experience.batch_loader import Intake
+from rlctl_agents.experience.batching import ROWS_OF_ALL, Arrival, Assembler, Columns, LockStep, LockStepError
+from rlctl_agents.experience.fitting import difference_of, own_schema
+from rlctl_agents.experience.validation import ValueCheck
+from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.metrics import VERSIONS
+from rlctl_agents.runtime.process import (
     BASE_ROWS,
     FAILED_GENERATION,
     RANK,
@@ -32,12 +30,14 @@ from rlctl_agents.roles.process import (
     Process,
     UserFault,
 )
-from rlctl_agents.roles.publisher import Publisher, require_size
-from rlctl_agents.roles.ranks import Ranks
-from rlctl_agents.roles.values import ValueCheck
-from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
-from rlctl_agents.roles.worker import make_algorithm, policy_names, seed_torch
+from rlctl_agents.runtime.wiring import Refusals, open_wire, refused_connections
+from rlctl_agents.training.checkpoint_writer import Generations, Job, NothingReadable, resume
+from rlctl_agents.training.collective import Broken
+from rlctl_agents.training.device import choose_device, compiles, require_device
+from rlctl_agents.training.ranks import Ranks
+from rlctl_agents.training.trainer import Diverged, Learning, Updated
 from rlctl_agents.types.control import Commit, Lease, Said
+from rlctl_agents.weights.publisher import Publisher, require_size
 from rlctl_agents.wire.experience import ExperienceReceiver
 from rlctl_agents.wire.sockets import Wire
 

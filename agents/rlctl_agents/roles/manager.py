@@ -12,22 +12,23 @@ from typing import Any, Protocol
 import msgspec
 
 from rlctl.spec.layout import Layout
-from rlctl_agents.roles import status_page, staying
-from rlctl_agents.roles.addresses import Addresses
-from rlctl_agents.roles.control_api import ControlApi
-from rlctl_agents.roles.desk import Desk, Shared
-from rlctl_agents.roles.events import Lines
-from rlctl_agents.roles.log_queries import LogQueries
-from rlctl_agents.roles.log_store import LogStore
-from rlctl_agents.roles.newcomers import Newcomers
-from rlctl_agents.roles.overseer import Overseer
-from rlctl_agents.roles.pace import Clock
-from rlctl_agents.roles.process import Process, UserFault
-from rlctl_agents.roles.progress import Damaged
-from rlctl_agents.roles.release import Cluster, Release, workloads
-from rlctl_agents.roles.tensorboard import CurveWriter
-from rlctl_agents.roles.volume import patiently
-from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
+from rlctl_agents.manager.coordinator import Overseer
+from rlctl_agents.manager.events import Lines
+from rlctl_agents.manager.lifecycle import finished_run
+from rlctl_agents.manager.lifecycle.scale_down import Cluster, Release, workloads
+from rlctl_agents.manager.logs.log_queries import LogQueries
+from rlctl_agents.manager.logs.log_store import LogStore
+from rlctl_agents.manager.loop import Desk, Shared
+from rlctl_agents.manager.membership.newcomers import Newcomers
+from rlctl_agents.manager.state_store import Damaged
+from rlctl_agents.manager.timing import Clock
+from rlctl_agents.manager.web import status_page
+from rlctl_agents.manager.web.control_api import ControlApi
+from rlctl_agents.manager.web.tensorboard import CurveWriter
+from rlctl_agents.runtime.addresses import Addresses
+from rlctl_agents.runtime.process import Process, UserFault
+from rlctl_agents.runtime.volume import patiently
+from rlctl_agents.runtime.wiring import Refusals, open_wire, refused_connections
 from rlctl_agents.types.control import (
     Commit,
     Enlist,
@@ -44,7 +45,7 @@ from rlctl_agents.types.control import (
 )
 from rlctl_agents.wire.classes import MANAGER
 from rlctl_agents.wire.keys import Keys
-from rlctl_agents.wire.rpc_server import RpcServer
+from rlctl_agents.wire.rpc.server import RpcServer
 
 SERVE_S = 0.05
 
@@ -113,7 +114,7 @@ def main(process: Process) -> None:
             raise UserFault(f"--control: {fault}") from fault
         stack.callback(control.close)
         while True:
-            end = staying.finished(layout) if arguments.stay else None
+            end = finished_run.finished(layout) if arguments.stay else None
             if end is None:
                 manage(shared, layout, control, server, answering.append, wire.keys, admit)
             elif not rest(shared, layout, control, server, answering.append, end):
@@ -179,18 +180,18 @@ def rest(
     control: ControlApi,
     server: RpcServer,
     answers: Callable[[Answering], None],
-    end: staying.End,
+    end: finished_run.End,
 ) -> bool:
     """Answer for a finished run; True: it goes on, False: asked to leave."""
     process = shared.process
 
     def release() -> Release:
         try:
-            return Release(workloads(staying.workloads_of(process.arguments)), Cluster.found())
+            return Release(workloads(finished_run.workloads_of(process.arguments)), Cluster.found())
         except ValueError as fault:
             raise UserFault(f"--workloads: {fault}") from fault
 
-    finished = staying.Finished(
+    finished = finished_run.Finished(
         process, layout, end, shared.lines, settings=shared.settings, reload=shared.reload, release=release
     )
     try:

@@ -16,20 +16,20 @@ from msgspec import Struct
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.units import mebibytes
-from rlctl_agents.roles.kept_models import POLICY, KeptModels
-from rlctl_agents.roles.live_models import LiveModels, Model, Refused
-from rlctl_agents.roles.member import Member, Snapshot
-from rlctl_agents.roles.metrics import Metrics
-from rlctl_agents.roles.process import Process, UserFault
-from rlctl_agents.roles.pull import Model as Pulled
-from rlctl_agents.roles.relay import Relay
-from rlctl_agents.roles.wiring import Refusals, open_wire, refused_connections
+from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.runtime.process import Process, UserFault
+from rlctl_agents.runtime.wiring import Refusals, open_wire, refused_connections
 from rlctl_agents.types.control import GetModel, GotModel, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
-from rlctl_agents.wire.bulk import in_pieces, joined
+from rlctl_agents.weights.client import Model as Pulled
+from rlctl_agents.weights.disk_store import POLICY, KeptModels
+from rlctl_agents.weights.memory_store import LiveModels, Model, Refused
+from rlctl_agents.weights.relay import Relay
 from rlctl_agents.wire.classes import MODELPOOL
 from rlctl_agents.wire.notice import NoticePublisher
-from rlctl_agents.wire.rpc_server import LARGE_BYTES, Handler, RpcServer
+from rlctl_agents.wire.rpc.bulk import in_pieces, joined
+from rlctl_agents.wire.rpc.server import LARGE_BYTES, Handler, RpcServer
 
 SERVE_S = 0.1
 NOTICE_AGAIN_S = 1.0

@@ -21,7 +21,7 @@ from rlctl.spec.schema import Spec
 from rlctl_agents import algorithms, envs
 from rlctl_agents.algorithms.base import AlgorithmError
 from rlctl_agents.envs import Env, EnvError, EnvRefused
-from rlctl_agents.roles import stopping
+from rlctl_agents.manager.lifecycle import stopping
 from rlctl_agents.types.control import Experience
 
 USERS_FAULT = 3

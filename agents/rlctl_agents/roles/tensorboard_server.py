@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tensorboard import default, program
 
-from rlctl_agents.roles import logs
-from rlctl_agents.roles.process import DONE, FAILED, USERS_FAULT, Signals, new_boot
+from rlctl_agents.runtime import logs
+from rlctl_agents.runtime.process import DONE, FAILED, USERS_FAULT, Signals, new_boot
 
 RELOAD_S = 15
 NAME = "tensorboard"

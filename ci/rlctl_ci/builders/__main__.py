@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rlctl_ci.builders.child import plain
 from rlctl_ci.builders.source import contents
-from rlctl_ci.config import Project
-from rlctl_ci.errors import BuildStopped
+from rlctl_ci.config.settings import Project
+from rlctl_ci.core.errors import BuildStopped
 
 
 def main() -> None:

@@ -10,19 +10,19 @@ from typing import Any
 from rlctl.errors import UsageError
 from rlctl.images import append as appending
 from rlctl.images.append import Base, Layer
-from rlctl.images.base import Name
-from rlctl.images.beside import sbom as listed
+from rlctl.images.builders.base import Name
 from rlctl.images.code import Code
 from rlctl.images.make import CODE_IN
-from rlctl.images.reference import Reference
-from rlctl.images.upload import Uploader, sha256
+from rlctl.images.registry.reference import Reference
+from rlctl.images.registry.referrers import sbom as listed
+from rlctl.images.registry.upload import Uploader, sha256
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import notes, statement
 from rlctl_ci.builders.registry import attach, tag, uploader
-from rlctl_ci.errors import BuildStopped
+from rlctl_ci.core.errors import BuildStopped
+from rlctl_ci.core.work import Job, Live, images_of
 from rlctl_ci.store.records import Artifact
-from rlctl_ci.work import Job, Live, images_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from rlctl.images.code import BASE_LABEL
-from rlctl.images.pinning import held
-from rlctl.images.reference import LOCAL, Reference
+from rlctl.images.registry.pinning import held
+from rlctl.images.registry.reference import LOCAL, Reference
 from rlctl_ci.builders.registry import reader
-from rlctl_ci.config import Project
-from rlctl_ci.errors import BuildStopped
+from rlctl_ci.config.settings import Project
+from rlctl_ci.core.errors import BuildStopped
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.images.append import Layer
-from rlctl.images.base import Ended
+from rlctl.images.builders.base import Ended
 from rlctl.images.code import Code
 from rlctl_ci.builders.source import Contents, Part
-from rlctl_ci.errors import BuildStopped
-from rlctl_ci.keeper import PROCESSOR_SIGNAL
-from rlctl_ci.programs import Bounds, Programs, clean
-from rlctl_ci.work import Job
+from rlctl_ci.core.errors import BuildStopped
+from rlctl_ci.core.work import Job
+from rlctl_ci.sandbox.keeper import PROCESSOR_SIGNAL
+from rlctl_ci.sandbox.programs import Bounds, Programs, clean
 
 READING_MIB: Final = 512
 READING_CPU_S: Final = 300

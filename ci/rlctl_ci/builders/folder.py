@@ -14,11 +14,11 @@ from typing import Any
 from rlctl.images.code import Code
 from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import statement
-from rlctl_ci.errors import BuildStopped
-from rlctl_ci.locks import held
+from rlctl_ci.core.errors import BuildStopped
+from rlctl_ci.core.work import Job, Stop
+from rlctl_ci.git.tars import lay
+from rlctl_ci.sandbox.locks import held
 from rlctl_ci.store.records import Artifact
-from rlctl_ci.tars import lay
-from rlctl_ci.work import Job, Stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rlctl_ci.builders.child import Reader, read
+from rlctl_ci.core.work import Job
 from rlctl_ci.store.records import Artifact
-from rlctl_ci.work import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,20 +9,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from rlctl.images.base import Run
-from rlctl.images.choose import choose
+from rlctl.images.builders.base import Run
+from rlctl.images.builders.choose import choose
 from rlctl.images.code import Code
 from rlctl.images.make import CODE_IN, Maker, Wish
-from rlctl.images.reference import Reference
+from rlctl.images.registry.reference import Reference
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import notes, statement
 from rlctl_ci.builders.registry import attach, plain, reader, tag, uploader
-from rlctl_ci.config import Project
-from rlctl_ci.errors import BuildStopped
-from rlctl_ci.programs import Bounds, Programs, clean
+from rlctl_ci.config.settings import Project
+from rlctl_ci.core.errors import BuildStopped
+from rlctl_ci.core.work import Job, Live, images_of
+from rlctl_ci.sandbox.programs import Bounds, Programs, clean
 from rlctl_ci.store.records import Artifact
-from rlctl_ci.work import Job, Live, images_of
 
 Look = Callable[[Job], Live | None]
 

@@ -7,13 +7,13 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from rlctl.images import beside
-from rlctl.images.reference import Reference
-from rlctl.images.registry import Registry, logins
-from rlctl.images.upload import Uploader, sha256
-from rlctl_ci.config import Project
-from rlctl_ci.refs import slug
-from rlctl_ci.work import Job
+from rlctl.images.registry import referrers
+from rlctl.images.registry.client import Registry, logins
+from rlctl.images.registry.reference import Reference
+from rlctl.images.registry.upload import Uploader, sha256
+from rlctl_ci.config.settings import Project
+from rlctl_ci.core.work import Job
+from rlctl_ci.git.refs import slug
 
 _PROOF: Final = ".provenance"
 PROVENANCE: Final = "application/vnd.in-toto+json"
@@ -68,10 +68,10 @@ def proofs(to: Uploader, image: Reference) -> dict[str, list[Reference]]:
     """Image -> provenance and list of packages by digest, of all that lie in the repository of an image."""
     found: dict[str, list[Reference]] = {}
     for name in to.tags(image):
-        ours = name.endswith((_PROOF, beside.SBOM))
+        ours = name.endswith((_PROOF, referrers.SBOM))
         there = to.document(Reference(image.registry, image.repository, name)) if ours else None
         if there is not None:
-            subject = (json.loads(there[0]).get("annotations") or {}).get(beside.SUBJECT, "")
+            subject = (json.loads(there[0]).get("annotations") or {}).get(referrers.SUBJECT, "")
             found.setdefault(str(subject), []).append(image.by_digest(sha256(there[0])))
     return found
 
@@ -86,4 +86,4 @@ def attach(to: Uploader, image: Reference, digest: str, proof: Mapping[str, Any]
         proof: see `provenance.statement`.
         notes: annotations, for those who look at a registry without reading it.
     """
-    beside.attach(to, image, digest, json.dumps(proof, sort_keys=True).encode(), PROVENANCE, _PROOF, notes)
+    referrers.attach(to, image, digest, json.dumps(proof, sort_keys=True).encode(), PROVENANCE, _PROOF, notes)

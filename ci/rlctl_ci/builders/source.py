@@ -18,8 +18,8 @@ from rlctl.images.append import Layer
 from rlctl.images.code import IGNORE_FILE, Code, collect, ignored
 from rlctl.spec import load
 from rlctl.spec.schema import Spec
-from rlctl_ci.config import Project
-from rlctl_ci.errors import BuildStopped
+from rlctl_ci.config.settings import Project
+from rlctl_ci.core.errors import BuildStopped
 
 MAX_LISTED: Final = 20
 MAX_LETTERS: Final = 1000

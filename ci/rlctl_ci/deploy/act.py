@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.backends.base import Applied, Backend, RunState
-from rlctl.backends.kubernetes.refusals import lasting
+from rlctl.backends.kubernetes.api.refusals import lasting
 from rlctl.backends.revisions import images_of
 from rlctl.errors import (
     BackendUnreachable,
@@ -23,8 +23,8 @@ from rlctl.errors import (
     TimedOut,
     WorkloadFailed,
 )
-from rlctl.images.pinning import pin
-from rlctl.images.reference import Reference
+from rlctl.images.registry.pinning import pin
+from rlctl.images.registry.reference import Reference
 from rlctl.plan import Change, Document, Plan, changes, make
 from rlctl.render import interpreter
 from rlctl.spec.cluster import by_digest
@@ -32,11 +32,11 @@ from rlctl.spec.schema import Spec
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.registry import reader
 from rlctl_ci.builders.source import listed, spec_at
-from rlctl_ci.config import Project
+from rlctl_ci.config.settings import Project
+from rlctl_ci.core.errors import BuildStopped, Transient
 from rlctl_ci.deploy import health, stranger
 from rlctl_ci.deploy.memory import bounded
 from rlctl_ci.deploy.policy import Reach, reach
-from rlctl_ci.errors import BuildStopped, Transient
 
 _LOCKED_FOR_S: Final = 60.0
 _BACK: Final = re.compile(r"rollback to (\d+)")

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.errors import BackendUnreachable, PartlyApplied, WorkloadFailed
-from rlctl_ci.config import Project
-from rlctl_ci.errors import BuildStopped, Transient
-from rlctl_ci.programs import Bounds, Programs
+from rlctl_ci.config.settings import Project
+from rlctl_ci.core.errors import BuildStopped, Transient
+from rlctl_ci.core.work import Job, Live
+from rlctl_ci.sandbox.programs import Bounds, Programs
 from rlctl_ci.store.records import Artifact, Deploy
-from rlctl_ci.work import Job, Live
 
 _SLACK_S: Final = 120.0
 

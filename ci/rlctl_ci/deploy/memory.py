@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from rlctl_ci.errors import BuildStopped
+from rlctl_ci.core.errors import BuildStopped
 
 RENDERING_MIB: Final = 1024
 _STATM: Final = Path("/proc/self/statm")

@@ -18,7 +18,7 @@ from rlctl.render.replacing import FOLDER
 from rlctl.spec import yaml
 from rlctl.spec.cluster import IMAGE_OF
 from rlctl.spec.schema import Spec
-from rlctl_ci.errors import BuildStopped
+from rlctl_ci.core.errors import BuildStopped
 
 _OURS: Final = "templates/"
 """How the origin of a template begins that is not a user's."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from rlctl_ci.refs import HEADS, fault, is_sha, is_zero
+from rlctl_ci.git.refs import HEADS, fault, is_sha, is_zero
 from rlctl_ci.store.records import Push
 
 Headers = Sequence[tuple[bytes, bytes]]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from rlctl_ci.errors import Busy, CiError
+from rlctl_ci.core.errors import Busy, CiError
 from rlctl_ci.store.schema import MIGRATIONS
 
 BUSY_TIMEOUT_S: Final = 5.0

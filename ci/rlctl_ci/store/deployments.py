@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rlctl_ci.errors import CiError, Overtaken
-from rlctl_ci.states import State, allowed
+from rlctl_ci.core.errors import CiError, Overtaken
+from rlctl_ci.core.states import State, allowed
 from rlctl_ci.store.records import Artifact, Deploy
 from rlctl_ci.store.rows import UNDECIDED, Rows
 

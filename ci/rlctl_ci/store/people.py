@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from rlctl_ci.errors import CiError
+from rlctl_ci.core.errors import CiError
 from rlctl_ci.store.database import Database
 from rlctl_ci.store.inbox import NOWHERE
 

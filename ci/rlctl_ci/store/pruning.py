@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from rlctl_ci.states import TERMINAL
+from rlctl_ci.core.states import TERMINAL
 from rlctl_ci.store.database import Database
 from rlctl_ci.store.rows import UNDECIDED
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Final
 
-from rlctl_ci.errors import Settled
-from rlctl_ci.states import MAX_ATTEMPTS, TERMINAL, WAITING, State
+from rlctl_ci.core.errors import Settled
+from rlctl_ci.core.states import MAX_ATTEMPTS, TERMINAL, WAITING, State
 from rlctl_ci.store.deployments import Deployments
 from rlctl_ci.store.inbox import Inbox
 from rlctl_ci.store.records import Build, Push

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlctl_ci.errors import CiError
-from rlctl_ci.states import TERMINAL
+from rlctl_ci.core.errors import CiError
+from rlctl_ci.core.states import TERMINAL
 from rlctl_ci.store.database import Database
 from rlctl_ci.store.records import Artifact, Build, Deploy
 from rlctl_ci.store.rows import IGNORED, NEWEST_HEAD

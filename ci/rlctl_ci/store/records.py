@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlctl_ci.states import TERMINAL, State
+from rlctl_ci.core.states import TERMINAL, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from rlctl_ci.errors import CiError, LostLease
-from rlctl_ci.states import ACTIVE, WAITING, State, allowed
+from rlctl_ci.core.errors import CiError, LostLease
+from rlctl_ci.core.states import ACTIVE, WAITING, State, allowed
 from rlctl_ci.store.database import Database
 
 LEASE_S: Final = 60.0

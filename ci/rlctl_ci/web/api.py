@@ -11,20 +11,20 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from rlctl.errors import BackendUnreachable, RlctlError
-from rlctl_ci.config import Config
-from rlctl_ci.errors import Busy, CiError, Settled, Transient
-from rlctl_ci.refs import HEADS, fault, is_sha
-from rlctl_ci.service import Service
-from rlctl_ci.stages import seconds
-from rlctl_ci.states import ACTIVE
+from rlctl_ci.config.settings import Config
+from rlctl_ci.core.errors import Busy, CiError, Settled, Transient
+from rlctl_ci.core.service import Service
+from rlctl_ci.core.stages import seconds
+from rlctl_ci.core.states import ACTIVE
+from rlctl_ci.git.refs import HEADS, fault, is_sha
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build, Push
 from rlctl_ci.web import tail
 from rlctl_ci.web.asked import document, number
 from rlctl_ci.web.html import notice
+from rlctl_ci.web.limits.streams import Streams
 from rlctl_ci.web.sessions import Refused, Sessions
 from rlctl_ci.web.shown import Shown
-from rlctl_ci.web.streams import Streams
 
 MAX_PAGE: Final = 200
 

@@ -16,16 +16,16 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from rlctl.errors import RlctlError
-from rlctl_ci.service import Service
+from rlctl_ci.core.service import Service
 from rlctl_ci.web import metrics
 from rlctl_ci.web.api import Api, refused
-from rlctl_ci.web.guard import Guard
 from rlctl_ci.web.hooks import Hooks
+from rlctl_ci.web.limits.guard import Guard
+from rlctl_ci.web.limits.places import Places
+from rlctl_ci.web.limits.rate import Rate
+from rlctl_ci.web.limits.streams import Streams
 from rlctl_ci.web.pages import ICONS, SVG, Pages
-from rlctl_ci.web.places import Places
-from rlctl_ci.web.rate import Rate
 from rlctl_ci.web.sessions import Refused, Sessions
-from rlctl_ci.web.streams import Streams
 
 STATIC = Path(__file__).parent / "static"
 READY_LOOKS_PER_MINUTE = 120

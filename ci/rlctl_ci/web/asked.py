@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from rlctl_ci.errors import CiError
+from rlctl_ci.core.errors import CiError
 
 
 async def document(request: Request) -> dict[str, Any]:

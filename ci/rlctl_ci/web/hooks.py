@@ -11,14 +11,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from rlctl.errors import RlctlError
-from rlctl_ci.config import secrets
-from rlctl_ci.errors import Busy
+from rlctl_ci.config.settings import secrets
+from rlctl_ci.core.errors import Busy
+from rlctl_ci.core.service import Service
 from rlctl_ci.forges.base import Event, Malformed
 from rlctl_ci.forges.find import FORGES
-from rlctl_ci.service import Service
 from rlctl_ci.store.records import Accepted
+from rlctl_ci.web.limits.rate import Rate
 from rlctl_ci.web.metrics import Seen
-from rlctl_ci.web.rate import Rate
 
 MOST_TOGETHER = 100
 _DECOY = (b"there is no such project, and this takes as long",)

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rlctl import __version__
-from rlctl_ci.service import Service
-from rlctl_ci.states import ACTIVE, STATES, TERMINAL, WAITING
+from rlctl_ci.core.service import Service
+from rlctl_ci.core.states import ACTIVE, STATES, TERMINAL, WAITING
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
 PHASES = {"queued": "queue", "fetching": "fetch", "building": "build", "pushing": "push", "deploying": "deploy",

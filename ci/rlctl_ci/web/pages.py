@@ -13,19 +13,19 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 
-from rlctl_ci import logs
-from rlctl_ci.errors import CiError
-from rlctl_ci.service import Service
-from rlctl_ci.states import ACTIVE, WAITING
+from rlctl_ci.core import logs
+from rlctl_ci.core.errors import CiError
+from rlctl_ci.core.service import Service
+from rlctl_ci.core.states import ACTIVE, WAITING
 from rlctl_ci.store.people import Scope
 from rlctl_ci.store.records import Build
 from rlctl_ci.web.api import act_on_build, act_on_project, build_document, decides, projects_document
 from rlctl_ci.web.asked import address, number
 from rlctl_ci.web.feed import feed
 from rlctl_ci.web.html import MARKS, Html, ago, clip, document, join, line, state, table, tag
+from rlctl_ci.web.limits.streams import Streams
 from rlctl_ci.web.sessions import COOKIE, VALID_S, Refused, Sessions
 from rlctl_ci.web.shown import Shown
-from rlctl_ci.web.streams import Streams
 
 SHOWN: Final = 50
 LOG_SHOWN: Final = 96 << 10

@@ -15,12 +15,12 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rlctl.errors import Refused
-from rlctl_ci.config import Config
-from rlctl_ci.service import Service
+from rlctl_ci.config.settings import Config
+from rlctl_ci.core.service import Service
 from rlctl_ci.web.app import make
-from rlctl_ci.web.places import CONNECTIONS, Places
-from rlctl_ci.web.sources import source
-from rlctl_ci.web.streams import Streams
+from rlctl_ci.web.limits.places import CONNECTIONS, Places
+from rlctl_ci.web.limits.sources import source
+from rlctl_ci.web.limits.streams import Streams
 
 HEADERS_WITHIN_S: Final = 10.0
 """Also for the handshake of TLS."""

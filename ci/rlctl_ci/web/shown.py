@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from rlctl_ci.service import Service
+from rlctl_ci.core.service import Service
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build, Deploy
 

@@ -12,12 +12,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from rlctl_ci import logs
-from rlctl_ci.service import Service
+from rlctl_ci.core import logs
+from rlctl_ci.core.service import Service
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build
 from rlctl_ci.web.asked import address, number
-from rlctl_ci.web.streams import Streams
+from rlctl_ci.web.limits.streams import Streams
 
 FOLLOW_S: Final = 0.5
 PING_S: Final = 15.0

@@ -23,30 +23,26 @@ from rlctl.backends.base import (
     RunState,
     Say,
 )
-from rlctl.backends.kubernetes import (
-    apply,
-    control,
+from rlctl.backends.kubernetes.access import control, logs
+from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key
+from rlctl.backends.kubernetes.api.refusals import in_words, lacks_right
+from rlctl.backends.kubernetes.api.session import Session
+from rlctl.backends.kubernetes.api.waiting import steady
+from rlctl.backends.kubernetes.apply import (
     differences,
-    doctor,
     down,
-    index,
-    listing,
-    logs,
-    lost,
-    owner,
-    preflight,
     rollback,
-    scaling,
-)  # fmt: skip
-from rlctl.backends.kubernetes import record as records
-from rlctl.backends.kubernetes.api import Api, ApiError, Key
-from rlctl.backends.kubernetes.fleet import Sizes, no_sizes
-from rlctl.backends.kubernetes.lock import Me
+    scaling,  # fmt: skip
+    up,
+)
+from rlctl.backends.kubernetes.diagnose import listing
 from rlctl.backends.kubernetes.names import VOLUME
-from rlctl.backends.kubernetes.refusals import in_words, lacks_right
-from rlctl.backends.kubernetes.session import Session
-from rlctl.backends.kubernetes.waiting import steady
-from rlctl.backends.kubernetes.wanted import of_plan, of_revision, revision_key
+from rlctl.backends.kubernetes.preflight import doctor, findings
+from rlctl.backends.kubernetes.preflight.fleet import Sizes, no_sizes
+from rlctl.backends.kubernetes.run_state import index, lost, owner
+from rlctl.backends.kubernetes.run_state import record as records
+from rlctl.backends.kubernetes.run_state.lock import Me
+from rlctl.backends.kubernetes.run_state.wanted import of_plan, of_revision, revision_key
 from rlctl.backends.revisions import images_of
 from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
 from rlctl.plan import Plan
@@ -117,7 +113,7 @@ class KubernetesBackend:
         """
         if self._opened is None:
             try:
-                from rlctl.backends.kubernetes.client import connect
+                from rlctl.backends.kubernetes.api.client import connect
             except ModuleNotFoundError as error:
                 if (error.name or "").startswith("rlctl"):
                     raise
@@ -214,7 +210,7 @@ class KubernetesBackend:
 
         session = replace(self._session(plan.run), locking=led_here)
         try:
-            yield from apply.apply(session, replace(of_plan(plan, documents, spec), note=note))
+            yield from up.apply(session, replace(of_plan(plan, documents, spec), note=note))
         except RlctlError:
             self._forget_unless_there(api, entry, others)
             raise
@@ -241,7 +237,7 @@ class KubernetesBackend:
 
     def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
         """What can be known to go wrong before anything is sent, in numbers."""
-        return preflight.checks(self._api, plan, list(documents), self.image_sizes)
+        return findings.checks(self._api, plan, list(documents), self.image_sizes)
 
     def revisions(self, run: str) -> list[Revision]:
         """Those that can be gone back to, newest first; the first is what runs.

@@ -20,18 +20,21 @@ from rlctl.backends.base import (
     Say,
 )
 from rlctl.backends.differences import differences
-from rlctl.backends.local import apply, doctor, down, history, listing, lock, logs, pages, places, state
-from rlctl.backends.local.converge import converge, restart, sections, write_files
-from rlctl.backends.local.files import read_json, reported
-from rlctl.backends.local.names import is_role, shown, split_name
-from rlctl.backends.local.places import Place
-from rlctl.backends.local.supervisord import Supervisor, linked
-from rlctl.backends.local.unix_http import request
-from rlctl.backends.local.waiting import nobody
+from rlctl.backends.local import doctor
+from rlctl.backends.local.access import listing, logs, pages
+from rlctl.backends.local.access.names import is_role, shown, split_name
+from rlctl.backends.local.apply import down, up
+from rlctl.backends.local.apply.converge import converge, restart, sections, write_files
+from rlctl.backends.local.apply.waiting import nobody
+from rlctl.backends.local.process.supervisord import Supervisor, linked
+from rlctl.backends.local.process.unix_http import request
+from rlctl.backends.local.state import lock, places, revisions, run_state
+from rlctl.backends.local.state.files import read_json, reported
+from rlctl.backends.local.state.places import Place
 from rlctl.backends.revisions import check_fits, missing
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.plan import Plan
-from rlctl.spec.findings import simulator_missing
+from rlctl.spec.problems.findings import simulator_missing
 
 CONTROL_TIMEOUT_S = 3.0
 FOLLOW_POLL_S = 0.15
@@ -80,7 +83,7 @@ class LocalBackend:
         """
         with reported(f"cannot look up run {run}"):
             place = places.find(run)
-            return None if place is None else state.read(place)
+            return None if place is None else run_state.read(place)
 
     def apply(
         self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
@@ -97,7 +100,7 @@ class LocalBackend:
             BackendUnreachable: the disk, the supervisor or a foreign file stands in the way.
         """
         with reported(f"cannot apply run {plan.run}"), _locked(plan.run, "up"):
-            yield from apply.apply(plan, list(documents), spec, self.waiting, note)
+            yield from up.apply(plan, list(documents), spec, self.waiting, note)
 
     def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
         """Add or remove single replicas; no other process is touched.
@@ -113,11 +116,11 @@ class LocalBackend:
             for role, count in replicas.items():
                 listing.check_count(known, role, count)
                 wanted[role] = count
-            documents = state.read_documents(place.layout)
+            documents = run_state.read_documents(place.layout)
             supervisor = Supervisor.of(place, say=self.waiting)
             supervisor.pid()  # one that does not answer is found out before anything is written
             linked(place)
-            state.write_state(place.layout, apply.scaled(known, wanted))
+            run_state.write_state(place.layout, up.scaled(known, wanted))
             write_files(place.layout, documents, wanted)
             try:
                 yield from converge(supervisor, sections(documents, wanted))
@@ -172,12 +175,12 @@ class LocalBackend:
         """As last applied, or those of a revision that is kept."""
         place = _known(run)
         if revision is None:
-            return state.read_documents(place.layout)
+            return run_state.read_documents(place.layout)
         with reported(f"cannot read the revisions of run {run}"):
-            known = state.read(place)
+            known = run_state.read(place)
             if known is None:
                 raise missing(run, revision, [])
-            return history.read(place, known, revision).documents
+            return revisions.read(place, known, revision).documents
 
     def processes(self, run: str, known: RunState | None = None) -> list[Process]:
         """Every replica, live or given up, in role and index order.
@@ -187,7 +190,7 @@ class LocalBackend:
         """
         with reported(f"cannot list the processes of run {run}"):
             place = places.find(run)
-            known = None if place is None else state.read(place)  # a look at a file: the newest is as cheap
+            known = None if place is None else run_state.read(place)  # a look at a file: the newest is as cheap
             return [] if place is None or known is None else listing.processes(place, known)
 
     def control(
@@ -230,7 +233,7 @@ class LocalBackend:
     def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:
         """What `apply` would change in the files of the run; writes nothing."""
         place = places.find(plan.run)
-        yield from differences([] if place is None else state.read_documents(place.layout), documents)
+        yield from differences([] if place is None else run_state.read_documents(place.layout), documents)
 
     def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
         """The simulator: without it the roles would end a second after `up -d` has said that all is well."""
@@ -246,7 +249,7 @@ class LocalBackend:
         """
         place = _known(run)
         with reported(f"cannot read the revisions of run {run}"):
-            return history.revisions(place, state.read(place))
+            return revisions.revisions(place, run_state.read(place))
 
     def rollback(self, run: str, number: int) -> Iterator[Applied]:
         """Apply the documents of a revision again, as a new revision.
@@ -256,13 +259,13 @@ class LocalBackend:
         """
         with reported(f"cannot roll back run {run}"), _locked(run, "rollback"):
             place = _known(run)
-            known = state.read(place)
+            known = run_state.read(place)
             if known is None:
                 raise missing(run, number, [])
-            kept = history.read(place, known, number)
+            kept = revisions.read(place, known, number)
             check_fits(known, kept.revision)
             again = f"rollback to {number}"
-            yield from apply.apply(kept.plan, kept.documents, kept.revision.spec, self.waiting, note=again)
+            yield from up.apply(kept.plan, kept.documents, kept.revision.spec, self.waiting, note=again)
 
     def doctor(self) -> list[Check]:
         """Whether this machine can run a training."""
@@ -304,7 +307,7 @@ def _existing(run: str, place: Place | None) -> Place:
 
 def _live(run: str) -> tuple[Place, RunState]:
     place = _known(run)
-    known = state.read(place)
+    known = run_state.read(place)
     if known is None or known.phase != "running":
         raise Conflict(
             f"run {run} is not live: {'nothing was started' if known is None else known.phase}",

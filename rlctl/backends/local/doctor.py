@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from rlctl.backends.base import Check
-from rlctl.backends.local import places
+from rlctl.backends.local.state import places
 from rlctl.spec.layout import state_home
 from rlctl.spec.machine import Machine
 from rlctl.spec.words import number

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_ci.config import Config
-from rlctl_ci.service import Service
+from rlctl_ci.config.settings import Config
+from rlctl_ci.core.service import Service
 from tests.ci.world import Clock, Outside, hands
 
 

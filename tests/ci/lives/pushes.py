@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from rlctl.errors import BackendUnreachable
-from rlctl_ci.errors import CiError
+from rlctl_ci.core.errors import CiError
+from rlctl_ci.core.service import Service
 from rlctl_ci.forges.base import Event
-from rlctl_ci.service import Service
 from rlctl_ci.store.records import Push
 from tests.ci.world import MAIN, Clock, Outside, sha
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from rlctl.errors import BackendUnreachable, TimedOut
-from rlctl_ci.errors import BuildStopped, CiError, Transient
+from rlctl_ci.core.errors import BuildStopped, CiError, Transient
+from rlctl_ci.core.service import Service
+from rlctl_ci.core.work import Job
 from rlctl_ci.forges.base import Event
-from rlctl_ci.service import Service
 from rlctl_ci.store.records import Deploy, Push
-from rlctl_ci.work import Job
 from tests.ci.lives.pushes import deployed, drain, drain_at, pushed
 from tests.ci.world import MAIN, Clock, Outside, sha
 

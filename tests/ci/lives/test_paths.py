@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from rlctl.errors import TimedOut
-from rlctl_ci.config import Project
+from rlctl_ci.config.settings import Project
+from rlctl_ci.core.service import Service
 from rlctl_ci.forges.base import Event
-from rlctl_ci.git import Git
-from rlctl_ci.service import Service
+from rlctl_ci.git.repository import Git
 from rlctl_ci.store.records import Push
 from tests.ci.lives.pushes import deployed, drain, hooked, later, lost, pushed
 from tests.ci.test_git import Repository

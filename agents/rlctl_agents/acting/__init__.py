@@ -1,0 +1,1 @@
+"""Policies that act in environments, and the episodes that come of it."""

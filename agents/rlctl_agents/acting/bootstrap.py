@@ -1,0 +1,151 @@
+"""How actors and evaluators begin: environments, a lease, reports; and what every role makes from the spec."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Protocol
+
+import torch
+
+from rlctl.spec.schema import Network, Spec
+from rlctl_agents import algorithms, envs
+from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused
+from rlctl_agents.models.inputs import ModelError
+from rlctl_agents.models.precision import bf16_flag, choose
+from rlctl_agents.models.torso import hold_still
+from rlctl_agents.roles.probe import experience_of
+from rlctl_agents.runtime.health import SIMULATOR_S
+from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.process import Process, UserFault
+from rlctl_agents.runtime.wiring import open_wire
+from rlctl_agents.types.spaces import Spaces
+from rlctl_agents.wire.sockets import Wire
+
+log = logging.getLogger(__name__)
+
+
+class Worker(Protocol):
+    """An actor or an evaluator."""
+
+    env: Env
+    """What it steps now; closed after it."""
+
+    def snapshot(self) -> Snapshot:
+        """For a report; called by another thread."""
+
+    def run(self) -> None:
+        """Work until the process is asked to stop."""
+
+    def close(self) -> None:
+        """Say what is left to say, and close the sockets."""
+
+
+def work(process: Process, count: int, make: Callable[[Process, Wire, Member, Env], Worker]) -> None:
+    """Be an actor or an evaluator until asked to stop.
+
+    Args:
+        count: environments at first.
+        make: the worker, once it has joined the run.
+
+    Raises:
+        UserFault: environment, algorithm or network cannot be made as the spec asks.
+        EnvError: the environment misbehaved while it ran.
+        RuntimeError: the process may not go on under its lease.
+    """
+    process.explained = (EnvError,)
+    process.pulse.silent_s = SIMULATOR_S
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    with ExitStack() as stack:
+        wire = open_wire(process.arguments)
+        stack.callback(wire.close)
+        env = make_env(process.spec, count)
+        worker: Worker | None = None
+        # the last report goes out before: a simulator may take its time, or fail
+        stack.callback(lambda: (env if worker is None else worker.env).close())
+        try:
+            experience = experience_of(process.spec, env, policy_names(process.spec)[0])
+        except AlgorithmError as fault:
+            raise UserFault(str(fault)) from fault
+        member = Member(process, wire, streams=env.envs * env.spaces.seats)
+        lease = member.join(experience)
+        if lease is None:
+            return
+        stack.callback(member.close)
+        seed_torch(process.spec.seed, process.role, lease.index)
+        worker = make(process, wire, member, env)
+        stack.callback(worker.close)
+        member.start(worker.snapshot)
+        worker.run()
+        if member.moved:
+            raise RuntimeError(member.moved)
+
+
+def make_env(spec: Spec, count: int) -> Env:
+    """The environments of the spec, not reset.
+
+    Raises:
+        UserFault: they cannot be made as the spec asks.
+    """
+    try:
+        return envs.make(
+            spec.env.id,
+            envs=count,
+            seeds=[0] * count,  # every reset names its seeds
+            kwargs=spec.env.kwargs,
+            preset=spec.env.preset,
+            max_episode_steps=spec.env.max_episode_steps,
+        )
+    except EnvRefused as fault:
+        raise UserFault(str(fault)) from fault
+
+
+def make_algorithm(spec: Spec, policy: str, spaces: Spaces, *, gpu: bool = False) -> Algorithm:
+    """The policy of that name with its first weights, its network in eval mode. Logs in which precision it computes.
+
+    Args:
+        gpu: its network will be moved to one.
+
+    Raises:
+        UserFault: algorithm, network and spaces do not fit.
+    """
+    try:
+        chosen = spec.policy(policy)
+        kind = algorithms.find(chosen.algorithm.name)
+        made = kind(chosen.algorithm, decided(chosen.model, spec, spaces, gpu=gpu), spaces, seed=spec.seed)
+    except KeyError as fault:
+        raise UserFault(f"the match names policy {policy}, which the spec has not") from fault
+    except AlgorithmError as fault:
+        raise UserFault(str(fault)) from fault
+    hold_still(made.net)
+    return made
+
+
+def decided(network: Network, spec: Spec, spaces: Spaces, *, gpu: bool) -> Network:
+    """The network with the precision that it is computed in on this machine; the log says which, and why.
+
+    Raises:
+        AlgorithmError: network and spaces do not fit.
+    """
+    try:
+        chosen = choose(network, spaces.obs, sync=spec.sync, gpu=gpu, flag=bf16_flag())
+    except ModelError as fault:
+        raise AlgorithmError(str(fault)) from fault
+    log.info("the network computes in %s: %s", chosen.name, chosen.why)
+    return network.model_copy(update={"precision": chosen.name})
+
+
+def seed_torch(seed: int, role: str, index: int) -> None:
+    """Let what draws from torch's own generators draw the same in every equal run. Nothing of ours does: a network or
+    an algorithm of the user's own may."""
+    digest = hashlib.sha256(f"rlctl torch {seed} {role} {index}".encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8], "little"))
+
+
+def policy_names(spec: Spec) -> list[str]:
+    """Every policy of the spec, in its order."""
+    return list(spec.policies) if spec.policies is not None else ["main"]

@@ -1,0 +1,94 @@
+"""Whole games, a fixed number per environment: fast or lucky environments count no more than others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rlctl_agents.acting.policy_player import Player, Table
+from rlctl_agents.envs.base import Env
+from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.runtime.process import ENDLESS
+
+
+class Played(NamedTuple):
+    """One entry per game that counts, environment by environment."""
+
+    returns: list[float]  # raw, of seat 0
+    lengths: list[int]  # decisions of all seats
+
+
+def shares(episodes: int, envs: int) -> list[int]:
+    """Games of each environment: fixed before the first begins, and as equal as the numbers allow.
+
+    Example:
+        `shares(10, 4)` is [3, 3, 2, 2].
+    """
+    each, rest = divmod(episodes, envs)
+    return [each + (env < rest) for env in range(envs)]
+
+
+def play(
+    env: Env,
+    seeds: Sequence[int],
+    table: Table,
+    players: Sequence[Player],
+    episodes: int,
+    *,
+    metrics: Metrics,
+    keep_going: Callable[[], bool],
+) -> Played | None:
+    """Play until every environment has finished its share; what fast environments play beyond it is not counted.
+
+    Args:
+        env: reset with `seeds`, one per environment.
+        table, players: who sits where.
+        episodes: that count, over all environments.
+        keep_going: called once per step.
+
+    Returns:
+        The games, or None when told to stop before the last was over.
+
+    Raises:
+        EnvError: of the environment.
+    """
+    seats = env.spaces.seats
+    share = shares(episodes, env.envs)
+    games: list[list[tuple[float, int]]] = [[] for _ in range(env.envs)]
+    returned, length = np.zeros(env.envs), np.zeros(env.envs, np.int64)
+    left = episodes
+    decisions = env.reset(list(seeds))
+    endless = 0
+    while True:
+        of_env = decisions.slot // seats
+        measured = decisions.slot % seats == 0
+        returned[of_env[measured]] += decisions.reward[measured]
+        ended = decisions.terminated | decisions.truncated
+        if ended.any():
+            for number in of_env[ended & measured].tolist():
+                if len(games[number]) < share[number]:
+                    games[number].append((float(returned[number]), int(length[number])))
+                    left -= 1
+            over = np.unique(of_env[ended])
+            returned[over], length[over] = 0.0, 0
+            metrics.add("episodes", over.size)
+            endless = 0
+            metrics.set(ENDLESS, endless)
+            if left == 0:
+                break
+        if not keep_going():
+            return None
+        acting = of_env[~ended]
+        np.add.at(length, acting, 1)
+        stepped = np.unique(acting).size
+        metrics.add("agent_steps", acting.size)
+        metrics.add("env_steps", stepped)
+        metrics.add("frames", stepped * env.frame_skip)
+        parts = [(rows, players[who].act(part).action) for who, rows, part in table.split(decisions)]
+        endless += 1
+        metrics.set(ENDLESS, endless)
+        decisions = env.step(decisions.slot, table.join(parts, decisions.slot.size))
+    flat = [game for one in games for game in one]
+    return Played([game[0] for game in flat], [game[1] for game in flat])

@@ -1,0 +1,249 @@
+"""Environments stepped by policies, rows into segments, segments to whoever learns. Knows no process and no manager."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl_agents.acting.episode_figures import EpisodeFigures
+from rlctl_agents.acting.policy_player import Player, Table
+from rlctl_agents.envs.base import Env
+from rlctl_agents.experience.segment_writer import Block, SegmentWriter
+from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.types.experience import Arrays, Decisions, ModelRef
+from rlctl_agents.weights.client import Follower
+
+RECENT_EPISODES = 100
+"""Over so many the return of training episodes is averaged."""
+WAIT_S = 0.05
+"""Longest wait for credit between two looks at the stop flag."""
+
+
+class Sender(Protocol):
+    """The sending end of the wire."""
+
+    def reserve(self, rows: int) -> bool:
+        """Ask for credit for the next block; whether it is there."""
+
+    def offer(
+        self,
+        *,
+        model: ModelRef,
+        stream: Sequence[int],
+        row0: Sequence[int],
+        version: NDArray[np.int64],
+        fields: Arrays,
+    ) -> bool:
+        """Take a block; False when there is no room."""
+
+    def poll(self, timeout_s: float) -> None:
+        """Hear grants and send; waits at most so long."""
+
+
+@dataclass
+class Seated:
+    """A player, where its weights come from, and where its rows go."""
+
+    player: Player
+    follower: Follower
+    stream: NDArray[np.int64]  # [slots]
+    writer: SegmentWriter | None = None  # None: nobody learns from this player
+    sender: Sender | None = None
+    segments: int = 0  # finished since the present lineage began
+    base: int = 0  # first version of the present lineage that was used
+
+
+class NotTogether(Exception):
+    """Lock-step needs every seat to act in every step."""
+
+
+class Rollout:
+    """One vector of environments and the players at it.
+
+    Weights change between segments only, as far as segments of all slots end together; where seats act in turn, they
+    change when some segment has ended, and rows know their version.
+
+    Args:
+        env: not reset yet.
+        seeds: one per environment.
+        table: who sits where.
+        seated: the players in the table's order, their weights loaded.
+        metrics: gets env_steps, frames, agent_steps, episodes, wait_*_seconds and train_return.
+        keep_going: called before every step and while waiting, by the thread that steps; waits end when it says no.
+        lock_step: segment k is chosen with version base + max(0, k - 1), exactly.
+        clock, sleep: seconds.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        seeds: Sequence[int],
+        table: Table,
+        seated: Sequence[Seated],
+        *,
+        metrics: Metrics,
+        keep_going: Callable[[], bool],
+        lock_step: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._env = env
+        self._seeds = list(seeds)
+        self._table = table
+        self._seated = list(seated)
+        self._metrics = metrics
+        self._keep_going = keep_going
+        self._lock_step = lock_step
+        self._clock = clock
+        self._sleep = sleep
+        self._seats = env.spaces.seats
+        self._frame_skip = env.frame_skip
+        self._decisions: Decisions | None = None
+        self._return = np.zeros(env.envs * self._seats)
+        learning = [self._table.slots[n] for n, one in enumerate(self._seated) if one.writer is not None]
+        self._watched = np.zeros(env.envs * self._seats, np.bool_)  # slots whose returns are reported
+        for slots in learning:
+            self._watched[slots] = True
+        self.figures = EpisodeFigures(env.spaces.action, self._watched)
+        """Of the episodes that are reported."""
+        self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
+        for one in self._seated:
+            if one.follower.ref is not None:
+                one.base = one.follower.ref.version
+
+    def step(self) -> None:
+        """Everyone who waits acts once.
+
+        Raises:
+            EnvError: of the environment.
+            NotTogether: lock-step, and somebody did not act.
+        """
+        self._keep_going()
+        decisions = self._decisions
+        if decisions is None:
+            decisions = self._env.reset(self._seeds)
+        self._account(decisions)
+        started, waited = self._clock(), 0.0
+        parts = []
+        for number, rows, part in self._table.split(decisions):
+            action, lost = self._act(self._seated[number], part)
+            waited += lost
+            parts.append((rows, action))
+        action = self._table.join(parts, decisions.slot.size)
+        acted = self._clock()
+        self.figures.acted(decisions.slot, action)
+        self._decisions = self._env.step(decisions.slot, action)
+        self._metrics.add("inference_seconds", acted - started - waited)
+        self._metrics.add("env_seconds", self._clock() - acted)
+
+    def _act(self, one: Seated, decisions: Decisions) -> tuple[Arrays, float]:
+        """Actions of one player, and the seconds that it had to wait before."""
+        waited = 0.0
+        if one.writer is not None:
+            state = one.player.state(decisions.slot)
+            block = one.writer.observe(decisions, state)
+            if self._lock_step and not one.writer.together:
+                raise NotTogether("sync: true needs an environment whose seats all act in every step")
+            if block is not None:
+                waited = self._finish(one, block)
+        chosen = one.player.act(decisions)
+        if one.writer is not None:
+            assert one.follower.ref is not None, "players act with weights"
+            one.writer.record(chosen.action | chosen.record, one.follower.ref.version)
+        if one.sender is not None:
+            one.sender.poll(0.0)
+        return dict(chosen.action), waited
+
+    def _finish(self, one: Seated, block: Block) -> float:
+        """Hand a block on; go on when there is room for the next, with the weights that are newest then.
+
+        Returns:
+            Seconds of waiting for credit and weights.
+        """
+        assert one.sender is not None
+        model = one.follower.ref
+        assert model is not None
+        sender = one.sender
+        waited_credit = self._until(lambda: self._offer(one, block, model), sender)
+        one.segments += 1
+        waited_model = self._refresh(one) if self._lock_step else 0.0
+        waited_credit += self._until(lambda: sender.reserve(block.version.size), sender)
+        for other in self._seated:
+            if other.writer is None or (other is one and not self._lock_step):
+                waited_model += self._refresh(other)
+        self._metrics.add("wait_credit_seconds", waited_credit)
+        self._metrics.add("wait_model_seconds", waited_model)
+        return waited_credit + waited_model
+
+    def _offer(self, one: Seated, block: Block, model: ModelRef) -> bool:
+        assert one.sender is not None
+        return one.sender.offer(
+            model=model,
+            stream=one.stream[block.slot].tolist(),
+            row0=block.row0.tolist(),
+            version=block.version,
+            fields=block.fields,
+        )
+
+    def _until(self, condition: Callable[[], bool], sender: Sender) -> float:
+        if condition():
+            return 0.0
+        started = self._clock()
+        while self._keep_going():
+            sender.poll(WAIT_S)
+            if condition():
+                break
+        return self._clock() - started
+
+    def _waiting(self, one: Seated) -> bool:
+        """Between two looks for weights: a receiver that calls credit back needs an answer."""
+        if one.sender is not None:
+            one.sender.poll(0.0)
+        return self._keep_going()
+
+    def _refresh(self, one: Seated) -> float:
+        """Take the weights for the next segment; the seconds that it took."""
+        started = self._clock()
+        before = one.follower.ref
+        assert before is not None
+        if self._lock_step:
+            one.follower.wait_for(one.base + max(0, one.segments - 1), lambda: self._waiting(one), self._sleep)
+        else:
+            one.follower.refresh()
+        after = one.follower.ref
+        assert after is not None
+        if after.lineage != before.lineage:
+            one.segments, one.base = 0, after.version
+            if one.writer is not None:  # no segment holds rows of two lineages
+                one.writer.restart(one.player.state(one.writer.observed))
+        return self._clock() - started
+
+    def _account(self, decisions: Decisions) -> None:
+        """Steps, and returns of episodes as they end."""
+        slot = decisions.slot
+        if slot.size == self._return.size:
+            self._return += decisions.reward
+        else:
+            self._return[slot] += decisions.reward
+        ended = decisions.terminated | decisions.truncated
+        acting = slot.size
+        if ended.any():
+            over = slot[ended]
+            acting -= over.size
+            watched = over[self._watched[over]]
+            self._recent.extend(self._return[watched].tolist())
+            self.figures.ended(over, self._return[over])
+            self._return[over] = 0.0
+            self._metrics.add("episodes", np.unique(over // self._seats).size)
+            if self._recent:
+                self._metrics.set("train_return", sum(self._recent) / len(self._recent))
+        stepped = acting if self._seats == 1 else np.unique(slot[~ended] // self._seats).size
+        self._metrics.add("agent_steps", acting)
+        self._metrics.add("env_steps", stepped)
+        self._metrics.add("frames", stepped * self._frame_skip)

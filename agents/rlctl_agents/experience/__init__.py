@@ -1,0 +1,1 @@
+"""Experience of one policy: rows into segments, segments into batches."""

@@ -1,0 +1,195 @@
+"""Segments into preallocated batches, column by column."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl_agents.experience.frame_stacking import rebuild
+from rlctl_agents.types.experience import ModelRef, Schema, Segment
+
+Outcome = Literal["consumed", "stale", "fenced", "invalid"]
+Allocate = Callable[[tuple[int, ...], str], NDArray[Any]]
+ROWS_OF_ALL = "algorithm.batch_rows must be roles.actor.replicas x envs x seats x segment_steps"
+"""In lock-step."""
+
+
+class Settled(NamedTuple):
+    """What became of rows of a segment: the receiver's account and credits wait for it."""
+
+    segment: Segment
+    outcome: Outcome
+    rows: int
+
+
+@dataclass
+class Columns:
+    """Memory of one batch: B segments of T rows side by side, used again and again."""
+
+    fields: dict[str, NDArray[Any]]  # [T, B, ...], [T+1, B, ...] or [B, ...], as the schema says
+    version: NDArray[np.int64]  # [T, B]
+    used: int = 0  # columns filled
+    parts: list[tuple[Segment, int]] = field(default_factory=list)  # whose columns, and how many of each
+    there: object | None = None  # the same batch on a device, where there is one; see `staging`
+    stacked: frozenset[str] = frozenset()  # fields whose frames a segment holds once
+
+    def copy_in(self, segment: Segment, first: int, count: int, axes: dict[str, int]) -> None:
+        """Append columns first..first+count of a segment."""
+        to, source = slice(self.used, self.used + count), slice(first, first + count)
+        for name, values in self.fields.items():
+            if name in self.stacked:
+                rebuild(values[:, to], segment.fields[name][:, source], segment.fields["first"][:, source])
+            elif axes[name]:
+                values[:, to] = segment.fields[name][:, source]
+            else:
+                values[to] = segment.fields[name][source]
+        self.version[:, to] = segment.version[:, source]
+        self.used += count
+        if self.parts and self.parts[-1][0] is segment:
+            self.parts[-1] = (segment, self.parts[-1][1] + count)
+        else:
+            self.parts.append((segment, count))
+
+    def clear(self) -> list[Settled]:
+        """Empty it; its rows have been learned from."""
+        steps = self.version.shape[0]
+        settled = [Settled(segment, "consumed", count * steps) for segment, count in self.parts]
+        self.used, self.parts = 0, []
+        return settled
+
+
+class Assembler(Protocol):
+    """Decides about segments and fills batches with them. Not thread-safe: one thread feeds it."""
+
+    def add(self, segment: Segment) -> None:
+        """A segment has arrived."""
+
+    def fill(self, batch: Columns, present: ModelRef) -> list[Settled]:
+        """Fill up the batch as far as what has arrived goes.
+
+        Args:
+            present: the weights that the batch will be learned with.
+
+        Returns:
+            The rows that will not be learned from, and why.
+        """
+
+
+class Arrival:
+    """Batches in the order of arrival; what is too old is given up. A block may end in the next batch.
+
+    Args:
+        max_lag_versions: segments whose first row was chosen with weights older than this are stale.
+    """
+
+    def __init__(self, schema: Schema, max_lag_versions: int) -> None:
+        self._axes = column_axes(schema)
+        self._max_lag_versions = max_lag_versions
+        self._waiting: deque[Segment] = deque()
+        self._taken = 0  # columns of the foremost segment that are in a batch already
+
+    def add(self, segment: Segment) -> None:
+        self._waiting.append(segment)
+
+    def fill(self, batch: Columns, present: ModelRef) -> list[Settled]:
+        given_up: list[Settled] = []
+        streams = batch.version.shape[1]
+        while self._waiting and batch.used < streams:
+            segment = self._waiting[0]
+            left = segment.version.shape[1] - self._taken
+            outcome = judge(segment, present, self._max_lag_versions)
+            if outcome is None:
+                count = min(left, streams - batch.used)
+                batch.copy_in(segment, self._taken, count, self._axes)
+            else:
+                count = left
+                given_up.append(Settled(segment, outcome, left * segment.version.shape[0]))
+            self._taken += count
+            if count == left:
+                self._waiting.popleft()
+                self._taken = 0
+        return given_up
+
+
+class LockStep:
+    """Batches of the next segment of every stream, in the order of the streams: independent of who came first.
+
+    Which streams there are is known as soon as as many have been seen as a batch has columns.
+
+    Raises:
+        LockStepError: (from `add`) more streams than columns.
+    """
+
+    def __init__(self, schema: Schema, streams: int) -> None:
+        self._axes = column_axes(schema)
+        self._count = streams
+        self._streams: dict[int, deque[tuple[Segment, int]]] = {}
+
+    def add(self, segment: Segment) -> None:
+        for column, stream in enumerate(segment.header.stream):
+            self._streams.setdefault(stream, deque()).append((segment, column))
+        if len(self._streams) > self._count:
+            raise LockStepError(
+                f"lock-step learns from {self._count} streams at once, but {len(self._streams)} arrive: {ROWS_OF_ALL}"
+            )
+
+    def fill(self, batch: Columns, present: ModelRef) -> list[Settled]:
+        given_up: list[Settled] = []
+        for queue in self._streams.values():
+            while queue:
+                segment, _ = queue[0]
+                outcome = judge(segment, present, None)
+                if outcome is None:
+                    break
+                given_up.append(Settled(segment, outcome, segment.version.shape[0]))
+                queue.popleft()
+        if batch.used == 0 and len(self._streams) == self._count and all(self._streams.values()):
+            for stream in sorted(self._streams):
+                segment, column = self._streams[stream].popleft()
+                batch.copy_in(segment, column, 1, self._axes)
+        return given_up
+
+    def missing(self) -> tuple[int, list[int]]:
+        """What the next batch waits for: how many streams never seen, and which known ones are behind."""
+        return self._count - len(self._streams), sorted(s for s, queue in self._streams.items() if not queue)
+
+
+class LockStepError(Exception):
+    """The run cannot go on in lock-step; the text says why."""
+
+
+def judge(segment: Segment, present: ModelRef, max_lag_versions: int | None) -> Outcome | None:
+    """Why a segment must not be learned from with these weights; None when it may."""
+    made = segment.header.model
+    if made.policy != present.policy:
+        return "invalid"
+    if made.lineage != present.lineage:
+        return "fenced"
+    if made.version > present.version:
+        return "invalid"  # weights that do not exist yet in this lineage
+    # version of the first row: the oldest weights in the segment decide its lag
+    if max_lag_versions is not None and present.version - int(segment.version[0].min()) > max_lag_versions:
+        return "stale"
+    return None
+
+
+def allocate_columns(schema: Schema, streams: int, allocate: Allocate | None = None) -> Columns:
+    """Memory for a batch of `streams` columns.
+
+    Args:
+        allocate: makes an array of a shape and dtype: pinned memory, where there is a GPU.
+    """
+    make: Allocate = allocate or (lambda shape, dtype: np.zeros(shape, np.dtype(dtype)))
+    fields = {f.name: make(schema.array_shape(f, streams), f.dtype) for f in schema.fields}
+    stacked = frozenset(f.name for f in schema.fields if f.frames)
+    return Columns(fields, np.zeros((schema.segment_steps, streams), np.int64), stacked=stacked)
+
+
+def column_axes(schema: Schema) -> dict[str, int]:
+    """Field -> its axis of streams."""
+    return {f.name: 0 if f.per == "segment" else 1 for f in schema.fields}

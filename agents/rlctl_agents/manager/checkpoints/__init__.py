@@ -1,0 +1,1 @@
+"""Generations: their schedule, their manifests, and the term that fences an earlier manager."""

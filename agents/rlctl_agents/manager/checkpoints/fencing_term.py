@@ -1,0 +1,78 @@
+"""run/term: counts the starts of managers, so that the last one to start is the only one that counts."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from rlctl_agents.runtime.storage import read_file, replace_file
+from rlctl_agents.runtime.volume import refusal
+
+APART = 100
+"""Numbers left out where the newest one given away is not known any more."""
+
+log = logging.getLogger(__name__)
+
+
+class TornTerm(Exception):
+    """The counter is there and is none."""
+
+
+def next_term(folder: Path, at_least: int) -> int:
+    """Count this start of a manager, durably.
+
+    Args:
+        folder: run/.
+        at_least: the newest term that generations and progress speak of; what a torn counter is rebuilt from.
+
+    Raises:
+        OSError: the volume refuses.
+    """
+    try:
+        newest = read_term(folder)
+    except TornTerm as fault:
+        newest = at_least + APART
+        log.error("%s: counted on from the generations and the progress, which know of term %d", fault, at_least)
+    term = max(newest, at_least) + 1
+    _store(folder, term)
+    return term
+
+
+def standing_term(folder: Path, own: int) -> int:
+    """The newest term, for the manager of term `own`; a torn counter is written anew: nobody is known to be newer.
+
+    Raises:
+        OSError: the volume cannot be read.
+    """
+    try:
+        return read_term(folder)
+    except TornTerm as fault:
+        log.error("%s: written anew, term %d", fault, own)
+        try:
+            _store(folder, own)
+        except OSError as error:  # whoever starts next counts on from the generations and the progress
+            log.error("%s", refusal(error) or f"cannot store {folder / 'term'}: {error.strerror}")
+        return own
+
+
+def read_term(folder: Path) -> int:
+    """The newest term; 0 before the first.
+
+    Raises:
+        TornTerm: the counter is there and is none.
+        OSError: the volume refuses.
+    """
+    data = read_file(folder / "term")
+    if data is None:
+        return 0
+    if not data.strip().isdigit():
+        raise TornTerm(f"{folder / 'term'} holds no number: {data[:40]!r}")
+    return int(data)
+
+
+def _store(folder: Path, term: int) -> None:
+    path = folder / "term"
+    try:
+        replace_file(path, f"{term}\n".encode(), durable=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error

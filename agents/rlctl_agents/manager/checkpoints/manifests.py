@@ -1,0 +1,168 @@
+"""Committed generations: one small immutable file each, put in place at once, over parts that lie there already."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from rlctl_agents.checkpoint.parts import generation_of
+from rlctl_agents.runtime.storage import create_file, sync_folder
+from rlctl_agents.types.control import Generation
+
+FORMAT = 1
+_NAME = re.compile(r"generation-([0-9]{6,})\.json")
+
+log = logging.getLogger(__name__)
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The file."""
+
+    format: int
+    generation: Generation
+
+
+class Manifests:
+    """The generations of a run, newest first.
+
+    Args:
+        folder: of checkpoints, on the volume.
+    """
+
+    damaged: list[str]
+    """Names of files that cannot be read; they are left alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[int, Generation] = {}
+        self.damaged = []
+        for path in sorted(folder.glob("generation-*.json")):
+            if not _NAME.fullmatch(path.name):
+                continue
+            try:
+                manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+                if manifest.format != FORMAT or _name(manifest.generation.number) != path.name:
+                    raise ValueError("of another format, or renamed")
+                self._known[manifest.generation.number] = manifest.generation
+            except (OSError, ValueError, msgspec.MsgspecError) as error:
+                log.error("%s is damaged and not used: %s", path.name, error)
+                self.damaged.append(path.name)
+
+    @property
+    def highest(self) -> int:
+        """Of the numbers ever used, damaged ones included; 0: none."""
+        return max([0, *self._known, *self._damaged_numbers])
+
+    @property
+    def newest_term(self) -> int:
+        """Of all generations; 0: none."""
+        return max((one.term for one in self._known.values()), default=0)
+
+    def of(self, policy: str) -> tuple[Generation, ...]:
+        """Committed ones of a policy, newest first."""
+        return tuple(one for _, one in sorted(self._known.items(), reverse=True) if one.policy == policy)
+
+    def newest(self, policy: str) -> Generation | None:
+        """The newest of a policy."""
+        return next(iter(self.of(policy)), None)
+
+    def commit(self, generation: Generation) -> None:
+        """Make a generation count, durably; all or nothing.
+
+        Raises:
+            ValueError: its number was used, or a part is not there.
+            OSError: the volume refuses.
+        """
+        if generation.number <= self.highest:
+            raise ValueError(f"generation {generation.number} is not newer than {self.highest}, which was committed")
+        if not generation.parts or generation.parts.keys() != generation.sha256.keys():
+            raise ValueError(f"generation {generation.number} has no parts, or not a checksum for each")
+        for part, file in generation.parts.items():
+            if file != Path(file).name or file.startswith(".") or _NAME.fullmatch(file):
+                raise ValueError(f"part {part}: {file!r} is not the name of a part")
+            if not (self._folder / file).is_file():
+                raise ValueError(f"part {part}: {file} is not on the volume")
+        data = msgspec.json.format(msgspec.json.encode(Manifest(FORMAT, generation))) + b"\n"
+        if not create_file(self._folder / _name(generation.number), data):
+            raise ValueError(f"generation {generation.number} was committed by somebody else")
+        self._known[generation.number] = generation
+
+    def prune(self, keep: int) -> list[Generation]:
+        """Remove all but the newest of each policy, and the parts that only they had.
+
+        Args:
+            keep: how many of each policy stay.
+
+        Returns:
+            What was removed.
+
+        Raises:
+            OSError: the volume refuses; the manifests that are gone are gone.
+        """
+        kept: dict[str, int] = {}
+        removed: list[Generation] = []
+        for _, generation in sorted(self._known.items(), reverse=True):
+            kept[generation.policy] = kept.get(generation.policy, 0) + 1
+            if kept[generation.policy] > keep:
+                removed.append(generation)
+        if not removed:
+            return []
+        for generation in removed:
+            (self._folder / _name(generation.number)).unlink(missing_ok=True)
+            del self._known[generation.number]
+        sync_folder(self._folder)  # nobody finds a manifest whose parts are gone
+        self.remove_parts(_files(removed) - _files(self._known.values()))
+        return removed
+
+    def unclaimed(self, newest: Generation) -> set[str]:
+        """Parts that no generation names or ever will: their commits were refused, or nobody heard the answer.
+
+        Only those of the same policy, from before the newest: a commit of theirs that is still on its way is refused,
+        because its number is too low. What a damaged manifest may name is not among them, and nothing is when a
+        manifest lies there that we have never seen: somebody else commits here.
+
+        Args:
+            newest: committed just now.
+
+        Raises:
+            OSError: the volume refuses.
+        """
+        names = {path.name for path in self._folder.iterdir()}
+        seen = {*map(_name, self._known), *self.damaged}
+        if any(_NAME.fullmatch(name) and name not in seen for name in names):
+            return set()
+        damaged = max(self._damaged_numbers, default=0)  # a generation names no part that is newer than itself
+        return {
+            file
+            for file in names - _files(self._known.values())
+            if (made_for := generation_of(file)) is not None
+            and made_for[0] == newest.policy
+            and damaged < made_for[1] < newest.number
+        }
+
+    def remove_parts(self, files: Iterable[str]) -> None:
+        """Remove what no generation names.
+
+        Raises:
+            OSError: the volume refuses.
+        """
+        for file in files:
+            with suppress(FileNotFoundError):
+                (self._folder / file).unlink()
+
+    @property
+    def _damaged_numbers(self) -> list[int]:
+        return [int(match[1]) for name in self.damaged if (match := _NAME.fullmatch(name))]
+
+
+def _files(generations: Iterable[Generation]) -> set[str]:
+    return {file for generation in generations for file in generation.parts.values()}
+
+
+def _name(number: int) -> str:
+    return f"generation-{number:06d}.json"

@@ -1,0 +1,125 @@
+"""When a generation is due, which one is wanted, which commits count, and what is removed when one does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlctl_agents.manager.checkpoints.manifests import Manifests
+from rlctl_agents.types.control import Generation
+
+RETRY_S = 10.0
+"""A generation that came to nothing is ordered again after so long."""
+
+
+class Checkpoints:
+    """Orders generations, one at a time for each policy. An order stands until it is committed, whoever learns then.
+
+    Args:
+        manifests: what is committed.
+        term: of this manager.
+        issued: newest number that any manager of the run ever ordered.
+        clock: monotonic seconds.
+        standing_term: of the newest manager, as the volume says; may raise OSError.
+    """
+
+    failure: str
+    """Why something old could not be removed; "" when it could."""
+
+    def __init__(
+        self,
+        manifests: Manifests,
+        term: int,
+        issued: int,
+        clock: Callable[[], float],
+        *,
+        standing_term: Callable[[], int],
+    ) -> None:
+        self.manifests = manifests
+        self.issued = max(issued, manifests.highest)
+        self.failure = ""
+        self._term = term
+        self._clock = clock
+        self._standing_term = standing_term
+        self._wanted: dict[str, tuple[int, float]] = {}  # policy -> number, when it was ordered
+        self._failed: dict[str, tuple[int, float]] = {}  # policy -> wanted number that came to nothing, when we heard
+        self._last: dict[str, float] = {}  # policy -> when its newest was committed, or when it began to learn
+
+    def wanted(self, policy: str) -> int:
+        """Number of the generation to be saved; 0: none."""
+        return self._wanted[policy][0] if policy in self._wanted else 0
+
+    def waiting_s(self, policy: str) -> float:
+        """How long it has been wanted."""
+        return self._clock() - self._wanted[policy][1] if policy in self._wanted else 0.0
+
+    def worth_saving(self, policy: str, rows: int) -> bool:
+        """Something was learned since the newest generation, or since an older one that a learner had to go back to."""
+        newest = self.manifests.newest(policy)
+        return rows > 0 and (newest is None or rows != newest.rows)
+
+    def due(self, policy: str, rows: int, every_s: float) -> bool:
+        """The next one should be ordered."""
+        if policy in self._wanted or not self.worth_saving(policy, rows):
+            return False
+        now = self._clock()
+        return now - self._last.setdefault(policy, now) >= every_s
+
+    def order(self, policy: str) -> int:
+        """Want a generation; the one that is wanted already, if there is one."""
+        if policy not in self._wanted:
+            self.issued = max(self.issued, self.manifests.highest) + 1
+            self._wanted[policy] = (self.issued, self._clock())
+        return self._wanted[policy][0]
+
+    def failed(self, policy: str, number: int) -> bool:
+        """The learner says that this generation came to nothing: RETRY_S later it is wanted under another number, for
+        a number that was once refused is refused for ever. True when that has just happened.
+        """
+        wanted, since = self._wanted.get(policy, (0, 0.0))
+        if not 0 < wanted <= number:
+            return False
+        now = self._clock()
+        if self._failed.get(policy, (0, 0.0))[0] != wanted:
+            self._failed[policy] = (wanted, now)
+        if now - self._failed[policy][1] < RETRY_S:
+            return False
+        self.issued = max(self.issued, self.manifests.highest) + 1
+        self._wanted[policy] = (self.issued, since)
+        return True
+
+    def commit(self, generation: Generation) -> None:
+        """Parts of a generation lie on the volume: make it count.
+
+        Raises:
+            ValueError: another manager has taken over; it is of another term, with a used number, or without its parts.
+            OSError: the volume refuses.
+        """
+        if (term := self._standing_term()) != self._term:
+            raise ValueError(f"a manager of term {term} has taken over")
+        if generation.term != self._term:
+            raise ValueError(
+                f"generation {generation.number} was saved under term {generation.term}, the run is at {self._term}"
+            )
+        self.manifests.commit(generation)
+        self.issued = max(self.issued, generation.number)
+        self._last[generation.policy] = self._clock()
+        if generation.number >= self.wanted(generation.policy):
+            self._wanted.pop(generation.policy, None)
+
+    def tidy(self, newest: Generation, keep: int) -> None:
+        """Remove old generations, and parts of which the commit came to nothing. What cannot be removed is said, and
+        tried again after the next commit.
+
+        Args:
+            newest: committed just now.
+            keep: how many of each policy stay.
+        """
+        try:
+            self.manifests.prune(keep)
+            unclaimed = self.manifests.unclaimed(newest)
+            # asked after looking: all that was there is from before a successor, which takes no commit of our term
+            if self._standing_term() == self._term:
+                self.manifests.remove_parts(unclaimed)
+            self.failure = ""
+        except OSError as error:
+            self.failure = f"cannot remove old generations: {error.strerror}"

@@ -1,0 +1,1 @@
+"""Matches and evaluations: who plays, how often, and what came of it."""

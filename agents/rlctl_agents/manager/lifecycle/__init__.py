@@ -1,0 +1,1 @@
+"""The end of a run: stop conditions, the last generation, and what stays of a manager afterwards."""

@@ -1,0 +1,1 @@
+"""Logs of all processes of a run, kept on its volume and searched there."""

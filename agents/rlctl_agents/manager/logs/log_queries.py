@@ -1,0 +1,175 @@
+"""`GET /logs` of the control API: what was kept of all processes, and what is said from now on."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from rlctl.spec.base import ROLES
+from rlctl_agents.manager.events import Lines
+from rlctl_agents.manager.logs.log_search import LEVELS, WRONG, Query
+from rlctl_agents.manager.logs.log_store import LogStore
+from rlctl_agents.runtime.http_server import Response
+
+TIMEOUT_S = 25.0
+AT_ONCE = 2
+NAMES = ("process", "since", "until", "grep", "level", "tail", "previous", "page", "after")
+
+Search = Callable[[Query], tuple[int, bytes, str]]
+"""Exit code, stdout, stderr."""
+
+
+class LogQueries:
+    """Answers from files that `store` writes, and from `lines` what is newer.
+
+    Args:
+        folder: logs/.
+        store: None: nothing is kept here, the newest lines are all there is.
+        boot: of the manager.
+        search: as `in_a_process`.
+    """
+
+    def __init__(
+        self, folder: Path, lines: Lines, store: LogStore | None, boot: str, search: Search | None = None
+    ) -> None:
+        self._folder, self._lines, self._store, self._boot = folder, lines, store, boot
+        self._search = search or in_a_process
+        self._free = threading.BoundedSemaphore(AT_ONCE)
+
+    def answer(self, asked: Mapping[str, str]) -> Response:
+        """`{"lines": [...], "next": N, "page": ..., "lost": N}`; lines are as their processes wrote them, oldest first.
+
+        `after=N` gives what came after the answer with `"next": N`; without it, what was kept. An answer with a `page`
+        is not all: the same question with `page=...` goes on.
+        """
+        try:
+            return self._memory(asked) if "after" in asked or self._store is None else self._kept(asked)
+        except ValueError as fault:
+            return Response.refusal(400, str(fault))
+
+    def _memory(self, asked: Mapping[str, str]) -> Response:
+        if given := sorted(asked.keys() - {"after", "process", "level"}):
+            raise ValueError(f"{', '.join(given)}: not for lines that are not stored yet; filter them yourself")
+        least = LEVELS.index(_level(asked) or LEVELS[0])
+        role, index = _process(asked)
+        lines, newest = self._lines.since(_count(asked, "after") or 0)
+        wanted = [line for line in lines if _fits(line, role, index, LEVELS[least:])]
+        return Response.of({"lines": wanted, "next": newest, "page": "", "lost": self._lost})
+
+    def _kept(self, asked: Mapping[str, str]) -> Response:
+        assert self._store is not None
+        if unknown := sorted(asked.keys() - set(NAMES)):
+            raise ValueError(f"{', '.join(unknown)}: unknown; known are {', '.join(NAMES)}")
+        role, index = _process(asked)
+        mark = self._store.flush(self._lines)
+        query = Query(
+            folder=str(self._folder),
+            role=role,
+            index=index,
+            since=_moment(asked, "since"),
+            until=_moment(asked, "until"),
+            grep=asked.get("grep", ""),
+            level=_level(asked),
+            tail=_count(asked, "tail"),
+            previous=asked.get("previous", "") in ("1", "true"),
+            page=_page(asked),
+            boot=self._boot,
+            sizes=dict(mark.sizes),
+        )
+        if not self._free.acquire(blocking=False):
+            return Response.refusal(503, f"{AT_ONCE} searches of the logs are going on; ask again")
+        try:
+            code, out, said = self._search(query)
+        finally:
+            self._free.release()
+        if code == WRONG:
+            raise ValueError(said)
+        if code != 0:
+            return Response.refusal(503, f"the logs could not be searched: {said}")
+        return Response(200, out.rstrip().removesuffix(b"}") + b',"next":%d,"lost":%d}\n' % (mark.number, self._lost))
+
+    @property
+    def _lost(self) -> int:
+        return self._store.lost if self._store is not None else 0
+
+
+def in_a_process(query: Query) -> tuple[int, bytes, str]:
+    """Search in a process of its own, which is bounded."""
+    command = [sys.executable, "-m", "rlctl_agents.manager.logs.log_search", msgspec.json.encode(query).decode()]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return 1, b"", f"it took longer than {TIMEOUT_S:g} s; ask for a shorter time or one process"
+    if done.returncode < 0:
+        return 1, b"", "it took too long; ask for a shorter time, one process, or a simpler expression"
+    return done.returncode, done.stdout, done.stderr.decode(errors="replace").strip()[-500:]
+
+
+def _process(asked: Mapping[str, str]) -> tuple[str | None, int | None]:
+    text = asked.get("process", "")
+    if not text:
+        return None, None
+    role, slash, index = text.partition("/")
+    if role not in ROLES or (slash and not _digits(index)):
+        raise ValueError(f"process must be ROLE or ROLE/INDEX, got {text[:40]!r}")
+    return role, int(index) if slash else None
+
+
+def _moment(asked: Mapping[str, str], name: str) -> str:
+    """As lines are stamped, so that texts can be compared."""
+    text = asked.get(name, "")
+    if not text:
+        return ""
+    try:
+        moment = datetime.fromisoformat(re.sub(r" (\d\d:\d\d)$", r"+\1", text))  # a + that nobody has encoded
+    except ValueError as error:
+        raise ValueError(f"{name} must be RFC 3339, got {text[:40]!r}") from error
+    if moment.tzinfo is None:
+        raise ValueError(f"{name}: {text[:40]!r} does not say which time zone it means")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def _level(asked: Mapping[str, str]) -> str:
+    level = asked.get("level", "").upper()
+    if level and level not in LEVELS:
+        raise ValueError(f"level must be one of {', '.join(LEVELS)}, got {level[:40]!r}")
+    return level
+
+
+def _count(asked: Mapping[str, str], name: str) -> int | None:
+    text = asked.get(name, "")
+    if text and not _digits(text):
+        raise ValueError(f"{name} must be a number, got {text[:40]!r}")
+    return int(text) if text else None
+
+
+def _page(asked: Mapping[str, str]) -> str:
+    text = asked.get("page", "")
+    for entry in text.split(",") if text else ():
+        role, equals, place = entry.partition("=")
+        offset = place.rpartition(":")[2]
+        if role not in ROLES or not equals or (place and not _digits(offset)):
+            raise ValueError(f"page must be that of an answer, got {text[:40]!r}")
+    return text
+
+
+def _digits(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 16
+
+
+def _fits(line: str, role: str | None, index: int | None, levels: Sequence[str]) -> bool:
+    try:
+        record = json.loads(line)
+        name, level = str(record["id"]), record["level"]
+    except (ValueError, KeyError, TypeError):
+        return role is None and levels[0] == LEVELS[0]
+    wanted = role is None or (name == f"{role}/{index}" if index is not None else name.partition("/")[0] == role)
+    return wanted and level in levels

@@ -1,0 +1,240 @@
+"""Searches kept log lines, in a process of its own: a regular expression that never comes to an end, or half a gigabyte
+of lines, must not hold up the manager. Started by `log_queries`; prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from rlctl_agents.manager.logs.log_files import HEAD, LogFile, files
+
+CPU_S = 20
+MEMORY_BYTES = 1 << 30
+MOST_LINES = 20_000
+MOST_BYTES = 4 << 20
+LATE = timedelta(hours=1)
+"""Lines may lie in the files of a later hour: their process could not reach the manager before."""
+EARLY = timedelta(minutes=10)
+"""Or of an earlier one: its clock is ahead."""
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+WRONG = 2
+"""Exit code: the query cannot be answered by anybody."""
+
+
+class Query(msgspec.Struct, frozen=True):
+    """What is asked. Moments are RFC 3339 in UTC with six digits behind the second, as in the lines."""
+
+    folder: str
+    role: str | None = None
+    index: int | None = None
+    since: str = ""
+    until: str = ""
+    grep: str = ""  # regular expression over the whole line
+    level: str = ""  # at least
+    tail: int | None = None  # only the last so many that match
+    previous: bool = False  # the boot before the newest of each process
+    page: str = ""  # goes on where the answer with this `page` ended
+    boot: str = ""  # manager that writes now; of its files only what `sizes` says is read
+    sizes: dict[str, int] = {}
+    cpu_s: int = CPU_S  # then the process that searches is ended
+
+
+class Found(msgspec.Struct):
+    """The answer."""
+
+    lines: list[str]  # oldest first
+    page: str = ""  # not "": there are more, behind these
+
+
+def search(query: Query) -> Found:
+    """Answer a query; at most MOST_LINES lines or MOST_BYTES bytes at once.
+
+    Raises:
+        re.error: `grep` is no regular expression.
+        OSError: the volume refuses.
+    """
+    wanted = Filter(query)
+    roles = {file.role for file in wanted.files()}
+    if query.tail is not None:
+        return Found(_last(wanted, sorted(roles), min(query.tail, MOST_LINES)))
+    places = dict(entry.split("=") for entry in query.page.split(",")) if query.page else {}
+    streams = [Stream(wanted, role, places.get(role, "")) for role in sorted(roles)]
+    found: list[tuple[bytes, bytes]] = []
+    size = 0
+    while open_ := [stream for stream in streams if stream.head is not None]:
+        oldest = min(open_, key=lambda stream: stream.head or (b"", b""))
+        assert oldest.head is not None
+        if len(found) == MOST_LINES or (found and size + len(oldest.head[1]) > MOST_BYTES):
+            page = ",".join(f"{stream.role}={stream.place}" for stream in streams)
+            return Found(_texts(found), page)
+        found.append(oldest.head)
+        size += len(oldest.head[1])
+        oldest.advance()
+    return Found(_texts(found))
+
+
+class Filter:
+    """Which files and lines a query wants."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._folder = Path(query.folder)
+        self._grep = re.compile(query.grep.encode()) if query.grep else None
+        self._since, self._until = query.since.encode(), query.until.encode()
+        least = LEVELS.index(query.level) if query.level else 0
+        self._levels = frozenset(level.encode() for level in LEVELS[least:])
+        self._id = f"{query.role}/{query.index}".encode() if query.index is not None else None
+        self._boots = self._boots_wanted() if query.previous or self._id is not None else None
+
+    def files(self, role: str | None = None) -> list[LogFile]:
+        """Those that may hold something, oldest first within a role."""
+        query = self._query
+        since = datetime.fromisoformat(query.since) - EARLY if query.since else None
+        until = datetime.fromisoformat(query.until) + LATE if query.until else None
+        return [
+            file
+            for file in files(self._folder, role or query.role)
+            if (since is None or file.hour_ends >= since)
+            and (until is None or file.hour_begins <= until)
+            and self._whole(file)
+        ]
+
+    def lines(self, file: LogFile, offset: int = 0) -> Iterator[tuple[int, bytes, bytes]]:
+        """Position behind it, moment, and text of each line that is wanted, from a position on."""
+        size = self._query.sizes.get(file.name)
+        for after, line in _lines(self._folder / file.name, offset, size):
+            head = HEAD.match(line)
+            if head is not None and self._wants(head, line):
+                yield after, head[1], line
+
+    def _wants(self, head: re.Match[bytes], line: bytes) -> bool:
+        moment, level, _, process, boot = head.groups()
+        return (
+            level in self._levels
+            and (not self._since or moment >= self._since)
+            and (not self._until or moment <= self._until)
+            # before it was told its index, a process called itself actor/?
+            and (self._id is None or process == self._id or process.endswith(b"/?"))
+            and (self._boots is None or boot in self._boots)
+            and (self._grep is None or self._grep.search(line) is not None)
+        )
+
+    def _whole(self, file: LogFile) -> bool:
+        """Not begun after the moment that the sizes are of."""
+        if not self._query.boot or file.boot != self._query.boot[:8] or file.name in self._query.sizes:
+            return True
+        parts = [known.part for name in self._query.sizes if (known := LogFile.parse(name)) and known.role == file.role]
+        return file.part < max(parts, default=0)
+
+    def _boots_wanted(self) -> frozenset[bytes]:
+        """Lives of the process that is asked for, or the one before the newest of each process."""
+        lives: dict[bytes, dict[bytes, None]] = {}  # process -> boots in order
+        for file in self.files():
+            for _, line in _lines(self._folder / file.name, 0, self._query.sizes.get(file.name)):
+                head = HEAD.match(line)
+                if head is not None and (head[4] == self._id if self._id else not head[4].endswith(b"/?")):
+                    lives.setdefault(head[4], {})[head[5]] = None
+        if not self._query.previous:
+            return frozenset(boot for boots in lives.values() for boot in boots)
+        return frozenset(list(boots)[-2] for boots in lives.values() if len(boots) > 1)
+
+
+class Stream:
+    """The lines of one role that are wanted, one after the other.
+
+    Args:
+        place: file and position from where on; "": from the oldest.
+    """
+
+    def __init__(self, wanted: Filter, role: str, place: str) -> None:
+        self.role = role
+        self.place = place
+        """Where `head` is found again."""
+        self.head: tuple[bytes, bytes] | None = None
+        """Moment and text of the next line; None: there is none."""
+        self._lines = self._read(wanted)
+        self.advance()
+
+    def advance(self) -> None:
+        """Go on to the next line."""
+        self.head = next(self._lines, None)
+
+    def _read(self, wanted: Filter) -> Iterator[tuple[bytes, bytes]]:
+        name, _, offset = self.place.partition(":")
+        first = LogFile.parse(name)
+        for file in wanted.files(self.role):
+            if first is not None and file < first:
+                continue
+            position = int(offset or 0) if file == first else 0
+            for after, moment, line in wanted.lines(file, position):
+                self.place = f"{file.name}:{position}"
+                yield moment, line
+                position = after
+            self.place = f"{file.name}:{position}"
+
+
+def _last(wanted: Filter, roles: Sequence[str], tail: int) -> list[str]:
+    """The last lines of all roles together, from as few files as hold them."""
+    found: list[tuple[bytes, bytes]] = []
+    for role in roles:
+        of_role: list[tuple[bytes, bytes]] = []
+        for file in reversed(wanted.files(role)):
+            newest = deque(((moment, line) for _, moment, line in wanted.lines(file)), maxlen=tail)
+            of_role = [*newest, *of_role][-tail:] if tail else []
+            if len(of_role) >= tail or sum(len(line) for _, line in of_role) > MOST_BYTES:
+                break
+        found += of_role
+    found = sorted(found, key=lambda one: one[0])[-tail:] if tail else []
+    size = 0
+    for count, (_, line) in enumerate(reversed(found)):
+        size += len(line)
+        if size > MOST_BYTES:
+            return _texts(found[len(found) - count :])
+    return _texts(found)
+
+
+def _lines(path: Path, offset: int, size: int | None) -> Iterator[tuple[int, bytes]]:
+    """Position behind each whole line, and the line; a file that is gone has none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(-1 if size is None else max(size - offset, 0))
+    except FileNotFoundError:
+        return
+    start = 0
+    while (end := data.find(b"\n", start)) >= 0:
+        yield offset + end + 1, data[start:end]
+        start = end + 1
+
+
+def _texts(found: list[tuple[bytes, bytes]]) -> list[str]:
+    return [line.decode(errors="replace") for _, line in sorted(found, key=lambda one: one[0])]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Answer the query that is the one argument, as JSON; within bounds of time and memory."""
+    query = msgspec.json.decode(arguments[0], type=Query)
+    resource.setrlimit(resource.RLIMIT_CPU, (query.cpu_s, query.cpu_s + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    try:
+        found = search(query)
+    except re.error as error:
+        print(f"grep: not a regular expression: {error}", file=sys.stderr)
+        return WRONG
+    except (OSError, RecursionError, MemoryError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    sys.stdout.buffer.write(msgspec.json.encode(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

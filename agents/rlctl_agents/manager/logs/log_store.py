@@ -1,0 +1,204 @@
+"""What all processes of a run have said, kept on the volume by the manager: pods go, and their logs go with them.
+
+Lines come with reports and are written by a thread, a batch for each role every second. A full disk costs lines, which
+are counted, and never the run; more than the thread can write costs the oldest lines that wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlctl.spec.base import ROLES
+from rlctl_agents.manager.events import Lines
+from rlctl_agents.manager.logs.log_files import LogFile, files, hour, line_of
+
+BATCH_S = 1.0
+BATCH_BYTES = 64 * 1024
+FILE_BYTES = 16 << 20
+"""Then another file begins."""
+ROLE_BYTES = 512 << 20
+"""Of all files of one role; the oldest are removed."""
+WAITING_BYTES = 16 << 20
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far has been written."""
+
+    number: int = 0  # of the newest line
+    sizes: Mapping[str, int] = field(default_factory=dict)  # name -> bytes, of the files that are being written
+
+
+class LogStore:
+    """Keeps lines; from any thread.
+
+    Args:
+        folder: logs/; it exists.
+        boot: of the manager.
+        unix: unix time.
+        file_bytes, role_bytes, waiting_bytes: bounds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        boot: str,
+        *,
+        unix: Callable[[], float] = time.time,
+        file_bytes: int = FILE_BYTES,
+        role_bytes: int = ROLE_BYTES,
+        waiting_bytes: int = WAITING_BYTES,
+    ) -> None:
+        self._folder, self._boot, self._unix = folder, boot[:8], unix
+        self._began = int(unix())
+        self._file_bytes, self._role_bytes, self._waiting_bytes = file_bytes, role_bytes, waiting_bytes
+        self._turn = threading.Condition()
+        self._writing = threading.Lock()
+        self._waiting: deque[tuple[str, str]] = deque()  # role, line
+        self._bytes = 0
+        self._stop = False
+        self._current: dict[str, LogFile] = {}
+        self._sizes: dict[str, int] = {}  # name -> bytes
+        self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
+        self.lost = 0
+        """Lines that were not kept."""
+        self.failure = ""
+        """Why the newest were not."""
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def add(self, role: str, lines: Sequence[str]) -> None:
+        """Lines of a process of that role, oldest first. Does not wait."""
+        if role not in ROLES:
+            return
+        with self._turn:
+            for line in lines:
+                self._waiting.append((role, line))
+                self._bytes += len(line)
+            while self._bytes > self._waiting_bytes and self._waiting:
+                self._bytes -= len(self._waiting.popleft()[1])
+                self.lost += 1
+            if self._bytes >= BATCH_BYTES:
+                self._turn.notify()
+
+    def flush(self, lines: Lines | None = None) -> Mark:
+        """Write what waits: the files, as far as the mark says, hold the lines up to its number, and no others.
+
+        Args:
+            lines: what adds lines here, and numbers them.
+        """
+        with self._writing:
+            waiting, number = (self._take(), 0) if lines is None else lines.frozen(self._take)
+            by_role: dict[str, list[str]] = {}
+            for role, line in waiting:
+                by_role.setdefault(role, []).append(line)
+            for role, of_role in by_role.items():
+                self._write(role, of_role)
+            return Mark(number, dict(self._sizes))
+
+    def close(self) -> None:
+        """Write what waits, and stop."""
+        with self._turn:
+            self._stop = True
+            self._turn.notify()
+        if self._thread.ident is not None:
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: self._stop or self._bytes >= BATCH_BYTES, BATCH_S)
+                stop = self._stop
+            self.flush()
+            if stop:
+                return
+
+    def _take(self) -> deque[tuple[str, str]]:
+        with self._turn:
+            waiting, self._waiting, self._bytes = self._waiting, deque(), 0
+            return waiting
+
+    def _write(self, role: str, lines: Iterable[str]) -> None:
+        now = self._unix()
+        left = deque(line_of(role, line, now) for line in lines)
+        while left:
+            file = self._file_of(role, now, len(left[0]))
+            size = self._sizes[file.name]
+            batch = [left.popleft()]
+            room = self._file_bytes - size - len(batch[0])
+            while left and len(left[0]) <= room:
+                room -= len(left[0])
+                batch.append(left.popleft())
+            try:
+                self._sizes[file.name] = _append(self._folder / file.name, size, b"".join(batch))
+            except OSError as error:
+                self.lost += len(batch) + len(left)
+                if not self.failure:
+                    log.error("cannot keep logs: %s", error)
+                self.failure = f"cannot write {self._folder / file.name}: {error.strerror}; {self.lost} lines are lost"
+                return
+            self.failure = ""
+
+    def _file_of(self, role: str, now: float, room: int) -> LogFile:
+        """The file of a role in which there is so much room."""
+        present = self._current.get(role)
+        if present is not None and present.hour == hour(now) and self._sizes[present.name] + room <= self._file_bytes:
+            return present
+        part = present.part + 1 if present is not None else 0
+        file = self._current[role] = LogFile(role, hour(now), self._began, self._boot, part)
+        if present is not None:
+            del self._sizes[present.name]
+        self._sizes[file.name] = 0
+        self._trim(role)
+        return file
+
+    def _trim(self, role: str) -> None:
+        """Remove the oldest files of a role beyond its share; another manager may be removing them too."""
+        with suppress(OSError):
+            sized = [(file, _size(self._folder / file.name)) for file in files(self._folder, role)]
+            over = sum(size for _, size in sized) + self._file_bytes - self._role_bytes
+            for file, size in sized:
+                if over <= 0 or file == self._current[role]:
+                    return
+                over -= size
+                with suppress(OSError):
+                    (self._folder / file.name).unlink()
+
+
+def _append(path: Path, size: int, data: bytes) -> int:
+    """Write whole lines behind the first `size` bytes; the new size.
+
+    Raises:
+        OSError: it cannot be written; no half line stays.
+    """
+    with path.open("ab", buffering=0) as file:
+        if file.tell() > size:  # half a line, of a write that could not be undone then
+            os.truncate(file.fileno(), size)
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            with suppress(OSError):
+                os.truncate(file.fileno(), size)
+            raise
+        return size + len(data)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,1 @@
+"""Processes of a run: leases, learner groups, and what each is to do."""

@@ -1,0 +1,109 @@
+"""What the environment looks like: whoever has the simulator says so first, and everybody else must mean the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from rlctl_agents.runtime.addresses import TALKS_TO
+from rlctl_agents.types.control import Experience, Hello
+from rlctl_agents.types.figures import figure_names
+
+LARGEST_INDEX = 1_000_000
+
+
+def require_ours(hello: Hello, run: str, uid: str) -> None:
+    """A hello is of a process of this run.
+
+    Raises:
+        ValueError: it is not, or it is not well-formed.
+    """
+    if hello.run != uid:
+        raise ValueError(f"this is the manager of run {run} ({uid[:8]}), not of {hello.run[:8] or 'no run'}")
+    if hello.role not in TALKS_TO:
+        raise ValueError(f"there is no role {hello.role!r} in this run")
+    if not re.fullmatch(r"[0-9a-f]{16}", hello.boot) or not 0 <= (hello.prefer or 0) < LARGEST_INDEX:
+        raise ValueError(f"boot {hello.boot!r} or index {hello.prefer} is not what a process has")
+
+
+class Agreement:
+    """The experience of a run.
+
+    The first one's counts. An evaluator's segments are never sent, so of its experience only the spaces and the frames
+    of a step matter. The agreement ends with the last live process that carries it: then everybody has been restarted
+    with other settings, and the next one's counts.
+
+    Args:
+        alive: whether a boot holds a lease.
+    """
+
+    def __init__(self, alive: Callable[[str], bool]) -> None:
+        self._alive = alive
+        self._agreed: Experience | None = None
+        self._figures: tuple[str, ...] = ()
+        self._whole = False  # an actor has spoken, so the schema counts
+        self._carriers: dict[str, str] = {}  # boot -> name
+
+    @property
+    def experience(self) -> Experience | None:
+        """As agreed; None as long as no actor has spoken."""
+        return self._agreed if self._whole else None
+
+    @property
+    def seats(self) -> int:
+        """Of the environment; 0: nobody has said."""
+        return self._agreed.spaces.seats if self._agreed is not None else 0
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """What actors report of their episodes, in its order; () as long as no actor has spoken."""
+        return self._figures if self._whole else ()
+
+    def hear(self, hello: Hello) -> bool:
+        """A hello; whether the experience is new or another one now.
+
+        Raises:
+            ValueError: this process means something else than a live one, both named.
+        """
+        said = hello.experience
+        if said is None:
+            return False
+        acts = hello.role != "evaluator"
+        name = hello.role if hello.prefer is None else f"{hello.role}/{hello.prefer}"
+        if self._agreed is not None:
+            difference = _difference(said, self._agreed, schema=acts and self._whole)
+            if difference:
+                self._carriers = {boot: name for boot, name in self._carriers.items() if self._alive(boot)}
+                others = [other for boot, other in self._carriers.items() if boot != hello.boot]
+                if others:
+                    raise ValueError(f"{name} does not fit {others[0]}: {difference}")
+                self._agreed, self._whole = None, False
+        self._carriers[hello.boot] = name
+        changed = acts and said != self.experience
+        if acts or self._agreed is None:
+            self._agreed, self._whole = said, acts
+            self._figures = figure_names(said.spaces.action)
+        return changed
+
+
+def _difference(one: Experience, other: Experience, *, schema: bool) -> str:
+    """What is different, in words, the first one's first; "" when nothing is."""
+    if one.spaces != other.spaces:
+        return f"spaces {_text(one.spaces)} instead of {_text(other.spaces)}"
+    if one.frame_skip != other.frame_skip:
+        return f"{one.frame_skip} frames a step instead of {other.frame_skip}"
+    if not schema or one.schema == other.schema:
+        return ""
+    if one.schema.segment_steps != other.schema.segment_steps:
+        return f"segments of {one.schema.segment_steps} steps instead of {other.schema.segment_steps}"
+    here, there = set(one.schema.fields), set(other.schema.fields)
+    if here == there:
+        return "segments with their fields in another order"
+    return f"segments with {sorted(map(_text, here - there))} instead of {sorted(map(_text, there - here))}"
+
+
+def _text(value: msgspec.Struct) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 300 else text[:300] + "..."

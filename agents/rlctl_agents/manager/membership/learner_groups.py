@@ -1,0 +1,154 @@
+"""Which learners of a policy step together: the manager forms groups of them, and forms them again when one dies."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from rlctl_agents.manager.membership.leases import Holder
+from rlctl_agents.types.control import Enlist, Note, Noted, Place
+
+FIRST_S = 30.0
+"""So long the first learners of a run wait for the others that the spec names."""
+AGAIN_S = 3.0
+"""So long survivors wait for each other; who comes later makes another group necessary."""
+ASKS_S = 3.0
+"""Who asks for a place does so several times a second; who has been silent for so long has died meanwhile."""
+NOTES = 4096
+"""Most keys that a group may leave here, of 64 KiB at most each. gloo needs one a member."""
+
+
+class _Asker(NamedTuple):
+    ask: Enlist
+    at: int  # index of its lease
+    first: float
+    newest: float
+
+    @property
+    def age(self) -> tuple[bool, int, int]:
+        """Larger is newer. What was learned in a group is newer than what a fresh process read from a generation; the
+        lineage of a fresh one says only when it came."""
+        learned, ref = self.ask.learned, self.ask.ref
+        return learned, ref.lineage if learned else 0, ref.version
+
+
+class Groups:
+    """Places of the learners of one policy. Groups are numbered; the newest is the only one that counts.
+
+    A group is over as soon as one of its members asks for a place again, or somebody asks who has none: then all are
+    told to leave it, and the next one is formed of all who ask. Ranks follow the indexes of the leases. The newest
+    weights seed the new group; nothing is read from the volume as long as one learner lives.
+
+    What runs is never left behind by newcomers: a group without a survivor is formed only where no other learner
+    has weights of its own. A manager that has just started hears from reports which group there is.
+
+    Args:
+        clock: monotonic seconds.
+        tell: hears of each group that is formed: kind of event, text, facts.
+    """
+
+    def __init__(self, clock: Callable[[], float], tell: Callable[..., None]) -> None:
+        self._clock, self._tell = clock, tell
+        self._asked: dict[str, _Asker] = {}
+        self._placed: dict[str, Place] = {}  # of the newest group that this manager has formed
+        self._running: dict[str, int] = {}  # boot -> group in which it says that it is
+        self._number = 0
+        self._notes: dict[str, bytes] = {}  # of the newest group
+
+    @property
+    def wanted(self) -> int:
+        """Number of the group that is being formed: everybody leaves an older one; 0: none is."""
+        now = self._clock()
+        return self._number + 1 if any(now - one.newest < ASKS_S for one in self._asked.values()) else 0
+
+    def hear(self, boot: str, number: int | None) -> None:
+        """A report: the group in which a learner steps; None: in none."""
+        if number is None:
+            self._running.pop(boot, None)
+            return
+        self._number = max(self._number, number)
+        self._running[boot] = number
+
+    def enlist(self, ask: Enlist, live: Sequence[Holder], expected: int) -> Place:
+        """A learner without a place asks for one.
+
+        Args:
+            live: learners of the policy with a lease, it among them.
+            expected: how many there should be.
+
+        Returns:
+            Its place; one of number 0 as long as there is none.
+        """
+        placed = self._placed.get(ask.boot)
+        if placed is not None and ask.left < placed.number:
+            return placed  # as before: the answer was lost
+        now, indexes = self._clock(), {one.boot: one.index for one in live if not one.leaving}
+        if ask.boot not in indexes:
+            return Place(0)
+        self._number = max(self._number, ask.left)
+        first = self._asked[ask.boot].first if ask.boot in self._asked else now
+        self._asked[ask.boot] = _Asker(ask, indexes[ask.boot], first, now)
+        self._asked = {boot: one for boot, one in self._asked.items() if boot in indexes and now - one.newest < ASKS_S}
+        if not self._complete(indexes, expected):
+            return Place(0)
+        self._form()
+        return self._placed[ask.boot]
+
+    def note(self, note: Note) -> Noted:
+        """A member of the newest group leaves something for the others, or reads it.
+
+        Raises:
+            ValueError: it is no member, or there is too much.
+        """
+        place = self._placed.get(note.boot)
+        if place is None or place.number != note.group:
+            raise ValueError(f"{note.boot} has no place in group {note.group}, or that is not the newest")
+        notes = self._notes
+        if note.action == "get":
+            return Noted([notes.get(key) for key in note.keys])
+        if note.action == "count":
+            return Noted(count=len(notes))
+        if len(note.keys) != 1:
+            raise ValueError(f"{note.action} takes one key, got {len(note.keys)}")
+        key = note.keys[0]
+        if note.action == "delete":
+            return Noted(count=notes.pop(key, None) is not None)
+        if key not in notes and len(notes) >= NOTES:
+            raise ValueError(f"group {note.group} has left {NOTES} notes, no more are kept")
+        if note.action == "set":
+            notes[key] = note.value
+            return Noted()
+        total = int(notes.get(key, b"0")) + note.amount
+        notes[key] = b"%d" % total
+        return Noted(count=total)
+
+    def _complete(self, indexes: Mapping[str, int], expected: int) -> bool:
+        missing = indexes.keys() - self._asked.keys()
+        if not missing and len(self._asked) >= expected:
+            return True
+        left = max(one.ask.left for one in self._asked.values())
+        over = 0 <= self._number <= left  # a member of the newest group asks: the others ask too, or are dead
+        if not over and any(boot in self._running for boot in missing):
+            return False  # they have been told to leave; a silent one loses its lease
+        waited_s = self._clock() - min(one.first for one in self._asked.values())
+        return waited_s >= (AGAIN_S if over else FIRST_S)
+
+    def _form(self) -> None:
+        members = sorted(self._asked.values(), key=lambda one: one.at)
+        seed = max(range(len(members)), key=lambda rank: (members[rank].age, -rank))
+        ref = members[seed].ask.ref
+        if not members[seed].ask.learned:  # one of their lineages, and modelpools may know the newest
+            ref = replace(ref, lineage=max(one.ask.ref.lineage for one in members))
+        self._number += 1
+        key = secrets.token_hex(32)
+        self._placed = {
+            one.ask.boot: Place(self._number, rank, len(members), seed, ref, key) for rank, one in enumerate(members)
+        }
+        self._asked = {}
+        self._running = {}
+        self._notes = {}
+        number, world, version = self._number, len(members), ref.version
+        self._tell("group", f"group {number} of {world} learners, from version {version}", number=number, world=world)

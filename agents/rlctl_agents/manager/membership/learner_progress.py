@@ -1,0 +1,182 @@
+"""How far each policy has been learned, from what its learners report."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+
+from rlctl_agents.manager.checkpoints.manifests import Manifests
+from rlctl_agents.manager.state_store import Progress, Resumed
+from rlctl_agents.runtime.process import RANK, RESUMED, RESUMING, ROWS, SEEDED
+from rlctl_agents.types.control import Generation, Report
+from rlctl_agents.types.experience import ModelRef
+
+PAIRS = 512
+"""Versions of a lineage whose rows are remembered; every second one goes when there are more."""
+LINEAGES = 8
+"""Whose versions are remembered."""
+
+
+class Learners:
+    """Rows behind the weights, over all boots of a policy's learner: they go back when it resumes.
+
+    Args:
+        populations: policy -> members, in the order in which learners are numbered.
+        batch_rows: of a policy, as the spec says now: rows of an update, over all who step together.
+        progress: gets the rows, and from where a learner resumed.
+        manifests: what a learner may have resumed from.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        populations: Mapping[str, int],
+        batch_rows: Callable[[str], int],
+        progress: Progress,
+        manifests: Manifests,
+        clock: Callable[[], float],
+    ) -> None:
+        self._members = [policy for policy, count in populations.items() for _ in range(count)]
+        self._batch_rows = batch_rows
+        self._progress = progress
+        self._manifests = manifests
+        self._clock = clock
+        self._offered: dict[str, Sequence[Generation]] = {}  # boot -> what it can resume from, newest first
+        self._since: dict[str, float] = {}  # boot -> when its first update was seen
+        self._newest: dict[str, Report] = {}  # policy -> of its learner
+        self._said: set[str] = set()  # boots whose beginning is known
+        self._pairs: dict[tuple[str, int], dict[int, int]] = {}  # policy, lineage -> version -> rows, ascending
+        for policy in populations:
+            for one in reversed(manifests.of(policy)):
+                self.know(one.ref, one.rows)
+
+    def policy_of(self, index: int) -> str:
+        """What learner `index` trains."""
+        return self._members[index % len(self._members)]
+
+    def rows(self, policy: str) -> int:
+        """That its weights were learned from."""
+        return self._progress.rows.get(policy, 0)
+
+    def updates(self, policy: str) -> int:
+        """That made its weights."""
+        return self._progress.versions.get(policy, 0)
+
+    def sure_rows(self, policy: str) -> int:
+        """The same of weights that exist: what its learner has told this manager, or what a generation holds. Progress
+        that an older manager stored is no proof: the learner may have died with it.
+        """
+        if policy in self._newest:
+            return self.rows(policy)
+        return min(self.rows(policy), self.saved_rows(policy))
+
+    def saved_rows(self, policy: str) -> int:
+        """Of the newest generation that can be used; 0: there is none."""
+        newest = next(iter(self.usable(policy)), None)
+        return newest.rows if newest is not None else 0
+
+    def stands(self, ref: ModelRef) -> bool:
+        """A model, or what was made of it, is still there: its learner lives on, or a generation holds it."""
+        newest = self._newest.get(ref.policy)
+        if newest is not None and newest.model is not None and newest.model.lineage == ref.lineage:
+            return True
+        return any(one.ref.lineage == ref.lineage and one.ref.version >= ref.version for one in self.usable(ref.policy))
+
+    def join(self, boot: str, generations: Sequence[Generation]) -> None:
+        """A new learner was given its generations, newest first."""
+        if generations:
+            self._offered[boot] = generations
+
+    def hear(self, index: int, report: Report) -> Resumed | None:
+        """A report; from where the learner went on, when this is the first that says so. Rank 0 speaks for all who step
+        together.
+        """
+        if int(report.counters.get("consumed_rows", 0)) > 0:
+            self._progress.started = True
+            self._since.setdefault(report.boot, self._clock())
+        rank = report.gauges.get(RANK, 0.0)
+        if rank > 0 or report.gauges.get(SEEDED, 0.0) > 0:
+            self._said.add(report.boot)  # rank 0 has said it, or it did not go on from a generation
+        if rank != 0:
+            return None
+        policy, offered = self.policy_of(index), self._offered.get(report.boot, ())
+        base = next(iter(offered), None)
+        consumed = int(report.counters.get("consumed_rows", 0))
+        before = base.rows if base is not None else 0
+        self._progress.rows[policy] = int(report.gauges.get(ROWS, before + consumed))
+        self._newest[policy] = report
+        if report.model is not None:
+            self._progress.versions[policy] = report.model.version
+            if base is None and RESUMED not in report.gauges:
+                self.know(ModelRef(policy, report.model.lineage, 0), 0)
+            self.know(report.model, self.rows(policy))
+        if base is None or report.boot in self._said or report.gauges.get(RESUMING, 0.0) > 0:
+            return None
+        self._said.add(report.boot)
+        number = int(report.gauges.get(RESUMED, base.number))
+        found = next((one for one in self._manifests.of(policy) if one.number == number), base)
+        version, rows = found.ref.version, found.rows
+        if report.model is not None:
+            self.know(ModelRef(policy, report.model.lineage, version), rows)
+        passed = {one.number for one in offered if one.number > number}
+        self._progress.unusable = sorted({*self.unusable(), *passed} - {number})
+        text = f"learner {index} went on from generation {number}: version {version}, {rows} rows"
+        self._progress.resumed, self._progress.resumed_boot = Resumed(number, rows, text), report.boot
+        return self._progress.resumed
+
+    @property
+    def resumed(self) -> Resumed | None:
+        """From where the newest learner went on; None until it has reported to this manager: what is stored may be of
+        the life before."""
+        joined = {report.boot for report in self._newest.values()}
+        return self._progress.resumed if self._progress.resumed_boot in joined else None
+
+    def learning_s(self, boot: str) -> float:
+        """How long a learner has been learning; negative infinity before its first update."""
+        return self._clock() - self._since.get(boot, float("inf"))
+
+    def usable(self, policy: str) -> tuple[Generation, ...]:
+        """Committed generations of a policy, newest first, without those that a learner passed over."""
+        return tuple(one for one in self._manifests.of(policy) if one.number not in self._progress.unusable)
+
+    def unusable(self) -> list[int]:
+        """Committed generations that a learner could not go on from."""
+        kept = {one.number for policy in self._members for one in self._manifests.of(policy)}
+        return [number for number in self._progress.unusable if number in kept]
+
+    def know(self, ref: ModelRef, rows: int) -> None:
+        """Somebody who knows it exactly says what a version was learned from."""
+        pairs = self._pairs.setdefault((ref.policy, ref.lineage), {})
+        ascending = not pairs or ref.version > next(reversed(pairs))
+        pairs[ref.version] = rows
+        if len(pairs) > PAIRS:
+            pairs = dict([*pairs.items()][:-1:2] + [*pairs.items()][-1:])
+        self._pairs[ref.policy, ref.lineage] = pairs if ascending else dict(sorted(pairs.items()))
+        while len(self._pairs) > LINEAGES:
+            del self._pairs[min(self._pairs, key=lambda one: one[1])]
+
+    def rows_at(self, ref: ModelRef) -> int:
+        """What a version was learned from: as it was said, or between what was said of the versions around it.
+
+        Example:
+            Version 10 was learned from 1000 rows, version 20 from 1900: version 12 counts as 1180.
+        """
+        pairs = self._pairs.get((ref.policy, ref.lineage), {})
+        if ref.version in pairs:
+            return pairs[ref.version]
+        versions = [*pairs]
+        at = bisect_left(versions, ref.version)
+        if 0 < at < len(versions):
+            (before, fewer), (after, more) = ((one, pairs[one]) for one in versions[at - 1 : at + 1])
+            return fewer + round((more - fewer) * (ref.version - before) / (after - before))
+        if not versions:
+            return self.rows(ref.policy) or ref.version * self._batch_rows(ref.policy)
+        # newer than what was heard of, or made before this manager began
+        known = versions[min(at, len(versions) - 1)]
+        return max(pairs[known] + (ref.version - known) * self._batch_rows(ref.policy), 0)
+
+    def bury(self, boot: str) -> None:
+        """It never comes back."""
+        self._offered.pop(boot, None)
+        self._since.pop(boot, None)
+        self._said.discard(boot)

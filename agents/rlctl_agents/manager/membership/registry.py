@@ -1,0 +1,149 @@
+"""All processes of a run, as its manager knows them: who lives, what each has said of itself, what that adds up to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from rlctl_agents.manager import timing
+from rlctl_agents.manager.accounting import ledger
+from rlctl_agents.manager.accounting.lag import LagWindow
+from rlctl_agents.manager.accounting.outliers import printable
+from rlctl_agents.manager.accounting.rates import Rates
+from rlctl_agents.manager.accounting.totals import Totals
+from rlctl_agents.manager.evaluation.cadence import Cpu
+from rlctl_agents.manager.events import Lines
+from rlctl_agents.manager.membership.leases import Holder, Leases
+from rlctl_agents.manager.state_store import Books
+from rlctl_agents.runtime.process import BASE_ROWS, RANK, RESTS, group_of
+from rlctl_agents.types.control import Origin, Report
+from rlctl_agents.types.experience import ModelRef
+
+
+class Members:
+    """Leases and books of every process. Called by one thread; others may read `lines`.
+
+    Args:
+        books: what an earlier manager stored.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, books: Books, clock: Callable[[], float]) -> None:
+        self.leases = Leases(expires_s=timing.EXPIRES_S, clock=clock)
+        self.ledger = ledger.Books(self.leases.name)
+        self.totals = Totals()
+        self.ledger.restore(books.ledger)
+        self.totals.restore(books.totals)
+        self.leases.restore(books.leases, [*sorted(self.ledger.boots()), *sorted(self.totals.boots())])
+        self.rates = Rates(clock)
+        self.lag = LagWindow(clock)
+        self.lines = Lines()
+        self.seen: dict[str, Report] = {}
+        """Boot -> its newest report to this manager, without its books."""
+        self.origins: dict[str, Origin] = {}
+        """Boot -> where it runs, or ran, of those who have said hello to this manager."""
+
+    def reports(self, role: str) -> list[Report | None]:
+        """The newest of everybody who holds a lease, by index; None: this manager has not heard of it yet."""
+        return [self.seen.get(one.boot) for one in self.leases.live(role)]
+
+    @property
+    def root(self) -> Holder | None:
+        """The modelpool to which learners bring weights, and of which evaluators get them; None: it does not live."""
+        return next((one for one in self.leases.live("modelpool") if one.index == 0), None)
+
+    @property
+    def published(self) -> ModelRef | None:
+        """Newest model that it holds."""
+        report = self.seen.get(self.root.boot) if self.root is not None else None
+        return None if report is None else report.model
+
+    @property
+    def rested(self) -> bool:
+        """Nothing newer will be published: the learner rests and the modelpool holds its weights, or nobody learns."""
+        learners, published = self.reports("learner"), self.published
+        return all(one is not None and one.gauges.get(RESTS, 0.0) > 0 and one.model == published for one in learners)
+
+    def cpu(self) -> Cpu:
+        """CPU seconds of the run so far, as processes say, and those of its evaluators."""
+        each = {role: self.totals.sum(role, "cpu_seconds") for role in self.totals.roles()}
+        return Cpu(each.get("evaluator", 0.0), sum(each.values()))
+
+    def take(self, report: Report) -> dict[str, str]:
+        """Enter a report of a process in the books.
+
+        Returns:
+            Who is quarantined by it and was not before, and what was wrong with their values.
+        """
+        boot, quarantined = report.boot, dict[str, str]()
+        self.totals.hear(report.role, boot, report.counters)
+        self.rates.hear(boot, report.counters)
+        self.ledger.hear_sender(boot, report.sent, report.pending)
+        if report.role == "learner":
+            for sender in report.accounts:
+                self.leases.mention(sender)
+            faults = {sender: one.fault for sender, one in report.accounts.items() if one.fault}
+            before = self.ledger.quarantined() if faults else {}
+            self.ledger.hear_receiver(boot, report.accounts, self.leases.is_buried)
+            # what comes late, of a learner that was replaced, begins nothing
+            if BASE_ROWS in report.gauges and report.gauges.get(RANK, 0.0) >= 0.0 and self.leases.alive(boot):
+                self.ledger.begin(boot, int(report.gauges[BASE_ROWS]), self._together(report))
+            after = self.ledger.quarantined() if faults else {}
+            quarantined = {sender: why for sender, why in after.items() if sender not in before}
+            if "lag_versions" in report.histograms:
+                self.lag.hear(boot, report.histograms["lag_versions"])
+        self.lines.add(report.log, report.role)
+        self.seen[boot] = msgspec.structs.replace(report, log=[], accounts={}, sent={})
+        return quarantined
+
+    def place(self, boot: str) -> str:
+        """A process and where it runs: "actor/3 (node n7, image sha256:...)"."""
+        return printable(f"{self.leases.name(boot)} ({self.origins.get(boot, Origin())})")
+
+    def quarantined(self) -> dict[str, str]:
+        """ "actor/3" -> what is, or was, wrong with the values that it sends, in words.
+
+        Who was quarantined and has ended is named as long as its books are open, so that a process that is started
+        anew again and again is seen although the present one has not sent anything yet.
+        """
+        by_name: dict[str, list[tuple[str, str]]] = {}
+        for boot, fault in self.ledger.quarantined().items():
+            by_name.setdefault(self.leases.name(boot), []).append((boot, fault))
+        found = {}
+        for name, lives in sorted(by_name.items()):
+            boot, fault = next((one for one in lives if self.leases.alive(one[0])), lives[-1])
+            if self.leases.alive(boot):
+                does = "sends values that cannot be, and is not learned from until it is started anew"
+            else:
+                does = "has ended after it had sent values that cannot be"
+            again = f" (the same of {len(lives) - 1} before it)" if len(lives) > 1 else ""
+            found[name] = f"{self.place(boot)} {does}: {fault}{again}"
+        return found
+
+    def _together(self, report: Report) -> set[str]:
+        """Boots of the learners that step together with this one, as they say."""
+        group = group_of(report) or 0
+        others = (boot for boot, one in self.seen.items() if one.role == "learner" and group_of(one) == group > 0)
+        return {report.boot, *others}
+
+    def forget(self, boot: str) -> None:
+        """It lost its lease: what it said of the last seconds is of no use any more. Its books stay open."""
+        self.rates.forget(boot)
+        self.lag.forget(boot)
+        self.seen.pop(boot, None)
+
+    def bury(self) -> list[str]:
+        """Close the books of those who have been gone for long enough; who they were."""
+        buried = []
+        for boot in self.leases.to_bury():
+            if self.ledger.close(boot, self.leases.alive, self.leases.is_buried):
+                self.totals.close(boot)
+                self.leases.bury(boot)
+                self.origins.pop(boot, None)
+                buried.append(boot)
+        return buried
+
+    def store(self) -> Books:
+        """For the next manager."""
+        return Books(1, self.leases.store(), self.ledger.store(), self.totals.store())

@@ -1,0 +1,244 @@
+"""What a run has reached, as it outlives the manager."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from rlctl_agents.manager.accounting import ledger, totals
+from rlctl_agents.manager.checkpoints.fencing_term import APART
+from rlctl_agents.manager.evaluation.matches import TRAINING, Evaluation
+from rlctl_agents.manager.membership import leases
+from rlctl_agents.runtime.storage import read_file, replace_file
+from rlctl_agents.runtime.volume import refusal
+from rlctl_agents.types.control import Generation
+
+FORMAT = 1
+NEWEST, PREVIOUS = "progress.json", "progress.json.1"
+HISTORY = 2000
+"""Points of the learning curve that are kept; every second one goes when there are more."""
+LINEAGES = 64
+"""Learner boots whose lineage is remembered."""
+
+log = logging.getLogger(__name__)
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """From which generation the newest learner went on."""
+
+    number: int
+    rows: int
+    text: str
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """From where on a run in lock-step cannot be repeated."""
+
+    process: str  # "actor/0"
+    row: int
+
+    @property
+    def text(self) -> str:
+        return (
+            f"lock-step was broken: {self.process.replace('/', ' ')} was started again; "
+            f"from row {self.row} on this run cannot be repeated"
+        )
+
+
+class Progress(msgspec.Struct):
+    """results/progress.json. Times over all ups are without the pauses between them."""
+
+    format: int = FORMAT
+    term: int = 0  # of the manager that stored it
+    wall_s: float = 0.0
+    started: bool = False  # the learner has learned something
+    rows: dict[str, int] = {}  # policy -> rows that its weights were learned from
+    versions: dict[str, int] = {}  # policy -> updates that made its weights
+    lineages: dict[str, int] = {}  # policy -> newest
+    lineage_of: dict[str, int] = {}  # learner boot -> lineage that it opened
+    issued: int = 0  # newest number of a generation, ordered or committed
+    match: int = TRAINING
+    evaluation: Evaluation | None = None
+    history: list[tuple[int, float, float]] = []  # rows, wall_s, mean of the evaluation
+    resumed: Resumed | None = None  # None: the newest learner has not said so, or began from nothing
+    resumed_boot: str = ""  # of the learner that said so
+    unusable: list[int] = []  # generations that a learner passed over
+    met: str | None = None
+    first_boots: dict[str, str] = {}  # in lock-step: "actor/0" -> its first boot
+    broken: Broken | None = None
+
+    def open_lineage(self, policy: str, boot: str) -> int:
+        """The lineage of a learner boot: another one for every boot, the same one however often it asks."""
+        if boot not in self.lineage_of:
+            self.lineages[policy] = self.lineages.get(policy, 0) + 1
+            self.lineage_of[boot] = self.lineages[policy]
+            self.resumed = None  # what is known is of the life before
+            while len(self.lineage_of) > LINEAGES:
+                del self.lineage_of[next(iter(self.lineage_of))]
+        return self.lineage_of[boot]
+
+    def catch_up(self, policy: str, generations: Sequence[Generation], *, lost: bool) -> None:
+        """Take rows and lineage from what was committed, as far as this does not know better.
+
+        Args:
+            generations: of the policy, newest first.
+            lost: newer progress was stored and is gone; lineages that it gave away must not be given away again.
+        """
+        committed = max((one.ref.lineage for one in generations), default=0)
+        lost = lost or (committed > 0 and policy not in self.lineages)  # somebody moved the files away
+        if lost:
+            self.lineages[policy] = max(self.lineages.get(policy, 0), committed) + APART
+        if generations and policy not in self.rows:
+            self.rows[policy], self.versions[policy] = generations[0].rows, generations[0].ref.version
+            self.started = True
+
+    def break_lock_step(self, process: str, boot: str, row: int) -> Broken | None:
+        """An actor or learner of a run in lock-step joins; what it broke, when it is the first that breaks anything."""
+        if self.first_boots.setdefault(process, boot) == boot or self.broken is not None:
+            return None
+        self.broken = Broken(process, row)
+        return self.broken
+
+    def measured(self, evaluation: Evaluation) -> None:
+        """Another point of the curve."""
+        self.evaluation = evaluation
+        self.history.append((evaluation.rows, round(evaluation.wall_s, 3), evaluation.mean))
+        if len(self.history) > HISTORY:
+            self.history = self.history[:-1:2] + self.history[-1:]
+
+
+class _Format(msgspec.Struct):
+    format: int = FORMAT
+
+
+class Books(msgspec.Struct):
+    """results/ledger.json: what every boot has said of itself."""
+
+    format: int = FORMAT
+    leases: leases.Stored = msgspec.field(default_factory=leases.Stored)
+    ledger: ledger.Stored = msgspec.field(default_factory=ledger.Stored)
+    totals: totals.Stored = msgspec.field(default_factory=totals.Stored)
+
+
+class Damaged(Exception):
+    """A file that the manager must not overwrite and cannot read."""
+
+
+def load_progress(folder: Path) -> tuple[Progress, bytes | None, str]:
+    """As the last manager left it; the previous one where the newest is torn; a fresh one when there was none.
+
+    Returns:
+        The progress, the bytes of the newest file when it is sound, and what was lost, in words ("": nothing).
+
+    Raises:
+        Damaged: both are torn, or of another release: going on would count from nothing.
+        OSError: the volume refuses.
+    """
+    faults: list[str] = []
+    for name in (NEWEST, PREVIOUS):
+        path = folder / name
+        data = read_file(path)
+        if data is None:
+            continue
+        try:
+            found = msgspec.json.decode(data, type=_Format).format
+            progress = msgspec.json.decode(data, type=Progress) if found == FORMAT else None
+        except msgspec.MsgspecError as error:
+            faults.append(f"{path}: {error}")
+            continue
+        if progress is None:
+            raise Damaged(f"{path}: format {found}, this release reads {FORMAT}: use the release that wrote it")
+        if name == NEWEST:
+            return progress, data, ""
+        why = "; ".join(faults) or f"{folder / NEWEST} is not there"
+        return progress, None, f"{why}: went on from the previous one, {PREVIOUS}"
+    if faults:
+        raise Damaged(
+            f"{'; '.join(faults)}; to go on, move {'it' if len(faults) == 1 else 'both'} away: rows and lineage then "
+            "come from the newest generation, wall time and learning curve begin anew"
+        )
+    return Progress(), None, ""
+
+
+def load_books(folder: Path) -> Books:
+    """As the last manager left them; empty when they cannot be read, for everybody alive says its totals again."""
+    path = folder / "ledger.json"
+    try:
+        data = read_file(path)
+        books = Books() if data is None else msgspec.json.decode(data, type=Books)
+        if books.format != FORMAT:
+            raise ValueError(f"format {books.format}")
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        log.error("%s cannot be read, the ledger begins anew: %s", path, error)
+        return Books()
+    return books
+
+
+class Shelf:
+    """Where the manager keeps what outlives it. A full disk costs what is stored, never the run.
+
+    Args:
+        folder: results/.
+
+    Raises:
+        Damaged: progress.json and the one before it cannot be read.
+        OSError: the volume refuses.
+    """
+
+    lost: str
+    """Why the progress is not the newest that was stored; "" when it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.progress, self._newest, self.lost = load_progress(folder)
+        if self.lost:
+            log.error("%s", self.lost)
+        self._errors: dict[Path, OSError] = {}  # of what is not stored as it is now
+
+    @property
+    def failure(self) -> str:
+        """Why the newest was not stored."""
+        for path, error in self._errors.items():
+            return refusal(error, path) or f"cannot store {path}: {error.strerror}"
+        return ""
+
+    def require_stored(self, *paths: Path) -> None:
+        """Nothing if these files are stored as they are now.
+
+        Args:
+            paths: none: all that were tried.
+
+        Raises:
+            OSError: why one is not; it names the file.
+        """
+        for path, error in self._errors.items():
+            if not paths or path in paths:
+                raise OSError(error.errno, error.strerror, str(path)) from error
+
+    def save_progress(self) -> bool:
+        """Store the progress, durably, and keep the one before it; says whether it could."""
+        data = msgspec.json.encode(self.progress)
+        # a torn newest never takes the place of the one that helped
+        if self._newest is not None and not self.save(self._folder / PREVIOUS, self._newest, durable=True):
+            return False
+        if not self.save(self._folder / NEWEST, data, durable=True):
+            return False
+        self._newest = data
+        return True
+
+    def save_books(self, books: Books) -> bool:
+        """Store the books; says whether it could."""
+        return self.save(self._folder / "ledger.json", msgspec.json.encode(books), durable=False)
+
+    def save(self, path: Path, data: bytes, *, durable: bool) -> bool:
+        """Store a file; says whether it could. `failure` tells of each until it can be stored."""
+        try:
+            replace_file(path, data, durable=durable)
+        except OSError as error:
+            self._errors[path] = error
+            return False
+        self._errors.pop(path, None)
+        return True

@@ -1,0 +1,1 @@
+"""The status of a run: its figures, its bottleneck, its problems."""

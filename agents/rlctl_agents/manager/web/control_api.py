@@ -1,0 +1,153 @@
+"""The manager's control API: what the command line asks and orders, over a Unix socket or the loopback address.
+
+    GET  /status                the newest status
+    GET  /events?since=N        {"events": [...], "next": N}
+    GET  /logs?...              {"lines": [...], "next": N, ...}: what all processes have said; see `log_queries`
+    GET  /checkpoints           {"generations": [...], "wanted": {policy: number}}
+    GET  /profiles?id=...       what `POST /profile` has led to, with the flame graph once it is there
+    POST /reload                read live.json again, or take {"live": {...}} instead; {"changes": [...]}
+    POST /checkpoint            order a generation; {"number": N}
+    POST /profile               {"role", "index" or null, "seconds"}: look what a process does; {"id", "process", ...}
+    POST /stop                  finish the run in good order
+
+Reads are answered from what is there; orders wait for the manager's main loop, which alone changes anything.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from rlctl_agents.manager.events import Events
+from rlctl_agents.manager.web.profiles import Profiles
+from rlctl_agents.runtime.http_server import HttpListener, Request, Response
+
+ORDER_S = 5.0
+"""Longest wait for the main loop."""
+
+READS = ("/status", "/events", "/logs", "/checkpoints", "/profiles")
+ORDERS = ("/reload", "/checkpoint", "/profile", "/stop")
+
+
+class Order:
+    """Something the main loop is asked to do, and what with."""
+
+    def __init__(self, what: str, body: dict[str, Any]) -> None:
+        self.what, self.body = what, body
+        self._done = threading.Event()
+        self._answer: Any = None
+        self._fault = ""
+
+    def answer(self, value: Any) -> None:
+        """It is done."""
+        self._answer = value
+        self._done.set()
+
+    def refuse(self, why: str) -> None:
+        """It will not be done."""
+        self._fault = why
+        self._done.set()
+
+    def wait(self, timeout_s: float) -> Response:
+        """What the client hears."""
+        if not self._done.wait(timeout_s):
+            return Response.refusal(503, f"the manager did not answer within {timeout_s:g} s")
+        return Response.refusal(400, self._fault) if self._fault else Response.of(self._answer)
+
+
+class ControlApi:
+    """Serves the API until it is closed.
+
+    Args:
+        address: `unix:/path` or `tcp:127.0.0.1:port`.
+        logs: answers /logs, given the query; called in several threads.
+
+    Raises:
+        ValueError, OSError: as HttpListener.
+    """
+
+    def __init__(self, address: str, logs: Callable[[dict[str, str]], Response]) -> None:
+        self.status: bytes = b""
+        """Newest status, as it is served; replaced as a whole by the main loop."""
+        self.checkpoints: dict[str, Any] = {"generations": [], "wanted": {}}
+        """The same."""
+        self.events: Events | None = None
+        """Read from any thread; the same."""
+        self.profiles: Profiles | None = None
+        """The same."""
+        self._logs = logs
+        self._orders: queue.Queue[Order] = queue.Queue(maxsize=16)
+        self._listener = HttpListener(address, self.answer, name="control")
+        self.address = self._listener.address
+
+    def answer(self, request: Request) -> Response:
+        """One request, in a thread of the listener."""
+        if request.path in READS:
+            if request.method not in ("GET", "HEAD"):
+                return Response.refusal(405, f"{request.path} is read with GET")
+            return self._read(request)
+        if request.path in ORDERS:
+            if request.method != "POST":
+                return Response.refusal(405, f"{request.path} is ordered with POST")
+            return self._order(request)
+        return Response.refusal(404, f"there is no {request.path}; here are {', '.join(READS + ORDERS)}")
+
+    def carry_out(self, do: Callable[[str, dict[str, Any]], Any]) -> None:
+        """Do what was ordered since the last call; by the main loop.
+
+        Args:
+            do: gets the path and the body and returns the answer; a ValueError is a refusal.
+        """
+        while True:
+            try:
+                order = self._orders.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                order.answer(do(order.what, order.body))
+            except ValueError as fault:
+                order.refuse(str(fault))
+
+    def close(self) -> None:
+        """Stop listening; orders that wait are refused."""
+        while not self._orders.empty():
+            self._orders.get_nowait().refuse("the manager is ending")
+        self._listener.close()
+
+    def _read(self, request: Request) -> Response:
+        if request.path == "/status":
+            if not self.status:
+                return Response.refusal(503, "the manager has only just started")
+            return Response(200, self.status)
+        if request.path == "/checkpoints":
+            return Response.of(self.checkpoints)
+        if request.path == "/logs":
+            return self._logs(request.query)
+        if request.path == "/profiles":
+            if self.profiles is None:
+                return Response.refusal(503, "the manager has only just started")
+            return self.profiles.answer(request.query)
+        since = request.query.get("since", "0")
+        if not (since.isascii() and since.isdigit() and len(since) < 16):
+            return Response.refusal(400, f"since must be a number, got {since[:40]!r}")
+        if self.events is None:
+            return Response.refusal(503, "the manager has only just started")
+        events, newest = self.events.since(int(since))
+        return Response.of({"events": events, "next": newest})
+
+    def _order(self, request: Request) -> Response:
+        try:
+            body = json.loads(request.body) if request.body.strip() else {}
+        except (ValueError, RecursionError) as error:
+            return Response.refusal(400, f"the body is not JSON: {error}")
+        if not isinstance(body, dict):
+            return Response.refusal(400, "the body must be an object")
+        order = Order(request.path, body)
+        try:
+            self._orders.put_nowait(order)
+        except queue.Full:
+            return Response.refusal(503, "the manager has too many orders to carry out")
+        return order.wait(ORDER_S)

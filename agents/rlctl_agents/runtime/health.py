@@ -1,0 +1,115 @@
+"""Is it alive, is it ready, what has it counted: one read-only listener for each process.
+
+Alive: its main loop turns. That depends on nobody else: a process that waits for another one for hours is alive, for
+restarting it would help nobody. Ready: it can do its part of the run now.
+
+| role | ready |
+|---|---|
+| manager | it listens |
+| modelpool | it holds the current version of every policy that it knows, and at least one |
+| learner | it has joined and gone on from the newest generation |
+| actor, evaluator | it has joined and weights in hand |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address
+
+from rlctl_agents.runtime.http_server import HttpListener, Request, Response
+from rlctl_agents.runtime.prometheus import CONTENT_TYPE
+
+SILENT_S = 60.0
+"""A process whose loop has not turned for so long is not alive; it says so itself, and Kubernetes restarts it."""
+SIMULATOR_S = 900.0
+"""The same of a process that plays: its loop stands still during a step or a reset, and a reset may load a world."""
+
+
+class Pulse:
+    """Turns of a process's main loop. A process that never beats is judged by its answering alone.
+
+    Attributes:
+        silent_s: so long the loop may stand still.
+        ready: as the table above says.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, silent_s: float = SILENT_S) -> None:
+        self._clock = clock
+        self.silent_s = silent_s
+        self._last: float | None = None
+        self.ready = False
+
+    def beat(self) -> None:
+        """The loop has turned."""
+        self._last = self._clock()
+
+    @property
+    def alive(self) -> bool:
+        return self._last is None or self._clock() - self._last < self.silent_s
+
+
+class ProbeListener:
+    """GET /healthz, /readyz and /metrics, and the pages of the role; nothing else, and nothing that changes anything.
+
+    Args:
+        address: `unix:/path` or `tcp:address:port`, which may be one that other machines reach; then it also listens
+            on the loopback address, where a port-forward to a pod comes in.
+        pulse: of this process.
+        metrics: makes the text of /metrics; called in a thread of the listener.
+        pages: path -> what makes its answer, likewise; may be filled later.
+
+    Raises:
+        ValueError, OSError: as HttpListener does, for either address; then it listens on neither.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        pulse: Pulse,
+        metrics: Callable[[], str],
+        pages: Mapping[str, Callable[[], Response]] | None = None,
+    ) -> None:
+        self._pulse = pulse
+        self._metrics = metrics
+        self._pages = pages if pages is not None else {}
+        self._listener = HttpListener(address, self.answer, name="probe", for_all=True)
+        self.address = self._listener.address
+        beside = _loopback_beside(self.address)
+        try:
+            self._beside = HttpListener(beside, self.answer, name="probe-loopback", for_all=True) if beside else None
+        except BaseException:
+            self._listener.close()  # nobody else holds it
+            raise
+
+    def answer(self, request: Request) -> Response:
+        """One request; pure but for what it reads."""
+        page = self._pages.get(request.path)
+        if page is None and request.path not in ("/healthz", "/readyz", "/metrics"):
+            return Response.refusal(404, "here are /healthz, /readyz and /metrics")
+        if request.method not in ("GET", "HEAD"):
+            return Response.refusal(405, "read only")
+        if page is not None:
+            return page()
+        if request.path == "/metrics":
+            return Response(200, self._metrics().encode(), CONTENT_TYPE)
+        fine = self._pulse.alive and (self._pulse.ready or request.path == "/healthz")
+        return Response(200 if fine else 503, b"ok\n" if fine else b"no\n", "text/plain; charset=utf-8")
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._listener.close()
+        if self._beside is not None:
+            self._beside.close()
+
+
+def _loopback_beside(address: str) -> str | None:
+    """The same port of the loopback address, for an address that is neither it nor a file."""
+    kind, _, rest = address.partition(":")
+    host, _, port = rest.rpartition(":")
+    if kind != "tcp":
+        return None
+    number = ip_address(host.removeprefix("[").removesuffix("]"))
+    if number.is_loopback:
+        return None
+    return f"tcp:{'[::1]' if number.version == 6 else '127.0.0.1'}:{port}"

@@ -1,0 +1,302 @@
+"""A process's standing with the manager: hello, lease, reports, orders. Survives a manager that restarts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
+
+from rlctl_agents.runtime.arguments import IMAGE, NODE
+from rlctl_agents.runtime.process import Process
+from rlctl_agents.runtime.profiler import Profiler
+from rlctl_agents.types.control import (
+    Account,
+    Channels,
+    Experience,
+    Hello,
+    Lease,
+    Match,
+    Orders,
+    Origin,
+    Peers,
+    Report,
+    Said,
+    Sampled,
+)
+from rlctl_agents.types.experience import Ledger, ModelRef
+from rlctl_agents.types.figures import Moments
+from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
+from rlctl_agents.wire.sockets import Wire
+
+HELLO_S = 5.0
+"""Deadline of one hello; it is said until it is answered."""
+ASK_AGAIN_S = 0.5
+"""Between two hellos while the manager cannot answer in full."""
+ASK_AGAIN_MOST_S = 5.0
+"""The same once it has been asked for a while: ten thousand who ask twice a second would leave it no time to answer."""
+LAST_REPORT_S = 1.0
+PROFILE_S = 10.0
+"""Deadline of telling what a profile saw."""
+LOG_LINES = 400
+"""Most log lines that wait for a manager that does not answer; the oldest go first."""
+
+T = TypeVar("T", bound=Struct)
+log = logging.getLogger(__name__)
+
+
+class Snapshot(NamedTuple):
+    """What a report says besides the metrics."""
+
+    sent: dict[str, Ledger] = {}
+    pending: int = 0
+    accounts: dict[str, Account] = {}
+    model: ModelRef | None = None
+    gauges: dict[str, float] = {}  # that belong to the model; they replace those of the metrics
+    figures: list[Moments] = []
+
+
+class Member:
+    """Says hello, then reports from a thread of its own and keeps the newest orders.
+
+    Everything that can change after `join` is an attribute, replaced as a whole: read it from any thread.
+
+    Args:
+        process: who we are; its `stop` is set when the manager orders it or our index went to somebody else.
+        wire: of this process.
+        streams: slots of this process.
+        clock: monotonic seconds.
+    """
+
+    lease: Lease
+    """The newest; after `join`."""
+    term: int
+    """Of the manager that we know: stamped on experience, models and commits."""
+    peers: Peers
+    match: Match | None
+    checkpoint: int
+    """Number of the newest generation ordered."""
+    wanted: int
+    """Number of the generation that is ordered now; 0: none, the newest is saved."""
+    ticket: str
+    """Shown to learners."""
+    leased_since_s: int
+    """A learner gives credit to boots with a ticket that is not older."""
+    stop_rows: int
+    """A learner makes no update once its weights were learned from so many rows; 0: no limit."""
+    group: int
+    """Of learners that step together: the number of the one that is being formed; 0: none is."""
+
+    def __init__(
+        self, process: Process, wire: Wire, *, streams: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._process = process
+        self._wire = wire
+        self._client = RpcClient(wire, process.arguments.manager, process.boot)
+        self._streams = streams
+        self._clock = clock
+        self._experience: Experience | None = None
+        self._profiler = Profiler(process.role, process.boot, process.stop)
+        self.snapshot: Callable[[], Snapshot] = Snapshot
+        """What reports say besides the metrics; called by the reporting thread."""
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._unsaid: list[str] = []
+        self._refused = ""  # why the manager refused the last hello
+        self._report_every_s = 1.0
+        self.heard = threading.Event()
+        """Set whenever new orders have come; cleared by whoever waits for it."""
+        self.moved = ""
+        """Why this process cannot go on under its lease; "" as long as it can."""
+        self.term = -1
+        self.peers = {}
+        self.match = None
+        self.checkpoint = self.wanted = 0
+        self.ticket, self.leased_since_s = "", 0
+        self.stop_rows = 0
+        self.group = 0
+
+    def join(self, experience: Experience | None = None, *, needs_experience: bool = False) -> Lease | None:
+        """Say hello until there is a lease.
+
+        Args:
+            experience: what this process found out about its environment.
+            needs_experience: wait until somebody has said what the environment looks like.
+
+        Returns:
+            The lease, or None when the process was asked to stop meanwhile.
+        """
+        self._experience = experience
+        told, pause_s = False, ASK_AGAIN_S
+        while not self._process.stop.is_set():
+            lease = self._hello()
+            if lease is not None and (lease.experience is not None or not needs_experience):
+                self._take_lease(lease)
+                self._process.known_as(lease.index)
+                kv = {"index": lease.index, "term": lease.term, "name": self._process.arguments.name}
+                log.info("lease granted", extra={"kv": kv})
+                return lease
+            if lease is not None and not told:
+                told = True
+                log.info("waiting for an actor or evaluator to say what the environment looks like")
+            pause_s = ASK_AGAIN_S if lease is not None else min(1.2 * pause_s, ASK_AGAIN_MOST_S)
+            self._process.stop.wait(pause_s * random.uniform(0.8, 1.0))
+        return None
+
+    def start(self, snapshot: Callable[[], Snapshot]) -> None:
+        """Report from now on, every `report_every_s`.
+
+        Args:
+            snapshot: what a report says besides the metrics; may be replaced.
+        """
+        self.snapshot = snapshot
+        self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
+        self._thread.start()
+
+    def call(self, request: Struct, reply: type[T], *, deadline_s: float) -> T:
+        """Ask the manager something else, from any thread.
+
+        Raises:
+            TimeoutError: no answer in time.
+            RemoteError: the manager refuses.
+        """
+        client = self.line()
+        try:
+            return client.call(request, reply, deadline_s=deadline_s)[0]
+        finally:
+            client.close()
+
+    def line(self) -> RpcClient:
+        """A connection to the manager for many questions; who asks for it closes it."""
+        return RpcClient(self._wire, self._process.arguments.manager, self._process.boot)
+
+    def peers_of(self, role: str) -> dict[int, Channels]:
+        """Index -> channels of the peers of one role, as they are now."""
+        return {
+            int(name.rpartition("/")[2]): channels
+            for name, channels in sorted(self.peers.items())
+            if name.rpartition("/")[0] == role
+        }
+
+    def close(self) -> None:
+        """Stop reporting, after one last report."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(LAST_REPORT_S + 2.0)
+            self._report(LAST_REPORT_S, lambda: True)
+        self._client.close()
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._report_every_s):
+            self._report(max(2.0 * self._report_every_s, 2.0), lambda: not self._closing.is_set())
+
+    def _report(self, deadline_s: float, keep_waiting: Callable[[], bool]) -> None:
+        """Report once and take the orders. A report that nobody answers loses nothing: the next holds the totals."""
+        metrics, snapshot, process = self._process.metrics.values(), self.snapshot(), self._process
+        self._unsaid = [*self._unsaid, *process.recent.take()][-LOG_LINES:]
+        report = Report(
+            role=process.role,
+            index=self.lease.index,
+            boot=process.boot,
+            term=self.term,
+            counters=metrics.counters,
+            gauges={**metrics.gauges, **snapshot.gauges},
+            histograms=metrics.histograms,
+            averages=process.metrics.averages(),
+            sent=snapshot.sent,
+            pending=snapshot.pending,
+            accounts=snapshot.accounts,
+            model=snapshot.model,
+            figures=snapshot.figures,
+            log=self._unsaid,
+        )
+        process.reported = report
+        try:
+            orders, _ = self._client.call(report, Orders, deadline_s=deadline_s, keep_waiting=keep_waiting)
+        except TimeoutError:
+            return
+        except RemoteError as error:
+            log.warning("the manager refuses our report: %s", error)
+            return
+        self._unsaid = []
+        if not orders.known:
+            self._hello_again()
+        elif orders.term >= self.term:  # an older one comes from a manager that has been replaced
+            self._obey(orders)
+
+    def _obey(self, orders: Orders) -> None:
+        self.term = orders.term
+        self.peers = orders.peers
+        self.match = orders.match
+        self.checkpoint = max(self.checkpoint, orders.checkpoint)
+        self.wanted = orders.checkpoint
+        self.stop_rows = orders.stop_rows
+        self.ticket, self.leased_since_s = orders.ticket, orders.leased_since_s
+        self.group = orders.group
+        self._report_every_s = orders.report_every_s or self._report_every_s
+        if orders.profile is not None:
+            self._profiler.obey(orders.profile, self._tell)
+        if orders.stop:
+            log.info("ordered to stop by the manager")
+            self._process.dismissed = True
+            self._process.stop.set()
+        self.heard.set()
+
+    def _tell(self, sampled: Sampled) -> None:
+        said = self.call(sampled, Said, deadline_s=PROFILE_S)
+        if not said.ok:
+            log.warning("the manager does not take the profile: %s", said.why)
+
+    def _hello(self) -> Lease | None:
+        process = self._process
+        hello = Hello(
+            role=process.role,
+            boot=process.boot,
+            prefer=process.prefer,
+            run=process.uid,
+            experience=self._experience,
+            streams=self._streams,
+            origin=Origin(os.environ.get(NODE) or platform.node(), os.environ.get(IMAGE, "")),
+        )
+        try:
+            return self._client.call(
+                hello,
+                Lease,
+                deadline_s=HELLO_S,
+                keep_waiting=lambda: not (process.stop.is_set() or self._closing.is_set()),
+            )[0]
+        except TimeoutError:
+            return None
+        except RemoteError as error:
+            if str(error) != self._refused:
+                self._refused = str(error)
+                log.warning("the manager refuses us: %s", error)
+            return None
+
+    def _hello_again(self) -> None:
+        lease = self._hello()
+        if lease is None:
+            return
+        if lease.index != self.lease.index:
+            self.moved = f"index {self.lease.index} went to somebody else while the manager did not hear from us"
+            log.error("%s", self.moved)
+            self._process.stop.set()
+            return
+        log.info("said hello again", extra={"kv": {"index": lease.index, "term": lease.term}})
+        self._take_lease(lease)
+        self.heard.set()
+
+    def _take_lease(self, lease: Lease) -> None:
+        self.lease = lease
+        self.term = lease.term
+        self.peers = lease.peers
+        self.match = lease.match
+        self.stop_rows = lease.stop_rows
+        self.ticket, self.leased_since_s = lease.ticket, lease.leased_since_s
+        self._report_every_s = lease.report_every_s

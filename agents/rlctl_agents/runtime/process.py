@@ -1,0 +1,330 @@
+"""What every role process shares: its command line, its run file, its signals, its logs, its metrics, its exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+from pydantic import ValidationError
+
+from rlctl.errors import SpecError
+from rlctl.spec.schema import Spec
+from rlctl_agents.runtime import logs, prometheus
+from rlctl_agents.runtime.arguments import Arguments as Arguments
+from rlctl_agents.runtime.arguments import UserFault as UserFault
+from rlctl_agents.runtime.arguments import parse as parse
+from rlctl_agents.runtime.farewell import last_words
+from rlctl_agents.runtime.health import ProbeListener, Pulse
+from rlctl_agents.runtime.http_server import Response
+from rlctl_agents.runtime.limits import allow_many_files
+from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.runtime.users_code import users_traceback
+from rlctl_agents.types.control import Report
+
+STOP_S = 10.0
+"""Between the first signal and the end, however it has to be brought about."""
+LINGER_S = 20.0
+"""Who was sent away by the manager waits so long to be ended: a pod whose process ends by itself is started again, and
+the pods of a finished run are given back a few seconds after everybody was told."""
+DONE, FAILED, USERS_FAULT = 0, 1, 3
+"""Exit codes; 3: the user's own fault, which a restart cannot mend."""
+FORMAT = 1
+"""Of run files."""
+
+STOPPING = "stopping"
+"""Gauge of every process: 1 once it has begun to end in good order; the manager does not wait long for it to speak."""
+ROWS = "rows"
+"""Gauge of a learner: rows that its weights were learned from, those before the generation it resumed from included."""
+RESTS = "rests"
+"""Gauge of a learner: 1 while it makes no update because it was told to learn from no more rows."""
+ENDLESS = "steps_without_end"
+"""Gauge of an evaluator: steps in each environment since an episode ended in any of them, or since a match began."""
+PLAYS = "plays"
+"""Gauge of an evaluator: id of the match that it plays; 0: none."""
+FAILED_GENERATION = "failed_generation"
+"""Gauge of a learner: the newest generation that was not saved; 0: all were."""
+RESUMING = "resuming"
+"""Gauge of a learner: 1 while it reads what it goes on from, which may take minutes."""
+RESUMED = "resumed_generation"
+"""Gauge of a learner that has resumed: the number of the generation."""
+
+GROUP = "group"
+"""Gauge of a learner that has a place: the number of its group, 0: it learns alone."""
+RANK = "rank"
+"""Gauge of a learner: its rank, -1: it waits for a place. Rank 0 publishes and saves, and speaks for the group."""
+WORLD = "world"
+"""Gauge of a learner that has a place: how many step together."""
+BASE_ROWS = "base_rows"
+"""Gauge of a learner whose weights came from no other: rows of the ledger in the generation that it went on from."""
+SEEDED = "seeded"
+"""Gauge of a learner: 1 when what it goes on from came from another learner, not from a generation."""
+STARVED = "starved"
+"""Gauge of a learner: 1 while the others go on without it, because nobody sends it segments."""
+
+log = logging.getLogger(__name__)
+
+
+def group_of(report: Report) -> int | None:
+    """The group in which a learner says that it steps; None: it has no place."""
+    number = report.gauges.get(GROUP)
+    return None if number is None else int(number)
+
+
+class RunFile(msgspec.Struct, frozen=True):
+    """What a role knows of its run, and nothing else."""
+
+    format: int
+    run: str
+    uid: str
+    role: str
+    spec: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path, role: str) -> RunFile:
+        """Read and check a run file.
+
+        Raises:
+            UserFault: missing, damaged, of another release's format, or another role's.
+        """
+        try:
+            read = msgspec.json.decode(path.read_bytes(), type=cls)
+        except OSError as error:
+            raise UserFault(f"run file {path}: {error.strerror}") from error
+        except msgspec.MsgspecError as error:
+            raise UserFault(f"run file {path}: {error}") from error
+        if read.format != FORMAT:
+            raise UserFault(f"run file {path}: format {read.format}, this release of the roles reads {FORMAT}")
+        if read.role != role:
+            raise UserFault(f"run file {path}: written for {read.role}, not for {role}")
+        return read
+
+
+def parse_spec(values: dict[str, Any], source: Path) -> Spec:
+    """The spec of a run file.
+
+    Raises:
+        UserFault: not valid, with every fault.
+    """
+    try:
+        return Spec.model_validate(values)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise UserFault(f"{source}: {faults}") from error
+
+
+@dataclass
+class Process:
+    """This process: who it is, when it must stop, what it has counted. Made by `run_role`.
+
+    `stop` is set by SIGTERM, SIGINT, or the role itself; ten seconds after a signal the process ends in any case.
+    """
+
+    arguments: Arguments
+    run: str
+    uid: str
+    spec: Spec
+    boot: str  # 16 hex digits, new with every start
+    identity: logs.Identity
+    recent: logs.RecentLines
+    metrics: Metrics = field(default_factory=Metrics)
+    pulse: Pulse = field(default_factory=Pulse)
+    stop: threading.Event = field(default_factory=threading.Event)
+    explained: tuple[type[Exception], ...] = ()  # errors whose text says it all: told without frames of our own
+    page: Callable[[], str] | None = None  # makes /metrics; None: this process's own metrics
+    pages: dict[str, Callable[[], Response]] = field(default_factory=dict)  # what else its probe listener shows
+    reported: Report | None = None  # the last report to the manager
+    dismissed: bool = False  # the manager has ordered it to stop
+
+    def __post_init__(self) -> None:
+        self.metrics.sample(STOPPING, lambda: float(self.stop.is_set()))
+
+    @property
+    def role(self) -> str:
+        return self.arguments.role
+
+    @property
+    def prefer(self) -> int | None:
+        return self.arguments.prefer
+
+    def known_as(self, index: int) -> None:
+        """The lease says which one this is; log lines carry it from now on."""
+        self.identity.id = f"{self.role}/{index}"
+
+    def metrics_text(self) -> str:
+        """The page /metrics."""
+        if self.page is not None:
+            return self.page()
+        labels = {"run": self.run, "role": self.role}
+        return prometheus.text(prometheus.family_of(self.role, *self.metrics.values(), labels).values())
+
+
+def new_boot() -> str:
+    """Names one life of a process."""
+    return secrets.token_hex(8)
+
+
+def start(arguments: Arguments, boot: str) -> Process:
+    """Read the run file and begin to log.
+
+    Raises:
+        UserFault: the run file is not usable.
+    """
+    run_file = RunFile.read(arguments.run_file, arguments.role)
+    index = "?" if arguments.prefer is None else arguments.prefer
+    identity = logs.Identity(run_file.run, arguments.role, f"{arguments.role}/{index}", boot)
+    recent = logs.set_up(identity)
+    spec = parse_spec(run_file.spec, arguments.run_file)
+    return Process(arguments, run_file.run, run_file.uid, spec, boot, identity, recent)
+
+
+def run_role(arguments: Sequence[str], main: Callable[[Process], None], linger_s: float = LINGER_S) -> int:
+    """Be a role process from its first to its last moment.
+
+    Args:
+        arguments: command line without the program's name.
+        main: the role; returns when it is done or `process.stop` is set.
+        linger_s: how long it then waits to be ended, on a cluster, when it was the manager who ordered it.
+
+    Returns:
+        The exit code: 0 done in good order, 3 the user's own fault, 1 anything else.
+    """
+    boot = new_boot()
+    try:
+        parsed = parse(arguments)
+        process = start(parsed, boot)
+    except UserFault as fault:
+        logs.set_up(logs.Identity("", arguments[0] if arguments else "", "", boot))
+        log.error("%s", fault)
+        return USERS_FAULT
+    try:
+        allow_many_files()
+        with Signals(process.stop) as signals, _Probe(process):
+            log.info("started", extra={"kv": {"pid": os.getpid(), "name": parsed.name}})
+            main(process)
+            log.info("ended in good order")
+            if process.dismissed and parsed.off_host:
+                signals.asked.wait(linger_s)
+        return DONE
+    except (UserFault, SpecError) as fault:
+        log.error("%s", fault)
+        _say_why(process)
+        return USERS_FAULT
+    except Exception as error:
+        if isinstance(error, process.explained):
+            log.error("%s: %s", type(error).__name__, error, extra={"exc": users_traceback(error)})
+        else:
+            log.exception("%s: %s", type(error).__name__, error)
+        _say_why(process)
+        return FAILED
+    finally:
+        logging.shutdown()
+
+
+def _say_why(process: Process) -> None:
+    """Off this machine, the manager keeps the lines of processes that are gone: it has to hear the last ones."""
+    arguments, report = process.arguments, process.reported
+    if not arguments.off_host or report is None:
+        return
+    last = msgspec.structs.replace(report, gauges={**report.gauges, STOPPING: 1.0}, log=process.recent.take())
+    try:
+        last_words(arguments, process.boot, last)
+    except Exception as error:
+        log.warning("the manager did not hear why: %s", error)
+
+
+class _Probe:
+    """The probe listener of a process, as long as the block lasts; without one, should the address fail, it goes on."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._listener: ProbeListener | None = None
+
+    def __enter__(self) -> None:
+        try:
+            self._listener = ProbeListener(
+                self._process.arguments.probe,
+                self._process.pulse,
+                self._process.metrics_text,
+                pages=self._process.pages,
+            )
+        except OSError as error:
+            log.warning("no probe listener at %s: %s", self._process.arguments.probe, error)
+        except ValueError as error:
+            raise UserFault(f"--probe: {error}") from error
+
+    def __exit__(self, kind: object, value: object, traceback: TracebackType | None) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+
+class Signals:
+    """Sets an event at SIGTERM or SIGINT, whatever the main thread is doing, and ends the process if that did not help.
+
+    Python runs a handler between two bytecodes of the main thread, where an `Event` that this thread is just waiting
+    for cannot be set without a risk of deadlock, and not at all during a long call into C. So the interpreter writes to
+    a pipe, and a thread reads it.
+
+    Args:
+        stop: set at the first signal.
+        grace_s: from the first signal to the end.
+        end: ends the process at once.
+
+    Attributes:
+        asked: set at the first signal, before `stop`.
+    """
+
+    def __init__(self, stop: threading.Event, grace_s: float = STOP_S, end: Callable[[int], None] = os._exit) -> None:
+        self._stop = stop
+        self._grace_s = grace_s
+        self._end = end
+        self._done = threading.Event()
+        self.asked = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._before = {one: signal.signal(one, _nothing) for one in (signal.SIGTERM, signal.SIGINT)}
+        self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, value: object, traceback: TracebackType | None) -> None:
+        self._done.set()
+        signal.set_wakeup_fd(self._fd_before)
+        for one, handler in self._before.items():
+            signal.signal(one, handler)
+        with suppress(OSError):
+            os.write(self._write, b"\0")
+        self._thread.join(1.0)
+        os.close(self._read)
+        os.close(self._write)
+
+    def _watch(self) -> None:
+        while not self._done.is_set():
+            received = os.read(self._read, 1)
+            if self._done.is_set():
+                return
+            if received[0] in (signal.SIGTERM, signal.SIGINT):
+                break
+        log.info("asked to stop by %s", signal.Signals(received[0]).name)
+        self.asked.set()
+        self._stop.set()
+        if not self._done.wait(self._grace_s):
+            log.error("did not stop within %g s: ended", self._grace_s)
+            logging.shutdown()
+            self._end(FAILED)
+
+
+def _nothing(number: int, frame: object) -> None:
+    """The pipe has it already."""

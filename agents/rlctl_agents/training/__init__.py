@@ -1,0 +1,1 @@
+"""Batches into better weights: one learner, or many that step together."""

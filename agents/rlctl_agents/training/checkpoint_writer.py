@@ -1,0 +1,180 @@
+"""Generations of a learner: written by a thread while it goes on, committed by the manager, read at its start."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from rlctl_agents.checkpoint.parts import PartError, name_of, read_part, remove_leftovers, write_part
+from rlctl_agents.checkpoint.state import StateError
+from rlctl_agents.training.learner_state import LearnerState
+from rlctl_agents.types.control import Commit, Generation, Said
+from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.rpc.client import RemoteError
+
+LEARNER = "learner"
+"""The part that holds a learner."""
+
+log = logging.getLogger(__name__)
+
+
+class Job(NamedTuple):
+    """A generation to be written."""
+
+    number: int
+    state: LearnerState
+    ref: ModelRef
+    rows: int
+    term: int
+
+
+class Generations:
+    """Writes one generation at a time; while it is busy, the newest order waits and replaces older ones.
+
+    Args:
+        folder: of checkpoints, on the volume.
+        boot: of this process.
+        commit: tells the manager that the parts are there.
+        count: seconds that a generation took, for the metrics.
+        now: unix time.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        boot: str,
+        *,
+        commit: Callable[[Commit], Said],
+        count: Callable[[float], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder = folder
+        self._boot = boot
+        self._commit = commit
+        self._count = count
+        self._now = now
+        self._waiting: Job | None = None
+        self._turn = threading.Condition()
+        self._busy = False
+        self._stop = False
+        self._thread = threading.Thread(target=self._run, name="generations", daemon=True)
+        self.committed = 0
+        """Number of the newest generation that the manager has taken."""
+        self.failed = 0
+        """Number of the newest one that came to nothing; the manager wants it under another number then."""
+
+    def start(self) -> None:
+        """Begin to write; what a dead process of this host left half-written is removed."""
+        remove_leftovers(self._folder)
+        self._thread.start()
+
+    def save(self, job: Job) -> None:
+        """Write a generation as soon as possible. Does not wait."""
+        with self._turn:
+            self._waiting = job
+            self._turn.notify_all()
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until nothing is to be written; False when it takes longer."""
+        with self._turn:
+            return self._turn.wait_for(lambda: self._waiting is None and not self._busy, timeout_s)
+
+    def close(self) -> None:
+        """Stop; what waits is not written."""
+        with self._turn:
+            self._stop = True
+            self._turn.notify_all()
+
+    def write(self, job: Job) -> None:
+        """Write and commit one generation; a failure is logged and remembered."""
+        started = time.monotonic()
+        try:
+            name = name_of(job.ref.policy, job.number, LEARNER)
+            part = write_part(self._folder, name, job.state.pack())
+            generation = Generation(
+                number=job.number,
+                policy=job.ref.policy,
+                term=job.term,
+                ref=job.ref,
+                rows=job.rows,
+                created=self._now(),
+                parts={LEARNER: part.file},
+                sha256={LEARNER: part.sha256},
+            )
+            said = self._commit(Commit(generation, self._boot))
+        except (PartError, TimeoutError, RemoteError) as error:
+            log.error("generation %d was not saved: %s", job.number, error)
+            self.failed = job.number
+            return
+        seconds = time.monotonic() - started
+        self._count(seconds)
+        if not said.ok:
+            log.warning("generation %d was not committed: %s", job.number, said.why)
+            self.failed = job.number
+            return
+        self.committed = job.number
+        log.info(
+            "generation %d saved at version %d", job.number, job.ref.version,
+            extra={"kv": {"rows": job.rows, "seconds": round(seconds, 3), "file": part.file}},
+        )  # fmt: skip
+
+    def _run(self) -> None:
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: self._stop or self._waiting is not None)
+                if self._stop:
+                    return
+                job, self._waiting, self._busy = self._waiting, None, True
+            try:
+                assert job is not None
+                self.write(job)
+            finally:
+                with self._turn:
+                    self._busy = False
+                    self._turn.notify_all()
+
+
+class NothingReadable(Exception):
+    """Generations were committed, and none can be read: going on from nothing would hide the loss."""
+
+
+def resume(folder: Path, generations: Iterable[Generation], restore: Callable[[bytes], str]) -> Generation | None:
+    """Go on from the newest generation that can be read.
+
+    Args:
+        folder: of checkpoints.
+        generations: committed ones, newest first.
+        restore: takes the bytes of the learner's part; returns what could not be taken over, in words.
+
+    Returns:
+        The generation, or None when there was none.
+
+    Raises:
+        NothingReadable: there were some, and all are damaged.
+    """
+    failures = []
+    for generation in generations:
+        try:
+            data = read_part(folder, generation.parts[LEARNER], generation.sha256[LEARNER])
+            problem = restore(data)
+        except (PartError, StateError, KeyError, ValueError) as error:
+            reason = f"it has no part {error}" if isinstance(error, KeyError) else str(error)
+            failures.append(f"generation {generation.number}: {reason}")
+            log.error("generation %d cannot be used, trying an older one: %s", generation.number, reason)
+            continue
+        if problem:
+            log.warning("%s", problem)
+        log.info(
+            "resumed from generation %d: version %d, %d rows", generation.number, generation.ref.version,
+            generation.rows, extra={"kv": {"lineage_before": generation.ref.lineage}},
+        )  # fmt: skip
+        return generation
+    if failures:
+        raise NothingReadable(
+            f"none of {len(failures)} generations can be read ({'; '.join(failures)}); to begin anew, start another run"
+        )
+    return None

@@ -1,0 +1,193 @@
+"""Learners that step together: what they say to each other between and in updates. The door to torch.distributed.
+
+Nothing is pickled here: only tensors travel, and weights as the bytes of a generation's part.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
+
+from rlctl_agents.training.device import backend
+from rlctl_agents.types.control import Place
+
+MEET_S = 20.0
+"""So long the members of a group look for each other; then all ask for another one."""
+STEP_S = 30.0
+"""Longest wait for the slowest member, whatever it does. A dead one is noticed at once, its connections close."""
+
+T = TypeVar("T")
+
+
+class Broken(Exception):
+    """A member is gone, or does not answer: this group is over."""
+
+
+class Agreed(NamedTuple):
+    """What all members have said, the same to everybody."""
+
+    ready: int  # members with a batch in hand
+    held: int  # members that may not update now
+    starved: int  # members without a batch for which nobody waits any more
+    world: int
+
+    @property
+    def update(self) -> bool:
+        """There is one now: whoever has no batch has been waited for long enough, and adds nothing to it."""
+        return self.held == 0 < self.ready and self.ready + self.starved == self.world
+
+
+class Collective:
+    """One group of at least two learners, from meeting to breaking up. Used by one thread.
+
+    Args:
+        place: in the group.
+        store: where the members leave each other their addresses; only they may read and write it.
+        device: where gradients are.
+        one_machine: all members are here: what listens does so on the loopback.
+        step_s: longest wait for other members in one operation.
+
+    Raises:
+        Broken: not everybody came, or a stranger did.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        store: Store,
+        device: torch.device,
+        *,
+        one_machine: bool,
+        meet_s: float = MEET_S,
+        step_s: float = STEP_S,
+    ) -> None:
+        self.rank, self.world = place.rank, place.world
+        self._store = store  # torch calls it from threads of its own, and does not keep it alive
+        if one_machine:
+            os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+
+        def meet() -> None:
+            dist.init_process_group(
+                backend(device), store=PrefixStore(f"group{place.number}", store), rank=place.rank,
+                world_size=place.world, timeout=timedelta(seconds=step_s),
+            )  # fmt: skip
+            self._know_each_other(place, meet_s)
+
+        self._or_broken(meet)
+
+    def wrapped(self, module: nn.Module, *, find_unused: bool) -> DistributedDataParallel:
+        """A module whose gradients are the mean over all members as soon as `backward` has returned.
+
+        Everybody's weights become those of rank 0: share them before.
+
+        Args:
+            find_unused: not every parameter has a gradient in every batch.
+
+        Raises:
+            Broken: a member is gone, or has another network.
+        """
+        made = self._or_broken(lambda: DistributedDataParallel(module, find_unused_parameters=find_unused))
+        made.broadcast_buffers = False  # nothing is exchanged in a forward pass: buffers of a still network stay equal
+        return made
+
+    def backward(self, total: torch.Tensor) -> None:
+        """Gradients of a sum that a `wrapped` module gave, averaged over all members.
+
+        Raises:
+            Broken: a member is gone.
+        """
+        self._or_broken(total.backward)
+
+    def agree(self, *, ready: bool, held: bool, starved: bool) -> Agreed:
+        """Say how it stands here, and hear how it stands everywhere.
+
+        Raises:
+            Broken: a member is gone.
+        """
+        votes = torch.tensor([ready, held, starved], dtype=torch.int64)
+        self._or_broken(lambda: self._all(votes))
+        all_ready, all_held, all_starved = (int(vote) for vote in votes)
+        return Agreed(all_ready, all_held, all_starved, self.world)
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """The sum over all members of each value.
+
+        Raises:
+            Broken: a member is gone.
+        """
+        summed = torch.tensor(values, dtype=torch.float64)
+        self._or_broken(lambda: self._all(summed))
+        return summed.tolist()
+
+    def share(self, data: bytes | None, seed: int) -> bytes:
+        """The bytes of one member, for everybody.
+
+        Args:
+            data: of this member; looked at where it is the one.
+            seed: its rank.
+
+        Raises:
+            Broken: a member is gone.
+        """
+        length = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64)
+        self._or_broken(lambda: dist.broadcast(length, seed))
+        if self.rank == seed:
+            assert data is not None
+            carried = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        else:
+            carried = torch.empty(int(length[0]), dtype=torch.uint8)
+        self._or_broken(lambda: dist.broadcast(carried, seed))
+        return carried.numpy().tobytes()
+
+    def close(self) -> None:
+        """Leave: the others notice, and ask for another group."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _know_each_other(self, place: Place, meet_s: float) -> None:
+        """Prove to each member that it talks to the one whom the manager gave that rank, before anything else is said.
+
+        gloo takes any connection that brings the number of a rank, which is no secret. A proof is of no use to the one
+        who gets it: it is for one direction, in one group.
+
+        Raises:
+            RuntimeError: at another end is a stranger.
+        """
+        ranks = range(place.world)
+        own = torch.frombuffer(bytearray(b"".join(proof(place, place.rank, to) for to in ranks)), dtype=torch.uint8)
+        heard = torch.empty_like(own)
+        done = dist.all_to_all_single(heard, own, async_op=True)
+        assert done is not None
+        done.wait(timedelta(seconds=meet_s))
+        told = heard.numpy().tobytes()
+        for rank in ranks:
+            size = len(told) // place.world
+            if not hmac.compare_digest(told[rank * size : (rank + 1) * size], proof(place, rank, place.rank)):
+                raise RuntimeError(f"the other end of the connection to rank {rank} is a stranger")
+
+    def _all(self, tensor: torch.Tensor) -> None:
+        dist.all_reduce(tensor)
+
+    def _or_broken(self, act: Callable[[], T]) -> T:
+        try:
+            return act()
+        except torch.OutOfMemoryError:
+            self.close()
+            raise
+        except (RuntimeError, ValueError) as error:  # gloo, NCCL and the store say it in various ways
+            self.close()
+            raise Broken(str(error).partition("\n")[0][:300]) from error
+
+
+def proof(place: Place, sender: int, receiver: int) -> bytes:
+    """What a rank sends to another one, so that it knows who sends; 32 bytes."""
+    return hmac.digest(place.key.encode(), f"{place.number}: {sender} to {receiver}".encode(), "sha256")

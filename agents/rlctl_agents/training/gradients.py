@@ -1,0 +1,126 @@
+"""The gradient of the mean loss over the valid rows of one learner, or of many that step together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rlctl_agents.algorithms.base import Algorithm, Batch, Loss
+from rlctl_agents.training.collective import Collective
+from rlctl_agents.training.pieces import backward
+
+METRICS = 32
+"""Most metrics of a loss that are averaged over several learners; those of further names are left out."""
+
+
+class Mean(NamedTuple):
+    """What is known once the gradient lies in the parameters."""
+
+    values: Mapping[str, Tensor]  # metrics of the loss, and `total`: means over the valid rows of all learners
+    rows: int  # valid rows of all learners, by their own count
+    taken: int  # all rows of their batches
+
+
+Gradient = Callable[[Sequence[Batch], int, int], Mean]
+"""Leaves the gradient in the parameters, whose gradients are None.
+
+Takes the batch of this learner in pieces, the valid rows in all of them, and all rows; () and 0: it adds nothing.
+"""
+
+
+def alone(loss_of: Callable[[Batch], Loss]) -> Gradient:
+    """Of one learner.
+
+    Args:
+        loss_of: the algorithm's, as it is written or compiled.
+    """
+
+    def gradient(parts: Sequence[Batch], rows: int, taken: int) -> Mean:
+        assert parts, "one learner has a batch for every update"
+        loss = backward(loss_of, parts)
+        return Mean({**loss.metrics, "total": loss.total}, rows, taken)
+
+    return gradient
+
+
+def together(algorithm: Algorithm, collective: Collective) -> Gradient:
+    """Of many learners with equal weights, by DistributedDataParallel: equal on all of them, bit for bit.
+
+    Gradients of sums are averaged while they are made; only then it is known by how many rows of all learners they
+    have to be divided, which is the same as dividing the losses before. Gradients of pieces add up where they are made;
+    the others take part in the last piece only, so learners need not have equally many.
+
+    Raises:
+        Broken: a member is gone; from here, or from the function that is returned. No weight has changed then.
+    """
+    objective = _Objective(algorithm)
+    # what somebody else's algorithm or torso leaves out of a loss is not for us to know
+    wrapped = collective.wrapped(objective, find_unused=not ours(algorithm))
+    parameters = [one for one in algorithm.net.parameters() if one.requires_grad]
+    names: list[str] = []  # of the metrics, once there was a batch
+
+    def gradient(parts: Sequence[Batch], rows: int, taken: int) -> Mean:
+        losses: list[Loss] = []
+        for part in parts[:-1]:
+            with wrapped.no_sync():
+                wrapped(part).backward()
+            losses.append(objective.taken())
+        collective.backward(wrapped(parts[-1] if parts else None))
+        if parts:
+            losses.append(objective.taken())
+            names[:] = sorted(losses[0].metrics)[:METRICS]
+        valid, every, counted, summed, *metrics = collective.sums([float(rows), float(taken), *_numbers(losses, names)])
+        divisor = max(counted, 1.0)
+        torch._foreach_mul_([one.grad for one in parameters if one.grad is not None], collective.world / divisor)
+        values = dict(zip(names, metrics, strict=False)) | {"total": summed}
+        device = parameters[0].device
+        return Mean(
+            {name: torch.tensor(value / divisor, device=device) for name, value in values.items()},
+            int(valid),
+            int(every),
+        )
+
+    return gradient
+
+
+def ours(algorithm: Algorithm) -> bool:
+    """Neither algorithm nor network holds code of the user's own."""
+    made_by = {type(one).__module__ for one in (algorithm, *algorithm.net.modules())}
+    return all(name.startswith(("rlctl_agents.", "torch.")) for name in made_by)
+
+
+class _Objective(nn.Module):
+    """The sum of an algorithm's losses as a module, so that it can be wrapped."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        super().__init__()
+        self.net = algorithm.net
+        self._algorithm = algorithm
+        self._loss: Loss | None = None
+
+    def forward(self, batch: Batch | None) -> Tensor:
+        if batch is None:
+            # every parameter takes part, with a gradient of 0
+            return torch.stack([one.sum() * 0.0 for one in self.net.parameters() if one.requires_grad]).sum()
+        self._loss = self._algorithm.loss(batch)
+        return self._loss.total
+
+    def taken(self) -> Loss:
+        """The loss of the last batch, without gradient; it is not kept any longer."""
+        loss, self._loss = self._loss, None
+        assert loss is not None, "there was a batch"
+        return loss._replace(total=loss.total.detach())
+
+
+def _numbers(losses: Sequence[Loss], names: Sequence[str]) -> list[float]:
+    """Rows, total and the metrics times rows, summed, with one wait for the device; always as many."""
+    if not losses:
+        return [0.0] * (2 + METRICS)
+    # [pieces, 2 + names]
+    seen = [[loss.rows, loss.total, *(loss.metrics[name] for name in names)] for loss in losses]
+    table = torch.stack([one.detach().double().reshape(()) for row in seen for one in row]).view(len(losses), -1)
+    rows, total, *metrics = torch.cat([table[:, :2], table[:, 2:] * table[:, :1]], 1).sum(0).tolist()
+    return [rows, total, *metrics, *[0.0] * (METRICS - len(metrics))]

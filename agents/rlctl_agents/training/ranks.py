@@ -1,0 +1,212 @@
+"""A learner's place among those that step together: asked for at the manager, kept until the group breaks up."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import torch
+
+from rlctl_agents.runtime.manager_session import Member
+from rlctl_agents.runtime.process import GROUP, RANK, SEEDED, STARVED, WORLD, Process
+from rlctl_agents.training.collective import MEET_S, Agreed, Broken, Collective
+from rlctl_agents.training.group_store import GroupStore
+from rlctl_agents.training.trainer import Learning
+from rlctl_agents.types.control import Enlist, Note, Noted, Place
+from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
+
+ASK_S = 2.0
+"""Deadline of one request for a place."""
+ASK_AGAIN_S = 0.25
+PATIENCE_S = 1.0
+MOST_PATIENCE_S = 10.0
+"""So long the others wait for a learner without a batch: as long again as the last batch took, within these bounds."""
+VAIN = 5
+"""So many groups in a row that could not be formed or broke up in their first update: that is no death, but a fault in
+the algorithm, in the machines or between them."""
+
+log = logging.getLogger(__name__)
+
+
+class Ranks:
+    """Place of one learner. One that is alone has its place from the beginning, and no group.
+
+    Args:
+        one_machine: all learners are here.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        member: Member,
+        learning: Learning,
+        device: torch.device,
+        *,
+        one_machine: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._process, self._member, self._learning, self._device = process, member, learning, device
+        self._one_machine, self._clock = one_machine, clock
+        self._collective: Collective | None = None
+        self._line: RpcClient | None = None  # to the manager, for the store of the group
+        self._number = -1  # of the newest group; 0: none, it learned alone; -1: neither
+        self._learned = False
+        self._vain = 0
+        self._late_since: float | None = None
+        self._updated: float | None = None
+        self._patience_s = PATIENCE_S
+        self.rank, self.world = 0, 1
+        self.seeded = False
+        """It has gone on from what another learner had, ever."""
+        self.placed = member.lease.learners <= 1
+        """It has a place, alone or in a group, and may learn."""
+        if self.placed:
+            self._number, self._learned = 0, True
+        self.gauges: dict[str, float] = {}
+        """For reports; replaced as a whole."""
+        self._tell()
+
+    @property
+    def leads(self) -> bool:
+        """It publishes and saves for all."""
+        return self.placed and self.rank == 0
+
+    def share(self, total: int) -> int:
+        """Of so many columns, those that are this learner's: all of them together are exactly as many."""
+        each, rest = divmod(total, self.world)
+        return each + (self.rank < rest)
+
+    @property
+    def called(self) -> bool:
+        """A newer group is being formed: this one is over."""
+        return self._member.group > self._number
+
+    def find_place(self) -> bool:
+        """Ask for a place, once; True when there is one, and the weights are those of the group."""
+        place = self._ask()
+        if place is None or place.number == 0:
+            self._process.stop.wait(ASK_AGAIN_S)
+            return False
+        self._number = place.number
+        try:
+            self._take(place)
+        except Broken as error:
+            self.broken(error, forming=True)
+            return False
+        return True
+
+    def agree(self, *, ready: bool, held: bool) -> Agreed:
+        """Say how it stands here, and hear how it stands everywhere.
+
+        Raises:
+            Broken: another learner is gone, or a newer group is being formed.
+        """
+        if self.called:
+            raise Broken("a newer group is being formed")
+        if self._collective is None:
+            return Agreed(int(ready), int(held), 0, 1)
+        starved = self._starved(ready)
+        agreed = self._collective.agree(ready=ready, held=held, starved=starved)
+        if ready:
+            self._late_since = None
+        elif self._late_since is None and agreed.held == 0 < agreed.ready:
+            self._late_since = self._clock()
+        self._process.metrics.set(STARVED, float(starved))
+        return agreed
+
+    def made_update(self) -> None:
+        """The group works; how long an update takes is how long a late one is waited for."""
+        now = self._clock()
+        if self._updated is not None:
+            self._patience_s = min(max(now - self._updated, PATIENCE_S), MOST_PATIENCE_S)
+        self._updated, self._vain = now, 0
+
+    def broken(self, error: Broken, *, forming: bool = False, updating: bool = False) -> None:
+        """The group is over: a place in the next one has to be asked for.
+
+        Args:
+            forming: it broke before it could begin; not held against it when a newer one is being formed.
+            updating: it broke in an update.
+
+        Raises:
+            Broken: many groups did so, and none has made an update.
+        """
+        called = self.called
+        log.log(
+            logging.INFO if called else logging.WARNING,
+            "group %d is over, asking for another: %s", self._number, error,
+        )  # fmt: skip
+        self.leave()
+        self._vain += updating or (forming and not called)
+        if self._vain >= VAIN:
+            raise Broken(f"{VAIN} groups of learners in a row were over before an update was made: {error}") from error
+
+    def leave(self) -> None:
+        """Give the place up."""
+        self.close()
+        self.placed = False
+        self._late_since = self._updated = None
+        self._tell()
+
+    def close(self) -> None:
+        """Step with nobody any more; the others notice at once. Reports go on to say what it was."""
+        if self._collective is not None:
+            self._collective.close()
+            self._collective = None
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    def _ask(self) -> Place | None:
+        ask = Enlist(self._process.boot, self._number, self._learned, self._learning.ref)
+        try:
+            return self._member.call(ask, Place, deadline_s=ASK_S)
+        except (TimeoutError, RemoteError) as error:
+            log.info("no place in a group yet: %s", error)
+            return None
+
+    def _take(self, place: Place) -> None:
+        seeded = place.rank != place.seed
+        if place.world > 1:
+            assert place.ref is not None
+            self._collective = Collective(place, self._store(place), self._device, one_machine=self._one_machine)
+            data = None if seeded else self._learning.capture().pack()
+            data = self._collective.share(data, place.seed)
+            if seeded:
+                self._learning.take_over(data)
+            self._learning.lineage = place.ref.lineage
+        self.seeded = self.seeded or seeded
+        self._learned = True
+        self._learning.join(self._collective)
+        self.rank, self.world, self.placed = place.rank, place.world, True
+        if seeded:
+            self._process.metrics.set(SEEDED, 1.0)
+        self._tell()
+        log.info(
+            "rank %d of %d in group %d", place.rank, place.world, place.number,
+            extra={"kv": {"model": str(self._learning.ref), "seed": place.seed}},
+        )  # fmt: skip
+
+    def _store(self, place: Place) -> GroupStore:
+        line = self._line = self._member.line()
+
+        def call(note: Note) -> Noted:
+            return line.call(note, Noted, deadline_s=ASK_S)[0]
+
+        def over() -> bool:
+            return self.called or self._process.stop.is_set()
+
+        return GroupStore(call, self._process.boot, place.number, wait_s=MEET_S, over=over)
+
+    def _starved(self, ready: bool) -> bool:
+        late = self._late_since
+        return not ready and late is not None and self._clock() - late >= self._patience_s
+
+    def _tell(self) -> None:
+        """What the manager hears of it."""
+        if self.placed:
+            self.gauges = {GROUP: float(self._number), RANK: float(self.rank), WORLD: float(self.world)}
+        else:
+            self.gauges = {RANK: -1.0, WORLD: 0.0}

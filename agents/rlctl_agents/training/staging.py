@@ -1,0 +1,90 @@
+"""Batches on their way to a GPU: pinned memory here, memory that stays there, copied while another is learned from."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlctl_agents.algorithms.base import Batch
+from rlctl_agents.experience.batching import Columns, allocate_columns
+from rlctl_agents.types.experience import Schema
+
+
+@dataclass
+class _There:
+    """One batch's place on the device; its tensors keep shape and address, as CUDA graphs want it."""
+
+    batch: Batch
+    copied: torch.cuda.Event | None  # recorded behind the copy
+    full: bool = False  # what lies there is what lies in the columns
+
+
+class Staging:
+    """Memory for batches, and the copies between both ends. On a CPU the network learns from the batch's own memory.
+
+    Args:
+        device: where the network lives.
+        copies: make copies on a CPU too, as a GPU needs them: the same path, without streams.
+    """
+
+    def __init__(self, device: torch.device, *, copies: bool = False) -> None:
+        self._device = device
+        self._on_gpu = device.type == "cuda"
+        self._copies = copies or self._on_gpu
+        self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # type: ignore[no-untyped-call]
+
+    def allocate(self, schema: Schema, streams: int) -> Columns:
+        """Memory for a batch of so many columns, at both ends."""
+
+        def pinned(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+            return torch.zeros(shape, dtype=getattr(torch, dtype), pin_memory=self._on_gpu).numpy()
+
+        columns = allocate_columns(schema, streams, pinned)
+        if self._copies:
+            here = batch_of(columns)
+            fields = {name: torch.empty_like(one, device=self._device) for name, one in here.fields.items()}
+            there = Batch(fields, torch.empty_like(here.version, device=self._device))
+            columns.there = _There(there, torch.cuda.Event() if self._on_gpu else None)  # type: ignore[no-untyped-call]
+        return columns
+
+    def begin(self, columns: Columns) -> None:
+        """A batch is full: begin to copy it. From any thread; does not wait."""
+        there = columns.there
+        if there is None:
+            return
+        assert isinstance(there, _There)
+        here = batch_of(columns)
+        with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
+            for name, one in here.fields.items():
+                there.batch.fields[name].copy_(one, non_blocking=True)
+            there.batch.version.copy_(here.version, non_blocking=True)
+            if there.copied is not None:
+                there.copied.record(self._stream)
+        there.full = True
+
+    def batch(self, columns: Columns) -> Batch:
+        """The batch where the network is; the device waits for the copy, this thread does not.
+
+        The columns may be filled again once the update that reads the batch is done on the device.
+        """
+        there = columns.there
+        if there is None:
+            return batch_of(columns)
+        assert isinstance(there, _There)
+        if not there.full:
+            self.begin(columns)
+        there.full = False
+        if there.copied is not None:
+            torch.cuda.current_stream(self._device).wait_event(there.copied)
+        return there.batch
+
+
+def batch_of(columns: Columns) -> Batch:
+    """Tensors on the memory of a batch."""
+    tensors: dict[str, Tensor] = {name: torch.from_numpy(values) for name, values in columns.fields.items()}
+    return Batch(tensors, torch.from_numpy(columns.version))

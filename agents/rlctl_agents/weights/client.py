@@ -1,0 +1,248 @@
+"""Weights from a modelpool, as the bytes that they are: the newest, or exactly one."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from rlctl_agents.types.control import GetModel, GotModel
+from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.notice import NoticeSubscriber
+from rlctl_agents.wire.rpc.bulk import SAID_EVERY_S, BulkClient, joined
+from rlctl_agents.wire.rpc.client import RemoteError
+from rlctl_agents.wire.seldom import Seldom
+from rlctl_agents.wire.sockets import Wire
+
+PULL_S = 2.0
+"""Nobody stands still longer for an answer of the pool: the old weights do for another segment, and one more, until
+the new ones are here."""
+POLL_S = (5.0, 10.0)
+"""Shortest and longest time between two questions for something newer, when there is no notice."""
+ASK_AGAIN_S = 0.25
+"""Between two questions for a version that is not there yet."""
+REFUSED_S = 1.0
+"""After a refusal nothing is asked for so long."""
+LISTEN_S = 0.002
+"""Between two looks for a notice, while waiting for a version."""
+
+log = logging.getLogger(__name__)
+
+
+class Model(NamedTuple):
+    """Weights as the pool holds them."""
+
+    ref: ModelRef
+    sha256: str
+    data: bytes | memoryview
+
+
+class Source(Protocol):
+    """Where models come from.
+
+    A question that is not answered in time stays under way: whoever asks the same again goes on waiting where it
+    stopped, and whoever asks another gives it up.
+    """
+
+    def newer(self, policy: str, have: ModelRef | None, wait_s: float | None = None) -> Model | None:
+        """The newest model of a policy; None when it is the one we have, or there is none.
+
+        Args:
+            wait_s: longest wait; 0: a look; None: `PULL_S`.
+
+        Raises:
+            TimeoutError: not here yet.
+            RemoteError: the pool refuses.
+        """
+
+    def exact(self, policy: str, version: int) -> Model | None:
+        """One version of the live lineage; None when the pool has not got it.
+
+        Raises:
+            TimeoutError: not here within `PULL_S`.
+            RemoteError: the pool refuses.
+        """
+
+    def notice(self) -> ModelRef | None:
+        """What has been announced since the last call."""
+
+
+class Pool:
+    """A modelpool, asked over the wire.
+
+    Args:
+        rpc, notice: its two addresses.
+        policy: whose notices are heard.
+        keep_waiting: no answer is waited for when this says no.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        rpc: str,
+        notice: str,
+        policy: str,
+        boot: str,
+        keep_waiting: Callable[[], bool],
+    ) -> None:
+        self._client = BulkClient(wire, rpc, boot)
+        self._subscriber = NoticeSubscriber(wire, notice, policy)
+        self._keep_waiting = keep_waiting
+        self._under_way: GetModel | None = None
+        self._seldom = Seldom(every_s=SAID_EVERY_S)
+
+    def newer(self, policy: str, have: ModelRef | None, wait_s: float | None = None) -> Model | None:
+        return self._ask(GetModel(policy, have=have), PULL_S if wait_s is None else wait_s)
+
+    def exact(self, policy: str, version: int) -> Model | None:
+        return self._ask(GetModel(policy, version=version), PULL_S)
+
+    def notice(self) -> ModelRef | None:
+        return self._subscriber.latest()
+
+    def wait_for_notice(self, timeout_s: float) -> None:
+        """Until something is announced, so long at most."""
+        self._subscriber.wait(timeout_s)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._client.close()
+        self._subscriber.close()
+
+    def _ask(self, question: GetModel, wait_s: float) -> Model | None:
+        if question != self._under_way:
+            self._client.ask(question)
+            self._under_way = question
+        try:
+            got, buffers = self._client.answer(GotModel, wait_s, self._keep_waiting)
+        except RemoteError as error:
+            self._under_way = None
+            if self._seldom.due("refused"):
+                log.warning("the modelpool refuses: %s", error)
+            raise
+        self._under_way = None
+        if got.state != "new" or got.ref is None or not buffers:
+            return None
+        return Model(got.ref, got.sha256, joined(buffers))
+
+
+class Follower:
+    """Keeps somebody at the newest weights of a policy.
+
+    A notice is a hint that something newer is there; because notices get lost, the pool is asked now and then anyway.
+
+    Args:
+        load: takes the weights; what it raises leaves the present ones in their place.
+        policy: which policy.
+        source: where from; may be replaced when another pool is assigned.
+        pinned: exactly this version of the live lineage, for ever; None: the newest.
+        clock: monotonic seconds.
+        poll_s: shortest and longest time between two questions without a notice; None: `POLL_S`.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Model], None],
+        policy: str,
+        source: Source,
+        *,
+        pinned: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        poll_s: tuple[float, float] | None = None,
+    ) -> None:
+        self.source = source
+        self.ref: ModelRef | None = None
+        self._take = load
+        self.policy = policy
+        self._pinned = pinned
+        self._clock = clock
+        self._poll_s = poll_s or POLL_S
+        self._next_poll = clock()
+        self._asks = False  # a question is under way, which was waited for
+        self._refused_until = -float("inf")
+        self._chance = random.Random()
+
+    def refresh(self) -> bool:
+        """Pull when there is reason to believe that there is something newer; whether the weights changed.
+
+        Raises what `load` does.
+        """
+        if self._pinned is not None:
+            return False
+        heard = self.source.notice()
+        announced = heard is not None and (
+            self.ref is None or (heard.lineage, heard.version) > (self.ref.lineage, self.ref.version)
+        )
+        now = self._clock()
+        if now < self._refused_until or (not announced and not self._asks and now < self._next_poll):
+            return False
+        try:
+            model = self.source.newer(self.policy, self.ref, 0.0 if self._asks else None)
+        except TimeoutError:
+            self._asks = True
+            return False
+        except RemoteError:
+            self._asks, self._refused_until, self._next_poll = False, now + REFUSED_S, now
+            return False
+        self._asks = False
+        self._next_poll = self._clock() + self._chance.uniform(*self._poll_s)
+        return self._load(model)
+
+    def wait_for_any(self, keep_waiting: Callable[[], bool], sleep: Callable[[float], object]) -> bool:
+        """Ask until the pool has weights, the pinned ones if so; False when given up."""
+        loaded = self.ref is not None
+        while not loaded and keep_waiting():
+            loaded = self._load(self._patiently(self._first, keep_waiting))
+            if not loaded:
+                sleep(ASK_AGAIN_S)
+        return loaded
+
+    def wait_for(self, version: int, keep_waiting: Callable[[], bool], sleep: Callable[[float], object]) -> bool:
+        """Have exactly this version of the live lineage, as soon as it is there.
+
+        Returns:
+            False when given up, or when the lineage is another one than that of the present weights by now; the
+            newest weights of the new lineage are loaded then.
+        """
+        assert self.ref is not None, "wait_for_any comes first"
+        ask_at = self._clock()
+        while self.ref.version != version and keep_waiting():
+            heard = self.source.notice()
+            if heard is None and self._clock() < ask_at:
+                sleep(LISTEN_S)
+                continue
+            ask_at = self._clock() + ASK_AGAIN_S
+            model = self._patiently(lambda: self.source.exact(self.policy, version), keep_waiting)
+            if model is None or model.ref.lineage != self.ref.lineage:
+                model = self._patiently(lambda: self.source.newer(self.policy, self.ref), keep_waiting)
+                if model is None or model.ref.lineage == self.ref.lineage:
+                    continue
+                self._load(model)
+                return False
+            self._load(model)
+        return self.ref.version == version
+
+    def _first(self) -> Model | None:
+        if self._pinned is None:
+            return self.source.newer(self.policy, None)
+        return self.source.exact(self.policy, self._pinned)
+
+    def _patiently(self, ask: Callable[[], Model | None], keep_waiting: Callable[[], bool]) -> Model | None:
+        """Ask until there is an answer; None, too, when it is given up or refused."""
+        while keep_waiting():
+            try:
+                return ask()
+            except TimeoutError:
+                continue
+            except RemoteError:
+                return None
+        return None
+
+    def _load(self, model: Model | None) -> bool:
+        if model is None:
+            return False
+        self._take(model)
+        self.ref = model.ref
+        return True

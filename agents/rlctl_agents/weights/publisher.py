@@ -1,0 +1,228 @@
+"""New weights to every modelpool, packed, checksummed and sent in a thread of its own: all that learning does for it is
+a copy of its parameters."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TypeVar
+
+from msgspec import Struct
+
+from rlctl_agents.models.weights import digest
+from rlctl_agents.runtime.process import UserFault
+from rlctl_agents.types.control import Channels, GetModel, GotModel, PutModel, Said
+from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.rpc.bulk import MAX_BYTES, BulkClient, in_pieces
+from rlctl_agents.wire.rpc.client import RemoteError
+from rlctl_agents.wire.sockets import Wire
+
+PUT_S = 2.0
+"""A pool to which there is no connection for so long is tried again with what is newest then."""
+LOOK_S = 1.0
+"""Between two looks whether a pool has been started anew and holds nothing."""
+LOCK_STEP_VERSIONS = 3
+"""Actors in lock-step are at most two updates apart from the learner, and ask for exact versions."""
+
+MOST_BYTES = MAX_BYTES - (1 << 20)
+"""Of weights; the rest of a message is for their names."""
+
+T = TypeVar("T", bound=Struct)
+
+log = logging.getLogger(__name__)
+
+
+def require_size(policy: str, weights_bytes: int) -> None:
+    """See that weights can travel.
+
+    Raises:
+        UserFault: there are too many.
+    """
+    if weights_bytes > MOST_BYTES:
+        raise UserFault(
+            f"policy {policy}: its network has {weights_bytes >> 20} MiB of weights, and more than {MOST_BYTES >> 20} "
+            "MiB cannot be brought to actors: choose a smaller `model`"
+        )
+
+
+class _Weights:
+    """Of one version, packed once, by whoever sends them first."""
+
+    def __init__(self, ref: ModelRef, pack: Callable[[], bytes]) -> None:
+        self.ref = ref
+        self._pack = pack
+
+    @cached_property
+    def data(self) -> bytes:
+        data = self._pack()
+        del self._pack  # and with it the copy of the parameters
+        return data
+
+    @cached_property
+    def sha256(self) -> str:
+        return digest(self.data)
+
+
+class _Pool:
+    """What one pool holds of ours."""
+
+    def __init__(self, address: str, client: BulkClient) -> None:
+        self.address = address
+        self.client = client
+        self.boot = ""
+        self.newest: ModelRef | None = None
+        self.doubtful = False  # whether it is still the one that we know
+
+
+class Publisher:
+    """Puts the newest weights into every pool, and again into one that has been started anew.
+
+    Args:
+        wire: of this process.
+        boot: of this process.
+        pools: index -> channels of the modelpools, as they are now; called from the thread.
+        term: of the manager that we know.
+        every_version: no version is left out, and the last few are put again into a new pool (lock-step).
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        boot: str,
+        *,
+        pools: Callable[[], Mapping[int, Channels]],
+        term: Callable[[], int],
+        every_version: bool = False,
+    ) -> None:
+        self._wire, self._boot = wire, boot
+        self._targets, self._term = pools, term
+        self._every_version = every_version
+        self._recent: deque[_Weights] = deque(maxlen=LOCK_STEP_VERSIONS if every_version else 1)
+        self._pools: dict[str, _Pool] = {}
+        self._changed = threading.Event()
+        self._busy = False  # weights are on their way
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self.newest: ModelRef | None = None
+        """The newest that some pool holds."""
+
+    def start(self) -> None:
+        """Begin to publish."""
+        self._thread.start()
+
+    def wants(self) -> bool:
+        """Nothing is on its way or waits for that: what is put now goes at once. In lock-step everything is wanted."""
+        return self._every_version or not (self._busy or self._changed.is_set())
+
+    def put(self, ref: ModelRef, pack: Callable[[], bytes]) -> None:
+        """Publish these as soon as possible; weights that wait give way to newer ones. Does not wait.
+
+        Args:
+            pack: gives the weights as bytes; called in the thread, once at most.
+        """
+        self._recent.append(_Weights(ref, pack))
+        self._changed.set()
+
+    def require_life(self) -> None:
+        """See that it still publishes.
+
+        Raises:
+            RuntimeError: it does not, by a fault of ours that the log has.
+        """
+        if not self._thread.is_alive():
+            raise RuntimeError("nobody publishes weights any more")
+
+    def rest(self) -> None:
+        """Publish nothing until the next put: others do, and what was put here is older."""
+        self._recent.clear()
+
+    def close(self) -> None:
+        """Stop publishing."""
+        self._stop.set()
+        self._changed.set()
+        if self._thread.ident is not None:
+            self._thread.join(PUT_S + 1.0)
+        if not self._thread.is_alive():  # else it packs, and has its sockets until the process ends
+            for pool in self._pools.values():
+                pool.client.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            fresh = self._changed.wait(LOOK_S)
+            self._busy = True
+            self._changed.clear()
+            recent = list(self._recent)
+            reached = [self._serve(pool, recent, look=not fresh) for pool in self._reachable()] if recent else []
+            self._busy = False
+            if not all(reached):
+                self._stop.wait(LOOK_S / 4)  # newer ones may come meanwhile
+                self._changed.set()
+
+    def _reachable(self) -> list[_Pool]:
+        addresses = self._addresses()
+        for address in addresses:
+            if address not in self._pools:
+                self._pools[address] = _Pool(address, BulkClient(self._wire, address, self._boot, again=False))
+        for gone in self._pools.keys() - set(addresses):
+            self._pools.pop(gone).client.close()
+        return list(self._pools.values())
+
+    def _serve(self, pool: _Pool, recent: list[_Weights], *, look: bool) -> bool:
+        """Bring one pool up to date; False when it did not answer.
+
+        In lock-step it is looked at first: a pool that has been started anew has to get the last few in their order,
+        because it takes nothing that is older than what it has.
+        """
+        doubtful, pool.doubtful = pool.doubtful, True
+        try:
+            if look or doubtful or self._every_version:
+                self._look(pool, recent[-1].ref)
+            for weights in recent:
+                if pool.newest is None or weights.ref > pool.newest:
+                    self._put(pool, weights)
+        except TimeoutError:
+            return False
+        except RemoteError as error:
+            log.warning("the modelpool refuses: %s", error)
+            return False
+        pool.doubtful = False
+        return True
+
+    def _look(self, pool: _Pool, newest: ModelRef) -> None:
+        """Whether a pool that has been up to date has lost what it had."""
+        got = self._ask(pool, GetModel(newest.policy, have=newest), GotModel)
+        if pool.newest is not None and (pool.boot not in ("", got.pool) or got.state == "missing"):
+            log.info("the modelpool was started anew: it gets the newest weights again")
+            pool.newest = None
+        pool.boot = got.pool
+
+    def _put(self, pool: _Pool, weights: _Weights) -> None:
+        said = self._ask(pool, PutModel(weights.ref, self._term(), weights.sha256), Said, in_pieces(weights.data))
+        if not said.ok:
+            raise RemoteError(said.why)
+        pool.newest = self.newest = weights.ref
+
+    def _ask(self, pool: _Pool, request: Struct, reply: type[T], buffers: Sequence[memoryview] = ()) -> T:
+        """The pool's answer, however long the way is.
+
+        Raises:
+            TimeoutError: there is no connection to it or that was lost, it is not named any more, or we stop.
+            RemoteError: it refuses.
+        """
+
+        def wanted() -> bool:
+            return not self._stop.is_set() and pool.address in self._addresses()
+
+        pool.client.ask(request, buffers)
+        while True:
+            try:
+                return pool.client.answer(reply, PUT_S, wanted)[0]
+            except TimeoutError:
+                if pool.client.lost or not pool.client.connected or not wanted():
+                    raise
+
+    def _addresses(self) -> list[str]:
+        return [channels["rpc"] for channels in self._targets().values()]

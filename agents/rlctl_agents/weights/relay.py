@@ -1,0 +1,97 @@
+"""What a modelpool that is not the first one serves: the newest weights of the pool above it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+
+from rlctl_agents.types.control import Channels
+from rlctl_agents.weights.client import Follower, Model, Pool
+from rlctl_agents.weights.memory_store import Refused
+from rlctl_agents.wire.sockets import Wire
+
+LISTEN_S = 0.1
+"""Longest wait for a notice, between two looks whether another pool is above this one by now."""
+
+log = logging.getLogger(__name__)
+
+
+class Relay:
+    """Takes the newest weights of one policy from the pool above, in a thread of its own: who is served never waits.
+
+    While that pool is silent, or has nothing, this one keeps what it has, and asks again.
+
+    Args:
+        wire, boot: of this process.
+        policy: that is followed.
+        above: index -> channels of the pool above, as it is now; called from the thread.
+        take: serves these weights from now on; raises Refused. Called from the thread.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        boot: str,
+        policy: str,
+        *,
+        above: Callable[[], Mapping[int, Channels]],
+        take: Callable[[Model], None],
+    ) -> None:
+        self._wire, self._boot, self._policy = wire, boot, policy
+        self._above, self._take = above, take
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"relay of {policy}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def require_life(self) -> None:
+        """See that it still follows.
+
+        Raises:
+            RuntimeError: it does not, by a fault of ours that the log has.
+        """
+        if not self._thread.is_alive():
+            raise RuntimeError(f"nobody follows {self._policy} any more")
+
+    def close(self) -> None:
+        """Follow no longer."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        at: Channels = {}
+        pool: Pool | None = None
+        follower: Follower | None = None
+        while not self._stop.is_set():
+            channels = self._named(at)
+            if channels != at:
+                log.info("%s comes from %s", self._policy, channels["rpc"])
+                before, pool, at = pool, self._connect(channels), channels
+                if before is not None:
+                    before.close()
+                if follower is None:
+                    follower = Follower(self._take, self._policy, pool)
+                follower.source = pool
+            if pool is None or follower is None:
+                self._stop.wait(LISTEN_S)
+                continue
+            try:
+                follower.refresh()
+            except Refused:  # counted and logged where it was refused; asked for again at the next poll
+                self._stop.wait(LISTEN_S)
+            pool.wait_for_notice(LISTEN_S)
+        if pool is not None:
+            pool.close()
+
+    def _connect(self, channels: Channels) -> Pool:
+        return Pool(
+            self._wire, channels["rpc"], channels["notice"], self._policy, self._boot,
+            lambda: not self._stop.is_set() and self._named(channels) == channels,
+        )  # fmt: skip
+
+    def _named(self, present: Channels) -> Channels:
+        """The pool above; the present one as long as none is named."""
+        return next(iter(self._above().values()), present)

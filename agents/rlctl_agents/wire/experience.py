@@ -1,6 +1,0 @@
-"""The experience channel: blocks of segments from whoever infers to whoever learns."""
-
-from rlctl_agents.wire.receiver import ExperienceReceiver, Outcome
-from rlctl_agents.wire.sender import ExperienceSender
-
-__all__ = ["ExperienceReceiver", "ExperienceSender", "Outcome"]

@@ -1,0 +1,6 @@
+"""The experience channel: blocks of segments from whoever infers to whoever learns."""
+
+from rlctl_agents.wire.experience.receiver import ExperienceReceiver, Outcome
+from rlctl_agents.wire.experience.sender import ExperienceSender
+
+__all__ = ["ExperienceReceiver", "ExperienceSender", "Outcome"]

@@ -1,0 +1,1 @@
+"""Calls with a deadline, and large answers in turns."""

@@ -1,0 +1,169 @@
+"""Something large from one server, or to it: asked for once, and waited for as long as the other side lives."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+import zmq
+from msgspec import Struct
+
+from rlctl_agents.wire.codec import PROTOCOL, Buffer
+from rlctl_agents.wire.rpc.client import MAX_BUFFERS, SLICE_S, Call, T, size_of, take_answer
+from rlctl_agents.wire.rpc.turns import SLOWEST
+from rlctl_agents.wire.seldom import Seldom
+from rlctl_agents.wire.sockets import Socket, Wire
+
+PIECE_BYTES = 1 << 18
+"""Of one frame, as long as so many frames are enough. A peer of which no frame comes to its end within some 10 s counts
+as gone, and several share a link."""
+LARGEST_PIECE_BYTES = 1 << 22
+MAX_BYTES = LARGEST_PIECE_BYTES * MAX_BUFFERS
+"""Of one message, in pieces."""
+AGAIN_S = 10.0
+"""Asked again over a connection that lives: only a loss of it that nobody saw makes that necessary."""
+RECONNECT_MS = 500
+"""A connection that is lost stays away for so long, and every look sees it."""
+SAID_EVERY_S = 60.0
+
+log = logging.getLogger(__name__)
+
+
+def in_pieces(data: Buffer) -> list[memoryview]:
+    """Frames of equal length in which something large travels; one when it is not large. No copy.
+
+    Raises:
+        ValueError: it is too large to travel.
+    """
+    view = memoryview(data)
+    if view.nbytes > MAX_BYTES:
+        raise ValueError(f"{view.nbytes} bytes are more than the {MAX_BYTES} of a message")
+    count = min(MAX_BUFFERS, max(1, -(-view.nbytes // PIECE_BYTES)))
+    each = max(1, -(-view.nbytes // count))
+    return [view[start : start + each] for start in range(0, view.nbytes, each)] or [view]
+
+
+def joined(pieces: Sequence[memoryview]) -> bytes:
+    """A copy of what was sent in pieces."""
+    return b"".join(pieces)
+
+
+class BulkClient:
+    """Asks one server, a question at a time. For one thread at a time.
+
+    A question is sent once for each connection, and its answer may take its time: how long it takes until others have
+    been served is no sign of death. A lost connection is: then the question is sent again as soon as there is another.
+
+    Args:
+        wire: of this process.
+        address: of the server, which need not be there yet.
+        boot: of this process.
+        again: whether a question whose connection is lost may be asked of whoever listens there next.
+
+    Raises:
+        ValueError: an address that is not allowed.
+    """
+
+    def __init__(self, wire: Wire, address: str, boot: str, *, again: bool = True) -> None:
+        self.address = address
+        self._wire = wire
+        self._again = again
+        self.lost = False
+        """The question under way was sent and may not be sent again: the connection that it went over is gone."""
+        self._client = f"{boot}.{secrets.token_hex(4)}"
+        self._id = 0
+        self._parts: list[Buffer] = []  # of the question under way
+        self._kind = ""
+        self._asked_at = self._opened_at = 0.0
+        self._sent_at: float | None = None  # over the present connection
+        self._seldom = Seldom(every_s=SAID_EVERY_S)
+        self._socket = self._connect()
+
+    @property
+    def connected(self) -> bool:
+        """The other side lives, as far as ZeroMQ knows."""
+        return bool(self._socket.poll(0, zmq.POLLOUT))
+
+    def ask(self, request: Struct, buffers: Sequence[Buffer] = ()) -> None:
+        """Begin a question, and forget the one before. Does not wait.
+
+        Args:
+            request: of a class that the server knows.
+            buffers: sent without a copy beside the request, and not to be changed until it is answered.
+        """
+        self._id += 1
+        self._kind = type(request).__name__
+        body = msgspec.Raw(msgspec.msgpack.encode(request))
+        self._parts = [msgspec.msgpack.encode(Call(PROTOCOL, self._client, self._id, self._kind, body)), *buffers]
+        self._asked_at, self._sent_at, self.lost = time.monotonic(), None, False
+        self._send_if_due()
+
+    def answer(
+        self, reply: type[T], wait_s: float, keep_waiting: Callable[[], bool] = lambda: True
+    ) -> tuple[T, list[memoryview]]:
+        """The answer to the question under way.
+
+        Args:
+            reply: class of the answer.
+            wait_s: longest wait; 0: a look.
+            keep_waiting: looked at every 0.1 s.
+
+        Raises:
+            TimeoutError: not yet. The question stays under way, so look again, or ask another. At once when it was
+                lost with its connection and may not be asked again.
+            RemoteError: the server refuses.
+        """
+        assert self._parts, "ask comes first"
+        until = time.monotonic() + wait_s
+        decoder = msgspec.msgpack.Decoder(reply)
+        while True:
+            self._send_if_due()
+            answer = take_answer(self._socket, self._id, decoder, f"{self.address}: malformed answer to {self._kind}")
+            if answer is not None:
+                self._parts = []
+                return answer
+            left = until - time.monotonic()
+            if left <= 0 or self.lost or not keep_waiting():
+                raise TimeoutError(self._late())
+            unsent = zmq.POLLOUT if self._sent_at is None else 0
+            self._socket.poll(int(min(left, SLICE_S) * 1000) + 1, zmq.POLLIN | unsent)
+
+    def close(self) -> None:
+        """Close the socket; the client cannot be used afterwards."""
+        self._socket.close(0)
+
+    def _send_if_due(self) -> None:
+        now = time.monotonic()
+        if not self.connected:
+            self.lost = self.lost or (self._sent_at is not None and not self._again)
+            self._sent_at = None
+            hopeless = now - self._opened_at > AGAIN_S and not self._wire.encrypts(self.address)
+            if hopeless or self._wire.ended(self._socket):
+                self._socket.close(0)
+                self._socket = self._connect()
+        elif self.lost:
+            return
+        elif self._sent_at is None or now - self._sent_at > AGAIN_S + size_of(self._parts) / SLOWEST:
+            try:
+                self._socket.send_multipart(self._parts, zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            self._sent_at = self._opened_at = now
+
+    def _late(self) -> str:
+        """Why there is no answer yet; logged when it is none for long."""
+        waited = time.monotonic() - self._asked_at
+        why = "it has not come yet" if self.connected else self._wire.trouble(self.address) or "nobody is there"
+        said = f"{self.address}: no answer to {self._kind} for {waited:.0f} s: {why}"
+        if waited >= AGAIN_S and self._seldom.due("late"):
+            log.warning("%s", said)
+        return said
+
+    def _connect(self) -> Socket:
+        self._opened_at = time.monotonic()
+        # IMMEDIATE: can be sent to only while it is connected, which is how we know
+        options = {zmq.IMMEDIATE: 1, zmq.SNDHWM: 4, zmq.RECONNECT_IVL: RECONNECT_MS}
+        return self._wire.connect(zmq.DEALER, self.address, options=options)

@@ -1,0 +1,236 @@
+"""The end that answers: it answers a repeated request from memory instead of doing it twice, and large ones in turn."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import zmq
+from msgspec import Struct
+
+from rlctl_agents.wire.classes import Classes, address_of, class_of, refusal
+from rlctl_agents.wire.codec import PROTOCOL, Buffer, Rejected, decode, receive
+from rlctl_agents.wire.keys import CORE
+from rlctl_agents.wire.rpc.client import MAX_BUFFERS, Answer, Call, size_of
+from rlctl_agents.wire.rpc.turns import Turns
+from rlctl_agents.wire.seldom import Seldom
+from rlctl_agents.wire.sockets import Wire
+
+Handler = Callable[[Any, Sequence[memoryview]], tuple[Struct, Sequence[Buffer]]]
+
+LARGE_BYTES = 1 << 20
+"""A larger answer is made again when it is lost; it can only be a read."""
+_REMEMBERED_CLIENTS = 4096
+_REMEMBERED_BYTES = 1 << 26  # of all
+_BATCH = 256  # most requests of one `serve`
+_TURN_S = 0.002  # between two looks whether somebody's turn has come
+
+log = logging.getLogger(__name__)
+
+
+class Caller(NamedTuple):
+    """Whoever made a request."""
+
+    whose: str  # key class, "" without
+    address: str
+
+
+class _Forbidden(ValueError):
+    """The caller's key class may not ask this."""
+
+
+_OURS = Caller(CORE, "this machine")  # where nothing is encrypted, nobody else can connect
+_NIL = msgspec.Raw(b"\xc0")
+_CALL = msgspec.msgpack.Decoder(Call)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class RpcServer:
+    """Answers requests of the classes named, one at a time, in the thread that calls `serve`.
+
+    Args:
+        wire: of this process.
+        address: where to listen.
+        boot: of this process.
+        handlers: class of the request -> function of the request and its buffers (read-only, valid as long as they are
+            referred to), giving the reply and its buffers. A ValueError of a handler becomes a RemoteError at the
+            client; any other exception does too and is raised again here, for it is a fault of ours.
+        classes: class of the request -> key classes that may make it, where the address is encrypted; what is not named
+            is for core alone. See `wire.classes`.
+        large: whether the answer to a request would be large. Those are sent to a few at a time; others wait for their
+            turn, and their requests are carried out when it comes.
+
+    An answer is remembered until the client's next request, so a repeated request is not carried out twice; answers
+    with more than 1 MiB of buffers are not, their handlers must be reads.
+
+    Raises:
+        ValueError: an address that is not allowed.
+        OSError: the address cannot be used.
+    """
+
+    address: str
+    """As bound."""
+    caller_address: str
+    """Number of the machine that the request under way came from, where the address is encrypted; else words."""
+    rejected: dict[str, int]
+    """Requests not carried out, by reason: malformed in some way, or `forbidden` to the key class of the caller."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        address: str,
+        boot: str,
+        handlers: Mapping[type[Struct], Handler],
+        classes: Classes | None = None,
+        *,
+        large: Callable[[Struct], bool] = lambda _: False,
+    ) -> None:
+        self.boot = boot
+        self.rejected = {}
+        self.caller_address = _OURS.address
+        self._handlers = {kind.__name__: (kind, msgspec.msgpack.Decoder(kind), run) for kind, run in handlers.items()}
+        self._classes = classes or {}
+        self._seldom = Seldom()
+        self._large = large
+        self._turns: Turns[tuple[bytes, Call, Caller]] = Turns()
+        # of each client: id, the answer unless it was large, and where it went
+        self._answers: OrderedDict[tuple[str, str], tuple[int, list[Buffer], bytes]] = OrderedDict()
+        self._remembered_bytes = 0
+        self._socket, self.address = wire.bind(
+            zmq.ROUTER, address, options={zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 16, zmq.RCVHWM: 64}
+        )
+        self._keyed = wire.encrypts(self.address)
+
+    def serve(self, timeout_s: float) -> int:
+        """Wait for a request at most so long, answer all that are there; how many."""
+        if not self._wait(timeout_s):
+            return 0
+        count = 0
+        while count < _BATCH and (message := receive(self._socket, 1, 1 + MAX_BUFFERS)) is not None:
+            count += 1
+            (route, *_), frames = message
+            try:
+                if not frames:
+                    raise Rejected("frames", "not the number of frames of a request")
+                call = decode(_CALL, frames[0].bytes)
+                if call.protocol != PROTOCOL:
+                    raise Rejected("protocol", f"version {call.protocol} instead of {PROTOCOL}")
+            except Rejected as error:
+                self._count(error.reason)
+                log.debug("request rejected: %s", error)
+                continue
+            caller = Caller(class_of(frames[0]), address_of(frames[0])) if self._keyed else _OURS
+            self._answer(route, call, [frame.buffer.toreadonly() for frame in frames[1:]], caller)
+        return count
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close(0)
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Until there is a request, at most so long; meanwhile those are answered whose turn comes."""
+        until = time.monotonic() + max(timeout_s, 0.0)
+        while True:
+            while (mine := self._turns.next()) is not None:
+                route, call, caller = mine
+                self._answer(route, call, [], caller, its_turn=True)
+            left = until - time.monotonic()
+            wait_s = min(left, _TURN_S) if self._turns.waiting else left
+            if self._socket.poll(math.ceil(max(wait_s, 0.0) * 1000), zmq.POLLIN):
+                return True
+            if left <= 0:
+                return False
+
+    def _answer(
+        self,
+        route: bytes,
+        call: Call,
+        buffers: list[memoryview],
+        caller: Caller | None = None,
+        *,
+        its_turn: bool = False,
+    ) -> None:
+        caller = caller or _OURS
+        client = caller.whose, call.client  # nobody is answered from the memory of another key class
+        last, parts, where = self._answers.get(client, (-1, [], b""))
+        if call.id < last:
+            return  # the client has long gone on
+        if call.id == last and parts:
+            self._send(route, parts)
+            return
+        if call.id == last and where == route:
+            return  # a large answer is on its way over a connection that lives: it was just asked for once more
+        failure: Exception | None = None
+        error, reply, out = "", None, []
+        try:
+            request, run = self._request(call, caller)
+            if not its_turn and self._large(request) and (self._turns.waiting or not self._turns.free()):
+                self._turns.wait(client, (route, call, caller))
+                return
+            self.caller_address = caller.address
+            reply, answer_buffers = run(request, buffers)
+            out = list(answer_buffers)
+        except _Forbidden as fault:
+            self._send(route, [_encode(Answer(PROTOCOL, self.boot, call.id, str(fault), _NIL))])
+            return
+        except ValueError as fault:
+            error = str(fault) or "ValueError"
+        except Exception as fault:
+            error, failure = f"internal error: {type(fault).__name__}: {fault}", fault
+        body = msgspec.Raw(_encode(reply)) if reply is not None else _NIL
+        parts = [_encode(Answer(PROTOCOL, self.boot, call.id, error, body)), *out]
+        sent = self._send(route, parts)
+        self._remember(client, call.id, parts, route if sent else b"")
+        if failure is not None:
+            raise failure
+
+    def _request(self, call: Call, caller: Caller) -> tuple[Struct, Handler]:
+        if call.kind not in self._handlers:
+            raise ValueError(f"{call.kind} is no request that is answered here")
+        kind, decoder, run = self._handlers[call.kind]
+        self._permit(kind, None, caller)
+        try:
+            request = decode(decoder, call.body)
+        except Rejected as fault:
+            raise ValueError(f"malformed {call.kind}: {fault}") from fault
+        self._permit(kind, request, caller)
+        return request, run
+
+    def _permit(self, kind: type[Struct], request: Struct | None, caller: Caller) -> None:
+        if caller is _OURS or not (why := refusal(self._classes, caller.whose, kind, request)):
+            return
+        self._count("forbidden")
+        if self._seldom.due(f"{kind.__name__} {caller.whose}"):  # not by the text, part of which is the caller's
+            count = self.rejected["forbidden"]
+            log.warning("request from %s refused (forbidden, %d so far): %s", caller.address, count, why)
+        raise _Forbidden(why)
+
+    def _count(self, reason: str) -> None:
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+
+    def _remember(self, client: tuple[str, str], id: int, parts: list[Buffer], route: bytes) -> None:
+        if client in self._answers:
+            self._remembered_bytes -= size_of(self._answers.pop(client)[1])
+        if size_of(parts) > LARGE_BYTES:
+            parts = []
+        self._answers[client] = id, parts, route
+        self._remembered_bytes += size_of(parts)
+        while len(self._answers) > _REMEMBERED_CLIENTS or self._remembered_bytes > _REMEMBERED_BYTES:
+            self._remembered_bytes -= size_of(self._answers.popitem(last=False)[1][1])
+
+    def _send(self, route: bytes, parts: list[Buffer]) -> bool:
+        large = size_of(parts) > LARGE_BYTES
+        try:
+            tracker = self._socket.send_multipart([route, *parts], zmq.NOBLOCK, copy=False, track=large)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            return False  # gone, or so slow that its queue is full: it will ask again
+        if large and tracker is not None:
+            self._turns.began(tracker, size_of(parts))
+        return True

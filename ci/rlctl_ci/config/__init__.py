@@ -1,0 +1,1 @@
+"""ci.yaml and the objects of the service on a cluster."""

@@ -1,0 +1,72 @@
+"""The lease of a build, kept while somebody works at it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from rlctl.errors import RlctlError
+from rlctl_ci.core.errors import Cancelled, Ending, LostLease
+from rlctl_ci.store.queue import Queue
+
+BEAT_S: Final = 10.0
+
+
+class Beat:
+    """Keeps a lease while the work goes on, and hears whether somebody wants its end.
+
+    Args:
+        queue, build, owner: whose lease.
+        every_s: between two looks.
+        ends: whether the service does.
+    """
+
+    def __init__(
+        self, queue: Queue, build: int, owner: str, every_s: float = BEAT_S, ends: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._ends = ends
+        self._queue, self._build, self._owner, self._every_s = queue, build, owner, every_s
+        self._why = ""
+        self._lost = False
+        self._over = threading.Event()
+        self._deaf = False
+        self._thread = threading.Thread(target=self._run, name=f"lease-{build}", daemon=True)
+
+    def __enter__(self) -> Beat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def stop(self) -> None:
+        """Raises:
+        Ending: the service ends, and the build with it, whatever it is at: as if it were killed, but sooner.
+        LostLease: somebody else has the build.
+        Cancelled: somebody wants its end.
+        """
+        if self._ends():
+            raise Ending("the service ends; its next life goes on with this build")
+        if self._lost:
+            raise LostLease(f"build {self._build} is not ours any more")
+        if self._why and not self._deaf:
+            raise Cancelled(self._why)
+
+    def be_deaf(self) -> None:
+        """From here on a cancellation no longer ends the work: what has begun is undone first."""
+        self._deaf = True
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every_s):
+            self.look()
+
+    def look(self) -> None:
+        """Renew the lease now."""
+        try:
+            self._why = self._queue.beat(self._build, self._owner) or self._why
+        except LostLease:
+            self._lost = True
+        except RlctlError:
+            pass  # the database is busy; the lease lasts for several beats

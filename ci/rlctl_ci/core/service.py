@@ -1,0 +1,358 @@
+"""The service without HTTP: what is stored, and the threads that work."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import secrets as random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+from rlctl.errors import BackendUnreachable, RlctlError
+from rlctl.images.registry.client import passwords
+from rlctl.spec.words import plain
+from rlctl_ci.config.settings import Config, Project, secrets
+from rlctl_ci.core import stages
+from rlctl_ci.core.errors import BuildStopped, Busy, CiError, LostLease, Transient
+from rlctl_ci.core.logs import MASK, Log, Masker
+from rlctl_ci.core.work import Hands, Job, Work
+from rlctl_ci.forges.base import Event, text
+from rlctl_ci.git.refs import HEADS
+from rlctl_ci.store.database import Database
+from rlctl_ci.store.people import People
+from rlctl_ci.store.queue import Queue
+from rlctl_ci.store.reading import Reading
+from rlctl_ci.store.records import Accepted, Build, Deploy, Push
+
+IDLE_S: Final = 2.0
+DOUBT_S: Final = 5.0
+"""Between a hook that may be an old one and a look at the branch: not every one of them is a look."""
+MAX_NOTE: Final = 8000
+"""Characters of a reason: a commit has its own words in what is wrong with it."""
+AWAY_S: Final = 30.0
+"""Between attempts at a rollback of which the target does not hear."""
+
+
+class Service:
+    """Everything of one life.
+
+    Args:
+        config: of it.
+        hands: of a project; see `rlctl_ci.core.hands`.
+        now: seconds since the epoch.
+        clock: seconds that no administrator sets.
+
+    Raises:
+        SpecError: a secret is missing.
+        CiError: another process has the state folder.
+    """
+
+    def __init__(
+        self, config: Config, hands: Callable[[Project, Service], Hands], now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.config, self._hands, self.now, self._clock = config, hands, now, clock
+        for name, project in config.projects.items():
+            secrets(name, project.secret_file)  # better now than at the first push
+        self.folder = config.folder
+        for folder in (self.folder, self.folder / "logs", self.folder / "work"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = _only_one(self.folder / "lock")
+        self.database = Database(self.folder / "ci.db")
+        self.queue = Queue(self.database, now, self.hidden)
+        self.reading = Reading(self.database)
+        self.people = People(self.database, now)
+        self.owner = f"{os.getpid()}-{random.token_hex(4)}"
+        self.started = now()
+        self._at_work: set[str] = set()  # the owner of every attempt that is under way
+        self._guard = threading.Lock()
+        self._taking_back: set[int] = set()  # builds whose deployment a thread of ours undoes
+        self._patient_until: dict[int, float] = {}  # build -> its rollback is not gone on with before
+        self._due = {name: clock() if project.poll_s else math.inf for name, project in config.projects.items()}
+        self._wake = threading.Event()
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Take over what an earlier life has left, then work."""
+        self.queue.recover(everybody=True)
+        self.queue.forget_others(
+            {
+                (name, f"{HEADS}{branch}")
+                for name, project in self.config.projects.items()
+                for branch in project.branches
+            }
+        )
+        shutil.rmtree(self.folder / "work", ignore_errors=True)
+        (self.folder / "work").mkdir(mode=0o700, exist_ok=True)
+        for number in range(self.config.builds):
+            self._threads.append(threading.Thread(target=self._work, name=f"build-{number}", daemon=True))
+        self._threads.append(threading.Thread(target=self._poll, name="poll", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def healthy(self) -> bool:
+        """Whether every thread that was started still works."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def end(self) -> None:
+        """Begin nothing new; what is under way ends where it is, and goes on in the next life."""
+        self._over.set()
+        self._wake.set()
+
+    def close(self, grace_s: float = 3.0) -> None:
+        """End, and wait for the threads; what one of them has started and that does not end is killed with us."""
+        self.end()
+        deadline = time.monotonic() + grace_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if not any(thread.is_alive() for thread in self._threads):
+            self.database.close()
+        self._lock.close()
+
+    def take(self, name: str, event: Event) -> Accepted | str:
+        """A verified delivery: a build, or why there is none.
+
+        Raises:
+            Busy: it is not stored.
+        """
+        project, why = self.config.projects[name], event.why
+        if event.push is not None and (branch := event.push.ref.removeprefix(HEADS)) not in project.branches:
+            why = f"branch {text(branch)} is not built"
+        if event.push is None or why:
+            self.queue.ignore(name, delivery=event.delivery, event=event.name, why=why)
+            return why
+        accepted = self.queue.accept(
+            name, event.push, recipe=project.recipe(), delivery=event.delivery, event=event.name
+        )
+        if not accepted.new and self.reading.head(name, event.push.ref) != event.push.sha:
+            # the branch was set back to this commit, or somebody has recorded the hook: the repository knows
+            self._due[name] = min(self._due[name], self._clock() + DOUBT_S)
+        self.wake()
+        return accepted
+
+    def take_all(self, told: Sequence[tuple[str, Event]]) -> list[Accepted | str]:
+        """Deliveries that came at the same time, in one transaction: the disk is waited for once.
+
+        Raises:
+            Busy: none of them is stored.
+        """
+        with self.database.write():
+            found = [self.take(name, event) for name, event in told]
+        self.wake()  # only now is there something to be seen
+        return found
+
+    def trigger(self, name: str, push: Push) -> int:
+        """A build that a person asks for.
+
+        Raises:
+            CiError: there is no such project, or it has no such branch.
+        """
+        project = self._project(name)
+        if push.ref.removeprefix(HEADS) not in project.branches:
+            raise CiError(f"project {name} does not build {push.ref}", hint=f"branches: {', '.join(project.branches)}")
+        build = self.queue.again(name, push, recipe=project.recipe())
+        self.wake()
+        return build
+
+    def roll_back(self, name: str, who: str) -> dict[str, Any]:
+        """The revision before the newest deployment again, and its branch pinned.
+
+        Raises:
+            CiError: there is nothing to go back from, or the run is being changed.
+            BackendUnreachable: the target is away; it is gone on with when it is back.
+            RlctlError: it cannot be done.
+        """
+        project = self._project(name)
+        with self._guard:
+            deploy = self.queue.take_back(name, project.run, f"rolled back by {who}")
+            self._taking_back.add(deploy.build)
+        revision = self._take_back(deploy)
+        pinned = self.reading.pins().get((name, deploy.ref))
+        return {"project": name, "build_id": deploy.build, "revision": revision, "pinned": pinned and pinned[0]}
+
+    def _take_back(self, deploy: Deploy) -> int:
+        try:
+            build, project = self.reading.build(deploy.build), self._project(deploy.project, deploy)
+            log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(deploy.project, project))
+            log(deploy.note)
+            job = Job(build, project, self.folder / "work", log, self._still)
+            revision = self.work_of(project, self.owner).deployer.undo(job, deploy)
+        except (Busy, Transient, BackendUnreachable):
+            self._patient_until[deploy.build] = self._clock() + AWAY_S
+            raise
+        except Exception as error:
+            why = f"{deploy.note}, which failed: {_in_words(error)}"
+            self.queue.taken_back(deploy.build, why, None, refused=isinstance(error, BuildStopped))
+            raise
+        else:
+            self.queue.taken_back(deploy.build, deploy.note, revision)
+            return revision
+        finally:
+            self._taking_back.discard(deploy.build)
+
+    def _still(self) -> None:
+        if self._over.is_set():
+            raise Transient("end", "the service ends; its next life goes on with this rollback")
+
+    def _left_over(self) -> Deploy | None:
+        """A rollback that a person has asked for, and that a kill or a target that was away has interrupted."""
+        now = self._clock()
+        with self._guard:
+            due = (
+                one for one in self.reading.unfinished_rollbacks()
+                if one.build not in self._taking_back and self._patient_until.get(one.build, now) <= now
+            )  # fmt: skip
+            found = next(due, None)
+            if found is not None:
+                self._taking_back.add(found.build)
+            return found
+
+    def _project(self, name: str, deploy: Deploy | None = None) -> Project:
+        """The project of that name, for a deployment that has begun.
+
+        Raises:
+            CiError: there is none any more, or it is of another run by now.
+        """
+        project = self.config.projects.get(name)
+        if project is None:
+            raise CiError(f"project {name} is no longer configured", hint="ci.yaml")
+        if deploy is not None and deploy.run != project.run:
+            raise CiError(f"project {name} is of run {project.run} by now, not of {deploy.run}", hint="ci.yaml")
+        return project
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._wake.set()
+
+    def log(self, build: int) -> Path:
+        return self.folder / "logs" / f"{build}.log"
+
+    def masker(self, name: str, project: Project) -> Masker:
+        hidden = list(secrets(name, project.secret_file))
+        if project.git_token_file is not None and project.git_token_file.is_file():
+            hidden.append(project.git_token_file.read_bytes().strip())
+        if project.git_key_file is not None and project.git_key_file.is_file():
+            hidden += [line for line in project.git_key_file.read_bytes().splitlines() if len(line) >= 12]
+        if project.registry_auth is not None:
+            hidden += passwords(project.registry_auth)
+        return Masker(hidden)
+
+    def hidden(self, name: str, text: str) -> str:
+        """Text that can be stored and shown: not too long, without the secrets of a project."""
+        text = plain(text)
+        project = self.config.projects.get(name)
+        if project is None:
+            return text[:MAX_NOTE]  # no longer configured: nothing of it is secret
+        try:
+            return self.masker(name, project)(text)[:MAX_NOTE]
+        except RlctlError:  # who cannot read the secrets cannot hide them
+            return MASK
+
+    def work_of(self, project: Project, owner: str) -> Work:
+        return Work(self.queue, self.reading, owner, *self._hands(project, self), ends=self._over.is_set)
+
+    def one(self) -> bool:
+        """One attempt at one build, or at a rollback; whether there was any to make."""
+        self.queue.recover(frozenset(self._at_work), everybody=False)
+        if (deploy := self._left_over()) is not None:
+            self._take_back(deploy)
+            return True
+        eager = [name for name, project in self.config.projects.items() if project.cancel_running]
+        self.queue.admit(eager)
+        owner = f"{self.owner}-{random.token_hex(4)}"
+        self._at_work.add(owner)  # before it holds anything
+        try:
+            runs = {name: project.run for name, project in self.config.projects.items()}
+            build = self.queue.claim(owner, most=self.config.builds, runs=runs)
+            if build is None:
+                return False
+            deploy = self.reading.deploy(build.id)
+            try:
+                project = self._project(build.project, deploy)
+            except CiError as error:
+                self._forsaken(build, deploy, error.message)
+            else:
+                self._attempt(build, project)
+            return True
+        finally:
+            self._at_work.discard(owner)
+
+    def _forsaken(self, build: Build, deploy: Deploy | None, why: str) -> None:
+        if deploy is None:
+            self.queue.end(build.id, build.lease_owner, "ignored", why)
+        else:  # nobody knows where its run is; it must not hold that for ever
+            self.queue.decide(
+                build.id, build.lease_owner, "failed", "failed", f"{why}: its deployment is left as it is"
+            )
+
+    def _attempt(self, build: Build, project: Project) -> None:
+        folder = self.folder / "work" / f"{build.id}-{build.attempts}"
+        log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(build.project, project))
+        try:
+            folder.mkdir(mode=0o700, parents=True)
+            log(f"attempt {build.attempts}: {build.project} {build.branch} {build.sha}")
+            self.work_of(project, build.lease_owner).run(build, project, folder, log)
+            after = self.reading.build(build.id)
+            log(f"{after.state}{': ' if after.reason else ''}{after.reason}")
+            if after.terminal:
+                log(stages.in_words(self.reading.events(build.id)))
+        except LostLease as error:
+            log(error.message)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _work(self) -> None:
+        while not self._over.is_set():
+            try:
+                if self.one():
+                    continue
+            except Exception as error:  # one that ends here would be missed by nobody
+                _say("a worker", error)
+                self._over.wait(1.0)
+            self._wake.wait(IDLE_S)
+            self._wake.clear()
+
+    def _poll(self) -> None:
+        while not self._over.wait(1.0):
+            self.look()
+
+    def look(self) -> None:
+        """Where the branches are that are due, because no forge repeats a delivery that was lost."""
+        for name, project in self.config.projects.items():
+            if self._clock() < self._due[name]:
+                continue
+            self._due[name] = self._clock() + (project.poll_s or math.inf)
+            for branch in project.branches:
+                try:
+                    self._look(name, project, f"{HEADS}{branch}")
+                except Exception as error:  # the other branches, and the other projects, are looked at all the same
+                    _say(f"a look at {branch} of {name}", error)
+
+    def _look(self, name: str, project: Project, ref: str) -> None:
+        head = self._hands(project, self).fetcher.look(ref)
+        if self.queue.looked(name, ref, head, recipe=project.recipe()) is not None:
+            self.wake()
+
+
+def _in_words(error: Exception) -> str:
+    return error.message if isinstance(error, RlctlError) else f"{type(error).__name__}: {error}"
+
+
+def _say(what: str, error: Exception) -> None:
+    print(f"ci: {what}: {_in_words(error)}", flush=True)
+
+
+def _only_one(path: Path) -> IO[str]:
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise CiError(f"another `rlctl ci serve` uses {path.parent}", hint="one process for one folder") from None
+    return file

@@ -1,0 +1,403 @@
+"""One build from its commit to a run that is the better for it: the order of steps, and what each failure leads to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from rlctl.errors import BackendUnreachable, RlctlError
+from rlctl.images.ignore import Ignore
+from rlctl_ci.config.settings import Project
+from rlctl_ci.core.beat import BEAT_S, Beat
+from rlctl_ci.core.errors import BuildStopped, Busy, Cancelled, LostLease, Occupied, Overtaken, Transient
+from rlctl_ci.core.states import MAX_ATTEMPTS, State
+from rlctl_ci.store.inbox import SUPERSEDED
+from rlctl_ci.store.queue import Queue
+from rlctl_ci.store.reading import Reading
+from rlctl_ci.store.records import Artifact, Build, Deploy
+
+LOCK_POLL_S: Final = 0.5
+LOCK_LOOKS: Final = 60
+
+Say = Callable[[str], object]
+Stop = Callable[[], None]
+"""Raises Cancelled, LostLease or Ending when the build has to end here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One attempt at a build."""
+
+    build: Build
+    project: Project
+    folder: Path  # empty; gone afterwards
+    say: Say
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A run that can be redeployed."""
+
+    revision: int
+    baseline: Mapping[str, Any]  # what it did a second, with how many replicas, and who was not ready
+    images: tuple[str, ...] = ()
+
+
+class Fetcher(Protocol):
+    """The repository; its address is the configuration's."""
+
+    def look(self, ref: str) -> str | None:
+        """The commit that a branch is at, outside of any build; None: there is no such branch.
+
+        Raises:
+            Transient: the repository does not answer.
+        """
+
+    def head(self, job: Job) -> str | None:
+        """The commit that the branch is at; None: the branch is gone.
+
+        Raises:
+            Transient: the repository does not answer.
+        """
+
+    def fetch(self, job: Job) -> Path:
+        """The files of the commit in a folder; nothing of them is executed."""
+
+    def before_or_same(self, job: Job, sha: str) -> bool:
+        """Whether the commit of the build is `sha`, or an ancestor of it."""
+
+    def changed(self, job: Job, before: str) -> list[str] | None:
+        """Files of the commit that differ from another one that was fetched; None: that cannot be told."""
+
+
+class Maker(Protocol):
+    """A builder; see `rlctl_ci.builders`."""
+
+    def make(self, job: Job, source: Path) -> Any:
+        """Everything that needs no registry.
+
+        Raises:
+            BuildStopped: it cannot be built.
+        """
+
+    def push(self, job: Job, made: Any) -> Sequence[Artifact]:
+        """To where the target finds it; what is there already is not sent again.
+
+        Raises:
+            Transient: the registry does not answer.
+        """
+
+
+class Deployer(Protocol):
+    """The target of a project."""
+
+    def look(self, job: Job) -> Live | None:
+        """The run as it is; None when it does not run, so there is nothing to redeploy.
+
+        Raises:
+            BuildStopped: there has never been such a run.
+        """
+
+    def apply(self, job: Job, deploy: Deploy, source: Path, artifacts: Sequence[Artifact]) -> int:
+        """Make the run what the spec at this commit says, with these artifacts; idempotent. Returns its revision.
+
+        Raises:
+            BuildStopped: the spec is invalid, or asks for what this run cannot become, or the target refuses; this call
+                has changed nothing.
+            Transient: the target went away, perhaps in the middle; or, with the code `locked`, somebody else changes
+                the run, and this call has changed nothing.
+            RlctlError: some of it may have been changed.
+        """
+
+    def verify(self, job: Job, deploy: Deploy, redeployed: Callable[[], object]) -> str:
+        """Wait until the run is ready and does what it did before; returns that in words.
+
+        Args:
+            redeployed: called once every replica runs the new code and has reported.
+
+        Raises:
+            RlctlError: it is not.
+        """
+
+    def undo(self, job: Job, deploy: Deploy) -> int:
+        """Back to the revision of before, and wait until it runs, if it did. Returns the revision that is now.
+
+        Raises:
+            BuildStopped: the run is not as this deployment has left it, and was not changed; with the code `ended`, it
+                does not run any more.
+            Transient, BackendUnreachable: the target is away; the same call goes on.
+        """
+
+
+class Hands(NamedTuple):
+    """What acts upon the world for one project."""
+
+    fetcher: Fetcher
+    maker: Maker
+    deployer: Deployer
+
+
+@dataclass
+class Work:
+    """Everything that an attempt needs.
+
+    Args:
+        queue, reading: of the service.
+        owner: this life of the service.
+        fetcher, maker, deployer: of the project.
+        sleep: between looks at a lock.
+        ends: whether the service does, and every attempt with it.
+    """
+
+    queue: Queue
+    reading: Reading
+    owner: str
+    fetcher: Fetcher
+    maker: Maker
+    deployer: Deployer
+    sleep: Callable[[float], None] = time.sleep
+    beat_every_s: float = BEAT_S
+    ends: Callable[[], bool] = lambda: False
+
+    def run(self, build: Build, project: Project, folder: Path, say: Say) -> None:
+        """One attempt; leaves the build in a terminal state or in the queue.
+
+        Raises:
+            LostLease: it is not ours any more, or the service ends; nothing was recorded.
+            Busy: the database cannot be written.
+        """
+        with Beat(self.queue, build.id, self.owner, self.beat_every_s, self.ends) as beat:
+            beat.look()
+            job = Job(build, project, folder, say, beat.stop)
+            try:
+                self._attempt(job, beat)
+            except (LostLease, Busy):  # Busy: the lease runs out, and another attempt goes on from what is written
+                raise
+            except Occupied as error:
+                say(error.message)
+                self.queue.retry_later(build.id, self.owner, error.message, spent=False)
+            except Cancelled as error:
+                self._end_early(job, beat, "cancelled", error.message)
+            except Overtaken as error:
+                self._end_early(job, beat, "superseded", error.message)
+            except (Transient, BackendUnreachable) as error:
+                say(f"error: {error.message}")
+                if not self.queue.retry_later(build.id, self.owner, error.message):
+                    code = error.code if isinstance(error, Transient) else "unreachable"
+                    self._end_early(job, beat, "failed", _with_hint(error), code)
+            except RlctlError as error:
+                say(f"error: {error.message}")
+                for line in getattr(error, "details", ()):
+                    say(f"  {line}")
+                code = error.code if isinstance(error, BuildStopped) else error.reason
+                self._end_early(job, beat, "failed", _with_hint(error), code)
+            except Exception as error:  # a fault of ours must not leave the build hanging
+                say(f"error: {type(error).__name__}: {error}")
+                self._end_early(job, beat, "failed", f"a bug: {type(error).__name__}: {error}", "bug")
+
+    def _attempt(self, job: Job, beat: Beat) -> None:
+        build, owner = job.build, self.owner
+        begun = self.reading.deploy(build.id)
+        if begun is not None:
+            beat.be_deaf()
+            if begun.state == "rolling_back" or build.cancel or build.attempts > MAX_ATTEMPTS:
+                self._undo(job, begun, begun.note or build.cancel or f"interrupted {build.attempts - 1} times")
+                return
+            if begun.state == "applied":  # it runs: no repository and no registry is needed to judge it
+                self.queue.step(build.id, owner, "deploying", "applied by an earlier attempt")
+                self._verify(job, begun)
+                return
+        elif not self._wanted(job):
+            return
+        job.say(f"fetching {build.sha}")
+        source = self.fetcher.fetch(job)
+        job.stop()
+        if begun is None and (why := self._untouched(job)):
+            self.queue.end(build.id, owner, "ignored", why)
+            return
+        self.queue.step(build.id, owner, "building", f"builder {job.project.builder}")
+        made = self.maker.make(job, source)
+        job.stop()
+        self.queue.step(build.id, owner, "pushing")
+        artifacts = self.maker.push(job, made)
+        self.queue.artifact(build.id, owner, artifacts)
+        for one in artifacts:
+            job.say(f"{one.name}: {one.reference}")
+        job.stop()
+        self.queue.step(build.id, owner, "deploying")
+        self._deploy(job, beat, source, artifacts, begun)
+
+    def _wanted(self, job: Job) -> bool:
+        """Whether this commit still is what the branch is at, and the branch is not pinned; else the build is over."""
+        build = job.build
+        pinned = self.reading.pins().get((build.project, build.ref))
+        if pinned is not None and build.source != "person":
+            bad, why = pinned
+            if build.sha == bad or self.fetcher.before_or_same(job, bad):
+                reason = f"the branch is pinned at {bad[:12]} ({why}); a newer commit or `rlctl ci resume` goes on"
+                self.queue.end(build.id, self.owner, "ignored", reason)
+                return False
+        head = self.fetcher.head(job)
+        if head is None:
+            self.queue.end(build.id, self.owner, "ignored", "the branch is gone")
+            return False
+        if head == build.sha:
+            return True
+        if build.source != "person":
+            self.queue.give_way(build.id, self.owner, head)
+            return False
+        if not self.fetcher.before_or_same(job, head):
+            raise BuildStopped(
+                "commit", f"{build.sha[:12]} is no commit of branch {build.branch}, which is at {head[:12]}",
+                hint="push it to the branch",
+            )  # fmt: skip
+        return True
+
+    def _untouched(self, job: Job) -> str:
+        """Why nothing of `paths` is another than before; empty: something is, or nobody can tell, or a person asks.
+
+        Before: at the branch's last commit that the run was given and has kept. The hook of one in between may have
+        been lost, and a branch may have been set back: what a push says that it changed is not enough.
+        """
+        build, paths = job.build, job.project.paths
+        if not paths or build.source == "person":
+            return ""
+        wanted = Ignore.parse("".join(f"{pattern}\n" for pattern in paths))
+        pinned = self.reading.pins().get((build.project, build.ref))
+        for before in (self.reading.stands(build), pinned and pinned[0]):
+            changed = None if before is None else self.fetcher.changed(job, before)
+            if before is not None and changed is not None and not any(map(wanted.leaves_out, changed)):
+                return f"no file of paths: {', '.join(paths)} changed since {before[:12]}"
+        return ""
+
+    def _deploy(self, job: Job, beat: Beat, source: Path, artifacts: Sequence[Artifact], begun: Deploy | None) -> None:
+        build, owner = job.build, self.owner
+        deploy = begun or self._planned(job)
+        if deploy is None:
+            self.queue.end(
+                build.id, owner, "ignored", f"run {job.project.run} does not run: built, and nothing redeployed"
+            )
+            return
+        beat.be_deaf()
+        try:
+            revision = self.deployer.apply(job, deploy, source, artifacts)
+        except (LostLease, Transient, BackendUnreachable) as error:
+            if begun is None and isinstance(error, Transient) and error.code == "locked":
+                self.queue.unplan(build.id, owner)
+            raise
+        except RlctlError as error:
+            if begun is not None or not isinstance(error, BuildStopped):
+                self._give_up(job, deploy, error)
+            else:  # nothing was changed, and no earlier attempt was here
+                job.say(f"error: {error.message}")
+                self.queue.decide(build.id, owner, "failed", "failed", _with_hint(error))
+            return
+        self.queue.deployed(build.id, owner, "applied", revision=revision)
+        if revision == deploy.before_revision:
+            said = f"revision {revision} runs this already"
+            self.queue.decide(build.id, owner, "verified", "succeeded", said, revision=revision)
+            return
+        self._verify(job, deploy)
+
+    def _planned(self, job: Job) -> Deploy | None:
+        """Its deployment, written down; None when the run does not run.
+
+        Raises:
+            Occupied: the run is another build's for too long.
+        """
+        build, run = job.build, job.project.run
+        for look in range(LOCK_LOOKS):
+            job.stop()
+            if self.queue.is_free(run):
+                live = self.deployer.look(job)  # not earlier: what the build before us has made is what we go back to
+                if live is None:
+                    return None
+                deploy = self.queue.plan_deploy(build.id, self.owner, run, live.revision, live.baseline)
+                if deploy is not None:
+                    return deploy
+            if look == 0:
+                job.say("waiting: another build of this run is being deployed")
+            self.sleep(LOCK_POLL_S)
+        raise Occupied(f"another build of run {run} is being deployed")
+
+    def _verify(self, job: Job, deploy: Deploy) -> None:
+        def redeployed() -> None:
+            note = "redeployed: every replica runs the new code and has reported"
+            self.queue.step(job.build.id, self.owner, "verifying", note)
+
+        try:
+            said = self.deployer.verify(job, deploy, redeployed)
+        except (LostLease, Transient, BackendUnreachable):
+            raise
+        except RlctlError as error:
+            self._give_up(job, deploy, error)
+            return
+        self.queue.decide(job.build.id, self.owner, "verified", "succeeded", said)
+
+    def _give_up(self, job: Job, deploy: Deploy, error: RlctlError) -> None:
+        job.say(f"error: {error.message}")
+        for line in getattr(error, "details", ()):
+            job.say(f"  {line}")
+        self._undo(job, deploy, error.message)
+
+    def _undo(self, job: Job, deploy: Deploy, why: str) -> None:
+        """The revision of before again, and the branch pinned; but what somebody else has made of the run stays."""
+        build, cancelled = job.build, _cancelled(job.build, why)
+        self.queue.deployed(build.id, self.owner, "rolling_back", note=why)
+        job.say(f"rolling back to revision {deploy.before_revision}: {why}")
+        try:
+            revision = self.deployer.undo(job, self.reading.deploy(build.id) or deploy)
+        except BuildStopped as error:
+            said = f"{why}; not rolled back: {_with_hint(error)}"
+            job.say(f"error: {said}")
+            self.queue.decide(
+                build.id, self.owner, "failed", "cancelled" if cancelled else "failed", said,
+                pin="" if cancelled or error.code == "ended" else said,
+            )  # fmt: skip
+            return
+        job.say(f"revision {revision} runs")
+        self.queue.decide(
+            build.id, self.owner, "rolled_back", "cancelled" if cancelled else "rolled_back", why, revision=revision,
+            pin="" if cancelled else why,
+        )  # fmt: skip
+
+    def _end_early(self, job: Job, beat: Beat, to: State, reason: str, code: str = "") -> None:
+        """Over, and a deployment that has begun is undone before."""
+        build = job.build
+        if reason.startswith(SUPERSEDED):
+            to, reason = "superseded", reason.removeprefix(SUPERSEDED)
+        begun = self.reading.deploy(build.id)
+        if begun is not None and begun.state in ("planned", "applied", "rolling_back"):
+            beat.be_deaf()
+            why = begun.note or reason
+            pinned = not _cancelled(build, why)
+            try:
+                self._undo(job, begun, why)
+            except (LostLease, Busy):
+                raise
+            except (Transient, BackendUnreachable) as error:  # the service goes on with it, however long that takes
+                why = f"{why}; rolled back as soon as the target answers ({error.message})"
+                self.queue.decide(build.id, self.owner, "rolling_back", "failed", why, pin=why if pinned else "")
+            except Exception as error:
+                reason = f"{reason}; and the rollback failed: {error}"
+                self.queue.decide(build.id, self.owner, "failed", "failed", reason, pin=reason if pinned else "")
+            return
+        self.queue.end(build.id, self.owner, to, reason, code=code)
+
+
+def images_of(live: Live | None) -> tuple[str, ...]:
+    """Of a run that may not run."""
+    return () if live is None else live.images
+
+
+def _cancelled(build: Build, why: str) -> bool:
+    """Whether somebody has asked for its end: that says nothing of its commit, which pins no branch."""
+    return why != "" and why == build.cancel
+
+
+def _with_hint(error: RlctlError) -> str:
+    return error.message + (f"; {error.hint}" if error.hint else "")

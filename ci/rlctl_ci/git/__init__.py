@@ -1,0 +1,1 @@
+"""Repositories: commits fetched by full name, and what git is allowed to do."""

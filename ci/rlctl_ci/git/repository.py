@@ -1,0 +1,272 @@
+"""The repository: its address is the configuration's, commits go by full name, and nothing in it is executed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from rlctl.images.builders.base import Ended
+from rlctl_ci.config.settings import Project
+from rlctl_ci.core.errors import BuildStopped, CiError, Transient
+from rlctl_ci.core.work import Job
+from rlctl_ci.git.plumbing import cause, damaged, environment, hint, too_large
+from rlctl_ci.git.refs import fault, is_sha, slug
+from rlctl_ci.git.tars import lay
+from rlctl_ci.sandbox.locks import held
+from rlctl_ci.sandbox.programs import Bounds, Programs
+
+LOOK_WITHIN_S: Final = 30.0
+MAX_FILES: Final = 50_000
+_LIST_MIB: Final = 32
+"""Of the names of all of them."""
+MAX_DEPTH: Final = 100
+"""Of folders in each other: what takes a folder away goes down by calling itself, also when the service starts."""
+_GONE: Final = re.compile(r"not our ref|request for unadvertised object")
+"""How a repository says that it has no such commit; by the older protocol it says the second."""
+_KEPT_TIMES: Final = 4
+"""What was fetched before is kept up to so many times `limits.source_mib`: the next push then brings what is new."""
+_KEPT_FILES: Final = 10_000
+"""And so many files: each of them slows git down."""
+_ATTRIBUTES: Final = "* -export-subst -export-ignore -text -ident !filter !working-tree-encoding\n"
+"""Before those of a commit: all its files are deployed, byte for byte. `!` where git knows no `-`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Git:
+    """A `Fetcher`.
+
+    Args:
+        project: whose repository.
+        store: a folder of its own that stays.
+        environ: ours; most of it is not passed on.
+    """
+
+    project: Project
+    store: Path
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def look(self, ref: str, stop: Callable[[], None] = lambda: None) -> str | None:
+        """The commit that a branch is at; None: there is no such branch.
+
+        Raises:
+            Transient: the repository does not answer.
+            BuildStopped: the token for it cannot be read.
+        """
+        assert not fault(ref), ref
+        self.store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        argv = ["ls-remote", "--quiet", "--end-of-options", self.project.repository, ref]
+        ended = self._git(argv, replace(self._bounds, time_s=LOOK_WITHIN_S), stop, far=True)
+        if ended.code:
+            raise Transient("fetch", f"the repository does not answer: {cause(ended)}", hint=hint(ended))
+        for line in ended.lines:
+            sha, _, name = line.partition("\t")
+            if name == ref and is_sha(sha):  # ls-remote matches endings of names
+                return sha
+        return None
+
+    def head(self, job: Job) -> str | None:
+        return self.look(job.build.ref, job.stop)
+
+    def fetch(self, job: Job) -> Path:
+        """Raises:
+        Transient: it does not come.
+        BuildStopped: it is not there, too large, or holds what has no place on a disk.
+        """
+        sha = job.build.sha
+        archive, source = job.folder / "source.tar", job.folder / "source"
+        with self._bare("source.git", job.stop) as bare:
+            self._bring(bare, sha, f"refs/rlctl/{slug(job.build.ref)}", ["--depth=1"], self._bounds, job.stop)
+            self._count(bare, job)
+            ended = self._git(["-C", str(bare), "archive", "--format=tar", sha], self._bounds, job.stop, out=archive)
+            if too_large(ended):
+                said = f"{sha[:12]} holds more than {self.project.limits.source_mib} MiB"
+                raise BuildStopped("source", said, hint="limits.source_mib in ci.yaml")
+            if ended.code:
+                said = f"{sha[:12]} cannot be unpacked: {cause(ended)}"
+                raise self._failed(bare, ended, BuildStopped("source", said))
+        unpack(archive, source, self.project.limits.source_mib << 20, job.stop)
+        archive.unlink()
+        return source
+
+    def _bring(
+        self, bare: Path, sha: str, ref: str, how: Sequence[str], bounds: Bounds, stop: Callable[[], None]
+    ) -> None:  # fmt: skip
+        """A commit, unless it is there; `ref` keeps it, so that the next one is asked for with what it lacks alone.
+
+        Raises:
+            Transient: it does not come.
+            BuildStopped: it is too large.
+        """
+        if not self._git(["-C", str(bare), "cat-file", "-e", f"{sha}^{{commit}}"], self._bounds, stop).code:
+            return
+        argv = ["-C", str(bare), "fetch", "--quiet", *how, "--no-tags", "--no-write-fetch-head", "--end-of-options"]
+        ended = self._git([*argv, self.project.repository, f"+{sha}:{ref}"], bounds, stop, far=True)
+        if too_large(ended):
+            said = f"{sha[:12]} could not be fetched: it is larger than {bounds.file_mib} MiB"
+            raise BuildStopped("source", said, hint="limits.source_mib in ci.yaml")
+        if ended.code:
+            said = f"{sha[:12]} could not be fetched: {cause(ended)}"
+            raise self._failed(bare, ended, Transient("fetch", said, hint=hint(ended)))
+
+    def _count(self, bare: Path, job: Job) -> None:
+        """Refuse a commit of too many files before git archive, which holds a list of all in memory first.
+
+        Eleven objects are enough for 10^10 files. Folders are listed as well, so that every step of git's walk writes
+        something, and it is ended by the length of what it has written.
+
+        Raises:
+            BuildStopped: there are more than MAX_FILES files and folders.
+        """
+        listed = job.folder / "names"
+        argv = ["-C", str(bare), "ls-tree", "-r", "-t", "-z", "--name-only", job.build.sha]
+        ended = self._git(argv, replace(self._bounds, file_mib=_LIST_MIB), job.stop, out=listed)
+        if listed.stat().st_size >= _LIST_MIB << 20 or listed.read_bytes().count(b"\0") > MAX_FILES:
+            raise BuildStopped("source", f"the commit has more than {MAX_FILES} files and folders")
+        if ended.code:
+            said = f"{job.build.sha[:12]} cannot be read: {cause(ended)}"
+            raise self._failed(bare, ended, BuildStopped("source", said))
+        listed.unlink()
+
+    def before_or_same(self, job: Job, sha: str) -> bool:
+        """Whether the commit of the build is `sha` or an ancestor; asks for commits alone, no files.
+
+        Raises:
+            Transient: the repository does not say.
+        """
+        if job.build.sha == sha:
+            return True
+        kept = f"refs/rlctl/{slug(job.build.ref)}"
+        # by a name that is a folder, git does not note that what it has left out is not missing
+        how = [] if self.project.repository.startswith("/") else ["--filter=tree:0"]
+        bounds = replace(self._bounds, file_mib=_KEPT_TIMES * self.project.limits.source_mib)
+        with self._bare("history.git", job.stop) as bare:
+            self._bring(bare, job.build.sha, kept, how, bounds, job.stop)
+            try:
+                self._bring(bare, sha, f"{kept}-bad", how, bounds, job.stop)
+            except Transient as error:
+                if _GONE.search(error.message):
+                    return False  # nothing in the repository descends from it
+                raise
+            argv = ["-C", str(bare), "merge-base", "--is-ancestor", job.build.sha, sha]
+            ended = self._git(argv, self._bounds, job.stop)
+            if ended.code not in (0, 1):
+                said = f"the history of {sha[:12]} cannot be read: {cause(ended)}"
+                raise self._failed(bare, ended, Transient("fetch", said))
+            return ended.code == 0
+
+    def changed(self, job: Job, before: str) -> list[str] | None:
+        """Names of files of the commit that differ from another one; nothing is asked over the network.
+
+        Args:
+            job: whose commit `fetch` has brought.
+            before: another one that it has brought, by full name.
+
+        Returns:
+            None: one of them is not here (any more), or they differ in more than can be listed.
+        """
+        assert is_sha(before), before
+        listed = job.folder / "changed"
+        with self._bare("source.git", job.stop) as bare:
+            argv = ["-C", str(bare), "diff-tree", "-r", "--name-only", "-z", "--no-renames", before, job.build.sha]
+            ended = self._git(argv, replace(self._bounds, file_mib=_LIST_MIB), job.stop, out=listed)
+        names = listed.read_bytes().split(b"\0")[:-1]
+        return None if ended.code else [name.decode("utf-8", "surrogateescape") for name in names]
+
+    @contextmanager
+    def _bare(self, name: str, stop: Callable[[], None]) -> Iterator[Path]:
+        """A repository of ours, for one build at a time, without what a git that was killed has left in it."""
+        path = self.store / f"{slug(self.project.repository)}-{name}"
+        self.store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with held(path.with_suffix(".lock"), stop):
+            for left in (*path.glob("*.lock"), *path.glob("refs/rlctl/*.lock"), *path.glob("objects/pack/tmp_*")):
+                left.unlink()
+            if _overgrown(path, _KEPT_TIMES * self.project.limits.source_mib << 20):
+                _drop(path)
+            if not path.exists():
+                part = path.with_suffix(".part")
+                shutil.rmtree(part, ignore_errors=True)
+                ended = self._git(["init", "--quiet", "--bare", "--template=", str(part)], self._bounds, stop)
+                if ended.code:
+                    raise BuildStopped("disk", f"{path}: {cause(ended)}")
+                part.rename(path)
+            (path / "info").mkdir(exist_ok=True)
+            (path / "info" / "attributes").write_text(_ATTRIBUTES)
+            yield path
+
+    def _failed(self, bare: Path, ended: Ended, error: CiError) -> CiError:
+        """That, or what lies behind it; a copy of ours that is damaged goes, and the next attempt makes it anew."""
+        if damaged(ended):
+            _drop(bare)
+            return Transient("fetch", f"our copy was damaged, and is made anew: {cause(ended)}")
+        return error
+
+    @property
+    def _bounds(self) -> Bounds:
+        limits = self.project.limits
+        return Bounds(limits.time_s, limits.memory_mib, limits.source_mib)
+
+    def _git(
+        self, argv: list[str], bounds: Bounds, stop: Callable[[], None], *, far: bool = False, out: Path | None = None
+    ) -> Ended:
+        """
+        Args:
+            far: it asks the repository.
+
+        Raises:
+            Transient: it took too long.
+            BuildStopped: the token cannot be read.
+        """
+        environ = environment(self.project, self.store, self.environ, far=far)
+        try:
+            return Programs(environ, bounds, stop, self.store)(["git", *argv], out=out)
+        except BuildStopped as error:  # it took too long: the network may be faster next time
+            raise Transient("fetch", error.message, hint=error.hint) from error
+
+
+def _overgrown(folder: Path, most_bytes: int) -> bool:
+    """Whether it holds more than that, or so many files that git is slowed down."""
+    size = files = 0
+    for path in folder.rglob("*"):
+        size, files = size + path.stat().st_blocks * 512, files + 1
+        if size > most_bytes or files > _KEPT_FILES:
+            return True
+    return False
+
+
+def _drop(bare: Path) -> None:
+    """All at once, also for who is killed at it: half a repository would be none to git, and no other would be made."""
+    part = bare.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    bare.rename(part)
+    shutil.rmtree(part)
+
+
+def unpack(archive: Path, to: Path, most_bytes: int, stop: Callable[[], None] = lambda: None) -> None:
+    """Files of a commit below a folder: no link leads out of it, nothing is special, and it has an end.
+
+    Raises:
+        BuildStopped: something is otherwise.
+    """
+    to.mkdir(mode=0o700)
+    size = files = 0
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                stop()
+                size, files = size + member.size, files + 1
+                if size > most_bytes or files > MAX_FILES:
+                    raise BuildStopped(
+                        "source", f"the commit holds more than {most_bytes >> 20} MiB or {MAX_FILES} files"
+                    )
+                if member.name.count("/") > MAX_DEPTH:
+                    raise BuildStopped("source", f"the commit has folders deeper than {MAX_DEPTH}")
+                lay(tar, member, to)
+    except (tarfile.TarError, OSError, ValueError) as error:
+        raise BuildStopped("source", f"the commit cannot be unpacked: {error}") from error

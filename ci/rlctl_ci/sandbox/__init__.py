@@ -1,0 +1,1 @@
+"""Programs that the service starts, with limits and an end."""

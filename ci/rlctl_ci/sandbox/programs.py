@@ -1,0 +1,162 @@
+"""Starts programs: the only module here that does. Always an argument list, limits, and an end; see `keeper`."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from rlctl.errors import BackendUnreachable
+from rlctl.images.builders.base import Ended
+from rlctl_ci.core.errors import BuildStopped
+from rlctl_ci.sandbox import keeper
+
+KEPT_LINES: Final = 200
+MAX_LINE: Final = 8192
+GRACE_S: Final = 5
+_LOOK_S: Final = 0.2
+_KEPT: Final = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR", "BUILDAH_ISOLATION", "STORAGE_DRIVER",
+                "DOCKER_HOST", "XDG_RUNTIME_DIR")  # fmt: skip
+"""What a program of a build sees of our environment: neither a kubeconfig nor a token, nor where they lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one program and everything that it starts; None: no limit."""
+
+    time_s: float
+    memory_mib: int | None = None
+    file_mib: int | None = None
+    nice: int = 0
+    """How far it stands back for hooks, and for roles on the same machine."""
+    cpu_s: int | None = None
+    """Of the processor, for each of its processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Satisfies `rlctl.images.builders.base.Run`.
+
+    Args:
+        environ: of the programs, whole.
+        bounds: of each of them.
+        stop: raises when the work has to end; the program and all that it has started is killed then.
+        folder: where they start.
+        whole: nothing that a program has started outlives it; False: a daemon of a session of its own may.
+    """
+
+    environ: Mapping[str, str]
+    bounds: Bounds
+    stop: Callable[[], None] = lambda: None
+    folder: Path | None = None
+    whole: bool = True
+
+    def __call__(
+        self, argv: Sequence[str], say: Callable[[str], object] | None = None, *, out: Path | None = None,
+        data: bytes | None = None,
+    ) -> Ended:  # fmt: skip
+        """Args:
+            argv: never goes through a shell.
+            say: told every line.
+            out: gets standard output, which is not told then.
+            data: standard input.
+
+        Raises:
+            BackendUnreachable: it cannot be started.
+            BuildStopped: it took too long.
+        """
+        if shutil.which(argv[0], path=self.environ.get("PATH", os.defpath)) is None:
+            raise BackendUnreachable(f"{argv[0]} cannot be started: no such program")
+        target: IO[bytes] | int = subprocess.PIPE if out is None else out.open("wb")
+        ear, life = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [*self._kept(ear), *argv], stdin=subprocess.DEVNULL if data is None else subprocess.PIPE, stdout=target,
+                stderr=subprocess.STDOUT if out is None else subprocess.PIPE, env=dict(self.environ), cwd=self.folder,
+                start_new_session=True, pass_fds=(ear,),
+            )  # fmt: skip
+        except OSError as error:
+            os.close(life)
+            raise BackendUnreachable(
+                f"{argv[0]} cannot be started: {(error.strerror or str(error)).lower()}"
+            ) from error
+        finally:
+            os.close(ear)
+            if not isinstance(target, int):
+                target.close()
+        try:
+            if data is not None:
+                assert process.stdin is not None
+                with suppress(BrokenPipeError):
+                    process.stdin.write(data)
+                    process.stdin.close()
+            lines = self._watch(process, argv[0], say)
+            return Ended(process.wait(), tuple(lines))
+        finally:
+            _end(process, life)
+
+    def _kept(self, ear: int) -> list[str]:
+        """What stands before a program."""
+        limits = (self.bounds.memory_mib, self.bounds.file_mib)
+        sizes = ((most or 0) << 20 for most in limits)
+        numbers = (ear, int(self.whole), GRACE_S, self.bounds.nice, *sizes, self.bounds.cpu_s or 0)
+        return [sys.executable, "-I", "-S", keeper.__file__, *map(str, numbers)]
+
+    def _watch(self, process: subprocess.Popen[bytes], name: str, say: Callable[[str], object] | None) -> deque[str]:
+        pipe = process.stdout or process.stderr
+        assert pipe is not None
+        kept: deque[str] = deque(maxlen=KEPT_LINES)
+        deadline, rest = time.monotonic() + self.bounds.time_s, b""
+        while True:
+            self.stop()
+            if time.monotonic() > deadline:
+                raise BuildStopped("timeout", f"{name} took more than {self.bounds.time_s:g} s", hint="limits.time_s")
+            if not select.select([pipe], [], [], _LOOK_S)[0]:
+                if process.poll() is not None:
+                    break  # something that it started holds the pipe open
+                continue
+            part = os.read(pipe.fileno(), 65_536)
+            if not part:
+                break
+            *whole, rest = (rest + part).split(b"\n")
+            if len(rest) > MAX_LINE:
+                whole, rest = [*whole, rest], b""
+            for line in whole:
+                _told(line, kept, say)
+        if rest:
+            _told(rest, kept, say)
+        return kept
+
+
+def _told(line: bytes, kept: deque[str], say: Callable[[str], object] | None) -> None:
+    text = line[:MAX_LINE].decode("utf-8", "replace").rstrip("\r")
+    kept.append(text)
+    if say is not None:
+        say(text)
+
+
+def _end(process: subprocess.Popen[bytes], life: int) -> None:
+    """Of the program and of what it has started: in good order while it still works, then not."""
+    if process.poll() is None:
+        with suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            os.write(life, b".")
+            process.wait(GRACE_S + keeper.UNKILLABLE_S)
+    os.close(life)
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def clean(environ: Mapping[str, str], home: Path, **more: str) -> dict[str, str]:
+    """The environment of a program of a build."""
+    return {name: environ[name] for name in _KEPT if name in environ} | {"HOME": str(home), **more}

@@ -1,0 +1,156 @@
+"""What every request passes first, whatever its method: host, origin, size, time, how many. An ASGI middleware."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from typing import Any, Final
+
+from rlctl_ci.config.settings import LOOPBACK, Config
+from rlctl_ci.web.limits.places import Places
+from rlctl_ci.web.limits.sources import Sources
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+BODY_WITHIN_S: Final = 10.0
+_KEPT: Final = ("/hooks/", "/healthz", "/readyz")
+"""Their places are not for others."""
+POLICY: Final = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
+    " base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),  # with no-referrer, browsers send forms with `Origin: null`
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class Guard:
+    """Args:
+    app: what comes after.
+    config: names by which we are reached, sizes, proxies.
+    places: of answers.
+    """
+
+    def __init__(self, app: App, config: Config, places: Places) -> None:
+        self._app, self._places = app, places
+        self._sources = Sources(config.proxies)
+        self._most = int(config.body_mib * (1 << 20))
+        self._hosts = hosts(config)
+        self._public = config.public_status
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+
+        async def headed(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                names = {name for name, _ in message.get("headers", ())}
+                message["headers"] = [
+                    *message.get("headers", ()), *(header for header in HEADERS if header[0] not in names)
+                ]  # fmt: skip
+            await send(message)
+
+        badge = self._public and scope["method"] == "GET" and scope["path"].startswith("/badge/")
+        refusal = self._refusal(scope["headers"], elsewhere=badge)
+        if refusal is not None:
+            await _answer(headed, *refusal)
+            return
+        body = await self._body(scope["headers"], receive)
+        if isinstance(body, tuple):
+            await _answer(headed, *body)
+            return
+        given = False
+
+        async def again() -> MutableMapping[str, Any]:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        peer = scope.get("client") or ("-", 0)
+        source = self._sources.of(peer[0], scope["headers"])
+        known = {**scope, "client": (source, peer[1])}
+        if scope["path"].startswith(_KEPT):
+            await self._app(known, again, headed)
+            return
+        with self._places.page(source) as refused:
+            if refused:
+                await _answer(headed, refused, "too many answers are under way; ask again in ten seconds")
+            else:
+                await self._app(known, again, headed)
+
+    def _refusal(self, headers: Collection[tuple[bytes, bytes]], *, elsewhere: bool) -> tuple[int, str] | None:
+        """Args:
+        elsewhere: it may be a picture in somebody else's page.
+        """
+        named = [value for name, value in headers if name == b"host"]
+        if len(named) != 1 or named[0].decode("latin-1").lower() not in self._hosts:
+            return 421, "not a host of ours; see `hosts:`"
+        for name, value in headers:
+            if name == b"origin":
+                scheme, _, host = value.decode("latin-1").lower().partition("://")
+                if scheme not in ("http", "https") or host not in self._hosts:
+                    return 403, "not from another page"
+        if (b"sec-fetch-site", b"cross-site") in headers and (b"sec-fetch-mode", b"navigate") not in headers:
+            return None if elsewhere else (403, "not from another page")
+        return None
+
+    async def _body(self, headers: Collection[tuple[bytes, bytes]], receive: Receive) -> bytes | tuple[int, str]:
+        lengths = [value for name, value in headers if name == b"content-length"]
+        if any(not value.isdigit() or int(value[:20]) > self._most for value in lengths):
+            return 413, "the body is too large"
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(BODY_WITHIN_S):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        return 400, "the sender has gone"
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > self._most:
+                        return 413, "the body is too large"
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+        except TimeoutError:
+            return 408, "the body did not come in time"
+
+
+def hosts(config: Config) -> frozenset[str]:
+    """Every `Host:` that means us."""
+    found = {host.lower() for host in config.hosts}
+    if config.loopback:
+        names = ("[::1]" if name == "::1" else name for name in LOOPBACK)
+        found |= {each for name in names for each in (f"{name}:{config.port}", *([name] if config.port == 80 else []))}
+    else:
+        try:
+            if not ipaddress.ip_address(config.host).is_unspecified:
+                found.add(config.listen.lower())
+        except ValueError:
+            found.add(config.listen.lower())
+    return frozenset(found)
+
+
+async def _answer(send: Send, status: int, text: str) -> None:
+    body = f"{text}\n".encode()
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    if status in (429, 503):
+        headers.append((b"retry-after", b"10"))
+    if status in (408, 413, 429, 503):
+        headers.append((b"connection", b"close"))  # what else it sends is not read
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

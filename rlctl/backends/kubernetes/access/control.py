@@ -1,0 +1,147 @@
+"""The manager's control API and the pages of a run, through the API server: this machine needs no other way in."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from rlctl.backends.base import RunState
+from rlctl.backends.gate import Gate
+from rlctl.backends.kubernetes import names
+from rlctl.backends.kubernetes.access import pages
+from rlctl.backends.kubernetes.api.interface import Api, ApiError
+from rlctl.backends.kubernetes.diagnose.causes.base import Around
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError
+
+TIMEOUT_S: Final = 10.0
+"""For one whole answer: the manager waits 5 s for its own loop."""
+_LARGEST_ANSWER_BYTES: Final = 64 * 2**20
+_BLOCK_BYTES: Final = 1 << 16
+_PAGES: Final = {"tensorboard": ("tensorboard", "tensorboard"), "status": ("manager", "probe")}
+"""What is shown -> component whose pod shows it, and its port."""
+
+
+def ask(
+    api: Api, run: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None,
+    *, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic,
+) -> Any:  # fmt: skip
+    """One JSON request to the run's manager, and its answer.
+
+    Args:
+        path: path and query.
+        timeout_s: for the whole exchange.
+
+    Raises:
+        BackendUnreachable: there is no manager, no answer within the time, or not JSON.
+        RlctlError: an answer of 400 or more; with what it says.
+    """
+    who = f"the manager of run {run}"
+    pod = pages.pod_of(api, run, "manager", _now())
+    deadline = clock() + timeout_s
+    try:
+        with api.forward(pod, names.PORTS["control"]) as connected:
+            status, content = _exchange(connected, method, path, body, deadline, clock)
+    except TimeoutError as error:
+        raise BackendUnreachable(f"{who} did not answer within {timeout_s:g} s") from error
+    except ApiError as error:
+        raise BackendUnreachable(f"{who} cannot be reached: {error.message}", hint=error.hint) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise BackendUnreachable(f"{who} broke off: {error or type(error).__name__}") from error
+    try:
+        value = json.loads(content) if content else None
+    except ValueError as error:
+        raise BackendUnreachable(f"{who} answered {method} {path} with something else than JSON") from error
+    if status >= 400:
+        said = value.get("error") if isinstance(value, dict) else value
+        detail = said.get("message") if isinstance(said, dict) else said
+        raise RlctlError(f"{who} refused {method} {path}: {detail or f'HTTP {status}'}")
+    return value
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a connection that is there already."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        super().__init__("localhost")
+        self.sock = connected
+
+    def connect(self) -> None:
+        raise http.client.HTTPException("the connection was closed")
+
+
+def _exchange(
+    connected: socket.socket, method: str, path: str, body: Mapping[str, Any] | None, deadline: float,
+    clock: Callable[[], float],
+) -> tuple[int, bytes]:  # fmt: skip
+    connected.settimeout(max(0.1, deadline - clock()))
+    connection = _Connection(connected)
+    try:
+        payload = None if body is None else json.dumps(body)
+        headers = {"Connection": "close"} | ({"Content-Type": "application/json"} if payload else {})
+        connection.request(method, path, payload, headers)
+        answer = connection.getresponse()
+        content = bytearray()
+        while block := answer.read(_BLOCK_BYTES):
+            content += block
+            if len(content) > _LARGEST_ANSWER_BYTES:
+                raise http.client.HTTPException(f"more than {_LARGEST_ANSWER_BYTES} bytes")
+            if (left := deadline - clock()) <= 0:
+                raise TimeoutError
+            if connected.fileno() >= 0:  # http.client closes it with the last byte of an answer of known length
+                connected.settimeout(left)
+        return answer.status, bytes(content)
+    finally:
+        connection.close()
+
+
+@contextmanager
+def forward(api: Api, state: RunState, what: Literal["tensorboard", "status"]) -> Iterator[str]:
+    """A link to this machine's loopback that shows the page for as long as the block lasts.
+
+    Every connection looks for the pod anew when the one before has failed, so a restarted pod is found again.
+
+    Raises:
+        Conflict: there is no such page, or the run is not live.
+        BackendUnreachable: nothing answers for it; with why.
+    """
+    if what not in _PAGES:
+        raise Conflict(f"run {state.run} has no page {what}", hint=f"It has {' and '.join(_PAGES)}.", objects=(what,))
+    if state.phase in ("stopped", "failed"):
+        raise Conflict(f"run {state.run} is {state.phase}: nothing shows {what}", hint="rlctl up starts it again.")
+    component, port = _PAGES[what]
+    found = _Chosen(api, state, component, names.PORTS[port])
+    found.choose()
+    with Gate(found.connect, f"rlctl open {what} {state.run}") as gate:
+        yield gate.url
+
+
+class _Chosen:
+    """Remembers which pod answered last."""
+
+    def __init__(self, api: Api, state: RunState, component: str, port: int) -> None:
+        self._api, self._state, self._component, self._port = api, state, component, port
+        self._pod = ""
+
+    def choose(self) -> str:
+        self._pod = pages.pod_of(self._api, self._state.run, self._component, _now())
+        return self._pod
+
+    @contextmanager
+    def connect(self) -> Iterator[socket.socket]:
+        pod = self._pod or self.choose()
+        try:
+            with self._api.forward(pod, self._port) as connected:
+                yield connected
+        except (RlctlError, OSError):
+            self._pod = ""  # it may have been replaced: look again for the next connection
+            raise
+
+
+def _now() -> Around:
+    return Around(datetime.now(UTC))

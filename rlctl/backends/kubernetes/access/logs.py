@@ -1,0 +1,259 @@
+"""What the processes of a run have said: from the manager, which keeps it beyond the life of a pod, and from pods that
+could not tell it, through the API server.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from rlctl.backends.base import LogQuery, LogRecord, RunState
+from rlctl.backends.kubernetes import names
+from rlctl.backends.kubernetes.access import control
+from rlctl.backends.kubernetes.api.interface import Api, Object
+from rlctl.backends.kubernetes.diagnose import explain, listing
+from rlctl.backends.kubernetes.diagnose.causes.base import container_statuses, moment, name_of
+from rlctl.backends.records.entries import Parser, entries
+from rlctl.backends.records.wanted import Filter
+from rlctl.errors import RlctlError
+
+MOST_STREAMS: Final = 50
+"""Pods that are read at once; what lies beyond is said."""
+STREAM_LINES: Final = 5000
+"""Of one pod; the manager keeps more."""
+POD_S: Final = 5.0
+"""For the answer of one pod: its node may be gone."""
+SEARCH_S: Final = 40.0
+"""The manager gives a search 25 s."""
+POLL_S: Final = 1.0
+_PODS_EVERY: Final = 5
+"""Polls between two looks at pods, and at whether the run lives."""
+_REMEMBERED: Final = 50_000
+_ID = re.compile(r'"id": ?"([a-z]+/[0-9]+)"')
+_GONE = re.compile(r"unable to retrieve container logs for \S+$|failed to try resolving symlinks in path ")
+"""What a node writes in the place of a log that it no longer has."""
+
+Warn = Callable[[str], object]
+
+
+def read(
+    api: Api, state: RunState, query: LogQuery, *, warn: Warn = lambda text: None,
+    clock: Callable[[], float] = time.time, wait: Callable[[float], object] = time.sleep,
+) -> Iterator[LogRecord]:  # fmt: skip
+    """All that the query asks for, by time; following ends with the run.
+
+    Args:
+        warn: told in a sentence about everything that could not be read, or was left out.
+        clock: unix time.
+        wait: pause, seconds, while following.
+
+    Raises:
+        UsageError: `grep` or `level` of the query is wrong.
+    """
+    reader = _Reader(api, state, query, warn, clock)
+    yield from reader.all()
+    if query.follow:
+        yield from reader.follow(wait)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One page of the manager's."""
+
+    lines: tuple[str, ...]
+    next: int
+    page: str
+
+
+class _Reader:
+    def __init__(self, api: Api, state: RunState, query: LogQuery, warn: Warn, clock: Callable[[], float]) -> None:
+        self._api, self._state, self._query, self._warn, self._clock = api, state, query, warn, clock
+        self._wanted = Filter(query)
+        self._next = 0
+        self._answers = state.phase in ("running", "finished")
+        self._said: set[str] = set()
+        self._seen: dict[str, None] = {}  # lines that came from pods, newest last
+
+    def all(self) -> Iterator[LogRecord]:
+        """What was said until now."""
+        first = None
+        if self._answers:
+            first = self._asked(self._question())
+        else:
+            whose = f"run {self._state.run} is {self._state.phase}"
+            self._tell(f"{whose}: its logs lie on its volume, and rlctl up shows them again")
+        spoken = self._of_pods(previous=self._query.previous)
+        merged = heapq.merge(self._stored(first), spoken, key=lambda record: record.time)
+        yield from merged if self._query.tail is None else deque(merged, maxlen=self._query.tail)
+
+    def follow(self, wait: Callable[[float], object]) -> Iterator[LogRecord]:
+        """What is said from now on, until the run is over or the time asked for is."""
+        polls = 0
+        until = self._query.until
+        while True:
+            polls += 1
+            look = polls % _PODS_EVERY == 0
+            over = (look and not self._live()) or (until is not None and self._clock() > until.timestamp())
+            fresh = list(self._newer())
+            if look or not self._answers:
+                fresh += self._of_pods(previous=False)
+            yield from sorted(fresh, key=lambda record: record.time)
+            if over:
+                return
+            wait(POLL_S)
+
+    def _live(self) -> bool:
+        try:
+            found = listing.find(self._api, self._state.run)
+        except RlctlError:
+            return True  # the next look tells
+        return found is not None and found.phase == "running"
+
+    # the manager's
+
+    def _question(self) -> dict[str, str]:
+        query = self._query
+        asked = {
+            "process": _process(query),
+            "since": query.since.astimezone(UTC).isoformat() if query.since else "",
+            "until": query.until.astimezone(UTC).isoformat() if query.until else "",
+            "grep": query.grep or "",
+            "level": {"WARN": "WARNING"}.get((query.level or "").upper(), query.level or ""),
+            "tail": "" if query.tail is None else str(query.tail),
+            "previous": "1" if query.previous else "",
+        }
+        return {name: value for name, value in asked.items() if value}
+
+    def _stored(self, answer: _Answer | None) -> Iterator[LogRecord]:
+        asked = self._question()
+        while answer is not None:
+            yield from self._records(answer.lines, "?")
+            if not answer.page:
+                return
+            answer = self._asked({**asked, "page": answer.page})
+
+    def _newer(self) -> Iterator[LogRecord]:
+        asked = {"after": str(self._next), "process": _process(self._query)}
+        answer = self._asked({name: value for name, value in asked.items() if value})
+        if answer is not None:
+            yield from self._records(answer.lines, "?")
+
+    def _asked(self, question: dict[str, str]) -> _Answer | None:
+        path = "/logs" + (f"?{urlencode(question)}" if question else "")
+        try:
+            told = control.ask(self._api, self._state.run, "GET", path, timeout_s=SEARCH_S)
+        except RlctlError as error:
+            self._tell(f"{error.message}; this is only what live pods still have")
+            self._answers = False
+            return None
+        self._answers = True
+        if not isinstance(told, dict):
+            told = {}
+        newest = int(told.get("next") or 0)
+        self._next = newest if "page" not in question else self._next
+        if lost := told.get("lost"):
+            self._tell(f"{lost} lines were lost before the manager could store them")
+        return _Answer(tuple(map(str, told.get("lines") or ())), newest, str(told.get("page") or ""))
+
+    def _records(self, lines: Iterable[str], process: str) -> Iterator[LogRecord]:
+        fresh = (line for line in lines if line not in self._seen)
+        return self._parsed(fresh, process, lambda: datetime.fromtimestamp(self._clock(), UTC))
+
+    # the pods'
+
+    def _of_pods(self, *, previous: bool) -> list[LogRecord]:
+        """Records of pods whose words may not have reached the manager, by time."""
+        try:
+            pods = self._pods(previous)
+        except RlctlError as error:
+            self._tell(f"pods cannot be listed: {error.message}")
+            return []
+        if len(pods) > MOST_STREAMS:
+            self._tell(
+                f"reading {MOST_STREAMS} of {len(pods)} pods that are not well; name one role, as in rlctl logs learner"
+            )
+        found: list[LogRecord] = []
+        for pod in pods[:MOST_STREAMS]:
+            found += self._of_pod(pod, previous)
+        return sorted(found, key=lambda record: record.time)
+
+    def _pods(self, previous: bool) -> list[Object]:
+        """Those that have said something and are not well; without a manager to ask, any."""
+        role = self._query.role
+        if self._answers:
+            pods = listing.unwell(self._api, self._state, role)
+        else:
+            pods = self._api.list(
+                "Pod", labels=names.selector(self._state.run, role or ""), most=2 * MOST_STREAMS
+            ).items  # fmt: skip
+        pods = [pod for pod in pods if _has_spoken(pod, previous)]
+        if self._query.index is not None and role in listing.STATEFUL:
+            pods = [pod for pod in pods if explain.ordinal(pod) == self._query.index]
+        return pods
+
+    def _of_pod(self, pod: Object, previous: bool) -> list[LogRecord]:
+        name = name_of(pod)
+        filtered = any((self._query.grep, self._query.level, self._query.since, self._query.index is not None))
+        tail = STREAM_LINES if filtered or self._query.tail is None else min(STREAM_LINES, self._query.tail)
+        try:
+            lines = list(self._api.pod_log(name, previous=previous, tail=tail, within_s=POD_S))
+        except RlctlError as error:
+            self._tell(f"pod {name}: {error.message}")
+            return []
+        if len(lines) == STREAM_LINES:
+            self._tell(f"pod {name}: only its last {STREAM_LINES} lines")
+        fresh = [line for line in lines if line not in self._seen and not _GONE.match(line)]
+        self._remember(fresh)
+        begun = moment((pod.get("status") or {}).get("startTime")) or datetime.fromtimestamp(self._clock(), UTC)
+        role = str(((pod.get("metadata") or {}).get("labels") or {}).get(names.COMPONENT, ""))
+        process = f"{role}/{explain.ordinal(pod)}" if role in listing.STATEFUL else name
+        return list(self._parsed(fresh, process, lambda: begun))
+
+    def _parsed(self, lines: Iterable[str], process: str, origin: Callable[[], datetime]) -> Iterator[LogRecord]:
+        parser = Parser(process, origin)
+        for entry in entries(line.encode() for line in lines):
+            parser.see(entry)
+            if not self._wanted.maybe(entry):
+                continue
+            record = parser.parse(entry)
+            named = _ID.search(record.raw) if entry.is_json else None
+            record = replace(record, process=named[1]) if named else record
+            if self._wanted.wants(record) and self._asked_for(record):
+                yield record
+
+    def _asked_for(self, record: LogRecord) -> bool:
+        role, slash, index = record.process.partition("/")
+        if not slash or record.process == "?":
+            return True  # a pod without an index yet: it was chosen by its role
+        query = self._query
+        return query.role in (None, role) and (query.index is None or index == str(query.index))
+
+    def _remember(self, lines: Sequence[str]) -> None:
+        self._seen.update(dict.fromkeys(lines))
+        while len(self._seen) > max(_REMEMBERED, len(lines)):
+            del self._seen[next(iter(self._seen))]
+
+    def _tell(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._warn(text)
+
+
+def _process(query: LogQuery) -> str:
+    return query.role or "" if query.index is None else f"{query.role}/{query.index}"
+
+
+def _has_spoken(pod: Object, previous: bool) -> bool:
+    """Whether a container of the pod has run; `previous`: and was started again."""
+    states: list[dict[str, Any]] = []
+    for status, _ in container_statuses(pod):
+        states += [status.get("lastState") or {}]
+        states += [] if previous else [status.get("state") or {}]
+    return any("terminated" in state or "running" in state for state in states)

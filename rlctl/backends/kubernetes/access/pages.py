@@ -1,0 +1,38 @@
+"""The pod that answers for a run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rlctl.backends.kubernetes import names
+from rlctl.backends.kubernetes.api.interface import Api, Object
+from rlctl.backends.kubernetes.diagnose import explain
+from rlctl.backends.kubernetes.diagnose.causes.base import Around, is_ready, name_of
+from rlctl.errors import BackendUnreachable
+
+_FEW: Final = 20
+
+
+def pod_of(api: Api, run: str, component: str, around: Around) -> str:
+    """The name of a pod that can answer: ready rather than only running, young rather than old.
+
+    Raises:
+        BackendUnreachable: there is none; with why.
+    """
+    pods = api.list("Pod", labels=names.selector(run, component), most=_FEW).items
+    live = [pod for pod in pods if _runs(pod)]
+    if live:
+        return name_of(max(live, key=lambda pod: (is_ready(pod), str(pod["metadata"].get("creationTimestamp", "")))))
+    why = next((cause for pod in pods if (cause := explain.of_pod(pod, around)) is not None), None)
+    said = f" does not run: pod {name_of(pods[0])}: {why.text}" if why else " has no pod" if not pods else ""
+    raise BackendUnreachable(
+        f"the {component} of run {run}{said}",
+        hint=why.next if why and why.next else f"rlctl status {run}",
+        objects=(f"{component}/0",),
+    )
+
+
+def _runs(pod: Object) -> bool:
+    status, metadata = pod.get("status") or {}, pod.get("metadata") or {}
+    states = [each.get("state") or {} for each in status.get("containerStatuses") or ()]
+    return not metadata.get("deletionTimestamp") and any("running" in state for state in states)

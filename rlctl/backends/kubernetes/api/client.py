@@ -1,0 +1,243 @@
+"""The official client: kubeconfig, TLS, proxies, credentials and port-forwards; the only module that imports it.
+
+Its generated calls are not used: they know every kind by a class of its own, ask the server which kinds it has, and
+repeat by rules of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of its own making
+    import urllib3
+    import yaml
+    from kubernetes.client import ApiClient, Configuration
+    from kubernetes.config import ConfigException, incluster_config, kube_config
+    from kubernetes.stream import ws_client
+
+from rlctl import __version__
+from rlctl.backends.kubernetes.api.calls import Calls
+from rlctl.backends.kubernetes.api.exchange import Answer, NoAnswer
+from rlctl.backends.kubernetes.api.port_forward import Pipe
+from rlctl.errors import BackendUnreachable
+
+T = TypeVar("T")
+IN_CLUSTER: Final = "in-cluster"
+CONNECT_TIMEOUT_S: Final = 5.0
+FORWARD_TIMEOUT_S: Final = 10.0
+_KUBE: Final[Any] = kube_config  # without types
+_POD: Final[Any] = incluster_config
+_STREAM: Final[Any] = ws_client
+_DEFAULT_CONFIG: Final = "~/.kube/config"
+_POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_BLOCK_BYTES: Final = 1 << 16
+
+
+def connect(context: str | None = None, namespace: str | None = None) -> Calls:
+    """The namespace of a cluster that a kubeconfig, or the pod that we are in, leads to. Sends nothing.
+
+    Args:
+        context: of the kubeconfig; None: its current one.
+        namespace: None: the context's, else `default`.
+
+    Raises:
+        BackendUnreachable: there is no kubeconfig, no such context, or it is broken.
+    """
+    files = os.environ.get("KUBECONFIG") or _DEFAULT_CONFIG
+    configuration = Configuration()
+    there = any(Path(part).expanduser().exists() for part in files.split(os.pathsep) if part)
+    if not there and context in (None, IN_CLUSTER) and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return Calls(_in_cluster(configuration, namespace))
+    if not there:
+        raise BackendUnreachable(
+            f"there is no kubeconfig: {files} does not exist",
+            hint="Set KUBECONFIG to the file that leads to your cluster.",
+            objects=(files,),
+        )
+    try:
+        contexts, active = _KUBE.list_kube_config_contexts(files)
+        chosen = active if context is None else next((each for each in contexts if each["name"] == context), None)
+        if chosen is None:
+            names = ", ".join(sorted(each["name"] for each in contexts)) or "none"
+            raise BackendUnreachable(
+                f"the kubeconfig {files} has no context {context}", hint=f"It has {names}.", objects=(context or "",)
+            )
+        with _credentials_of(chosen["name"]):
+            _KUBE.load_kube_config(files, chosen["name"], client_configuration=configuration, persist_config=False)
+    except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+        raise BackendUnreachable(
+            f"the kubeconfig {files} cannot be used: {' '.join(str(error).split())}",
+            hint="kubectl config view",
+            objects=(files,),
+        ) from error
+    usual = (chosen.get("context") or {}).get("namespace") or "default"
+    return Calls(_Connection(configuration, chosen["name"], namespace or usual))
+
+
+def _in_cluster(configuration: Any, namespace: str | None) -> _Connection:
+    try:
+        _POD.load_incluster_config(client_configuration=configuration)
+        usual = _POD_NAMESPACE.read_text(encoding="ascii").strip()
+    except (ConfigException, OSError, ValueError) as error:
+        raise BackendUnreachable(f"this pod's own cluster cannot be reached: {error}") from error
+    return _Connection(configuration, IN_CLUSTER, namespace or usual)
+
+
+@contextmanager
+def _credentials_of(context: str) -> Iterator[None]:
+    """For the client, which only logs that a credential plugin has failed, and goes on as nobody.
+
+    Raises:
+        BackendUnreachable: that has happened.
+    """
+    said: list[str] = []
+    thread = threading.get_ident()
+
+    def heard(record: logging.LogRecord) -> bool:
+        if record.thread != thread or record.levelno < logging.ERROR:
+            return True
+        said.append(" ".join(record.getMessage().split()))
+        return False
+
+    root = logging.getLogger()
+    root.addFilter(heard)
+    try:
+        yield
+    finally:
+        root.removeFilter(heard)
+    if said:
+        raise BackendUnreachable(
+            f"there are no credentials for context {context}: its plugin in the kubeconfig failed: {'; '.join(said)}",
+            hint=f"Log in again as your cluster asks for it, until this works: kubectl --context {context} auth whoami",
+            objects=(context,),
+        )
+
+
+class _Connection:
+    """Satisfies `calls.Connection`: one request at a time and thread, over kept connections."""
+
+    def __init__(self, configuration: Any, context: str, namespace: str) -> None:
+        self._configuration = configuration
+        self._client = ApiClient(configuration)
+        self.context, self.namespace, self.server = context, namespace, str(configuration.host)
+
+    def send(
+        self, method: str, path: str, *, body: bytes | None, content_type: str, read_timeout_s: float
+    ) -> Answer:  # fmt: skip
+        headers = {"Accept": "application/json", "User-Agent": f"rlctl/{__version__}", **self._credentials()}
+        if "/log" not in path and "watch=true" not in path:
+            headers["Accept-Encoding"] = "gzip"
+        if body is not None:
+            headers["Content-Type"] = content_type
+        try:
+            response = self._client.rest_client.pool_manager.request(
+                method,
+                self.server + path,
+                body=body,
+                headers=headers,
+                preload_content=False,
+                redirect=False,
+                retries=False,
+                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s),
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise NoAnswer(_why(error)) from error
+
+        def close() -> None:
+            with suppress(urllib3.exceptions.HTTPError, OSError):
+                if not response.closed:  # the rest of the answer is not wanted
+                    response.close()
+                response.release_conn()
+
+        found = {name.lower(): value for name, value in response.headers.items()}
+        return Answer(int(response.status), found, _chunks(response), close)
+
+    def _credentials(self) -> dict[str, str]:
+        """As they are at this moment: those of a plugin expire and are asked for again."""
+        found = {}
+        with _credentials_of(self.context):
+            settings = self._configuration.auth_settings()
+        for each in settings.values():
+            if each and each.get("in") == "header" and each.get("value"):
+                found[str(each["key"])] = str(each["value"])
+        return found
+
+    @contextmanager
+    def forward(self, pod: str, port: int) -> Iterator[socket.socket]:
+        path = f"{self.server}/api/v1/namespaces/{self.namespace}/pods/{pod}/portforward"
+        url = _STREAM.get_websocket_url(path, [("ports", str(port))])
+        pipe = Pipe(_within(FORWARD_TIMEOUT_S, lambda: self._websocket(url)))
+        try:
+            yield pipe.near
+        except (OSError, HTTPException) as error:
+            if pipe.error:
+                raise NoAnswer(pipe.error) from error
+            raise
+        finally:
+            pipe.close()
+
+    def _websocket(self, url: str) -> Any:
+        try:
+            return _STREAM.create_websocket(self._configuration, url, self._credentials())
+        except Exception as error:  # of a package that only the client knows; none of ours can come from here
+            raise NoAnswer(_refused(error)) from error
+
+
+def _within(seconds: float, act: Callable[[], T]) -> T:
+    """What `act` returns, in a thread of its own: it knows no time-out.
+
+    Raises:
+        NoAnswer: it does not return in time, or raises that.
+    """
+    found: list[T] = []
+    failed: list[NoAnswer] = []
+
+    def run() -> None:
+        try:
+            found.append(act())
+        except NoAnswer as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="open a forward", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if not found:
+        raise NoAnswer(f"no answer within {seconds:g} s")
+    return found[0]
+
+
+def _refused(error: Exception) -> str:
+    """Why a WebSocket was not opened: what the server says, else what went wrong on the way."""
+    body = getattr(error, "resp_body", None)
+    with suppress(ValueError, TypeError, LookupError):
+        return str(json.loads(body or b"")["message"])
+    status = getattr(error, "status_code", None)
+    return f"HTTP {status}" if status else _why(error)
+
+
+def _chunks(response: Any) -> Iterator[bytes]:
+    try:
+        yield from response.stream(_BLOCK_BYTES, decode_content=True)
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise NoAnswer(_why(error)) from error
+
+
+def _why(error: BaseException) -> str:
+    """The cause at the bottom, on one line."""
+    reason = getattr(error, "reason", None) or error
+    lines = str(reason).strip().splitlines()
+    text = lines[0] if lines else type(reason).__name__
+    return text.rpartition("object at 0x")[2].partition(": ")[2] or text if "object at 0x" in text else text

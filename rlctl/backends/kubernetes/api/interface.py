@@ -1,0 +1,201 @@
+"""What this backend asks of an API server: a dozen calls on plain dictionaries.
+
+`rlctl.backends.kubernetes.api.client` makes them with the official client and is the only module that imports it;
+`tests/backends/kubernetes/fake_api.py` answers them from memory. Errors are those of this module and of rlctl.errors.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+from rlctl.errors import BackendUnreachable
+
+Object = dict[str, Any]
+"""As JSON: apiVersion, kind, metadata, ..."""
+
+
+class Kind(NamedTuple):
+    """One kind of namespaced object."""
+
+    kind: str
+    api_version: str
+    plural: str
+
+
+KINDS: Mapping[str, Kind] = {
+    each.kind: each
+    for each in (
+        Kind("ConfigMap", "v1", "configmaps"),
+        Kind("Secret", "v1", "secrets"),
+        Kind("Service", "v1", "services"),
+        Kind("ServiceAccount", "v1", "serviceaccounts"),
+        Kind("PersistentVolumeClaim", "v1", "persistentvolumeclaims"),
+        Kind("Pod", "v1", "pods"),
+        Kind("Event", "v1", "events"),
+        Kind("ResourceQuota", "v1", "resourcequotas"),
+        Kind("Deployment", "apps/v1", "deployments"),
+        Kind("StatefulSet", "apps/v1", "statefulsets"),
+        Kind("ReplicaSet", "apps/v1", "replicasets"),
+        Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
+        Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
+        Kind("Role", "rbac.authorization.k8s.io/v1", "roles"),
+        Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings"),
+        Kind("Lease", "coordination.k8s.io/v1", "leases"),
+    )
+}
+"""All that we send or read; known here, so that no request is spent on discovery."""
+
+
+class Key(NamedTuple):
+    """Names an object of the namespace."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+def key_of(document: Mapping[str, Any]) -> Key:
+    return Key(document["kind"], document["metadata"]["name"])
+
+
+class FieldConflict(NamedTuple):
+    """A field that somebody else owns."""
+
+    field: str  # ".spec.replicas"
+    owner: str  # field manager
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Objects of one list, and where a watch goes on from."""
+
+    items: list[Object]
+    resource_version: str
+    remaining: int = 0  # more that were not read, because of `most`
+
+
+class Event(NamedTuple):
+    """One change that a watch saw; a watch that has expired raises Expired instead."""
+
+    what: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+    object: Object
+
+
+class ApiError(BackendUnreachable):
+    """The API server said no, or did not answer: whoever can do without the target catches this, too.
+
+    Args:
+        status: HTTP status; 0 when there was no answer.
+        said: reason of the answer, as in "Forbidden".
+        key: the object concerned.
+    """
+
+    def __init__(
+        self, message: str, *, status: int, said: str = "", key: Key | None = None, hint: str = "",
+        conflicts: tuple[FieldConflict, ...] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(message, hint=hint, objects=(str(key),) if key else ())
+        self.status = status
+        self.said = said
+        self.key = key
+        self.conflicts = conflicts
+
+
+class Expired(Exception):
+    """A watch or a list went on from a moment that the server has forgotten: list again."""
+
+
+@dataclass(slots=True)
+class Requests:
+    """What was sent, for tests and benchmarks; a repeated request counts again."""
+
+    by_method: dict[str, int] = field(default_factory=dict)
+
+    def count(self, method: str) -> None:
+        self.by_method[method] = self.by_method.get(method, 0) + 1
+
+    @property
+    def writes(self) -> int:
+        """Requests that could change something; dry runs included."""
+        return sum(count for method, count in self.by_method.items() if method != "GET")
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_method.values())
+
+
+class Api(Protocol):
+    """One namespace of one cluster, as one user. Repeats what can be repeated, with a budget, on 429, 5xx and
+    time-outs; then raises ApiError. Every call has a time-out."""
+
+    context: str  # of the kubeconfig; "in-cluster"
+    namespace: str
+    server: str  # https://...
+    requests: Requests
+
+    def get(self, key: Key) -> Object | None:
+        """The object, or None."""
+
+    def list(self, kind: str, *, labels: str = "", fields: str = "", most: int | None = None) -> Page:
+        """Objects of a kind, in pages of 500, from the server's cache (resourceVersion 0) when `most` is None."""
+
+    def apply(
+        self, document: Object, *, manager: str, force: bool = False, dry_run: bool = False,
+        uid: str | None = None,
+    ) -> Object:  # fmt: skip
+        """Server-side apply, strict field validation.
+
+        Args:
+            uid: refuse (409) unless the live object is this one.
+
+        Raises:
+            ApiError: with `conflicts` when somebody else owns fields.
+        """
+
+    def create(self, document: Object) -> Object:
+        """Raises ApiError with status 409 when it is there already."""
+
+    def replace(self, document: Object) -> Object:
+        """Write the whole object back; status 409 when it has changed since it was read (resourceVersion)."""
+
+    def patch(self, key: Key, patch: Object, *, manager: str = ..., subresource: str = "") -> Object:
+        """JSON merge patch."""
+
+    def delete(
+        self, key: Key, *, uid: str | None = None, grace_s: int | None = None,
+        propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
+    ) -> bool:  # fmt: skip
+        """False when it was not there. `uid`: only this object (precondition)."""
+
+    def watch(
+        self, kind: str, *, labels: str = "", fields: str = "", resource_version: str, timeout_s: float
+    ) -> Iterator[Event]:
+        """Changes since then, until the time is up. Raises Expired."""
+
+    def pod_log(
+        self, pod: str, *, container: str = "", previous: bool = False, tail: int | None = None,
+        since_s: int | None = None, follow: bool = False, within_s: float | None = None,
+    ) -> Iterator[str]:  # fmt: skip
+        """Lines without their ends. A container that has none, or is gone: no line.
+
+        Args:
+            within_s: ask once, and not for longer: the server asks the node, which may be gone.
+        """
+
+    def forward(self, pod: str, port: int) -> AbstractContextManager[socket.socket]:
+        """A connection to a port of a pod, through the API server; one connection for one `with`."""
+
+    def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "", name: str = "") -> bool | None:
+        """SelfSubjectAccessReview in this namespace; None when even that may not be asked."""
+
+    def version(self) -> str:
+        """Of the server, as "v1.34.1"."""
+
+    def raw(self, path: str) -> Any:
+        """GET of any path, decoded JSON: storage classes, nodes, API groups."""

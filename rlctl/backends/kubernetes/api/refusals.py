@@ -1,0 +1,194 @@
+"""What an API server refused, in words: which right is missing, which sum does not fit, whose field it is."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from rlctl.backends.kubernetes.api.exact import parse
+from rlctl.backends.kubernetes.api.interface import ApiError, Key
+from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
+
+GO_ON: Final = "Run the same command again: it goes on where this one stopped."
+_AFTERWARDS: Final = "Once that is done, the same command: it goes on where this one stopped."
+"""In place of GO_ON where the same command alone would end the same way."""
+_USER: Final = re.compile(r'User "([^"]*)" cannot')
+_QUOTA: Final = re.compile(r"exceeded quota: ([^,]+), requested: (.*?), used: (.*?), limited: (.*)", re.DOTALL)
+REPLICAS: Final = ".spec.replicas"
+_WAYS_OUT: Final = {
+    False: "Drop the field from your patch, or take it over (rlctl up --force-conflicts), or ask its owner to let go "
+    "of it",
+    True: "Leave the number to its owner, or end that (an autoscaler is an object of its own), or write yours into the "
+    "spec and take it over: rlctl up --force-conflicts",
+}
+_GRANT: Final = "is attempting to grant"
+"""A 403 for a right that lacks, beside those of `_USER`; any other is a rule of the cluster."""
+_FIXED: Final = ("field is immutable", "updates to statefulset spec for fields other than", "cannot change roleRef")
+_VOLUME: Final = ("pvc can be resized", "field can not be less than")
+"""A claim of a class that does not grow, and one that is to shrink."""
+_FOR_A_WHILE: Final = (0, 408, 409, 429)
+"""These and 5xx may pass; every other status is the same the next time."""
+
+
+class Refusal(Conflict):
+    """A conflict that is the API server's answer, not another command's doing.
+
+    Args:
+        message, objects: as in Conflict.
+        remedy: what to do.
+        hint: what to do, while nothing was written.
+    """
+
+    def __init__(self, message: str, *, remedy: str, hint: str = "", objects: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint=hint or remedy, objects=objects)
+        self.remedy = remedy
+
+
+class Row(NamedTuple):
+    """One field that somebody else has set to something else."""
+
+    object: str
+    field: str
+    owner: str
+    theirs: str
+    ours: str
+
+
+def shown_value(value: Any) -> str:
+    """A value in a table: as JSON, short."""
+    if value is None:
+        return "-"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def conflict(rows: Iterable[Row], *, run: str) -> Refusal:
+    """One error for all fields of all objects."""
+    rows = list(dict.fromkeys(rows))
+    table = [Row("object", "field", "owner", "theirs", "ours"), *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    lines = [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+    ]
+    what = "a field belongs" if len(rows) == 1 else f"{len(rows)} fields belong"
+    remedy = _WAYS_OUT[all(row.field == REPLICAS for row in rows)]
+    return Refusal(
+        f"{what} to somebody else, who has set another value; nothing was taken from them:\n" + "\n".join(lines),
+        remedy=f"{remedy}.",
+        hint=f"{remedy}; run {run} is otherwise as it was.",
+        objects=tuple(dict.fromkeys(row.object for row in rows)),
+    )
+
+
+def in_words(error: ApiError, verb: str, key: Key, namespace: str, *, written: bool) -> RlctlError:
+    """The error for the user.
+
+    Args:
+        verb: what we asked for, as a right is called: create, patch, delete.
+        written: something of this command was written already.
+    """
+    if any(sign in error.message for sign in _VOLUME):
+        return Refusal(
+            f"{key}: the volume cannot take this size: {error.message}",
+            remedy="Put storage.size back to what it was; a volume never shrinks, and grows if its class says "
+            "allowVolumeExpansion: true (kubectl get storageclass).",
+            objects=(str(key),),
+        )
+    if error.status == 403:
+        quota = _QUOTA.search(error.message)
+        return _quota(key, quota, written=written) if quota else _forbidden(error, verb, key, namespace)
+    if error.status == 422 and any(sign in error.message for sign in _FIXED):
+        return Refusal(
+            f"{key}: this change is not possible while the object exists: {error.message}",
+            remedy=f"Take the run down and start it again, its data stays: rlctl down, then rlctl up; or this object: "
+            f"kubectl delete {key.kind.lower()} {key.name} --cascade=orphan, then rlctl up.",
+            objects=(str(key),),
+        )
+    if written and (error.status in (0, 429) or error.status >= 500):
+        return PartlyApplied(f"{key} was not written: {error.message}", hint=GO_ON, objects=(str(key),))
+    if error.status == 404 and error.message.startswith("namespaces "):
+        return ApiError(
+            f"{key}: there is no namespace {namespace}", status=404, said=error.said, key=key,
+            hint=f"Is -n, or --context, another one? Else: kubectl create namespace {namespace}",
+        )  # fmt: skip
+    return ApiError(
+        f"{key}: {error.message}", status=error.status, said=error.said, key=key,
+        hint=error.hint or ("" if lasting(error) else GO_ON), conflicts=error.conflicts,
+    )  # fmt: skip
+
+
+def partly(error: BackendUnreachable | Refusal) -> PartlyApplied:
+    """The same refusal, once something was written: its words, its way out, and that the same command goes on."""
+    remedy = error.remedy if isinstance(error, Refusal) else error.hint
+    remedy = remedy.replace(GO_ON, "").strip()
+    if not isinstance(error, Refusal) and not lasting(error):
+        return PartlyApplied(error.message, hint=f"{remedy} {GO_ON}".strip(), objects=error.objects, remedy=remedy)
+    remedy = remedy or "Change what it names: the spec, or a patch of it."
+    return PartlyApplied(error.message, hint=f"{remedy} {_AFTERWARDS}", objects=error.objects, remedy=remedy)
+
+
+def lasting(error: RlctlError) -> bool:
+    """Whether the same request ends the same way."""
+    return isinstance(error, ApiError) and error.status < 500 and error.status not in _FOR_A_WHILE
+
+
+def is_invalid(error: ApiError) -> bool:
+    """Whether the server takes no such object, whatever is there; a webhook that knows no dry run says nothing."""
+    if any(sign in error.message for sign in (*_FIXED, *_VOLUME, "does not support dry run")):
+        return False
+    return error.status in (400, 422) and not error.conflicts
+
+
+def lacks_right(error: ApiError) -> bool:
+    """Whether a 403 is for a right that is missing, and no rule of the cluster."""
+    return error.status == 403 and (_USER.search(error.message) is not None or _GRANT in error.message)
+
+
+def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError:
+    user = _USER.search(error.message)
+    if not lacks_right(error):  # a webhook, a policy, a LimitRange
+        return ApiError(
+            f"{key} was refused in namespace {namespace}: {error.message}",
+            status=403,
+            said=error.said,
+            key=key,
+            hint="No right lacks: a rule of the cluster forbids it. Change what it names by a patch, or ask whoever "
+            "keeps the rule.",
+        )
+    who = f" as {user[1]}" if user else ""
+    admin = f"rlctl render --admin -n {namespace} --user {shlex.quote(user[1]) if user else 'NAME'}"
+    hint = f"An administrator grants it with what `{admin}` prints; `rlctl doctor -t kubernetes` lists what lacks."
+    if verb in ("get", "list"):
+        hint = f"Is that the namespace (-n) and the cluster (--context) that is meant? {hint}"
+    why = "" if user else f": {error.message}"
+    return ApiError(
+        f"may not {verb} {key} in namespace {namespace}{who}{why}",
+        status=403,
+        said=error.said,
+        key=key,
+        hint=hint,
+    )
+
+
+def _quota(key: Key, found: re.Match[str], *, written: bool) -> Refusal | PartlyApplied:
+    name, requested, used, limited = (part.strip() for part in found.groups())
+    sums = []
+    limits, before = _pairs(limited), _pairs(used)
+    for resource, asked in _pairs(requested).items():
+        limit, had = limits.get(resource, "?"), before.get(resource, "0")
+        one, two, most = parse(asked), parse(had), parse(limit)
+        if one is None or two is None or most is None or one + two > most:
+            sums.append(f"{resource}: {had} used + {asked} asked > {limit}")
+    remedy = f"Ask for less, or have the quota raised (kubectl describe quota {name})."
+    refusal = Refusal(
+        f"{key}: quota {name} exceeded: {'; '.join(sums) or requested}", remedy=remedy, objects=(str(key),)
+    )
+    return partly(refusal) if written else refusal
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """`a=1,b=2`"""
+    return dict(part.strip().split("=", 1) for part in text.split(",") if "=" in part)

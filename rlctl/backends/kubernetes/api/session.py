@@ -1,0 +1,70 @@
+"""What one command on a cluster carries around: the API, clocks, who asks, and whom to tell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from rlctl.backends.base import Process, RunState, Say
+from rlctl.backends.kubernetes.api.interface import Api
+from rlctl.backends.kubernetes.api.waiting import Waiting, steady
+from rlctl.backends.kubernetes.run_state.lock import Lock, Me
+
+
+def _nothing(text: str) -> None:
+    pass
+
+
+def _no_locking() -> None:
+    pass
+
+
+def _no_trouble(state: RunState) -> list[Process]:
+    return []
+
+
+def _no_manager(state: RunState, path: str, body: dict[str, object] | None) -> dict[str, object]:
+    raise NotImplementedError("this session reaches no manager")
+
+
+@dataclass
+class Session:
+    """One command.
+
+    Args:
+        note: told what is worth a line, and is no error.
+        waiting: told a line for every ten seconds that we wait for something.
+        trouble: the processes of a run that do not run; asked while we wait for the first actors.
+        ask: GET `path`, or POST it with a body, from the manager of a run.
+        force: take fields over that belong to somebody else.
+        at_home: the run is in the index of this user.
+        take_over: change a run that somebody else has started.
+        locking: called before the lock is taken, so before the first write.
+        recorded: uid of the run of that name and place in the index of this user; "": none.
+    """
+
+    api: Api
+    me: Me = field(default_factory=Me.now)
+    clock: Callable[[], float] = steady
+    sleep: Callable[[float], None] = time.sleep
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    note: Say = _nothing
+    waiting: Say = _nothing
+    trouble: Callable[[RunState], list[Process]] = _no_trouble
+    ask: Callable[[RunState, str, dict[str, object] | None], dict[str, object]] = _no_manager
+    force: bool = False
+    at_home: bool = False
+    take_over: bool = False
+    recorded: str = ""
+    locking: Callable[[], object] = _no_locking
+
+    def lock(self, run: str, verb: str) -> Lock:
+        self.locking()
+        return Lock(
+            self.api, run, verb, me=self.me, clock=self.clock, sleep=self.sleep, now=self.now, waiting=self.waiting
+        )  # fmt: skip
+
+    def patience(self, limit_s: float) -> Waiting:
+        return Waiting(limit_s, self.waiting, self.clock)

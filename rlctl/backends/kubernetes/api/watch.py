@@ -1,0 +1,53 @@
+"""Watching the objects of a kind: a list, then only what changes, and again from the start when that has expired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rlctl.backends.kubernetes.api.interface import Api, ApiError, Expired, Object
+
+TICK_S: Final = 10.0
+_TRIES: Final = 5
+"""Broken watches in a row before we give up; the list between two of them is patient by itself."""
+_ALL: Final = 1_000_000
+"""More than there are; but a bounded list is never from a cache. Who follows decides by what is there now: an old list
+shows a rollout as done before it has begun, and a pod that was just made as gone."""
+
+
+def follow(
+    api: Api, kind: str, *, labels: str = "", fields: str = "", tick_s: float = TICK_S
+) -> Iterator[dict[str, Object]]:
+    """The objects by name: at once, after every change, and at least every `tick_s`; never ends by itself.
+
+    Raises:
+        ApiError: the server does not answer, or refuses.
+    """
+    broken = 0
+    while True:
+        page = api.list(kind, labels=labels, fields=fields, most=_ALL)
+        known = {thing["metadata"]["name"]: thing for thing in page.items}
+        yield known
+        version = page.resource_version
+        try:
+            while True:
+                for event in api.watch(
+                    kind, labels=labels, fields=fields, resource_version=version, timeout_s=tick_s
+                ):  # fmt: skip
+                    broken = 0
+                    version = event.object["metadata"]["resourceVersion"]
+                    if event.what == "BOOKMARK":
+                        continue
+                    name = event.object["metadata"]["name"]
+                    if event.what == "DELETED":
+                        known.pop(name, None)
+                    else:
+                        known[name] = event.object
+                    yield known
+                yield known
+        except Expired:
+            continue
+        except ApiError as error:
+            broken += 1
+            if broken >= _TRIES or (error.status and error.status < 500 and error.status != 429):
+                raise

@@ -1,0 +1,108 @@
+"""What the server will not take, and fields that are somebody else's: found before anything is written, and told at
+once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
+from rlctl.backends.kubernetes.api.refusals import Refusal, Row, conflict, in_words, is_invalid, shown_value
+from rlctl.backends.kubernetes.api.session import Session
+from rlctl.backends.kubernetes.apply.drift import compare
+from rlctl.backends.kubernetes.names import MANAGER
+from rlctl.backends.kubernetes.run_state import keys, replicas
+from rlctl.backends.kubernetes.run_state.survey import Item, Survey
+from rlctl.backends.kubernetes.run_state.wanted import Wanted
+from rlctl.errors import Problem, RlctlError, SpecError
+
+
+def check(session: Session, seen: Survey) -> None:
+    """Ask the server what it thinks of every change to what is there, and of what is new and patched; it changes
+    nothing. What is new and nobody's patch is held against the schemas when rlctl is made.
+
+    Raises:
+        SpecError: it takes no such object, with the patches of each.
+        Refusal: fields that belong to somebody else, of all objects; unless they are to be taken over.
+        Conflict: the keys of the live run are lost.
+        RlctlError: it refuses a change for another reason.
+    """
+    if seen.core is None:
+        keys.check_not_lost(seen.wanted.run, seen.live_workloads)
+    rows: list[Row] = []
+    faults: list[Problem] = []
+    for item in seen.items:
+        if item.live is None:
+            faults += _patched(session, item.key, item.document, seen.wanted)
+            continue
+        if item.what == "change":
+            try:
+                rows += _asked(session, item, seen.wanted)
+            except SpecError as error:
+                faults += error.problems
+        if item.scales and item.count is not None and item.count.whose == "foreign" and not session.force:
+            rows.append(replicas.row(item.key, item.count, item.replicas))
+    if faults:
+        raise SpecError(faults, hint="nothing was changed")
+    if rows:
+        raise conflict(rows, run=seen.wanted.run)
+
+
+def _patched(session: Session, key: Key, document: Object, wanted: Wanted) -> list[Problem]:
+    """What is wrong with a patched object that is not there yet; any other refusal is told when it is written."""
+    if not wanted.patches(key):
+        return []
+    try:
+        session.api.apply(document, manager=MANAGER, dry_run=True)
+    except ApiError as error:
+        judged = not_taken(error, key, wanted)
+        return [] if judged is None else judged.problems
+    return []
+
+
+def not_taken(error: ApiError, key: Key, wanted: Wanted) -> SpecError | None:
+    """The error for a patched object that the server takes from nobody; None when it is something else."""
+    files = wanted.patches(key)
+    if not files or not is_invalid(error):
+        return None
+    return SpecError(
+        [Problem("", f"the cluster does not take {key} with this patch: {error.message}", ", ".join(files))]
+    )
+
+
+def judged(session: Session, error: ApiError, key: Key, wanted: Wanted) -> RlctlError:
+    """The error for the user when a dry run of a change was refused."""
+    return not_taken(error, key, wanted) or in_words(error, "patch", key, session.api.namespace, written=False)
+
+
+def _asked(session: Session, item: Item, wanted: Wanted) -> list[Row]:
+    assert item.live is not None
+    document = item.document
+    if item.count is not None and item.count.whose == "unfinished":  # as it will be sent: the number is given up later
+        document = {**document, "spec": {**document["spec"], "replicas": item.count.value}}
+    try:
+        session.api.apply(
+            document, manager=MANAGER, force=session.force, dry_run=True, uid=item.live["metadata"]["uid"]
+        )  # fmt: skip
+    except ApiError as error:
+        if not error.conflicts:
+            raise judged(session, error, item.key, wanted) from error
+        return list(_rows(item, error))
+    return []
+
+
+def refused(item: Item, error: ApiError, run: str) -> Refusal:
+    """The error for a conflict that came up only now."""
+    return conflict(_rows(item, error), run=run)
+
+
+def _rows(item: Item, error: ApiError) -> Iterator[Row]:
+    drift = {} if item.live is None else {str(each): each for each in compare(item.document, item.live)}
+    for found in error.conflicts:
+        each = drift.get(found.field)
+        if each is not None:
+            theirs, ours = shown_value(each.theirs), shown_value(each.ours)
+        elif found.field == ".spec.replicas" and item.count is not None:
+            theirs, ours = str(item.count.value), str(item.replicas)
+        else:
+            theirs, ours = "?", "?"
+        yield Row(str(item.key), found.field, found.owner, theirs, ours)

@@ -1,0 +1,141 @@
+"""`diff`: what an `up` would change, as the server sees it, without the fields that it fills in by itself."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from rlctl.backends.base import Difference
+from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
+from rlctl.backends.kubernetes.api.ownership import Fields, applied_by, has_fields, is_by_key, pick
+from rlctl.backends.kubernetes.api.refusals import lacks_right
+from rlctl.backends.kubernetes.api.session import Session
+from rlctl.backends.kubernetes.apply.conflicts import judged
+from rlctl.backends.kubernetes.apply.drift import compare
+from rlctl.backends.kubernetes.names import MANAGER
+from rlctl.backends.kubernetes.run_state import inventory, revisions
+from rlctl.backends.kubernetes.run_state.survey import DISPENSABLE, Item, survey
+from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of
+
+
+def differences(session: Session, wanted: Wanted) -> Iterator[Difference]:
+    """See KubernetesBackend.differences: one dry run for each object that differs."""
+    seen = survey(session, wanted)
+    for item in seen.items:
+        if item.denied:
+            yield Difference(str(item.key), "same", (f"not there: we may not make a {item.key.kind}",))
+        elif item.live is None:
+            yield Difference(str(item.key), "add", tuple(_added(session, item, wanted)))
+        else:
+            lines = tuple(_changed(session, item, wanted)) if item.what == "change" else ()
+            lines += tuple(_replicas(item))
+            yield Difference(str(item.key), "change" if lines else "same", lines)
+    if seen.record is not None:
+        names = seen.record.inventory
+        stays = revisions.kept(session.api, seen, names, revisions.next_number(session.api, seen))
+        for key in inventory.unused(names, wanted.objects, stays.__contains__, wanted.run):
+            if number_of(key, wanted.run) is None and session.api.get(key) is not None:
+                yield Difference(str(key), "remove")
+
+
+def _added(session: Session, item: Item, wanted: Wanted) -> Iterator[str]:
+    """The whole document; the server is asked whether it would take it, and refuses by an error."""
+    document = item.document
+    if item.key.kind in inventory.WORKLOADS:
+        document = {**document, "spec": {**document["spec"], "replicas": 0}}
+    try:
+        session.api.apply(document, manager=MANAGER, dry_run=True)
+    except ApiError as error:
+        if error.status == 404 and item.key.kind == "RoleBinding":
+            yield "# not checked by the server: it looks into the Role, which is not there yet"
+        elif error.status != 403:
+            raise judged(session, error, item.key, wanted) from error
+        else:
+            kind = "the run does without" if item.key.kind in DISPENSABLE else "refused"
+            yield f"# {kind}: {error.message}"
+    yield from _diff({}, _masked(item.document), item.key)
+    if item.key.kind in inventory.WORKLOADS:
+        yield f"+  replicas: {item.replicas}  # set by rlctl-scale"
+
+
+def _changed(session: Session, item: Item, wanted: Wanted) -> Iterator[str]:
+    live = item.live
+    assert live is not None
+    try:
+        after = session.api.apply(
+            item.document if item.count is None or item.count.whose != "unfinished" else
+            {**item.document, "spec": {**item.document["spec"], "replicas": item.count.value}},
+            manager=MANAGER, dry_run=True, force=session.force, uid=live["metadata"]["uid"],
+        )  # fmt: skip
+    except ApiError as error:
+        if error.conflicts:
+            yield from (f"# conflict: {each.field} belongs to {each.owner}" for each in error.conflicts)
+        elif lacks_right(error):
+            yield f"# not checked by the server: {error.message}"
+        else:
+            raise judged(session, error, item.key, wanted) from error
+        after = item.document
+        for each in compare(item.document, live):
+            if each.differs:
+                yield f"# {each}"
+    mine = applied_by(live, MANAGER) or {}
+    yield from _diff(
+        _masked(_seen_by(live, item.document, mine)), _masked(_seen_by(after, item.document, mine)), item.key
+    )
+
+
+def _replicas(item: Item) -> Iterator[str]:
+    if item.count is not None and item.scales and item.count.value != item.replicas:
+        yield f"-  replicas: {item.count.value}"
+        yield f"+  replicas: {item.replicas}"
+
+
+def _seen_by(thing: Any, document: Any, mine: Fields) -> Any:
+    """Those parts of an object that the document names, or that we own: what the server filled in is left out."""
+    if isinstance(thing, dict) and isinstance(document, (dict, type(None))) and (document or has_fields(mine)):
+        named = [*(document or {}), *(step[2:] for step in mine if step.startswith("f:"))]
+        return {
+            name: _seen_by(thing[name], (document or {}).get(name), mine.get(f"f:{name}", {}))
+            for name in dict.fromkeys(named)
+            if name in thing
+        }
+    if isinstance(thing, list) and is_by_key(mine):
+        items = []
+        for step, fields in mine.items():
+            item = pick(thing, step) if step != "." else None
+            if item is not None:
+                items.append(_seen_by(item, pick(document, step), fields))
+        new = [item for item in document or [] if not any(pick([item], step) for step in mine if step != ".")]
+        return [*items, *(item for item in new if item in thing)]
+    return thing
+
+
+def _masked(thing: Object) -> Object:
+    """Without what is secret."""
+    if thing.get("kind") != "Secret":
+        return thing
+    return {**thing, "data": dict.fromkeys(thing.get("data") or {}, "***")}
+
+
+def _diff(before: Object, after: Object, key: Key) -> Iterator[str]:
+    one, two = (_written(thing) if thing else [] for thing in (before, after))
+    for line in difflib.unified_diff(one, two, f"live/{key}", f"wanted/{key}", lineterm="", n=3):
+        yield line.rstrip("\n")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines are written as such, so that their lines are compared."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _written(thing: Object) -> list[str]:
+    return yaml.dump(thing, Dumper=_Dumper, sort_keys=True, width=10_000, allow_unicode=True).splitlines()

@@ -1,0 +1,202 @@
+"""`down`: everything of a run goes but what it has learned, senders before receivers.
+
+Workloads are removed in the foreground: the object stays until its last pod has gone, so that one watch on a few
+objects tells when thousands of pods have ended. What has been learned, the record, revisions and keys stay, unless
+the volumes go too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final, Literal
+
+from rlctl.backends.base import Applied, Phase
+from rlctl.backends.kubernetes.api.interface import Api, Key
+from rlctl.backends.kubernetes.api.refusals import GO_ON
+from rlctl.backends.kubernetes.api.session import Session
+from rlctl.backends.kubernetes.api.watch import follow
+from rlctl.backends.kubernetes.apply import clean
+from rlctl.backends.kubernetes.apply.writing import Writer
+from rlctl.backends.kubernetes.names import lock_name, selector
+from rlctl.backends.kubernetes.run_state import inventory, keys, last_words, lock, lost
+from rlctl.backends.kubernetes.run_state.owner import check_owner
+from rlctl.backends.kubernetes.run_state.record import Record
+from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of, of_revision, revision_key
+from rlctl.errors import Conflict, RlctlError
+
+ENDS: Final[Mapping[str, Phase]] = {"finished": "finished", "failed": "failed"}
+"""Phases of the manager that stay recorded: how the run ended by itself."""
+
+
+def down(session: Session, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
+    """See KubernetesBackend.delete."""
+    record = lost.find(session.api, run)
+    if record is not None:
+        check_owner(session, record, "down")
+    if record is None or (not volumes and record.state.phase != "running" and not _going(record)):
+        _tidy(session, run)
+        return
+    yield from _Down(session, record, grace_s).run(volumes=volumes)
+
+
+def _tidy(session: Session, run: str) -> None:
+    """Remove the lock of a command that was killed with its very last write to do."""
+    found = session.api.get(Key("Lease", lock_name(run)))
+    if found is not None and lock.is_of(found, run):
+        with session.lock(run, "down").held():
+            pass
+
+
+def _going(record: Record) -> list[Key]:
+    """What `down` removes."""
+    run = record.state.run
+    return [key for key in record.inventory if key.kind not in inventory.STAYS and number_of(key, run) is None]
+
+
+class _Down:
+    """One `down`. The lock is held for what is written, and not while pods end."""
+
+    def __init__(self, session: Session, record: Record, grace_s: float) -> None:
+        self._session, self._grace_s = session, grace_s
+        self._api: Api = session.api
+        self._record = record
+        self._run, self._uid = record.state.run, record.state.uid
+        self._wanted = self._revision()
+
+    def run(self, *, volumes: bool) -> Iterator[Applied]:
+        with self._locked() as writer:
+            self._last_words(writer)
+        yield from self._workloads()
+        with self._locked() as writer:
+            for key in _going(self._record):
+                yield from self._remove(writer, key)
+            self._stopped(writer)
+        if volumes:
+            yield from self._volumes()
+
+    @contextmanager
+    def _locked(self) -> Iterator[Writer]:
+        """The lock, and nobody has changed the run since we looked.
+
+        Raises:
+            Conflict: somebody has, or holds the lock.
+        """
+        with self._session.lock(self._run, "down").held() as hold:
+            found = lost.find(self._api, self._run)
+            if found is None or found.version != self._record.version:
+                raise Conflict(
+                    f"another command has changed run {self._run} meanwhile", hint=GO_ON, objects=(self._run,)
+                )
+            yield Writer(self._api, hold)
+
+    def _revision(self) -> Wanted | None:
+        number = self._record.state.revision
+        found = self._api.get(revision_key(self._run, number)) if number else None
+        return None if found is None else of_revision(found, self._run, self._uid)
+
+    def _last_words(self, writer: Writer) -> None:
+        """Keep the manager's status, before it goes."""
+        if self._record.state.phase != "running" or not self._record.readable:
+            return
+        try:
+            found = last_words.kept(self._session.ask(self._record.state, "/status", None))
+        except (RlctlError, RecursionError):  # it does not answer any more: what was kept before stays
+            return
+        if found is None:
+            return
+        final, left_out = found
+        if left_out:
+            self._session.note(f"of the last status of run {self._run}, {', '.join(left_out)} is too large to be kept")
+        if final != self._record.final:
+            self._record = writer.save(replace(self._record, final=final))
+
+    def _workloads(self) -> Iterator[Applied]:
+        """From the last wave to the first; the next wave goes when the one before is gone, or its time is up."""
+        there = [key for key in self._record.inventory if key.kind in inventory.WORKLOADS]
+        lives = {key: self._api.get(key) for key in there}
+        waves: dict[int, list[Key]] = {}
+        for key, live in lives.items():
+            if live is not None:
+                waves.setdefault(inventory.wave(key, inventory.role_of(live)), []).append(key)
+        for number in sorted(waves, reverse=True):
+            with self._locked() as writer:
+                for key in waves[number]:
+                    yield from self._remove(writer, key, "Foreground")
+            remaining = self._await_gone(waves[number])
+            if remaining:
+                self._session.note(f"{_listed(remaining)}: pods are still ending after {self._grace_s:g} s")
+
+    def _remove(
+        self, writer: Writer, key: Key, how: Literal["Background", "Foreground"] = "Background"
+    ) -> Iterator[Applied]:  # fmt: skip
+        live = self._api.get(key)
+        if live is None or live["metadata"].get("deletionTimestamp"):
+            return
+        if not inventory.is_ours(live, self._run, self._uid):
+            self._session.note(f"{key} stays: it is not of this run any more, but of {inventory.whose(live)}")
+            return
+        grace_s = 0 if key.kind == "Pod" else None  # ours only ever removes files
+        if writer.delete(key, uid=live["metadata"]["uid"], propagation=how, grace_s=grace_s):
+            yield Applied(str(key), "removed")
+
+    def _await_gone(self, waited: list[Key]) -> list[Key]:
+        """Whatever of these is still there when the time is up."""
+        patience = self._session.patience(self._grace_s)
+        remaining = list(waited)
+        for kind in dict.fromkeys(key.kind for key in waited):
+            for known in follow(self._api, kind, labels=selector(self._run), tick_s=max(1.0, min(5.0, self._grace_s))):
+                remaining = [key for key in remaining if key.kind != kind or key.name in known]
+                if not any(key.kind == kind for key in remaining) or patience.over(f"the pods of {_listed(remaining)}"):
+                    break
+        return remaining
+
+    def _stopped(self, writer: Writer) -> None:
+        """Record that nothing runs any more, and what is left."""
+        if not self._record.readable:
+            return
+        gone = set(_going(self._record))
+        left = tuple(key for key in self._record.inventory if key not in gone)
+        phase = self._record.state.phase
+        if phase == "running":
+            phase = ENDS.get(str((self._record.final or {}).get("phase")), "stopped")
+        kept = tuple(key for key in self._record.kept if key in left)
+        stopped = replace(self._record, state=replace(self._record.state, phase=phase), inventory=left, kept=kept)
+        if stopped != self._record:
+            self._record = writer.save(stopped)
+
+    def _volumes(self) -> Iterator[Applied]:
+        """What it has learned, its keys and its history; the record last."""
+        claims = [key for key in self._record.inventory if key.kind == "PersistentVolumeClaim"]
+        if not claims:
+            yield from self._clean()
+        with self._locked() as writer:
+            others = [keys.core_key(self._run), keys.actor_key(self._run), *self._record.inventory]
+            for key in inventory.union(claims, others, [self._record.key]):
+                yield from self._remove(writer, key)
+
+    def _clean(self) -> Iterator[Applied]:
+        """Remove the folder of the run from a volume that is not ours.
+
+        Raises:
+            PartlyApplied: it could not be removed.
+        """
+        key = clean.key_of(self._run)
+        document = None if self._wanted is None else clean.pod(self._wanted)
+        if document is None:
+            self._session.note(f"{self._record.state.storage} stays: nothing is known of how to reach it")
+            return
+        with self._locked() as writer:
+            if key not in self._record.inventory:
+                names = (*self._record.inventory, key)
+                self._record = writer.save(replace(self._record, inventory=names))
+            live = self._api.get(key) or writer.create(document)
+        clean.await_end(self._session, key, str(live["spec"]["containers"][0]["command"][-1]))
+        with self._locked() as writer:
+            yield from self._remove(writer, key)
+        yield Applied(self._record.state.storage, "removed")
+
+
+def _listed(keys_: list[Key]) -> str:
+    return ", ".join(map(str, keys_))

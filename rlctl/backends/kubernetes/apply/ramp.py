@@ -1,0 +1,181 @@
+"""Raising the number of actors without drowning the cluster: ten first, then as many as it keeps up with.
+
+Ten thousand pods of a wrong image are ten thousand pulls and events; so ten have to be ready before the rest is asked
+for. From then on at most 2,000 that are not ready are outstanding. A ready actor from before a change of its template
+says nothing of the new one, and does not count. Who waits watches Deployments, which say how many are ready, and holds
+no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from rlctl.backends.base import Applied, Process, RunState
+from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
+from rlctl.backends.kubernetes.api.refusals import conflict
+from rlctl.backends.kubernetes.api.session import Session
+from rlctl.backends.kubernetes.api.watch import follow
+from rlctl.backends.kubernetes.apply.writing import Writer
+from rlctl.backends.kubernetes.diagnose import rollout
+from rlctl.backends.kubernetes.names import selector
+from rlctl.backends.kubernetes.run_state import record as records
+from rlctl.backends.kubernetes.run_state import replicas
+from rlctl.backends.kubernetes.run_state.owner import check_ours
+from rlctl.errors import Conflict, TimedOut, WorkloadFailed
+
+CANARY: Final = 10
+OUTSTANDING: Final = 2000
+STEP: Final = 250
+"""The fewest that are asked for at once, unless fewer are left."""
+PATIENCE_S: Final = 600.0
+"""Without one more ready, when more are wanted than may be outstanding."""
+_LOOK_S: Final = 15.0
+"""Between two looks at why the first do not run."""
+
+
+def first(now: int, wanted: int, *, is_first: bool) -> int:
+    """What one Deployment of actors is asked for when it is written: fewer at once, more only by and by."""
+    if wanted <= now:
+        return wanted
+    return now if now or not is_first else min(CANARY, wanted)
+
+
+def next_step(now: Mapping[Key, int], ready: Mapping[Key, int], wanted: Mapping[Key, int]) -> dict[Key, int]:
+    """What each Deployment may be asked for now; empty: nothing more yet.
+
+    Args:
+        now, ready, wanted: replicas asked for, ready as they are to be, and wanted in the end; the same keys.
+    """
+    lower = {key: wanted[key] for key in now if now[key] > wanted[key]}
+    if lower:
+        return lower
+    asked, up, total = sum(now.values()), sum(ready.values()), sum(wanted.values())
+    canary = min(CANARY, total)
+    if asked < canary:
+        room = canary - asked
+    elif up < canary:
+        return {}
+    else:
+        room = min(total, up + OUTSTANDING) - asked
+        if room < min(STEP, total - asked):
+            return {}
+    step = {}
+    for key, count in now.items():
+        more = min(room, wanted[key] - count)
+        if more > 0:
+            step[key] = count + more
+            room -= more
+    return step
+
+
+def go_on(session: Session, run: str, state: RunState, wanted: Mapping[Key, int], verb: str) -> Iterator[Applied]:
+    """Bring the actor Deployments to their numbers; the lock is held only while writing.
+
+    Args:
+        state: as recorded; another number of actors recorded meanwhile ends it.
+        wanted: replicas of each Deployment, in the order in which they are filled.
+
+    Raises:
+        WorkloadFailed: the first ones cannot run.
+        TimedOut: none becomes ready any more.
+        Conflict: another command has changed the number meanwhile, or it is somebody else's.
+    """
+    lives = {key: session.api.get(key) for key in wanted}
+    while True:
+        there = {key: live for key, live in lives.items() if live is not None}
+        now, ready = _numbers(there, wanted)
+        if not _differs(there, wanted):
+            return
+        step = next_step(now, ready, {key: wanted[key] for key in now})
+        if step:
+            yield from _write(session, run, state, step, wanted, verb)
+        lives = _wait(session, run, state, wanted)
+
+
+def _numbers(there: Mapping[Key, Object], wanted: Mapping[Key, int]) -> tuple[dict[Key, int], dict[Key, int]]:
+    ordered = [key for key in wanted if key in there]
+    return (
+        {key: replicas.count(there[key]).value for key in ordered},
+        {key: rollout.new_ready(there[key]) for key in ordered},
+    )
+
+
+def _differs(there: Mapping[Key, Object], wanted: Mapping[Key, int]) -> bool:
+    """Whether one of them has another number; one that somebody else has set meanwhile is theirs."""
+    counts = {key: replicas.count(live) for key, live in there.items()}
+    return any(found.whose != "foreign" and found.value != wanted[key] for key, found in counts.items())
+
+
+def _write(
+    session: Session, run: str, state: RunState, step: Mapping[Key, int], wanted: Mapping[Key, int], verb: str
+) -> Iterator[Applied]:  # fmt: skip
+    with session.lock(run, verb).held() as hold:
+        _check_unchanged(session, state)
+        writer = Writer(session.api, hold)
+        for key, number in step.items():
+            live = session.api.get(key)
+            if live is None:
+                continue
+            check_ours(live, run, state.uid, session.api.namespace)
+            try:
+                replicas.set_count(writer, live, number, force=session.force)
+            except ApiError as error:
+                if not error.conflicts:
+                    raise
+                raise conflict([replicas.row(key, replicas.count(live), number)], run=run) from error
+            rest = f" of {wanted[key]}" if number != wanted[key] else ""
+            yield Applied(str(key), "changed", f"replicas: {replicas.count(live).value} -> {number}{rest}")
+
+
+def _check_unchanged(session: Session, state: RunState) -> None:
+    record = records.find(session.api, state.run)
+    if record is None or record.state.uid != state.uid or record.state.phase != "running":
+        raise Conflict(f"run {state.run} was taken down meanwhile", objects=(state.run,))
+    if record.state.replicas.get("actor") != state.replicas.get("actor"):
+        raise Conflict(
+            f"another command wants {record.state.replicas.get('actor')} actors of run {state.run} meanwhile",
+            objects=(state.run,),
+        )
+
+
+def _wait(session: Session, run: str, state: RunState, wanted: Mapping[Key, int]) -> dict[Key, Object | None]:
+    """Until there is something to ask for, or all are asked for."""
+    best, looked = -1, session.clock()
+    patience = session.patience(PATIENCE_S)
+    for known in follow(session.api, "Deployment", labels=selector(run, "actor")):
+        lives = {key: known.get(key.name) for key in wanted}
+        there = {key: live for key, live in lives.items() if live is not None}
+        now, ready = _numbers(there, wanted)
+        if not there or not _differs(there, wanted) or next_step(now, ready, {key: wanted[key] for key in now}):
+            return lives
+        up, moment = sum(ready.values()), session.clock()
+        if up > best:
+            best = up
+            patience.moved()
+        if up < CANARY and moment - looked >= _LOOK_S:
+            looked = moment
+            _check_trouble(session.trouble(state))
+        total = sum(wanted.values())
+        if patience.over(f"{total} actors of run {run}, of which {up} are ready and {sum(now.values())} asked for"):
+            raise TimedOut(
+                f"{up} of {total} actors of run {run} are ready, {sum(now.values())} are asked for, and for "
+                f"{PATIENCE_S:g} s no more became ready; no more are asked for",
+                hint=f"rlctl status {run} says why; the same command again goes on.",
+                objects=tuple(map(str, wanted)),
+            )
+    return {}
+
+
+def _check_trouble(processes: list[Process]) -> None:
+    """
+    Raises:
+        WorkloadFailed: an actor that cannot mend itself.
+    """
+    for process in processes:
+        if process.role == "actor" and process.permanent:
+            raise WorkloadFailed(
+                f"the first actors cannot run, so no more were asked for: {process.reason}",
+                hint=process.next or "rlctl status says more.",
+                objects=(process.name or f"actor/{process.index}",),
+            )

@@ -1,0 +1,56 @@
+"""`history` and `rollback`: revisions are kept as they were sent, so going back renders nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rlctl.backends.base import Applied, Revision
+from rlctl.backends.kubernetes.api.interface import Api, Key, Object
+from rlctl.backends.kubernetes.api.session import Session
+from rlctl.backends.kubernetes.apply.scaling import known
+from rlctl.backends.kubernetes.apply.up import apply
+from rlctl.backends.kubernetes.names import COMPONENT, selector
+from rlctl.backends.kubernetes.run_state.owner import check_owner
+from rlctl.backends.kubernetes.run_state.record import Record
+from rlctl.backends.kubernetes.run_state.wanted import Wanted, described, number_of, of_revision, revision_key
+from rlctl.backends.revisions import check_fits, missing
+
+
+def revisions(api: Api, run: str) -> list[Revision]:
+    """See KubernetesBackend.revisions: two requests."""
+    record = known(api, run)
+    found = api.list("ConfigMap", labels=f"{selector(run)},{COMPONENT}=revision").items
+    kept = []
+    for thing in found:
+        number = number_of(Key("ConfigMap", thing["metadata"]["name"]), run)
+        if number is not None and number <= record.state.revision:
+            kept.append(described(thing))
+    return sorted(kept, key=lambda revision: revision.number, reverse=True)
+
+
+def rollback(session: Session, run: str, number: int) -> Iterator[Applied]:
+    """See KubernetesBackend.rollback."""
+    record = known(session.api, run)
+    check_owner(session, record, "rollback")
+    found = _stored(session.api, record, number)
+    check_fits(record.state, described(found))
+    wanted = of_revision(found, run, record.state.uid)
+    yield from apply(session, replace(wanted, note=f"rollback to {number}"), "rollback")
+
+
+def kept(api: Api, record: Record, number: int) -> Wanted:
+    """What a revision was.
+
+    Raises:
+        Conflict: it is not kept.
+    """
+    return of_revision(_stored(api, record, number), record.state.run, record.state.uid)
+
+
+def _stored(api: Api, record: Record, number: int) -> Object:
+    run = record.state.run
+    found = api.get(revision_key(run, number)) if 0 < number <= record.state.revision else None
+    if found is None:
+        raise missing(run, number, [revision.number for revision in revisions(api, run)])
+    return found

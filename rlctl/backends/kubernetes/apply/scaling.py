@@ -1,0 +1,224 @@
+"""`scale` and `restart`: what changes a run from its stored documents, without rendering anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from rlctl.backends.base import Applied, RunState
+from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
+from rlctl.backends.kubernetes.api.refusals import conflict
+from rlctl.backends.kubernetes.api.session import Session
+from rlctl.backends.kubernetes.api.watch import follow
+from rlctl.backends.kubernetes.apply import ramp
+from rlctl.backends.kubernetes.apply.writing import Writer
+from rlctl.backends.kubernetes.names import DOMAIN, selector
+from rlctl.backends.kubernetes.run_state import record as records
+from rlctl.backends.kubernetes.run_state import replicas
+from rlctl.backends.kubernetes.run_state.owner import check_ours, check_owner
+from rlctl.backends.kubernetes.run_state.record import Record
+from rlctl.backends.kubernetes.run_state.wanted import Wanted, of_revision, revision_key, shares
+from rlctl.errors import Conflict, RlctlError, TimedOut
+
+RESTART_MANAGER: Final = "rlctl-restart"
+"""Field manager of one annotation of the pod template, so that it survives the next `up`."""
+_RECKONED_WITH: Final = ("learner", "evaluator")
+"""Roles of which the manager expects as many as are wanted: to step together, and to judge a model together."""
+RESTARTED_AT: Final = f"{DOMAIN}/restarted-at"
+
+
+def no_run(api: Api, run: str) -> Conflict:
+    return Conflict(
+        f"there is no run {run} in namespace {api.namespace} of context {api.context}",
+        hint="rlctl status lists the runs.",
+        objects=(run,),
+    )
+
+
+def known(api: Api, run: str) -> Record:
+    """
+    Raises:
+        Conflict: there is no such run here.
+    """
+    record = records.find(api, run)
+    if record is None:
+        raise no_run(api, run)
+    return record
+
+
+def live(session: Session, run: str) -> tuple[Record, Wanted]:
+    """A run that is up, and its present revision.
+
+    Raises:
+        Conflict: no such run, or it is down, or its first `up` has not ended.
+    """
+    record = known(session.api, run)
+    if record.state.phase != "running":
+        raise Conflict(f"run {run} is {record.state.phase}", hint="rlctl up starts it again.", objects=(run,))
+    found = session.api.get(revision_key(run, record.state.revision)) if record.state.revision else None
+    if found is None:
+        raise Conflict(
+            f"the first `up` of run {run} has not come to its end",
+            hint="Run it again: it goes on where it stopped.",
+            objects=(run,),
+        )
+    return record, of_revision(found, run, record.state.uid)
+
+
+def check_role(record: Record, role: str) -> None:
+    """
+    Raises:
+        Conflict: the run has no such role.
+    """
+    if role not in record.state.replicas:
+        there = ", ".join(record.state.replicas)
+        raise Conflict(f"run {record.state.run} has no role {role}", hint=f"It has {there}.", objects=(role,))
+
+
+def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[Applied]:
+    """See KubernetesBackend.scale."""
+    record, wanted = live(session, run)
+    check_owner(session, record, "scale")
+    for role, count in counts.items():
+        check_role(record, role)
+        if count < 0 or (role == "manager" and count != 1):
+            bounds = "exactly 1 replica" if role == "manager" else "0 replicas or more"
+            raise Conflict(f"{role} of run {run} has {bounds}, got {count}", objects=(role,))
+    numbers: dict[Key, int] = {}
+    for role, count in counts.items():
+        numbers |= shares(wanted.workloads(role), count)
+    _check_conflicts(session, numbers, record)
+    state = replace(record.state, replicas={**record.state.replicas, **counts})
+    if state == record.state and not _differing(session, numbers, record):
+        for key in numbers:
+            yield Applied(str(key), "unchanged")
+        _tell(session, wanted, state, counts)
+        return
+    with session.lock(run, "scale").held() as hold:
+        record, wanted = live(session, run)
+        check_owner(session, record, "scale")
+        state = replace(record.state, replicas={**record.state.replicas, **counts})
+        writer = Writer(session.api, hold)
+        if state != record.state:
+            writer.save(replace(record, state=state))
+        actors = wanted.workloads("actor")
+        for key, (thing, found) in _differing(session, numbers, record).items():
+            number = numbers[key]
+            if key in actors:
+                number = ramp.first(found.value, number, is_first=key == actors[0])
+            if number != found.value:
+                replicas.set_count(writer, thing, number, force=session.force)
+                yield Applied(str(key), "changed", f"replicas: {found.value} -> {number}")
+    _tell(session, wanted, state, counts)
+    if "actor" in counts:
+        yield from ramp.go_on(session, run, state, {key: numbers[key] for key in actors}, "scale")
+
+
+def _tell(session: Session, wanted: Wanted, state: RunState, counts: Mapping[str, int]) -> None:
+    """Let the manager reckon with the new numbers of those whom it waits for; it does its work with the old ones."""
+    if not counts.keys() & set(_RECKONED_WITH):
+        return
+    try:
+        session.ask(state, "/reload", {"live": wanted.live_with(state.replicas)})
+    except RlctlError as error:
+        session.note(f"the manager has not heard of the new number: {error.message}; the same command tells it again")
+
+
+def _differing(
+    session: Session, numbers: Mapping[Key, int], record: Record
+) -> dict[Key, tuple[Object, replicas.Count]]:  # fmt: skip
+    """Workloads whose number is another.
+
+    Raises:
+        Conflict: one of them is not of this run.
+    """
+    found = {}
+    for key, number in numbers.items():
+        thing = session.api.get(key)
+        if thing is not None:
+            check_ours(thing, record.state.run, record.state.uid, session.api.namespace)
+            now = replicas.count(thing)
+            if now.value != number or now.whose == "unfinished":
+                found[key] = (thing, now)
+    return found
+
+
+def _check_conflicts(session: Session, numbers: Mapping[Key, int], record: Record) -> None:
+    rows = [
+        replicas.row(key, found, numbers[key])
+        for key, (_, found) in _differing(session, numbers, record).items()
+        if found.whose == "foreign"
+    ]
+    if rows and not session.force:
+        raise conflict(rows, run=record.state.run)
+
+
+def restart(session: Session, run: str, role: str) -> Iterator[Applied]:
+    """See KubernetesBackend.restart: the controller replaces the pods; of several Deployments one after the other."""
+    record, wanted = live(session, run)
+    check_owner(session, record, "restart")
+    check_role(record, role)
+    at = session.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    keys = wanted.workloads(role)
+    for number, key in enumerate(keys):
+        if number:
+            _await_rolled_out(session, keys[number - 1], run, role)
+        with session.lock(run, "restart").held() as hold:
+            thing = session.api.get(key)
+            if thing is None or thing["metadata"].get("deletionTimestamp"):
+                continue
+            check_ours(thing, run, record.state.uid, session.api.namespace)
+            try:
+                Writer(session.api, hold).apply(
+                    _annotated(thing, at), manager=RESTART_MANAGER, uid=thing["metadata"]["uid"]
+                )  # fmt: skip
+            except ApiError as error:
+                if not error.conflicts:
+                    raise
+                raise Conflict(f"{key}: {error.message}", objects=(str(key),)) from error
+        yield Applied(str(key), "restarted")
+
+
+def _annotated(thing: Object, at: str) -> Object:
+    return {
+        "apiVersion": thing["apiVersion"],
+        "kind": thing["kind"],
+        "metadata": {"name": thing["metadata"]["name"]},
+        "spec": {"template": {"metadata": {"annotations": {RESTARTED_AT: at}}}},
+    }
+
+
+def _await_rolled_out(session: Session, key: Key, run: str, role: str) -> None:
+    """
+    Raises:
+        TimedOut: its pods do not become ready.
+    """
+    progress: tuple[int, int] = (-1, -1)
+    patience = session.patience(ramp.PATIENCE_S)
+    for things in follow(session.api, key.kind, labels=selector(run, role)):
+        thing = things.get(key.name)
+        if thing is None:
+            return
+        done, updated, up, total = _rollout(thing)
+        if done:
+            return
+        if (updated, up) != progress:
+            progress = (updated, up)
+            patience.moved()
+        if patience.over(f"{key}: {updated} of {total} replicas restarted, {up} ready"):
+            raise TimedOut(
+                f"{key}: {updated} of {total} replicas were restarted and {up} are ready, and nothing moved for "
+                f"{ramp.PATIENCE_S:g} s; the others of {role} were not restarted",
+                hint=f"rlctl status {run} says why.",
+                objects=(str(key),),
+            )
+
+
+def _rollout(thing: Object) -> tuple[bool, int, int, int]:
+    """Whether a rolling update has come to its end; replicas updated, ready, and wanted."""
+    status: dict[str, Any] = thing.get("status") or {}
+    total = int((thing.get("spec") or {}).get("replicas", 1))
+    updated, up = int(status.get("updatedReplicas") or 0), int(status.get("readyReplicas") or 0)
+    seen = int(status.get("observedGeneration") or 0) >= int(thing["metadata"].get("generation") or 0)
+    return seen and updated >= total and up >= total and int(status.get("replicas") or 0) <= total, updated, up, total

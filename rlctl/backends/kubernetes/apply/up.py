@@ -1,0 +1,306 @@
+"""`up`: make a namespace hold what is wanted of it.
+
+Read everything, and when nothing differs, write nothing. Otherwise take the lock, read again, and write in this order:
+the record with every object that there may be from now on; keys; documents in waves, what others need first; then
+away with what is not wanted any more; the revision; to the manager what it has to know, and what it has meanwhile
+released of a run that now goes on; the record as it is now. A kill after any of these writes leaves
+a state from which the same call goes on. The last actors come without the lock, because waiting for the first ones
+can take minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from rlctl.backends.base import Applied
+from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
+from rlctl.backends.kubernetes.api.refusals import GO_ON, Refusal, partly
+from rlctl.backends.kubernetes.api.session import Session
+from rlctl.backends.kubernetes.api.watch import follow
+from rlctl.backends.kubernetes.apply import ramp
+from rlctl.backends.kubernetes.apply.conflicts import check, refused
+from rlctl.backends.kubernetes.apply.drift import admitted
+from rlctl.backends.kubernetes.apply.writing import Writer
+from rlctl.backends.kubernetes.run_state import inventory, keys, replicas, revisions
+from rlctl.backends.kubernetes.run_state import record as records
+from rlctl.backends.kubernetes.run_state.record import Record
+from rlctl.backends.kubernetes.run_state.survey import DISPENSABLE, Item, Survey, survey
+from rlctl.backends.kubernetes.run_state.wanted import Wanted, revision_document, revision_key
+from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
+
+GONE_TIMEOUT_S: Final = 120.0
+"""For objects that a `down` of just now still removes."""
+
+_BOOKKEEPING: Final = ("resourceVersion", "generation", "managedFields")
+
+
+def apply(session: Session, wanted: Wanted, verb: str = "up") -> Iterator[Applied]:
+    """See KubernetesBackend.apply."""
+    seen = survey(session, wanted)
+    if seen.settled:
+        for item in seen.items:
+            yield Applied(str(item.key), "unchanged", _kept_words(item))
+        session.lock(wanted.run, verb).sweep()
+        return
+    check(session, seen)
+    _await_gone(session, seen)
+    written = False
+    try:
+        with session.lock(wanted.run, verb).held() as hold:
+            seen, writer = survey(session, wanted), Writer(session.api, hold)
+            _check_staying(seen)
+            try:
+                if not seen.settled:
+                    yield from _Up(session, seen, writer).run()
+            finally:
+                written = writer.written > 0
+        for applied in ramp.go_on(session, wanted.run, seen.state, _actors(seen), verb):
+            written = True
+            yield applied
+    except (BackendUnreachable, Refusal) as error:
+        if not written:
+            raise
+        raise partly(error) from error
+
+
+def _check_staying(seen: Survey) -> None:
+    """
+    Raises:
+        Conflict: somebody removes an object that is wanted.
+    """
+    if seen.terminating:
+        raise Conflict(
+            f"{seen.terminating[0]} is being removed by somebody", hint="Run the same command again.",
+            objects=tuple(map(str, seen.terminating)),
+        )  # fmt: skip
+
+
+def _actors(seen: Survey) -> dict[Key, int]:
+    """Actor Deployments whose number is ours to raise, with that number; in the order in which they are filled."""
+    ours = {item.key: item.replicas for item in seen.items if not item.kept}
+    return {key: ours[key] for key in seen.wanted.workloads("actor") if key in ours}
+
+
+class _Up:
+    """One `up`, under the lock."""
+
+    def __init__(self, session: Session, seen: Survey, writer: Writer) -> None:
+        self._session, self._seen, self._writer = session, seen, writer
+        self._api, self._wanted = session.api, seen.wanted
+        self._denied: list[Key] = []
+        self._admitted: dict[Key, dict[str, str]] = {}
+        self._first_shard = next(iter(seen.wanted.workloads("actor")), None)  # the first actors come from here
+
+    def run(self) -> Iterator[Applied]:
+        number = revisions.next_number(self._api, self._seen)
+        record = self._begin(number)
+        yield from self._keys()
+        for item in self._seen.items:
+            yield from self._item(item)
+        kept = revisions.kept(self._api, self._seen, record.inventory, number)
+        unwanted = inventory.unused(record.inventory, self._wanted.objects, kept.__contains__, self._wanted.run)
+        for key in unwanted:
+            yield from self._remove(key)
+        self._keep_revision(number)
+        if self._seen.tells:  # from now on nobody knows what the manager was told last
+            record = self._writer.save(replace(record, live_sent=records.UNKNOWN))
+        told, goes_on = self._tell()
+        if goes_on:
+            yield from self._bring_back()
+        self._end(number, record, kept, unwanted)
+        if told is not None:
+            yield told
+
+    def _begin(self, number: int) -> Record:
+        """Record every object that there may be from now on, before there is one."""
+        seen = self._seen
+        names = [*seen.wanted.objects, keys.core_key(seen.wanted.run), keys.actor_key(seen.wanted.run)]
+        names.append(revision_key(seen.wanted.run, number))
+        if seen.record is None:
+            state = replace(seen.state, revision=0)
+            return self._writer.save(Record(state, inventory.union(names), self._session.me.by))
+        planned = replace(
+            seen.record,
+            state=replace(seen.record.state, phase="running"),
+            inventory=inventory.union(seen.record.inventory, names),
+        )
+        return planned if planned == seen.record else self._writer.save(planned)
+
+    def _keys(self) -> Iterator[Applied]:
+        run, uid = self._wanted.run, self._wanted.uid
+        core, actor = self._seen.core, self._seen.actor
+        if core is None:
+            keys.check_not_lost(run, self._seen.live_workloads)
+        if core is None and actor is not None:  # its other half is lost
+            self._writer.delete(keys.actor_key(run), uid=actor["metadata"]["uid"])
+            actor = None
+        if core is None:
+            core = self._writer.create(keys.make(run, uid))
+            yield Applied(str(keys.core_key(run)), "created")
+        if actor is None:
+            self._writer.create(keys.derived(core, run, uid))
+            yield Applied(str(keys.actor_key(run)), "created")
+
+    def _item(self, item: Item) -> Iterator[Applied]:
+        try:
+            live = self._document(item)
+        except ApiError as error:
+            if error.conflicts:
+                raise refused(item, error, self._wanted.run) from error
+            # 404: a RoleBinding whose Role we may not make
+            lacks = error.status == 403 or (error.status == 404 and item.key.kind == "RoleBinding")
+            if lacks and item.key.kind in DISPENSABLE:
+                self._denied.append(item.key)
+                self._session.note(
+                    f"{error.message}: the run does without; after its end its pods stay until `rlctl down`"
+                )
+                return
+            raise
+        if marks := admitted(item.document, live):
+            self._admitted[item.key] = marks
+        if item.live is None:
+            yield Applied(str(item.key), "created")
+        elif _said(live) == _said(item.live):
+            yield Applied(str(item.key), "unchanged", _kept_words(item))
+        elif item.key.kind in inventory.WORKLOADS and live["spec"]["template"] != item.live["spec"]["template"]:
+            yield Applied(str(item.key), "restarted", "its configuration changed")
+        else:
+            why = ", ".join(str(each) for each in item.drift if each.differs)
+            yield Applied(str(item.key), "changed", why or _count_words(item))
+
+    def _document(self, item: Item) -> Object:
+        """Write one document, and the number of its replicas; what is already so is not written."""
+        writer, live = self._writer, item.live
+        workload = item.key.kind in inventory.WORKLOADS
+        if live is None:
+            made = replicas.without_replicas(item.document) if workload else item.document
+            live = writer.apply(made)
+        elif item.what == "change" or (item.count is not None and item.count.whose == "unfinished"):
+            if item.count is not None and item.count.whose == "unfinished":
+                live = replicas.take_over(writer, live)
+            live = writer.apply(item.document, uid=live["metadata"]["uid"], force=self._session.force)
+        if workload and item.scales:
+            live = self._scale(item, live)
+        return live
+
+    def _scale(self, item: Item, live: Object) -> Object:
+        number = item.replicas
+        if item.role == "actor":
+            now = replicas.count(live)
+            number = ramp.first(now.value, item.replicas, is_first=item.key == self._first_shard)
+            if number == 0 and item.replicas and now.whose == "unfinished":
+                return live  # its turn comes, and the field changes hands then
+        if replicas.count(live) == replicas.Count(number, "ours"):
+            return live
+        live = replicas.set_count(self._writer, live, number, force=self._session.force)
+        if replicas.count(live).whose == "unfinished":  # both own an equal number: ours goes
+            live = self._writer.apply(item.document, uid=live["metadata"]["uid"], force=self._session.force)
+        return live
+
+    def _remove(self, key: Key) -> Iterator[Applied]:
+        live = self._api.get(key)
+        if live is None or live["metadata"].get("deletionTimestamp"):
+            return
+        if not inventory.is_ours(live, self._wanted.run, self._wanted.uid):
+            self._session.note(f"{key} stays: it is not of this run any more, but of {inventory.whose(live)}")
+            return
+        if self._writer.delete(key, uid=live["metadata"]["uid"]):
+            yield Applied(str(key), "removed", "no document names it any more")
+
+    def _keep_revision(self, number: int) -> None:
+        if self._api.get(revision_key(self._wanted.run, number)) is None:
+            at = self._session.now().replace(microsecond=0)
+            self._writer.create(revision_document(self._wanted, number, at, self._session.me.by))
+
+    def _tell(self) -> tuple[Applied | None, bool]:
+        """Tell a manager that goes on running of changed live fields; whether its run had finished and goes on by them.
+
+        Raises:
+            PartlyApplied: it does not answer, or refuses; the same command tells it again.
+        """
+        if not self._seen.tells:
+            return None, False
+        manager = f"StatefulSet {self._wanted.run}-manager"
+        try:
+            live = self._wanted.live_with(self._seen.state.replicas)
+            answer = self._session.ask(self._seen.state, "/reload", {"live": live})
+        except RlctlError as error:
+            raise PartlyApplied(
+                f"the changed live fields did not reach the manager: {error.message}", hint=GO_ON, objects=(manager,)
+            ) from error
+        goes_on = isinstance(answer, dict) and answer.get("resumed") is True
+        why = "live fields changed, and the finished run goes on" if goes_on else "live fields changed"
+        return Applied(manager, "reloaded", why), goes_on
+
+    def _bring_back(self) -> Iterator[Applied]:
+        """What the manager of a finished run has scaled to 0 after we had looked: it does so no more."""
+        for item in self._seen.items:
+            live = self._api.get(item.key) if item.key.kind in inventory.WORKLOADS and item.replicas else None
+            if live is None or not inventory.is_ours(live, self._wanted.run, self._wanted.uid):
+                continue
+            if (found := replicas.count(live)).value or found.whose == "foreign":
+                continue
+            try:
+                number = replicas.count(self._scale(item, live)).value
+            except ApiError as error:
+                if not error.conflicts:
+                    raise
+                raise refused(item, error, self._wanted.run) from error
+            if number:
+                yield Applied(str(item.key), "changed", f"replicas: 0 -> {number}")
+
+    def _end(self, number: int, record: Record, kept: set[Key], unwanted: list[Key]) -> None:
+        """Record what is, once it is so."""
+        gone = {*unwanted, *self._denied}
+        named = self._wanted.objects
+        final = replace(
+            record,
+            state=replace(self._seen.state, revision=number),
+            inventory=tuple(key for key in record.inventory if key not in gone),
+            kept=tuple(key for key in record.inventory if key in kept and key not in named),
+            denied=tuple(self._denied),
+            admitted=self._admitted,
+            live_sent=self._seen.live_hash,
+            final=None,
+        )
+        if final != record:
+            self._writer.save(final)
+
+
+def _await_gone(session: Session, seen: Survey) -> None:
+    """Objects of ours that a `down` of just now is removing: let it, or we would change what vanishes.
+
+    Raises:
+        Conflict: they do not go.
+    """
+    patience = session.patience(GONE_TIMEOUT_S)
+    for key in seen.terminating:
+        for known in follow(session.api, key.kind, fields=f"metadata.name={key.name}"):
+            if not any(thing["metadata"].get("deletionTimestamp") for thing in known.values()):
+                break
+            if patience.over(f"{key} to be gone"):
+                raise Conflict(
+                    f"{key} is being removed for more than {GONE_TIMEOUT_S:g} s: something holds it",
+                    hint=f"kubectl get {key.kind.lower()} {key.name} -o yaml shows its finalizers.",
+                    objects=(str(key),),
+                )
+
+
+def _said(live: Object) -> Object:
+    """An object without its status, and without who wrote it when."""
+    metadata = {name: value for name, value in live["metadata"].items() if name not in _BOOKKEEPING}
+    return {**{name: value for name, value in live.items() if name != "status"}, "metadata": metadata}
+
+
+def _kept_words(item: Item) -> str:
+    if item.kept and item.count is not None and item.count.value != item.replicas:
+        return f"keeping {item.count.value} replicas, set by {item.count.by} (rlctl would have {item.replicas})"
+    return ""
+
+
+def _count_words(item: Item) -> str:
+    if item.count is not None and item.scales and item.count.value != item.replicas:
+        return f"replicas: {item.count.value} -> {item.replicas}"
+    return ""

@@ -1,0 +1,73 @@
+"""Every write of a command: under its lock, counted, and refused in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object, key_of
+from rlctl.backends.kubernetes.api.refusals import in_words
+from rlctl.backends.kubernetes.api.retries import FENCE
+from rlctl.backends.kubernetes.names import MANAGER
+from rlctl.backends.kubernetes.run_state import record as records
+from rlctl.backends.kubernetes.run_state.lock import Hold
+from rlctl.backends.kubernetes.run_state.record import Record
+
+T = TypeVar("T")
+
+
+class Writer:
+    """Writes while a lock is held.
+
+    Every method raises RlctlError in words: Locked when the lock is lost, PartlyApplied when the server does not
+    answer and something was written before, Refusal or ApiError otherwise; a conflict over fields is the ApiError as
+    it came.
+    """
+
+    def __init__(self, api: Api, hold: Hold) -> None:
+        self._api, self._hold = api, hold
+        self.written = 0
+
+    def apply(
+        self, document: Object, *, manager: str = MANAGER, uid: str | None = None, force: bool = False
+    ) -> Object:  # fmt: skip
+        return self._do(
+            "patch" if uid else "create",
+            key_of(document),
+            lambda: self._api.apply(document, manager=manager, uid=uid, force=force),
+        )
+
+    def create(self, document: Object) -> Object:
+        return self._do("create", key_of(document), lambda: self._api.create(document))
+
+    def save(self, record: Record) -> Record:
+        return self._do("update" if record.version else "create", record.key, lambda: records.save(self._api, record))
+
+    def delete(
+        self, key: Key, *, uid: str, propagation: Literal["Background", "Foreground"] = "Background",
+        grace_s: int | None = None,
+    ) -> bool:  # fmt: skip
+        return self._do("delete", key, lambda: self._api.delete(key, uid=uid, propagation=propagation, grace_s=grace_s))
+
+    def _do(self, verb: str, key: Key, write: Callable[[], T]) -> T:
+        fence = FENCE.set(self._check)
+        try:
+            self._check()
+            found = write()
+        except ApiError as error:
+            if error.conflicts:
+                raise
+            if error.key is not None and error.key.kind == "Lease":  # of the lock, which could not be renewed
+                verb, key = "update", error.key
+            raise in_words(error, verb, key, self._api.namespace, written=self.written > 0) from error
+        finally:
+            FENCE.reset(fence)
+        self.written += 1
+        return found
+
+    def _check(self) -> None:
+        fence = FENCE.set(None)  # renewing is repeated without asking itself
+        try:
+            self._hold.check()
+        finally:
+            FENCE.reset(fence)

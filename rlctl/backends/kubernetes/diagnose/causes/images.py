@@ -1,0 +1,157 @@
+"""An image that does not come."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from rlctl.backends.kubernetes.api.interface import Object
+from rlctl.backends.kubernetes.diagnose.causes.base import Around, Cause, describe, evidence, name_of, namespaced
+
+REASONS = (
+    "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
+    "RegistryUnavailable", "SignatureValidationFailed",
+)  # fmt: skip
+
+
+class _Sort(NamedTuple):
+    kind: str
+    signs: str  # pattern over the message in lower case
+    text: str  # {image}, {host}
+    permanent: bool
+    next: str  # {ns}, {host}, {describe}
+
+
+# in this order: a registry that limits us also says "denied", one behind a broken proxy also says "not found"
+_SORTS = (
+    _Sort(
+        "image-rate-limited", r"toomanyrequests|too many requests|rate limit|\b429\b",
+        "the registry {host} lets nobody pull so often; the cluster goes on trying", False,
+        "rlctl image push --registry REGISTRY  (to a registry of your own, and name that one under images:)",
+    ),
+    _Sort(
+        "image-no-space", r"no space left on device|disk quota exceeded",
+        "the node has no room left on its disk for image {image}", False,
+        "{describe}  (names the node; its images and logs fill the disk)",
+    ),
+    _Sort(
+        "image-tls", r"x509|certificate|gave http response to https client|tls: |tls handshake failure",
+        "the nodes do not trust the registry {host} (TLS)", True,
+        "{describe}  (the node's container runtime needs the registry's certificate)",
+    ),
+    _Sort(
+        "image-dns", r"no such host|dial tcp: lookup|server misbehaving|name resolution|service not known",
+        "the nodes cannot look up the registry {host} (DNS)", False,
+        "rlctl image push --registry REGISTRY  (check the registry's name under images:)",
+    ),
+    _Sort(
+        "image-denied", r"does not exist or may require",
+        "image {image} does not exist, or the registry {host} wants to know who asks", True,
+        "rlctl image push --registry REGISTRY  (or imagePullSecrets by a patch, when the registry is private)",
+    ),
+    _Sort(
+        "image-denied",
+        r"unauthorized|denied|forbidden|authentication required|authorization failed|no basic auth|\b40[13]\b",
+        "the registry {host} does not let the cluster pull image {image}", True,
+        "kubectl{ns} create secret docker-registry pull --docker-server={host}  (and a patch with imagePullSecrets)",
+    ),
+    _Sort(
+        "image-platform", r"no match for platform|no matching manifest|does not match the (?:specified|detected) plat",
+        "image {image} does not exist for the processor of this node", True, "rlctl image build  (for that platform)",
+    ),
+    _Sort(
+        "image-not-found", r"not found|manifest unknown|name unknown|no such (?:image|manifest)|does not exist|\b404\b",
+        "image {image} does not exist in the registry", True,
+        "rlctl image push --registry REGISTRY  (prints the digest that belongs under images:)",
+    ),
+    _Sort(
+        "image-broken",
+        r"digest mismatch|unexpected commit digest|failed to extract|failed commit on ref|invalid (?:tar|checksum)",
+        "image {image} arrives broken", False, "rlctl image push --registry REGISTRY",
+    ),
+    _Sort(
+        "image-unreachable",
+        r"refused|i/o timeout|deadline exceeded|timed? ?out|unreachable|connection reset|\beof\b|\b50[0-9]\b",
+        "the nodes cannot reach the registry {host}; the cluster goes on trying", False, "{describe}",
+    ),
+)  # fmt: skip
+
+
+def cause(pod: Object, status: Object, spec: Object, around: Around) -> Cause | None:
+    """Why the image of a container that waits is not there; None when that is not what it waits for."""
+    waiting = (status.get("state") or {}).get("waiting") or {}
+    reason = str(waiting.get("reason", ""))
+    if reason not in REASONS:
+        return None
+    image = str(spec.get("image") or status.get("image") or "?")
+    message = _message(pod, image, str(waiting.get("message", "")), around)
+    said = evidence(reason, message)
+    words = {"image": image, "host": host(image), "ns": namespaced(pod), "describe": describe(pod)}
+    if reason == "InvalidImageName" or "invalid reference format" in message:
+        return Cause(
+            "image-invalid", f"{image!r} is no image name", "failed", said,
+            "rlctl image push --registry REGISTRY  (prints the name that belongs under images:)", True,
+        )  # fmt: skip
+    if reason == "ErrImageNeverPull":
+        return Cause(
+            "image-never-pulled", f"image {image} is not on the node, and imagePullPolicy Never forbids to fetch it",
+            "failed", said, describe(pod), True,
+        )  # fmt: skip
+    if reason == "SignatureValidationFailed":
+        text = f"the cluster refuses image {image}: its signature is not valid"
+        return Cause("image-signature", text, "failed", said, describe(pod), True)
+    if _not_mirrored(image, message):
+        text = f"image {image} does not exist in the registry that the nodes use for {words['host']}"
+        return Cause("image-not-found", text, "failed", said, "rlctl image push --registry REGISTRY", True)
+    low = message.lower()
+    for part in (image, host(image), _repository(image)):  # a name such as team/404-denied must not decide
+        low = low.replace(part.lower(), "…")
+    for sort in _SORTS:
+        if re.search(sort.signs, low):
+            return Cause(
+                sort.kind, sort.text.format(**words), "failed" if sort.permanent else "backoff", said,
+                sort.next.format(**words), sort.permanent,
+            )  # fmt: skip
+    return Cause("image", f"image {image} cannot be pulled", "backoff", said, describe(pod))
+
+
+def _message(pod: Object, image: str, message: str, around: Around) -> str:
+    """What the registry said: while the kubelet waits between two tries, older ones say it in an event only."""
+    if message and not re.fullmatch(r"Back-off pulling image \S+", message):
+        return message
+    for event in around.of("Pod", name_of(pod), "Failed", "InspectFailed"):
+        said = str(event.get("message", ""))
+        if image in said and not said.startswith("Error: "):
+            return said
+    return message
+
+
+def _not_mirrored(image: str, message: str) -> bool:
+    """A registry on the node itself is a mirror's other name. Mirrors are asked first, and one that does not have the
+    image is passed over without a word; what is reported is that nobody listens under the name itself.
+    """
+    where = re.escape(host(image))
+    local = re.fullmatch(r"(?:127\.[0-9.]+|localhost|\[::1\])(?::[0-9]+)?", host(image))
+    return bool(local) and re.search(rf"https?://{where}/.*connection refused", message) is not None
+
+
+def host(image: str) -> str:
+    """The registry of an image name."""
+    first, slash, _ = image.partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
+
+
+def _repository(image: str) -> str:
+    """An image name without registry, tag and digest: team/actor."""
+    path = image.partition("@")[0].removeprefix(f"{host(image)}/")
+    return path.rpartition(":")[0] or path
+
+
+def pulling(pod: Object, around: Around) -> tuple[str, Object] | None:
+    """The image that is being fetched and the event that said so; None when none is."""
+    for event in around.of("Pod", name_of(pod), "Pulling", "Pulled", "Created", "Started"):
+        if event.get("reason") != "Pulling":
+            return None
+        found = re.search(r'"([^"]+)"', str(event.get("message", "")))
+        return (found[1] if found else "?"), event
+    return None

@@ -1,0 +1,338 @@
+"""The processes of a run out of what the API server says of its workloads and pods: pure, no request is made here.
+
+A pod that is well is only counted. Pods that are not are put together by cause: a thousand actors without an image
+are one entry that stands for a thousand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, Literal
+
+from rlctl.backends.base import Process
+from rlctl.backends.kubernetes.api.interface import Object
+from rlctl.backends.kubernetes.diagnose import rollout
+from rlctl.backends.kubernetes.diagnose.causes import admission, containers, images, nodes, scheduling
+from rlctl.backends.kubernetes.diagnose.causes.base import (
+    Around,
+    Cause,
+    age_s,
+    container_statuses,
+    is_ready,
+    moment,
+    name_of,
+    restarts,
+    span,
+)
+from rlctl.backends.kubernetes.run_state import replicas
+from rlctl.spec.base import Role
+
+_REMEMBERED_S: Final = 3600.0
+"""Pods that were evicted or preempted are told of for so long; others have taken their places."""
+_LATELY_S: Final = 600.0
+"""The restart of a pod that is well again is told of for so long."""
+_ON_THEIR_WAY_OUT: Final = ("exited", "stopping")
+_MADE: Final = Cause("made", "is not made yet", "starting")
+_ASKED_LATER: Final = Cause(
+    "paced", "is not asked for yet: more come as these become ready", "starting",
+    next="rlctl up  (goes on, if it was cut off)",
+)  # fmt: skip
+_RELEASED: Final = Cause(
+    "released", "is not asked for: the run has ended, or rlctl up was cut off", "starting", next="rlctl up"
+)
+_REPLACED: Final = Cause("replaced", "is being replaced", "starting")
+_UNSEEN: Final = Cause(
+    "replaced", "is being replaced, or kept: its controller has not looked at the last change yet", "starting"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Pods that do not run for one cause."""
+
+    cause: Cause
+    pods: tuple[Object, ...]
+
+
+def of_pod(pod: Object, around: Around) -> Cause | None:
+    """Why a pod does not take part; None when it does."""
+    found = nodes.ending(pod, around) or nodes.failed(pod)
+    if found is not None or is_ready(pod):
+        return found
+    found = scheduling.cause(pod, around) or nodes.lost(pod, around)
+    if found is not None:
+        return found
+    statuses = list(container_statuses(pod))
+    for status, spec in statuses:
+        found = (
+            images.cause(pod, status, spec, around)
+            or containers.config(pod, status, around)
+            or containers.crash(pod, status, spec, around)
+        )
+        if found is not None:
+            return found
+    running = [status for status, _ in statuses if "running" in (status.get("state") or {})]
+    return containers.unready(pod, around) if running else containers.creating(pod, around)
+
+
+def of_workload(workload: Object, around: Around) -> Cause | None:
+    """Why pods of a Deployment or StatefulSet were not made; None when nothing says so."""
+    return admission.cause(workload, around) or admission.progress(workload)
+
+
+def groups(pods: Sequence[Object], around: Around, workloads: Sequence[Object] = ()) -> list[Group]:
+    """Pods that do not take part, by cause, the most frequent first; those that ended long ago are left out.
+
+    Args:
+        workloads: of the pods: what is wrong with a pod from before their last change no longer counts.
+    """
+    found: dict[tuple[str, str], tuple[Cause, list[Object]]] = {}
+    for pod in pods:
+        cause = of_pod(pod, around)
+        if cause is None or (cause.state == "exited" and _ended_s(pod, around.now) > _REMEMBERED_S):
+            continue
+        if cause.state not in _ON_THEIR_WAY_OUT and rollout.is_old(pod, workloads):
+            cause = _REPLACED
+        found.setdefault(cause.group, (cause, []))[1].append(pod)
+    sets = [Group(cause, tuple(members)) for cause, members in found.values()]
+    return sorted(sets, key=lambda group: (group.cause.state == "exited", -len(group.pods)))
+
+
+def sentence(count: int, wanted: int, role: str, text: str) -> str:
+    """ "412 of 1000 actors: image x does not exist in the registry"; of one replica the text alone."""
+    return text if count == 1 else f"{count} of {max(wanted, count)} {role}s: {text}"
+
+
+def stateful(role: Role, wanted: int, workload: Object | None, pods: Sequence[Object], around: Around) -> list[Process]:
+    """One entry for each replica of a StatefulSet, by ordinal; those that nobody made are one."""
+    if workload is None:
+        return [_absent(role, wanted, "StatefulSet")] if wanted else []
+    by_ordinal = {ordinal(pod): pod for pod in pods}
+    found = [_single(role, index, by_ordinal[index], workload, around) for index in sorted(by_ordinal)]
+    missing = [index for index in range(wanted) if index not in by_ordinal]
+    if missing:
+        found.append(_missing(role, missing[0], len(missing), wanted, [workload], around))
+    return sorted(found, key=lambda process: process.index)
+
+
+def ordinal(pod: Object) -> int:
+    """The number at the end of the name of a StatefulSet's pod; 0 for another's."""
+    last = name_of(pod).rpartition("-")[2]
+    return int(last) if last.isascii() and last.isdigit() else 0
+
+
+def elastic(
+    role: Role, wanted: int, workloads: Sequence[Object], found: Sequence[Group], around: Around,
+    pods: Sequence[Object] = (),
+) -> list[Process]:  # fmt: skip
+    """Entries for the replicas of a role's Deployments: the well ones, then the others by cause.
+
+    Args:
+        found: of the pods that were read, which need not be all; the figures come from the workloads.
+        pods: those that were read.
+    """
+    if not workloads:
+        return [_absent(role, wanted, "Deployment")] if wanted else []
+    ready, existing = counts(workloads, "readyReplicas"), counts(workloads, "replicas")
+    active = [group for group in found if _counted(group)]
+    shares = shared(max(0, existing - ready), [len(group.pods) for group in active])
+    unexplained = max(0, existing - ready) - sum(shares)
+    old = sum(map(rollout.old_ready, workloads))
+    entries: list[Process] = []
+    index = ready - old
+    if index:
+        entries.append(Process(role, 0, "running", count=index, lately=lately(pods, around)))
+    old += sum(count for group, count in zip(active, shares, strict=True) if group.cause is _REPLACED)
+    if old:
+        entries.append(_replaced(role, index, old, wanted, workloads, around))
+        index += old
+    for group, count in zip(active, shares, strict=True):
+        if group.cause is not _REPLACED:
+            entries.append(_of_group(role, index, group, count, wanted))
+            index += count
+    if unexplained > 0:
+        text = sentence(unexplained, wanted, role, "not ready yet")
+        entries.append(Process(role, index, "starting", count=unexplained, reason=text))
+        index += unexplained
+    if (short := wanted - max(existing, ready + sum(shares))) > 0:
+        entries.append(_missing(role, index, short, wanted, workloads, around))
+        index += short
+    for group in found:
+        if group not in active:
+            entries.append(_of_group(role, index, group, len(group.pods), wanted))
+            index += len(group.pods)
+    return entries
+
+
+def _counted(group: Group) -> bool:
+    """Whether the workload counts these pods: those that are over or on their way out have successors."""
+    ending = (group.pods[0].get("metadata") or {}).get("deletionTimestamp")
+    return group.cause.state not in _ON_THEIR_WAY_OUT and not ending
+
+
+def shared(total: int, seen: Sequence[int]) -> list[int]:
+    """How many of `total` pods each cause has, when the pods seen were only some of them.
+
+    Example:
+        412 not ready, of which 150 + 50 were seen: 309 + 103.
+    """
+    read = sum(seen)
+    if read == 0 or read >= total:
+        return list(seen)
+    parts = [total * count // read for count in seen]
+    parts[0] += total - sum(parts)
+    return parts
+
+
+def counts(workloads: Sequence[Object], field: str) -> int:
+    """Sum of a figure of the workloads' status."""
+    return sum(int((workload.get("status") or {}).get(field) or 0) for workload in workloads)
+
+
+def asked(workload: Object) -> int:
+    """Replicas that the workload itself asks for."""
+    replicas = (workload.get("spec") or {}).get("replicas")
+    return 1 if replicas is None else int(replicas)
+
+
+def _single(role: Role, index: int, pod: Object, workload: Object, around: Around) -> Process:
+    cause, name, again = of_pod(pod, around), name_of(pod), restarts(pod)
+    if (cause is None or cause.state not in _ON_THEIR_WAY_OUT) and rollout.is_old(pod, [workload]):
+        cause = _waiting_for(workload)
+    if cause is not None:
+        return _of_group(role, index, Group(cause, (pod,)), 1, 1)
+    lines, said, started = _life_before(pod, around)
+    return Process(
+        role, index, "running", started=started, restarts=again, name=name, evidence=said, first_cause_lines=lines,
+        lately=lately([pod], around),
+    )  # fmt: skip
+
+
+def lately(pods: Sequence[Object], around: Around) -> str:
+    """ "pong-learner-0 was restarted 4 min ago: exited 1: why", of pods that are well again; "": none was of late."""
+    ended = sorted((ago_s, name_of(pod)) for pod in pods if (ago_s := _restarted_s(pod, around.now)) <= _LATELY_S)
+    if not ended:
+        return ""
+    ago_s, name = ended[0]
+    _, said, _ = _life_before(next(pod for pod in pods if name_of(pod) == name), around)
+    why = f": {said}" if said else ""
+    more = f"; {len(ended) - 1} more like it" if len(ended) > 1 else ""
+    return f"{name} was restarted {span(ago_s)} ago{why}{more}"
+
+
+def _restarted_s(pod: Object, now: datetime) -> float:
+    """How long ago a container of a pod that is well ended last; infinity when none has."""
+    if not is_ready(pod):
+        return math.inf
+    ended = [
+        age_s(over.get("finishedAt"), now)
+        for status, _ in container_statuses(pod)
+        if status.get("restartCount") and (over := (status.get("lastState") or {}).get("terminated"))
+    ]
+    return min(ended, default=math.inf)
+
+
+def _life_before(pod: Object, around: Around) -> tuple[tuple[str, ...], str, datetime | None]:
+    """Why a container that is well now was restarted: last lines, words; and since when it runs."""
+    lines: tuple[str, ...] = ()
+    said, started = "", None
+    for status, spec in container_statuses(pod):
+        begun = moment(((status.get("state") or {}).get("running") or {}).get("startedAt"))
+        started = max(filter(None, (started, begun)), default=None)
+        ended = {**status, "state": status.get("lastState") or {}}
+        if status.get("restartCount") and (cause := containers.crash(pod, ended, spec, around)) is not None:
+            lines, said = cause.lines, f"{status.get('name')} {cause.text}"
+    return lines, said, started
+
+
+def _of_group(role: Role, index: int, group: Group, count: int, wanted: int) -> Process:
+    cause, first = group.cause, group.pods[0]
+    return Process(
+        role=role,
+        index=index,
+        state=cause.state,
+        restarts=max(restarts(pod) for pod in group.pods),
+        reason=sentence(count, wanted, role, cause.text),
+        name=name_of(first),
+        count=count,
+        permanent=cause.permanent,
+        evidence=cause.evidence,
+        next=cause.next,
+        first_cause_lines=cause.lines,
+        lacks=_lacks(cause),
+    )
+
+
+def _lacks(cause: Cause) -> Literal["", "node", "readiness"]:
+    if cause.kind.startswith("unschedulable") or cause.kind in ("gang-waiting", "gated", "scale-up-failed"):
+        return "node"
+    return "readiness" if cause.kind in ("probe", "not-ready") else ""
+
+
+def _waiting_for(*workloads: Object) -> Cause:
+    """What holds for replicas from before the last change of workloads."""
+    return _REPLACED if any(map(rollout.taken_up, workloads)) else _UNSEEN
+
+
+def _replaced(role: Role, index: int, count: int, wanted: int, workloads: Sequence[Object], around: Around) -> Process:
+    """Replicas of Deployments from before the last change; and why their successors are refused, if they are."""
+    late = [workload for workload in workloads if rollout.old_ready(workload)] or workloads
+    cause = _waiting_for(*late)
+    refused = next((found for each in late if (found := admission.cause(each, around)) is not None), None)
+    if refused is not None:
+        cause = replace(refused, text=f"{cause.text}, but its successor cannot be made: {refused.text}")
+    name = f"{late[0].get('kind')} {name_of(late[0])}"
+    return Process(
+        role, index, cause.state, reason=sentence(count, wanted, role, cause.text), name=name, count=count,
+        permanent=cause.permanent, evidence=cause.evidence, next=cause.next,
+    )  # fmt: skip
+
+
+def _missing(role: Role, index: int, count: int, wanted: int, workloads: Sequence[Object], around: Around) -> Process:
+    """Replicas that are wanted and were not made."""
+    cause = next((found for workload in workloads if (found := of_workload(workload, around)) is not None), None)
+    asked_for = sum(asked(workload) for workload in workloads)
+    name = f"{workloads[0].get('kind')} {name_of(workloads[0])}"
+    if cause is None and asked_for < wanted:
+        theirs = next((number for each in workloads if (number := replicas.count(each)).whose == "foreign"), None)
+        if theirs is not None:
+            text = sentence(count, wanted, role, f"{theirs.by} has scaled it to {asked_for}")
+            again = f"rlctl scale {role}={wanted}  (or rlctl scale {role}={asked_for}, to agree)"
+            return Process(role, index, "stopped", count=count, reason=text, name=name, next=again)
+        cause = _ASKED_LATER if asked_for else _RELEASED
+    cause = cause or _MADE
+    return Process(
+        role, index, cause.state, reason=sentence(count, wanted, role, cause.text), name=name, count=count,
+        permanent=cause.permanent, evidence=cause.evidence, next=cause.next,
+    )  # fmt: skip
+
+
+def _absent(role: Role, wanted: int, kind: str) -> Process:
+    text = sentence(wanted, wanted, role, f"the {kind} does not exist")
+    return Process(role, 0, "stopped", count=wanted, reason=text, next="rlctl up  (makes it again)")
+
+
+def _ended_s(pod: Object, now: datetime) -> float:
+    """How long ago a pod that is over ended; 0 when nothing says when."""
+    times = [str(each.get("lastTransitionTime")) for each in (pod.get("status") or {}).get("conditions") or ()]
+    times += [
+        str(((status.get("state") or {}).get("terminated") or {}).get("finishedAt"))
+        for status, _ in container_statuses(pod)
+    ]
+    known = [found for text in times if (found := moment(text)) is not None]
+    return max(0.0, (now - max(known)).total_seconds()) if known else 0.0
+
+
+def wants_events(cause: Cause) -> bool:
+    """Whether what happened to the pod may say more than its status does."""
+    told = ("creating", "not-ready", "image", "signal-9", "signal-15", "ends", "claim-pending")
+    return cause.kind in told or cause.kind.startswith("unschedulable")
+
+
+def wants_log(cause: Cause) -> bool:
+    """Whether the end of the log of the life before is missing."""
+    crashed = cause.kind in ("crash", "oom", "ends") or cause.kind.startswith("signal-")
+    return crashed and not cause.lines

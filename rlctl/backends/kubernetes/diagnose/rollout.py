@@ -1,0 +1,63 @@
+"""Which replicas of a workload are still those from before its last change. Pure: no request is made here.
+
+Their controller replaces them by and by. Until then they are ready, and are not what was asked for: an `up` that waits
+must not take them for it, nor give up for what was wrong with them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from rlctl.backends.kubernetes.api.interface import Object
+from rlctl.backends.kubernetes.diagnose.causes.base import condition, name_of
+
+REVISION: Final = "controller-revision-hash"
+"""Label of a StatefulSet's pod: the description that it was made from."""
+_NEWEST = re.compile(r'^(?:ReplicaSet|Created new replica set|Found new replica set) "([^"]+)"')
+"""How a Deployment says, in its condition Progressing, which ReplicaSet is that of its description."""
+
+
+def taken_up(workload: Object) -> bool:
+    """Whether the controller has seen the last change; before that its figures are of the description before."""
+    seen = (workload.get("status") or {}).get("observedGeneration") or 0
+    return int(seen) >= int((workload.get("metadata") or {}).get("generation") or 0)
+
+
+def old_ready(deployment: Object) -> int:
+    """How many ready replicas of a Deployment may be old ones: all of them while it does not know of the change.
+
+    It counts ready replicas and updated ones, and not those that are both: the old are taken to be the ready ones.
+    """
+    status = deployment.get("status") or {}
+    ready, existing = int(status.get("readyReplicas") or 0), int(status.get("replicas") or 0)
+    if not taken_up(deployment):
+        return ready
+    return min(ready, max(0, existing - int(status.get("updatedReplicas") or 0)))
+
+
+def new_ready(deployment: Object) -> int:
+    """How many ready replicas of a Deployment surely are of its present description; at the end of a rollout: all."""
+    return int((deployment.get("status") or {}).get("readyReplicas") or 0) - old_ready(deployment)
+
+
+def is_old(pod: Object, workloads: Sequence[Object]) -> bool:
+    """Whether the pod waits to be replaced; False where nothing tells.
+
+    Args:
+        workloads: those that it may be of.
+    """
+    metadata = pod.get("metadata") or {}
+    owners = metadata.get("ownerReferences") or ()
+    owner = next((str(each.get("name", "")) for each in owners if each.get("controller")), "")
+    for workload in workloads:
+        name = name_of(workload)
+        if workload.get("kind") == "StatefulSet":
+            newest = str((workload.get("status") or {}).get("updateRevision") or "")
+            made_from = str((metadata.get("labels") or {}).get(REVISION) or "")
+            return not taken_up(workload) or bool(newest and made_from and newest != made_from)
+        if owner.rpartition("-")[0] == name:
+            found = _NEWEST.match(str(condition(workload, "Progressing").get("message", "")))
+            return not taken_up(workload) or (found is not None and found[1] != owner)
+    return False

@@ -1,0 +1,36 @@
+"""Whether a run's manager reaches the API server: its NetworkPolicy allows two ports, and a cluster may use another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+from rlctl.backends.base import Check
+from rlctl.backends.kubernetes.api.interface import Api, ApiError
+
+ALLOWED: Final = (443, 6443)
+"""By templates/kubernetes/networkpolicy.yaml.j2; policies see the port behind the Service `kubernetes`."""
+SLICES: Final = (
+    "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+    "?labelSelector=kubernetes.io%2Fservice-name%3Dkubernetes"
+)
+_NEXT: Final = "templates/manager.networkpolicy.patch.yaml beside the spec: docs/kubernetes.md, Patches"
+
+
+def checks(api: Api) -> Iterator[Check]:
+    """One, or none where only the address of the kubeconfig is known and it is no reason for doubt."""
+    try:
+        slices = api.raw(SLICES).get("items") or ()
+    except ApiError:  # another namespace: few may look
+        slices = ()
+    ports = sorted({int(port["port"]) for each in slices for port in each.get("ports") or () if port.get("port")})
+    others = [str(port) for port in ports if port not in ALLOWED]
+    if others:
+        text = f"the API server listens on port {', '.join(others)}, which the policy of managers does not allow: "
+        yield Check("API port", "warning", f"{text}finished runs keep their pods until `rlctl down`", _NEXT)
+    elif ports:
+        yield Check("API port", "ok", f"the API server listens on port {', '.join(map(str, ports))}")
+    elif (port := urlsplit(api.server).port or 443) not in ALLOWED:
+        text = f"whether managers reach the API server: you reach it on port {port}, their policy allows 443 and 6443"
+        yield Check("API port", "not checked", text, _NEXT)

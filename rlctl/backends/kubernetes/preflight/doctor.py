@@ -1,0 +1,251 @@
+"""Whether a namespace of a cluster can be used: is it there, may we, is there room, does it have what runs need."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rlctl.backends.base import Check
+from rlctl.backends.kubernetes.api.calls import TELLS_MORE
+from rlctl.backends.kubernetes.api.interface import Api, ApiError
+from rlctl.backends.kubernetes.diagnose.causes import admission
+from rlctl.backends.kubernetes.diagnose.causes.base import moment, name_of
+from rlctl.backends.kubernetes.names import MANAGER
+from rlctl.backends.kubernetes.preflight import api_port, storage_classes
+from rlctl.errors import RlctlError
+
+OLDEST: Final = (1, 30)
+NEWEST: Final = (1, 37)
+"""Kubernetes versions whose schemas the templates are held against."""
+CLOCK_OFF_S: Final = 30.0
+"""Log times and ages mislead beyond this."""
+_NEARLY: Final = 0.9
+_WRITE: Final = ("get", "list", "create", "patch", "delete")
+_NEEDED: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
+    ("", "configmaps", (*_WRITE, "update")),
+    ("", "secrets", ("get", "create", "delete")),
+    ("", "services", _WRITE),
+    ("", "serviceaccounts", _WRITE),  # without its account the manager's pod is not made
+    ("", "persistentvolumeclaims", _WRITE),
+    ("", "pods", ("get", "list")),
+    ("", "pods/log", ("get",)),
+    ("", "pods/portforward", ("create",)),
+    ("apps", "deployments", (*_WRITE, "watch")),
+    ("apps", "statefulsets", (*_WRITE, "watch")),
+    ("policy", "poddisruptionbudgets", _WRITE),
+    ("networking.k8s.io", "networkpolicies", _WRITE),
+    ("coordination.k8s.io", "leases", ("get", "create", "update", "delete")),
+)
+_WANTED: Final[tuple[tuple[str, str, tuple[str, ...], str], ...]] = (
+    ("", "events", ("list",), "`status` explains less"),
+    ("", "resourcequotas", ("list",), "the preflight cannot see quotas"),
+    ("rbac.authorization.k8s.io", "roles", ("create", "patch"), "finished runs keep their pods until `rlctl down`"),
+    ("rbac.authorization.k8s.io", "rolebindings", ("create",), "finished runs keep their pods until `rlctl down`"),
+)
+_EXTRAS: Final[Mapping[str, str]] = {
+    "kueue.x-k8s.io": "Kueue (kubernetes.gang: kueue)",
+    "jobset.x-k8s.io": "JobSet (a patch)",
+    "scheduling.volcano.sh": "Volcano (a patch)",
+    "keda.sh": "KEDA",
+    "monitoring.coreos.com": "Prometheus operator",
+}
+
+
+def checks(api: Api, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> list[Check]:
+    """Everything, whatever fails on the way; a cluster that does not answer is one problem and ends it."""
+    reached = _reached(api)
+    if reached[-1].verdict == "problem":
+        return reached
+    found = list(reached)
+    for part in (_namespace, _rights, _wishes, _classes, _quotas, api_port.checks, _extras):
+        found += part(api)
+    return [*found, *_clock(api, now)]
+
+
+def _reached(api: Api) -> list[Check]:
+    where = f"{api.server} (context {api.context}, namespace {api.namespace})"
+    try:
+        version = api.version()
+    except RlctlError as error:
+        again = error.hint.removesuffix(TELLS_MORE) or "kubectl config get-contexts  (and --context)"
+        return [Check("access", "problem", f"{where} does not answer: {error.message}", again)]
+    access = Check("access", "ok", where)
+    number = _number(version)
+    if number is None:
+        return [access, Check("version", "not checked", f"Kubernetes {version}")]
+    supported = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
+    if number < OLDEST:
+        text = f"Kubernetes {version} is older than what rlctl is tried with: {supported}"
+        return [access, Check("version", "warning", text, "ask whoever runs the cluster for a newer one")]
+    if number > NEWEST:
+        text = f"Kubernetes {version} is newer than what this rlctl is tried with: {supported}"
+        return [access, Check("version", "warning", text, "pip install -U rlctl")]
+    return [access, Check("version", "ok", f"Kubernetes {version}, supported: {supported}")]
+
+
+def _number(version: str) -> tuple[int, int] | None:
+    parts = version.lstrip("v").split(".")
+    digits = ["".join(sign for sign in part if sign.isdigit()) for part in parts[:2]]
+    return (int(digits[0]), int(digits[1])) if len(digits) == 2 and all(digits) else None
+
+
+def _namespace(api: Api) -> Iterator[Check]:
+    level, why = psa_level(api)
+    if why == "missing":
+        text = f"there is no namespace {api.namespace}"
+        yield Check("namespace", "problem", text, f"kubectl create namespace {api.namespace}")
+    elif why:
+        yield Check("pod security", "not checked", f"the labels of namespace {api.namespace}: {why}")
+    else:
+        text = f"namespace {api.namespace} enforces Pod Security level {level}; rlctl's pods pass restricted"
+        yield Check("pod security", "ok", text)
+
+
+def psa_level(api: Api) -> tuple[str, str]:
+    """The Pod Security level that the namespace enforces, and why that is not known: "missing", "forbidden", ..."""
+    try:
+        found = api.raw(f"/api/v1/namespaces/{api.namespace}")
+    except ApiError as error:
+        return "", {404: "missing", 401: "forbidden", 403: "forbidden"}.get(error.status, error.message)
+    labels = (found.get("metadata") or {}).get("labels") or {}
+    return str(labels.get("pod-security.kubernetes.io/enforce", "privileged")), ""
+
+
+def _rights(api: Api) -> Iterator[Check]:
+    missing, unknown = [], []
+    for group, resource, verbs in _NEEDED:
+        answers = {verb: _may(api, verb, group, resource) for verb in verbs}
+        refused = [verb for verb, allowed in answers.items() if allowed is False]
+        missing += [f"{', '.join(refused)} {resource}"] if refused else []
+        unknown += [resource] if None in answers.values() else []
+    if missing:
+        text = f"you may not {'; '.join(missing)} in namespace {api.namespace}"
+        yield Check("rights", "problem", text, _admin(api))
+    elif unknown:
+        yield Check("rights", "not checked", f"the server does not say what you may do with {', '.join(unknown)}")
+    else:
+        counted = sum(len(verbs) for _, _, verbs in _NEEDED)
+        yield Check("rights", "ok", f"all {counted} rights that a run needs in namespace {api.namespace}")
+
+
+def _admin(api: Api) -> str:
+    return f"rlctl render --admin -n {api.namespace} --user NAME  (prints what an administrator applies)"
+
+
+def _wishes(api: Api) -> Iterator[Check]:
+    refused: dict[str, list[str]] = {}
+    for group, resource, verbs, without in _WANTED:
+        if any(_may(api, verb, group, resource) is False for verb in verbs):
+            refused.setdefault(without, []).append(resource)
+    for without, resources in refused.items():
+        verb = "list" if resources[0] in ("events", "resourcequotas") else "create"
+        text = f"you may not {verb} {', '.join(resources)}"
+        yield Check("rights", "warning", f"{text}: {without}", _admin(api))
+
+
+def _may(api: Api, verb: str, group: str, resource: str) -> bool | None:
+    name, _, subresource = resource.partition("/")
+    return api.may(verb, name, group=group, subresource=subresource)
+
+
+def _classes(api: Api) -> Iterator[Check]:
+    found = storage_classes.read(api)
+    if isinstance(found, str):
+        yield Check("storage", "not checked", f"storage classes: {found}", "kubectl get storageclass")
+        return
+    shared = [each for each in found if each.shared]
+    unknown = [each for each in found if each.shared is None]
+    default = next((each for each in found if each.default), None)
+    again = "set storage.class, or storage.claim to an existing ReadWriteMany claim; docs/operations.md lists classes"
+    if shared:
+        names = ", ".join(f"{each.name} ({each.product})" for each in shared)
+        if default is not None and default.shared is not False:
+            yield Check("storage", "ok", f"classes that share between nodes: {names}; default: {default.name}")
+        else:
+            whose = f"the default class {default.name} does not share" if default else "there is no default class"
+            text = f"{whose} between nodes; these do: {names}"
+            yield Check("storage", "warning", text, f"set storage.class: {shared[0].name}")
+    elif unknown:
+        names = ", ".join(f"{each.name} (by {each.provisioner})" for each in unknown)
+        default_is = f"; default: {default.name}" if default else "; there is no default class"
+        text = f"whether these classes share between nodes is not known to rlctl: {names}{default_is}"
+        yield Check("storage", "not checked", text, again)
+    elif found:
+        names = ", ".join(f"{each.name} ({each.product})" for each in found)
+        yield Check("storage", "problem", f"no storage class shares between nodes: {names}", again)
+    else:
+        yield Check("storage", "problem", "the cluster has no storage class", again)
+
+
+def _quotas(api: Api) -> Iterator[Check]:
+    try:
+        quotas = api.list("ResourceQuota").items
+    except ApiError as error:
+        yield Check("quota", "not checked", "forbidden" if error.status == 403 else error.message)
+        return
+    if not quotas:
+        yield Check("quota", "ok", f"namespace {api.namespace} has no quota")
+    for quota in quotas:
+        rooms = admission.room(quota)
+        told = [
+            f"{name} {admission.shown(name, used)} of {admission.shown(name, most)}"
+            for name, (used, most) in rooms.items()
+        ]
+        full = [name for name, (used, most) in rooms.items() if used >= most]
+        nearly = [name for name, (used, most) in rooms.items() if _NEARLY * most <= used < most]
+        text = f"quota {name_of(quota)}: {', '.join(told) or 'limits nothing'} used"
+        again = f"kubectl -n {api.namespace} describe quota {name_of(quota)}"
+        if full:
+            yield Check("quota", "problem", f"{text}; nothing is left of {', '.join(full)}", again)
+        elif nearly:
+            yield Check("quota", "warning", f"{text}; little is left of {', '.join(nearly)}", again)
+        else:
+            yield Check("quota", "ok", text)
+
+
+def _extras(api: Api) -> Iterator[Check]:
+    groups = api_groups(api)
+    if groups is None:
+        yield Check("extensions", "not checked", "the server's API groups cannot be read")
+        return
+    there = [text for group, text in _EXTRAS.items() if group in groups]
+    missing = [text for group, text in _EXTRAS.items() if group not in groups]
+    text = f"installed: {', '.join(there) or 'none'}"
+    if missing:
+        text += f"; not installed, and only needed when asked for: {', '.join(missing)}"
+    yield Check("extensions", "ok", text)
+
+
+def api_groups(api: Api) -> set[str] | None:
+    """API groups of the server; None when they cannot be read."""
+    try:
+        found: Any = api.raw("/apis")
+    except ApiError:
+        return None
+    return {str(group.get("name")) for group in found.get("groups") or ()}
+
+
+def _clock(api: Api, now: Callable[[], datetime]) -> Iterator[Check]:
+    """The server stamps what it is sent, even when it keeps none of it."""
+    name = f"rlctl-doctor-{secrets.token_hex(4)}"
+    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+    before = now()
+    try:
+        stamped = api.apply(document, manager=MANAGER, dry_run=True)
+    except RlctlError as error:
+        yield Check("clock", "not checked", f"the server's time: {error.message}")
+        return
+    there = moment((stamped.get("metadata") or {}).get("creationTimestamp"))
+    if there is None:
+        yield Check("clock", "not checked", "the server does not say its time")
+        return
+    after = now()
+    off_s = max((before - there).total_seconds() - 1.0, (there - after).total_seconds(), 0.0)  # whole seconds there
+    if off_s > CLOCK_OFF_S:
+        ahead = "behind" if there > after else "ahead of"
+        text = f"the clock of this machine is {off_s:.0f} s {ahead} the cluster's: ages and --since mislead"
+        yield Check("clock", "warning", text, "timedatectl status")
+    else:
+        yield Check("clock", "ok", f"this machine's differs from the cluster's by at most {off_s + 1.0:.0f} s")

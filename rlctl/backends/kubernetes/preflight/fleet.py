@@ -1,0 +1,131 @@
+"""What a plan will be on a cluster: its objects, how many pods of each kind, and what each asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rlctl.backends.kubernetes import names
+from rlctl.backends.kubernetes.api.interface import Api, Key, Object
+from rlctl.backends.kubernetes.api.quantity import amount
+from rlctl.backends.kubernetes.run_state import wanted
+from rlctl.plan import Document, Plan
+
+WORKLOADS: Final = ("Deployment", "StatefulSet")
+MODEL_MB: Final = 10.0
+"""Weights that traffic is reckoned with: nobody knows their size before a learner has made them."""
+
+
+Sizes = Callable[[Collection[str]], Mapping[str, int]]
+"""Images -> those whose size a registry has told, with the bytes that a node pulls."""
+
+
+def no_sizes(images: Collection[str]) -> Mapping[str, int]:
+    """Nobody asks a registry."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All objects of a run, and its pods by workload."""
+
+    wanted: wanted.Wanted
+    pods: Mapping[Key, int]  # workload -> replicas
+    live: Mapping[Key, int]  # workload -> pods that exist already
+    sizes: Sizes = no_sizes
+
+    @property
+    def objects(self) -> Mapping[Key, Object]:
+        return self.wanted.objects
+
+    @property
+    def total(self) -> int:
+        return sum(self.pods.values())
+
+    @property
+    def new(self) -> Mapping[Key, int]:
+        """Pods that do not exist yet."""
+        return {key: max(0, count - self.live.get(key, 0)) for key, count in self.pods.items()}
+
+    def of(self, role: str) -> int:
+        """Pods of a role."""
+        return sum(count for key, count in self.pods.items() if role_of(self.objects[key]) == role)
+
+
+def of(api: Api, plan: Plan, documents: Iterable[Document], sizes: Sizes = no_sizes) -> Fleet:
+    """
+    Args:
+        sizes: asks registries.
+
+    Raises:
+        RlctlError: a document is no object of this run.
+        ApiError: workloads may not be read.
+    """
+    known = wanted.of_plan(plan, documents, {})
+    replicas = {role.role: role.replicas for role in plan.roles}
+    pods: dict[Key, int] = {}
+    for role in dict.fromkeys(role_of(known.objects[key]) for key in known.workloads()):
+        workloads = known.workloads(role)
+        count = replicas.get(role)  # type: ignore[call-overload]
+        pods |= dict.fromkeys(workloads, 1) if count is None else wanted.shares(workloads, count)
+    live: dict[Key, int] = {}
+    for kind in WORKLOADS:
+        for found in api.list(kind, labels=names.selector(plan.run)).items:
+            live[Key(kind, found["metadata"]["name"])] = int((found.get("status") or {}).get("replicas") or 0)
+    return Fleet(known, pods, live, sizes)
+
+
+def role_of(thing: Object) -> str:
+    return str((thing["metadata"].get("labels") or {}).get(names.COMPONENT, ""))
+
+
+def template(workload: Object) -> dict[str, Any]:
+    """The pod template."""
+    return dict((workload.get("spec") or {}).get("template") or {})
+
+
+def containers(workload: Object) -> Iterator[Object]:
+    """All containers of a pod of it, those of the start first."""
+    spec = template(workload).get("spec") or {}
+    yield from spec.get("initContainers") or ()
+    yield from spec.get("containers") or ()
+
+
+def asks(workload: Object) -> dict[str, float]:
+    """What one pod counts for in a quota: "requests.cpu" -> 4, "limits.memory" -> bytes, "pods" -> 1.
+
+    The larger of the containers that run and of any one that runs before them, as the scheduler has it.
+    """
+    spec = template(workload).get("spec") or {}
+    found: dict[str, float] = {"pods": 1.0}
+    for side in ("requests", "limits"):
+        total: dict[str, float] = {}
+        for each in spec.get("containers") or ():
+            for name, value in _resources(each, side).items():
+                total[name] = total.get(name, 0.0) + amount(value)
+        for each in spec.get("initContainers") or ():
+            for name, value in _resources(each, side).items():
+                total[name] = max(total.get(name, 0.0), amount(value))
+        found |= {f"{side}.{name}": value for name, value in total.items()}
+    for name in ("cpu", "memory", "ephemeral-storage"):  # a quota may leave the side out
+        if f"requests.{name}" in found:
+            found[name] = found[f"requests.{name}"]
+    return found
+
+
+def _resources(container: Object, side: str) -> dict[str, Any]:
+    resources = container.get("resources") or {}
+    given = dict(resources.get(side) or {})
+    return given if side == "limits" else {**(resources.get("limits") or {}), **given}  # a limit alone is a request too
+
+
+def claims(workload: Object) -> list[str]:
+    """Names of the claims that a pod of it mounts."""
+    volumes = (template(workload).get("spec") or {}).get("volumes") or ()
+    found = [(volume.get("persistentVolumeClaim") or {}).get("claimName") for volume in volumes]
+    return [str(name) for name in found if name]
+
+
+def images(workload: Object) -> list[str]:
+    return [str(each["image"]) for each in containers(workload) if each.get("image")]

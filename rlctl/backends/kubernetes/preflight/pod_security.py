@@ -1,0 +1,55 @@
+"""Whether the Pod Security level of a namespace lets the pods of a run in, whatever patches have made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rlctl.backends.base import Check
+from rlctl.backends.kubernetes.api.interface import Api, Object
+from rlctl.backends.kubernetes.preflight import doctor, fleet
+from rlctl.backends.kubernetes.preflight.fleet import Fleet
+
+
+def pod_security(api: Api, run: Fleet) -> Iterator[Check]:
+    """Whether the namespace's level lets the pods in, patches included."""
+    level, why = doctor.psa_level(api)
+    if why:
+        yield Check("pod security", "not checked", f"the level of namespace {api.namespace}: {why}")
+        return
+    faults = dict.fromkeys(
+        f"{fleet.role_of(run.objects[key])}: {fault}" for key in run.pods for fault in _unrestricted(run.objects[key])
+    )
+    if level == "restricted" and faults:
+        text = f"namespace {api.namespace} enforces {level}, and would refuse {'; '.join(faults)}"
+        yield Check("pod security", "problem", text, "change the patch beside the spec")
+    else:
+        yield Check("pod security", "ok", f"namespace {api.namespace} enforces {level}")
+
+
+def _unrestricted(workload: Object) -> Iterator[str]:
+    """What the level `restricted` forbids, of what a patch could bring in."""
+    spec: dict[str, Any] = fleet.template(workload).get("spec") or {}
+    pod = spec.get("securityContext") or {}
+    yield from (name for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name))
+    allowed = {
+        "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret",
+    }  # fmt: skip
+    for each in spec.get("volumes") or ():
+        yield from (f"volume {each.get('name')} of kind {kind}" for kind in set(each) - allowed - {"name"})
+    for each in fleet.containers(workload):
+        own = each.get("securityContext") or {}
+        name = each.get("name")
+        if own.get("privileged"):
+            yield f"container {name} is privileged"
+        if own.get("allowPrivilegeEscalation") is not False:
+            yield f"container {name} may escalate privileges"
+        if "ALL" not in ((own.get("capabilities") or {}).get("drop") or ()):
+            yield f"container {name} does not drop all capabilities"
+        if own.get("runAsNonRoot", pod.get("runAsNonRoot")) is not True:
+            yield f"container {name} may run as root"
+        profile = (own.get("seccompProfile") or pod.get("seccompProfile") or {}).get("type")
+        if profile not in ("RuntimeDefault", "Localhost"):
+            yield f"container {name} has no seccomp profile"
+        if any(port.get("hostPort") for port in each.get("ports") or ()):
+            yield f"container {name} uses a host port"

@@ -1,0 +1,150 @@
+"""The CURVE keys of a run: two Secrets, made once, outside of everything that is rendered or compared.
+
+A CURVE key pair is an X25519 pair in Z85. Three pairs: the servers' (who listens), `core` and `actor` (who calls).
+The actor's secret key is derived from the servers', so that a command killed between the two Secrets makes the second
+one again as it would have been.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from rlctl.backends.kubernetes.api.interface import Key, Object
+from rlctl.backends.kubernetes.names import UID, keys_name, labels
+from rlctl.errors import BackendUnreachable, Conflict
+
+_Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+CORE_FILES: Final = ("server.key", "server.pub", "core.key", "core.pub", "actor.pub")
+ACTOR_FILES: Final = ("server.pub", "actor.key", "actor.pub")
+
+
+def core_key(run: str) -> Key:
+    return Key("Secret", keys_name(run, "core"))
+
+
+def actor_key(run: str) -> Key:
+    return Key("Secret", keys_name(run, "actor"))
+
+
+def to_z85(data: bytes) -> str:
+    """
+    Raises:
+        ValueError: the length is no multiple of 4.
+    """
+    if len(data) % 4:
+        raise ValueError(f"must be a multiple of 4 bytes, got {len(data)}")
+    text = []
+    for start in range(0, len(data), 4):
+        number = int.from_bytes(data[start : start + 4], "big")
+        text += [_Z85[number // 85**power % 85] for power in (4, 3, 2, 1, 0)]
+    return "".join(text)
+
+
+def from_z85(text: str) -> bytes:
+    """
+    Raises:
+        ValueError: it is no Z85.
+    """
+    if len(text) % 5:
+        raise ValueError(f"must be a multiple of 5 characters, got {len(text)}")
+    data = b""
+    for start in range(0, len(text), 5):
+        number = 0
+        for sign in text[start : start + 5]:
+            number = number * 85 + _Z85.index(sign)
+        data += number.to_bytes(4, "big")
+    return data
+
+
+def public_of(secret: bytes) -> bytes:
+    """The public half of an X25519 key of 32 bytes; what zmq.curve_public computes.
+
+    Raises:
+        BackendUnreachable: the package `cryptography` is not installed.
+    """
+    try:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    except ModuleNotFoundError as error:
+        raise BackendUnreachable(
+            "the keys of a run cannot be made: the package cryptography is not installed",
+            hint='install it with: pip install "rlctl[kubernetes]"',
+        ) from error
+    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+
+
+def make(run: str, uid: str, random: Callable[[int], bytes] = secrets.token_bytes) -> Object:
+    """The Secret of class core with fresh keys."""
+    server, core = random(32), random(32)
+    data = {
+        "server.key": to_z85(server),
+        "server.pub": to_z85(public_of(server)),
+        "core.key": to_z85(core),
+        "core.pub": to_z85(public_of(core)),
+        "actor.pub": to_z85(public_of(_actor_secret(server, uid))),
+    }
+    return _secret(core_key(run), run, uid, data)
+
+
+def derived(core: Object, run: str, uid: str) -> Object:
+    """The Secret of class actor that belongs to this one of class core.
+
+    Raises:
+        Conflict: the latter holds no such keys.
+    """
+    try:
+        data = core["data"]
+        server = from_z85(base64.b64decode(data["server.key"]).decode())
+        actor = _actor_secret(server, uid)
+        files = {
+            "server.pub": to_z85(public_of(server)),
+            "actor.key": to_z85(actor),
+            "actor.pub": to_z85(public_of(actor)),
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise Conflict(
+            f"{core_key(run)} does not hold the keys of run {run}: {type(error).__name__}: {error}",
+            hint=f"Stop the run, then remove it, and the run gets new keys: kubectl delete secret {core_key(run).name}",
+            objects=(str(core_key(run)),),
+        ) from error
+    return _secret(actor_key(run), run, uid, files)
+
+
+def check_not_lost(run: str, there: Iterable[Object]) -> None:
+    """Before a Secret of class core is made.
+
+    Args:
+        there: workloads of the run that are there; their pods hold the keys of a Secret that was there before them.
+
+    Raises:
+        Conflict: new keys would part pods that start from now on from those that run.
+    """
+    alive = [thing for thing in there if not thing["metadata"].get("deletionTimestamp")]
+    if alive:
+        core = core_key(run)
+        raise Conflict(
+            f"{core} of the live run {run} is lost: with new keys, pods that start from now on and those that run "
+            f"would not understand each other",
+            hint=f"Put it back from a backup; or rlctl down {run}, then rlctl up: all start with new keys, the data "
+            f"stays.",
+            objects=(str(core),),
+        )
+
+
+def _actor_secret(server: bytes, uid: str) -> bytes:
+    return hmac.new(server, f"rlctl actor key of {uid}".encode(), hashlib.sha256).digest()
+
+
+def _secret(key: Key, run: str, uid: str, data: Mapping[str, str]) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": key.name, "labels": labels(run), "annotations": {UID: uid}},
+        "type": "Opaque",
+        "immutable": True,
+        "data": {name: base64.b64encode(text.encode()).decode() for name, text in data.items()},
+    }

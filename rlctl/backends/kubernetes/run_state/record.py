@@ -1,0 +1,198 @@
+"""What is recorded of a run in its namespace: one ConfigMap, the first object written and the last removed.
+
+It holds the state, the inventory (every object of the run that may exist, so that nothing is ever lost), and the
+manager's last words. It is written back whole with the resourceVersion that was read, so a command that has lost its
+lock without knowing cannot overwrite what its successor wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any, Final
+
+from rlctl.backends.base import Phase, RunState
+from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
+from rlctl.backends.kubernetes.api.refusals import in_words, lacks_right
+from rlctl.backends.kubernetes.names import DOMAIN, UID, labels, state_name
+from rlctl.errors import Conflict, Unreadable
+
+FORMAT: Final = 1
+BY: Final = f"{DOMAIN}/by"
+"""Annotation: who made it, user@host."""
+LIVE_SENT: Final = f"{DOMAIN}/live-sent"
+"""Annotation of the record: hash of the live fields that the manager was last told."""
+UNKNOWN: Final = "unknown"
+"""Instead of that hash while the manager is being told: whoever comes after a kill or a refusal tells it again."""
+PHASES: Final[Mapping[str, Phase]] = {
+    "running": "running",
+    "stopped": "stopped",
+    "finished": "finished",
+    "failed": "failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The record of one run, as it is or is to be."""
+
+    state: RunState
+    inventory: tuple[Key, ...]
+    by: str  # who started the run, user@host
+    final: Mapping[str, Any] | None = None  # the manager's status when the run was taken down
+    live_sent: str = ""  # hash of the live fields that the manager was last told
+    denied: tuple[Key, ...] = ()  # objects that we may not make, and can do without
+    kept: tuple[Key, ...] = ()  # of the inventory: what no document names but an old revision needs
+    admitted: Mapping[Key, Mapping[str, str]] = field(default_factory=dict)
+    """What the cluster has made of fields that we sent: of objects in which it changed one; see drift.admitted."""
+    version: str = ""  # resourceVersion; "": not written yet
+    readable: bool = True  # False: it stands for one that cannot be read, and is never written
+
+    @property
+    def key(self) -> Key:
+        return Key("ConfigMap", state_name(self.state.run))
+
+
+def find(api: Api, run: str) -> Record | None:
+    """The record of the run of that name, or None: one request.
+
+    Raises:
+        Unreadable: it is torn, or somebody else's.
+    """
+    key = Key("ConfigMap", state_name(run))
+    try:
+        found = api.get(key)
+    except ApiError as error:
+        if lacks_right(error):
+            raise in_words(error, "get", key, api.namespace, written=False) from error
+        raise
+    return None if found is None else of(found)
+
+
+def of(found: Object) -> Record:
+    """The record that a state ConfigMap holds.
+
+    Raises:
+        Unreadable: it is torn, foreign, or of a format that this rlctl does not know.
+    """
+    name = found["metadata"]["name"]
+    notes = found["metadata"].get("annotations") or {}
+    try:
+        data = found["data"]
+        state = _state(json.loads(data["state.json"]))
+        if state_name(state.run) != name:
+            raise ValueError(f"it is the state of run {state.run}")
+        return Record(
+            state=state,
+            inventory=parse_keys(data["inventory.json"]),
+            by=notes.get(BY, ""),
+            final=json.loads(data["final.json"]) if "final.json" in data else None,
+            live_sent=notes.get(LIVE_SENT, ""),
+            denied=parse_keys(data.get("denied.json", "[]")),
+            kept=parse_keys(data.get("kept.json", "[]")),
+            admitted=_admitted(json.loads(data.get("admitted.json", "{}"))),
+            version=found["metadata"].get("resourceVersion", ""),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        run = name.removesuffix(state_name(""))
+        raise Unreadable(
+            f"ConfigMap {name} does not hold the state of run {run}: {type(error).__name__}: {error}",
+            run=run,
+            storage=_storage(found),
+            hint=f"Somebody else wrote it, or a newer rlctl did. Look at it: kubectl get configmap {name} -o yaml",
+            objects=(f"ConfigMap {name}",),
+        ) from error
+
+
+def _storage(found: Object) -> str:
+    """Where the run keeps its data, as far as a torn record says."""
+    text = str((found.get("data") or {}).get("state.json", ""))
+    match = re.search(r'"storage": "(claim [^"]*)"', text)
+    return match[1] if match else ""
+
+
+def save(api: Api, record: Record) -> Record:
+    """Write it; returns it with its new version.
+
+    Raises:
+        Conflict: it has changed since it was read, or was made by somebody else meanwhile.
+    """
+    document = document_of(record)
+    try:
+        written = api.replace(document) if record.version else api.create(document)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        raise Conflict(
+            f"the state of run {record.state.run} was written by another command meanwhile",
+            hint="Run the same command again.",
+            objects=(str(record.key),),
+        ) from error
+    return of(written)
+
+
+def document_of(record: Record) -> Object:
+    """The ConfigMap as it is sent."""
+    state = record.state
+    stored: dict[str, Any] = {"format": FORMAT}
+    stored |= {each.name: getattr(state, each.name) for each in fields(state) if each.name != "failure"}
+    stored["created"] = state.created.isoformat()
+    data = {"state.json": _json(stored), "inventory.json": written_keys(record.inventory)}
+    if record.final is not None:
+        data["final.json"] = _json(record.final)
+    notes = {UID: state.uid, BY: record.by}
+    if record.live_sent:
+        notes[LIVE_SENT] = record.live_sent
+    for name, keys in (("denied.json", record.denied), ("kept.json", record.kept)):
+        if keys:
+            data[name] = written_keys(keys)
+    if record.admitted:
+        data["admitted.json"] = _json({f"{key.kind}/{key.name}": marks for key, marks in record.admitted.items()})
+    metadata: dict[str, Any] = {"name": state_name(state.run), "labels": labels(state.run), "annotations": notes}
+    if record.version:
+        metadata["resourceVersion"] = record.version
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def parse_keys(text: str) -> tuple[Key, ...]:
+    """
+    Raises:
+        ValueError: no JSON list of "Kind/name".
+    """
+    keys = [Key(*str(each).split("/", 1)) for each in json.loads(text)]
+    return tuple(keys)
+
+
+def written_keys(keys: Iterable[Key]) -> str:
+    return json.dumps([f"{key.kind}/{key.name}" for key in keys])
+
+
+def _admitted(stored: Mapping[str, Mapping[str, str]]) -> dict[Key, dict[str, str]]:
+    return {Key(*name.split("/", 1)): {path: str(mark) for path, mark in marks.items()}
+            for name, marks in stored.items()}  # fmt: skip
+
+
+def _state(stored: Mapping[str, Any]) -> RunState:
+    if stored["format"] != FORMAT:
+        raise ValueError(f"its format is {stored['format']}, this rlctl knows {FORMAT}")
+    return RunState(
+        run=str(stored["run"]),
+        uid=str(stored["uid"]),
+        target="kubernetes",
+        phase=PHASES[stored["phase"]],
+        rlctl_version=str(stored["rlctl_version"]),
+        revision=int(stored["revision"]),
+        created=datetime.fromisoformat(stored["created"]),
+        storage=str(stored["storage"]),
+        spec=dict(stored["spec"]),
+        hashes={str(role): str(value) for role, value in stored["hashes"].items()},
+        replicas={str(role): int(count) for role, count in stored["replicas"].items()},
+        spec_replicas={str(role): int(count) for role, count in stored["spec_replicas"].items()},
+    )
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

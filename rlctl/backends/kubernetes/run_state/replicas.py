@@ -1,0 +1,76 @@
+"""Who decides how many replicas a workload has: `rlctl-scale`, unless somebody else has set another number.
+
+A workload is made with no replicas by `rlctl`; then `rlctl-scale` takes the field over and sets the number. From then
+on `rlctl` does not name it, so no `up` resets it. What an autoscaler, kubectl or a person has set stays theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
+from rlctl.backends.kubernetes.api.ownership import REPLICAS, owning
+from rlctl.backends.kubernetes.api.refusals import REPLICAS as REPLICAS_FIELD
+from rlctl.backends.kubernetes.api.refusals import Row
+from rlctl.backends.kubernetes.apply.writing import Writer
+from rlctl.backends.kubernetes.names import MANAGER, SCALE_MANAGER
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many replicas a workload has, and who says so."""
+
+    value: int
+    whose: Literal["ours", "unfinished", "foreign"]  # unfinished: it was made, and then we were killed
+    by: str = ""  # who, when foreign
+
+
+def count(live: Object) -> Count:
+    spec = live.get("spec") or {}
+    value = int(spec.get("replicas", 1))
+    found = owning(live, REPLICAS)
+    if any(owner.manager == MANAGER and owner.applied for owner in found):
+        return Count(value, "unfinished")
+    foreign = [owner.manager for owner in found if owner.manager != SCALE_MANAGER]
+    if foreign and len(foreign) == len(found):
+        return Count(value, "foreign", ", ".join(dict.fromkeys(foreign)))
+    return Count(value, "ours")
+
+
+def without_replicas(document: Object) -> Object:
+    """The document as it is made: nothing runs before its number is somebody else's."""
+    return {**document, "spec": {**document["spec"], "replicas": 0}}
+
+
+def set_count(writer: Writer, live: Object, replicas: int, *, force: bool = False) -> Object:
+    """Set the number of a live workload.
+
+    Raises:
+        ApiError: with conflicts, when the number is somebody else's and differs.
+        RlctlError: as Writer says.
+    """
+    metadata = live["metadata"]
+    document = {
+        "apiVersion": live["apiVersion"],
+        "kind": live["kind"],
+        "metadata": {"name": metadata["name"]},
+        "spec": {"replicas": replicas},
+    }
+    try:
+        return writer.apply(document, manager=SCALE_MANAGER, uid=metadata["uid"], force=force)
+    except ApiError as error:
+        if not error.conflicts or any(each.owner not in (MANAGER, SCALE_MANAGER) for each in error.conflicts):
+            raise
+        # what we made ourselves, and what the manager of the run has released, is taken back
+        return writer.apply(document, manager=SCALE_MANAGER, uid=metadata["uid"], force=True)
+
+
+def take_over(writer: Writer, live: Object) -> Object:
+    """Finish what a killed command began: the number, as it is, becomes the field of `rlctl-scale` too."""
+    return set_count(writer, live, count(live).value)
+
+
+def row(key: Key, found: Count, ours: int) -> Row:
+    """The number as a conflict."""
+    return Row(str(key), REPLICAS_FIELD, found.by, str(found.value), str(ours))

@@ -1,0 +1,52 @@
+"""Revisions of a run: which number the next one gets, and what stays because an old one needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rlctl.backends.kubernetes.api.interface import Api, Key
+from rlctl.backends.kubernetes.run_state import inventory
+from rlctl.backends.kubernetes.run_state.survey import Survey
+from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of, of_revision, revision_key, same
+
+
+def next_number(api: Api, seen: Survey) -> int:
+    """The number of the revision that this `up` makes, or keeps.
+
+    One that a killed command has made, and no record names yet, is used again when it is equal.
+    """
+    number = 0 if seen.record is None else seen.record.state.revision
+    if number and not seen.new_revision:
+        return number
+    if not number or seen.previous is not None:
+        number += 1
+    while (found := api.get(revision_key(seen.wanted.run, number))) is not None:
+        if same(of_revision(found, seen.wanted.run, seen.wanted.uid), seen.wanted):
+            break
+        number += 1
+    return number
+
+
+def kept(api: Api, seen: Survey, names: Iterable[Key], number: int) -> set[Key]:
+    """What no document names and yet stays: the last revisions, and run files that pods of theirs may still read.
+
+    Args:
+        names: the inventory.
+        number: of the revision that is being applied.
+    """
+    run, uid = seen.wanted.run, seen.wanted.uid
+    before = () if seen.record is None else seen.record.kept
+    stays = set() if seen.new_revision else {key for key in before if number_of(key, run) is None}
+    for key in names:
+        found = number_of(key, run)
+        if found is None or not number - inventory.KEPT_REVISIONS < found <= number:
+            continue
+        stays.add(key)
+        if seen.new_revision and found != number and (stored := api.get(key)) is not None:
+            stays |= run_files(of_revision(stored, run, uid))
+    return stays
+
+
+def run_files(wanted: Wanted) -> set[Key]:
+    """Immutable ConfigMaps: pods that were not replaced yet still read them."""
+    return {key for key, thing in wanted.objects.items() if key.kind == "ConfigMap" and thing.get("immutable")}

@@ -1,0 +1,276 @@
+"""What lies between a namespace and what is wanted of it: read once, before anything is written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from rlctl.backends.base import RunState
+from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
+from rlctl.backends.kubernetes.api.ownership import REPLICAS
+from rlctl.backends.kubernetes.api.refusals import in_words
+from rlctl.backends.kubernetes.api.session import Session
+from rlctl.backends.kubernetes.apply.drift import Drift, compare, mark, replaced
+from rlctl.backends.kubernetes.names import MANAGER, selector, volume_name
+from rlctl.backends.kubernetes.run_state import inventory, keys, replicas
+from rlctl.backends.kubernetes.run_state import record as records
+from rlctl.backends.kubernetes.run_state.owner import check_owner
+from rlctl.backends.kubernetes.run_state.record import Record
+from rlctl.backends.kubernetes.run_state.replicas import Count
+from rlctl.backends.kubernetes.run_state.wanted import Wanted, of_revision, revision_key, same, shares
+from rlctl.errors import Conflict
+from rlctl.spec.layout import Layout
+
+DISPENSABLE: Final = ("Role", "RoleBinding")
+"""Kinds that many users may not make; a run does without, and then somebody has to run `rlctl down` after its end.
+
+Not the ServiceAccount that they speak of: without it the manager's pod is not made."""
+_MOST: Final = 5000
+"""Objects of one kind; a limit makes the list as new as a read by name."""
+ALONE: Final = 1
+"""Replicas of what no plan counts: TensorBoard, the status page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One document beside the object that it describes."""
+
+    key: Key
+    role: str
+    document: Object
+    live: Object | None
+    drift: tuple[Drift, ...] = ()
+    edited: bool = False  # the document, since the last whole `up`
+    replicas: int = 0  # wanted, of a workload
+    count: Count | None = None  # live, of a workload
+    kept: bool = False  # the live number stays: somebody else has set it
+    denied: bool = False  # we may not make it, and can do without
+
+    @property
+    def what(self) -> Literal["create", "change", "same"]:
+        if self.live is None:
+            return "create"
+        return "change" if self.drift or self.edited else "same"
+
+    @property
+    def restarts(self) -> bool:
+        return self.live is not None and replaced(list(self.drift))
+
+    @property
+    def scales(self) -> bool:
+        """Whether the number of replicas is to be written."""
+        if self.count is None:
+            return self.key.kind in inventory.WORKLOADS
+        return not self.kept and (self.count.value != self.replicas or self.count.whose == "unfinished")
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Everything that an `up` has to know, and what it will do."""
+
+    wanted: Wanted
+    record: Record | None
+    previous: Wanted | None  # the revision that was applied last as a whole
+    items: tuple[Item, ...]  # in the order in which they are sent
+    unused: tuple[Key, ...]  # to be removed
+    core: Object | None  # Secrets
+    actor: Object | None
+    state: RunState  # as it is to be recorded in the end, but for the number of a new revision
+
+    @property
+    def new_revision(self) -> bool:
+        return self.previous is None or not same(self.previous, self.wanted)
+
+    @property
+    def live_hash(self) -> str:
+        text = json.dumps(self.wanted.live, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def tells(self) -> bool:
+        """Whether a manager that goes on running has to be told of changed live fields."""
+        if self.record is None or self.record.live_sent in ("", self.live_hash):
+            return False
+        return any(item.role == "manager" and item.key.kind == "StatefulSet" and item.live is not None
+                   and not item.restarts for item in self.items)  # fmt: skip
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing to write."""
+        if self.record is None or self.new_revision or self.unused or self.core is None or self.actor is None:
+            return False
+        if self.record.state != self.state or self.record.live_sent != self.live_hash:
+            return False
+        return all((item.what == "same" and not item.scales) or item.denied for item in self.items)
+
+    @property
+    def live_workloads(self) -> list[Object]:
+        return [item.live for item in self.items if item.live is not None and item.key.kind in inventory.WORKLOADS]
+
+    @property
+    def terminating(self) -> list[Key]:
+        return [item.key for item in self.items if item.live and item.live["metadata"].get("deletionTimestamp")]
+
+
+def survey(session: Session, wanted: Wanted) -> Survey:
+    """Read everything.
+
+    Raises:
+        Conflict: the run, or one of its objects, is somebody else's.
+        ApiError: the server does not answer, or refuses.
+    """
+    api = session.api
+    record = records.find(api, wanted.run)
+    if record is not None:
+        check_owner(session, record, "up", uid=wanted.uid)
+    previous = None
+    if record is not None and record.state.revision:
+        found = api.get(revision_key(wanted.run, record.state.revision))
+        previous = None if found is None else of_revision(found, wanted.run, wanted.uid)
+    live = _read(session, wanted)
+    core, actor = api.get(keys.core_key(wanted.run)), api.get(keys.actor_key(wanted.run))
+    there = [thing for thing in (*live.values(), core, actor) if thing is not None]
+    _check_foreign(there, wanted, api.namespace)
+    stored = None if record is None else record.state
+    totals = _totals(wanted, stored)
+    counts: dict[Key, int] = {}
+    for role, total in totals.items():
+        counts |= shares(wanted.workloads(role), total)
+    kept_roles = {role for role in totals if stored is not None and _kept(stored, wanted, role)}
+    items = tuple(
+        _item(key, thing, live[key], record, previous, wanted, counts.get(key, 0), kept_roles)
+        for key, thing in wanted.objects.items()
+    )
+    items = tuple(replace(item, denied=_still_denied(session, item)) if item.denied else item for item in items)
+    return Survey(
+        wanted=wanted,
+        record=record,
+        previous=previous,
+        items=items,
+        unused=tuple(_unused(record, wanted)),
+        core=core,
+        actor=actor,
+        state=_state(session, wanted, stored, totals),
+    )
+
+
+def _item(
+    key: Key, document: Object, live: Object | None, record: Record | None, previous: Wanted | None, wanted: Wanted,
+    replicas_wanted: int, kept_roles: set[str],
+) -> Item:  # fmt: skip
+    role = inventory.role_of(document)
+    denied = record is not None and live is None and key in record.denied
+    if live is None:
+        return Item(key, role, document, None, replicas=replicas_wanted, denied=denied)
+    found = replicas.count(live) if key.kind in inventory.WORKLOADS else None
+    known = record.admitted.get(key, {}) if record is not None else {}
+    drift = [
+        each for each in compare(document, live)
+        if each.path != REPLICAS and (each.owners or known.get(str(each)) != mark(each))
+    ]  # fmt: skip
+    edited = previous is None or previous.texts.get(key) != wanted.texts[key]
+    kept = found is not None and found.whose == "foreign" and (role in kept_roles or found.value == replicas_wanted)
+    return Item(key, role, document, live, tuple(drift), edited, replicas_wanted, found, kept)
+
+
+def _still_denied(session: Session, item: Item) -> bool:
+    """Whether we still may not make it: the right may have been granted since. One dry run, which changes nothing."""
+    try:
+        session.api.apply(item.document, manager=MANAGER, dry_run=True)
+    except ApiError as error:
+        return error.status in (403, 404)  # 404: a RoleBinding whose Role we may not make
+    return False
+
+
+def _totals(wanted: Wanted, stored: RunState | None) -> dict[str, int]:
+    """Replicas of each component: the live wish stays unless the spec's own number has changed."""
+    totals = {}
+    for role in dict.fromkeys(inventory.role_of(wanted.objects[key]) for key in wanted.workloads()):
+        of_spec = wanted.spec_replicas.get(role, ALONE)
+        kept = stored is not None and _kept(stored, wanted, role)
+        totals[role] = stored.replicas.get(role, of_spec) if stored is not None and kept else of_spec
+    return totals
+
+
+def _kept(stored: RunState, wanted: Wanted, role: str) -> bool:
+    return stored.spec_replicas.get(role) == wanted.spec_replicas.get(role)
+
+
+def _state(session: Session, wanted: Wanted, stored: RunState | None, totals: Mapping[str, int]) -> RunState:
+    counts = {role: totals.get(role, count) for role, count in wanted.spec_replicas.items()}
+    if stored is not None:
+        return replace(
+            stored, phase="running", rlctl_version=wanted.rlctl_version, storage=_storage(wanted), spec=wanted.spec,
+            hashes=dict(wanted.hashes), replicas=counts, spec_replicas=dict(wanted.spec_replicas), failure=None,
+        )  # fmt: skip
+    return RunState(
+        run=wanted.run,
+        uid=wanted.uid,
+        target="kubernetes",
+        phase="running",
+        rlctl_version=wanted.rlctl_version,
+        revision=0,
+        created=session.now().replace(microsecond=0),
+        storage=_storage(wanted),
+        spec=wanted.spec,
+        hashes=dict(wanted.hashes),
+        replicas=counts,
+        spec_replicas=dict(wanted.spec_replicas),
+    )
+
+
+def _storage(wanted: Wanted) -> str:
+    storage: Mapping[str, Any] = wanted.spec.get("storage") or {}
+    claim = storage.get("claim") or volume_name(wanted.run)
+    return f"claim {claim}:{Layout.of(Path('/'), wanted.run, wanted.uid).root}"
+
+
+def _unused(record: Record | None, wanted: Wanted) -> list[Key]:
+    if record is None:
+        return []
+    kept = {*record.kept, revision_key(wanted.run, record.state.revision)}
+    return inventory.unused(record.inventory, wanted.objects, kept.__contains__, wanted.run)
+
+
+def _read(session: Session, wanted: Wanted) -> dict[Key, Object | None]:
+    """What there is of the objects that are wanted: a list for each kind, and what no list has is asked for by name."""
+    found: dict[Key, Object] = {}
+    for kind in dict.fromkeys(key.kind for key in wanted.objects):
+        if kind not in DISPENSABLE:
+            for thing in _list(session, kind, wanted.run):
+                found[Key(kind, thing["metadata"]["name"])] = thing
+    return {key: found.get(key) or _get(session, key) for key in wanted.objects}
+
+
+def _list(session: Session, kind: str, run: str) -> list[Object]:
+    try:
+        return session.api.list(kind, labels=selector(run), most=_MOST).items
+    except ApiError as error:
+        if error.status == 403:  # perhaps we may read by name
+            return []
+        raise
+
+
+def _get(session: Session, key: Key) -> Object | None:
+    try:
+        return session.api.get(key)
+    except ApiError as error:
+        if error.status == 403 and key.kind in DISPENSABLE:
+            return None
+        raise in_words(error, "get", key, session.api.namespace, written=False) from error
+
+
+def _check_foreign(there: list[Object], wanted: Wanted, namespace: str) -> None:
+    foreign = [thing for thing in there if not inventory.is_ours(thing, wanted.run, wanted.uid)]
+    if foreign:
+        named = [f"{thing['kind']} {thing['metadata']['name']}" for thing in foreign]
+        told = "\n".join(f"  {name}: {inventory.whose(thing)}" for name, thing in zip(named, foreign, strict=True))
+        raise Conflict(
+            f"these objects are in namespace {namespace} already, and not of this run:\n{told}",
+            hint=f"Choose another name (--set run={wanted.run}-2), or have their owner remove them.",
+            objects=tuple(named),
+        )

@@ -1,0 +1,255 @@
+"""What one `up` or `rollback` wants a namespace to hold, and how it is stored as a revision."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final
+
+import yaml
+
+from rlctl.backends.base import Document, Revision
+from rlctl.backends.kubernetes.api.interface import Key, Object, key_of
+from rlctl.backends.kubernetes.names import COMPONENT, SHARD_REPLICAS, UID, labels, revision_name, spread
+from rlctl.backends.kubernetes.run_state.inventory import WORKLOADS, role_of, wave
+from rlctl.backends.revisions import images_of
+from rlctl.errors import BackendUnreachable, RlctlError
+from rlctl.plan import PATCHED_BY, Plan
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_REVISION: Final = "revision.json"
+_DOCUMENTS: Final = "documents.json.gz"
+_LABEL: Final = "revision"
+"""Component label of revision ConfigMaps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Everything that a revision is."""
+
+    run: str
+    uid: str
+    rlctl_version: str
+    documents: tuple[Document, ...]
+    objects: Mapping[Key, Object]  # parsed, in the order in which they are sent
+    texts: Mapping[Key, str]
+    spec: Mapping[str, Any]  # resolved
+    hashes: Mapping[str, str]  # role -> RolePlan.hash
+    spec_replicas: Mapping[str, int]
+    live: Mapping[str, Any]  # the manager's live fields
+    note: str = ""
+
+    @property
+    def images(self) -> dict[str, str]:
+        return images_of(self.spec)
+
+    def live_with(self, replicas: Mapping[str, int]) -> dict[str, Any]:
+        """The manager's live fields, with numbers of replicas that are others than the spec's by now."""
+        now: dict[str, Any] = dict(self.live)
+        least = {"learner": 1}  # a spec has no fewer
+        now["roles"] = {
+            role: {**fields, "replicas": max(replicas[role], least.get(role, 0))}
+            if "replicas" in fields and role in replicas
+            else fields
+            for role, fields in (self.live.get("roles") or {}).items()
+        }
+        return now
+
+    def patches(self, key: Key) -> tuple[str, ...]:
+        """Files of the patches that are laid over an object."""
+        name = f"{key.kind}-{key.name}.yaml".lower()
+        origins = [document.origin for document in self.documents if document.name == name]
+        return tuple(path for origin in origins for path in origin.split(PATCHED_BY)[1:])
+
+    def workloads(self, role: str | None = None) -> list[Key]:
+        """Deployments and StatefulSets, of one role or all; shards in order."""
+        found = [key for key in self.objects if key.kind in WORKLOADS and role in (None, role_of(self.objects[key]))]
+        return sorted(found, key=_shard)
+
+
+def of_plan(plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Wanted:
+    """
+    Raises:
+        RlctlError: a document is no object of this run.
+    """
+    documents = tuple(documents)
+    objects, texts = _objects(documents, plan.uid)
+    return Wanted(
+        run=plan.run,
+        uid=plan.uid,
+        rlctl_version=plan.rlctl_version,
+        documents=documents,
+        objects=objects,
+        texts=texts,
+        spec=json.loads(json.dumps(spec)),  # as it reads when it comes back
+        hashes={role.role: role.hash for role in plan.roles},
+        spec_replicas={role.role: role.replicas for role in plan.roles},
+        live=json.loads(json.dumps(plan.live)),
+    )
+
+
+def shares(workloads: Iterable[Key], replicas: int) -> dict[Key, int]:
+    """Replicas of each workload of one role: shards are filled in order.
+
+    Raises:
+        RlctlError: they cannot hold so many.
+    """
+    workloads = list(workloads)
+    if len(workloads) == 1:
+        return {workloads[0]: replicas}
+    if replicas > SHARD_REPLICAS * len(workloads):
+        raise RlctlError(
+            f"{replicas} replicas do not fit into {len(workloads)} objects of {SHARD_REPLICAS} each",
+            hint="Raise roles.actor.max_replicas, then rlctl up.",
+        )
+    return dict(zip(workloads, spread(replicas, len(workloads)), strict=True))
+
+
+def revision_document(wanted: Wanted, number: int, at: datetime, by: str) -> Object:
+    """The ConfigMap that keeps this revision: immutable, its documents compressed, because shards repeat each other."""
+    described: dict[str, Any] = {
+        "format": 1,
+        "number": number,
+        "at": at.isoformat(),
+        "by": by,
+        "rlctl_version": wanted.rlctl_version,
+        "note": wanted.note,
+        "spec": wanted.spec,
+        "hashes": wanted.hashes,
+        "spec_replicas": wanted.spec_replicas,
+        "live": wanted.live,
+    }
+    documents = json.dumps([asdict(document) for document in wanted.documents], ensure_ascii=False).encode()
+    packed = base64.b64encode(gzip.compress(documents, mtime=0)).decode()
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": revision_name(wanted.run, number),
+            "labels": {**labels(wanted.run), COMPONENT: _LABEL},
+            "annotations": {UID: wanted.uid},
+        },
+        "immutable": True,
+        "data": {_REVISION: json.dumps(described, indent=1, ensure_ascii=False) + "\n"},
+        "binaryData": {_DOCUMENTS: packed},
+    }
+
+
+def revision_key(run: str, number: int) -> Key:
+    return Key("ConfigMap", revision_name(run, number))
+
+
+def number_of(key: Key, run: str) -> int | None:
+    """Which revision a ConfigMap is, by its name; None: none."""
+    prefix = revision_name(run, 0)[:-1]
+    digits = key.name.removeprefix(prefix)
+    return int(digits) if key.kind == "ConfigMap" and key.name.startswith(prefix) and digits.isdecimal() else None
+
+
+def of_revision(found: Object, run: str, uid: str) -> Wanted:
+    """What a revision was.
+
+    Raises:
+        BackendUnreachable: the object is torn, or somebody else's.
+    """
+    name = found["metadata"]["name"]
+    try:
+        described = json.loads(found["data"][_REVISION])
+        packed = gzip.decompress(base64.b64decode(found["binaryData"][_DOCUMENTS]))
+        documents = tuple(
+            Document(each["name"], each["text"], each["role"], each["origin"]) for each in json.loads(packed)
+        )
+        objects, texts = _objects(documents, uid)
+        return Wanted(
+            run=run,
+            uid=uid,
+            rlctl_version=str(described["rlctl_version"]),
+            documents=documents,
+            objects=objects,
+            texts=texts,
+            spec=described["spec"],
+            hashes=described["hashes"],
+            spec_replicas=described["spec_replicas"],
+            live=described["live"],
+            note=described["note"],
+        )
+    except (KeyError, TypeError, ValueError, OSError, EOFError) as error:
+        raise _torn(name, error) from error
+
+
+def described(found: Object) -> Revision:
+    """A revision as `history` shows it.
+
+    Raises:
+        BackendUnreachable: the object is torn, or somebody else's.
+    """
+    try:
+        stored = json.loads(found["data"][_REVISION])
+        return Revision(
+            number=int(stored["number"]),
+            at=datetime.fromisoformat(stored["at"]),
+            by=str(stored["by"]),
+            rlctl_version=str(stored["rlctl_version"]),
+            spec=stored["spec"],
+            images=images_of(stored["spec"]),
+            note=str(stored["note"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _torn(found["metadata"]["name"], error) from error
+
+
+def same(one: Wanted, other: Wanted) -> bool:
+    """Whether two revisions want the same; who wants it, and why, does not count."""
+    return (
+        [(document.name, document.text) for document in one.documents]
+        == [(document.name, document.text) for document in other.documents]
+        and dict(one.spec) == dict(other.spec)
+        and dict(one.spec_replicas) == dict(other.spec_replicas)
+        and dict(one.hashes) == dict(other.hashes)
+    )
+
+
+def _objects(documents: Iterable[Document], uid: str) -> tuple[dict[Key, Object], dict[Key, str]]:
+    """The documents in the order in which they are sent, parsed and as text."""
+    parsed: list[tuple[Object, str]] = []
+    for document in documents:
+        thing = _parse(document)
+        if (thing["metadata"].get("annotations") or {}).get(UID) != uid:
+            raise RlctlError(
+                f"{document.name} is not a document of the run with uid {uid[:8]}", objects=(document.name,)
+            )
+        parsed.append((thing, document.text))
+    parsed.sort(key=lambda each: wave(key_of(each[0]), role_of(each[0])))  # stable: within a wave as they came
+    return {key_of(thing): thing for thing, _ in parsed}, {key_of(thing): text for thing, text in parsed}
+
+
+@lru_cache(maxsize=4096)
+def _loaded(text: str) -> Object:
+    """One object; the same text is read once a command, and nobody changes what comes of it."""
+    thing: Object = yaml.load(text, Loader=_LOADER)
+    return thing
+
+
+def _parse(document: Document) -> Object:
+    try:
+        thing = _loaded(document.text)
+        key_of(thing)
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise RlctlError(f"{document.name} is not an object: {error}", objects=(document.name,)) from error
+    return thing
+
+
+def _shard(key: Key) -> tuple[str, int]:
+    stem, _, digits = key.name.rpartition("-")
+    return (stem, int(digits)) if digits.isdecimal() else (key.name, -1)
+
+
+def _torn(name: str, error: Exception) -> BackendUnreachable:
+    return BackendUnreachable(
+        f"ConfigMap {name} does not hold a revision: {type(error).__name__}: {error}", objects=(f"ConfigMap {name}",)
+    )

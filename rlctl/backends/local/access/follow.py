@@ -1,0 +1,103 @@
+"""One log file as it grows, over rotations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from rlctl.backends.base import LogRecord
+from rlctl.backends.local.access.logfiles import LONGEST_LINE, rotations
+from rlctl.backends.local.access.names import shown
+from rlctl.backends.records.entries import Entry, Grouper, Parser
+
+_MOST_BYTES = 1 << 22
+"""Read at one look: what a flood brings beyond comes with the next."""
+
+
+class Follower:
+    """What one process has written since the last look."""
+
+    def __init__(self, logs: Path, name: str, inode: int = 0, position: int = 0) -> None:
+        """
+        Args:
+            inode, position: where earlier reading ended; 0, 0: the file is new, from its beginning.
+        """
+        self._path = logs / f"{name}.log"
+        self._file: BinaryIO | None = None
+        self._start = (inode, position)
+        self._partial = b""
+        self._grouper = Grouper()
+        self._parser = Parser(shown(name), lambda: datetime.now(UTC))
+
+    def records(self, maybe: Callable[[Entry], bool], *, last: bool) -> list[LogRecord]:
+        """Complete records since the last call.
+
+        Args:
+            maybe: False for what is surely not wanted; it is not parsed.
+            last: nothing more will come: also give what is not complete.
+        """
+        lines = self._lines()
+        fresh = [entry for line in lines for entry in self._grouper.add(line)]
+        if last and self._partial:
+            fresh += self._grouper.add(self._partial)
+            self._partial = b""
+        if not lines or last:  # a traceback is complete when nothing follows it
+            fresh += self._grouper.flush()
+        found = []
+        for entry in fresh:
+            self._parser.see(entry)
+            if maybe(entry):
+                found.append(self._parser.parse(entry))
+        return found
+
+    def _lines(self) -> list[bytes]:
+        data = b""
+        if self._file is None:
+            self._open_first()
+        if self._file is not None:
+            data = self._file.read(_MOST_BYTES)
+            if len(data) < _MOST_BYTES and self._rotated():
+                data += self._file.read(_MOST_BYTES)  # what came between reading and rotating
+                self._file.close()
+                self._file = self._open(self._path)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        self._partial = self._partial[:LONGEST_LINE]
+        return [line.rstrip(b"\r")[:LONGEST_LINE] for line in lines]
+
+    def _open_first(self) -> None:
+        inode, position = self._start
+        paths = [self._path] if not inode else reversed(rotations(self._path))
+        for path in paths:
+            file = self._open(path)
+            if file is not None and inode in (0, os.fstat(file.fileno()).st_ino):
+                file.seek(position)
+                self._file = file
+                return
+            if file is not None:
+                file.close()
+        self._start = (0, 0)  # rotated away: the present file from its beginning, at the next look
+
+    def _open(self, path: Path) -> BinaryIO | None:
+        try:
+            return path.open("rb", buffering=0)
+        except FileNotFoundError:
+            return None
+
+    def _rotated(self) -> bool:
+        assert self._file is not None
+        ours = os.fstat(self._file.fileno())
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            return False
+        if there.st_ino == ours.st_ino and ours.st_size < self._file.tell():
+            self._file.seek(0)  # cut short in place
+        return there.st_ino != ours.st_ino
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,157 @@
+"""Pages of a run on this machine: its manager's, behind a Unix socket, and TensorBoard's, which is started for it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Final
+
+from rlctl.backends.gate import Gate
+from rlctl.backends.local.state import lock
+from rlctl.backends.local.state.places import Place
+from rlctl.errors import BackendUnreachable, Conflict
+
+START_TIMEOUT_S: Final = 60.0
+"""TensorBoard on two busy cores has needed 12 s."""
+_BLOCK_BYTES: Final = 1 << 16
+_SET_PARENT_DEATH_SIGNAL: Final = 1
+
+
+@contextmanager
+def status_page(place: Place) -> Iterator[str]:
+    """The link to the manager's page, on the loopback of this machine.
+
+    Raises:
+        Conflict: the run is over: `rlctl status` has what was stored.
+        BackendUnreachable: its manager does not listen.
+    """
+    if not lock.alive(place.life):
+        raise Conflict(
+            f"run {place.run} is over, and its page with it", hint=f"rlctl status {place.run}", objects=(place.run,)
+        )
+    path = place.sockets / "manager-0.probe"
+    try:
+        _to(path).close()
+    except OSError as error:
+        raise BackendUnreachable(
+            f"the manager of run {place.run} does not listen at {path}", hint=f"rlctl status {place.run}"
+        ) from error
+    with Gate(lambda: _to(path), f"rlctl open status {place.run}") as gate:
+        yield gate.url
+
+
+@contextmanager
+def tensorboard(place: Place) -> Iterator[str]:
+    """The link to a TensorBoard that is started for it and ends with the block, or with this process.
+
+    It listens on a socket in a folder that no other user may enter; a port of the loopback leads to all of them.
+
+    Raises:
+        Conflict: the run has written no curves yet.
+        BackendUnreachable: TensorBoard does not start; with what it said.
+    """
+    folder = place.layout.results / "tensorboard"
+    if not folder.is_dir():
+        raise Conflict(
+            f"run {place.run} has no curves yet: {folder} is not there",
+            hint=f"rlctl status {place.run}",
+            objects=(place.run,),
+        )
+    with TemporaryDirectory(prefix="rlctl-") as private:
+        path = Path(private) / "tensorboard"
+        words = ["tensorboard", "--logdir", str(folder), "--socket", str(path), "--run", place.run]
+        child = subprocess.Popen(
+            [sys.executable, "-m", "rlctl_agents", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for us; it is ended in good order
+            preexec_fn=_die_with_parent,
+        )
+        assert child.stdout is not None
+        drain = threading.Thread(target=_drain, args=(child.stdout,), name="tensorboard", daemon=True)
+        with child.stdout:
+            try:
+                _wait_until_served(child.stdout)
+                drain.start()
+                with Gate(lambda: _to(path), f"rlctl open tensorboard {place.run}") as gate:
+                    yield gate.url
+            finally:
+                _end(child)
+                if drain.ident is not None:
+                    drain.join()
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    try:
+        child.wait(timeout=5.0)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def _die_with_parent() -> None:
+    """In the child: it ends when we do, however that happens."""
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _wait_until_served(output: IO[bytes]) -> None:
+    """Returns once TensorBoard says that it serves.
+
+    Raises:
+        BackendUnreachable: it ended, or did not say so within the time.
+    """
+    deadline_s, said = time.monotonic() + START_TIMEOUT_S, b""
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        if not select.select([output], [], [], left_s)[0]:
+            break
+        block = os.read(output.fileno(), _BLOCK_BYTES)
+        if not block:
+            break
+        said += block
+        if any(_message(line).startswith("serving ") for line in said.splitlines()):
+            return
+    last = _message(said.strip().rpartition(b"\n")[2])
+    raise BackendUnreachable(
+        f"TensorBoard did not start: {last or f'it said nothing for {START_TIMEOUT_S:g} s'}",
+        hint='It comes with: pip install "rlctl[local]"',
+    )
+
+
+def _message(line: bytes) -> str:
+    """Of a log line; of anything else the whole."""
+    try:
+        return str(json.loads(line)["msg"])
+    except (ValueError, TypeError, KeyError):
+        return line.decode(errors="replace")
+
+
+def _drain(output: IO[bytes]) -> None:
+    with suppress(OSError, ValueError):
+        while os.read(output.fileno(), _BLOCK_BYTES):
+            pass
+
+
+def _to(path: Path) -> socket.socket:
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        found.settimeout(5.0)
+        found.connect(str(path))
+    except BaseException:
+        found.close()
+        raise
+    found.settimeout(None)
+    return found

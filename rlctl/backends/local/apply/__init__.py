@@ -1,0 +1,1 @@
+"""Changes of a run: processes begun, converged, and ended in good order."""

@@ -1,0 +1,99 @@
+"""Ending processes in good order: one role after the other, all of a role at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from rlctl.backends.local.access.names import in_order, shown, split_name
+from rlctl.backends.local.apply.waiting import Patience
+from rlctl.backends.local.process.supervisord import Child, Supervisor
+from rlctl.spec.base import Role
+
+STOP_ORDER: tuple[Role, ...] = ("actor", "evaluator", "inference", "learner", "replay", "modelpool", "manager")
+"""Whoever sends ends before whoever receives, so that nothing is lost on the way; the manager sees them all end."""
+
+_ANSWERING = frozenset({"replay", "modelpool", "manager"})
+"""Whoever ends asks them to the last: a learner's last generation is the manager's to commit."""
+
+GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL, for every role: as in the template."""
+_POLL_S = 0.05
+_YOUNG_S = 3
+"""A child forked just now may still run supervisor's own signal handler, which swallows SIGTERM: tell it again."""
+_AGAIN_S = 1.0
+
+
+def stop(supervisor: Supervisor, names: Iterable[str], grace_s: float = GRACE_S) -> list[str]:
+    """End these processes and all that they started, at the same time; returns when none of them lives.
+
+    Args:
+        names: of processes of the supervisor; what it does not know or does not run is no error.
+        grace_s: until SIGKILL to the whole process group; the supervisor itself does so after 10 s.
+
+    Returns:
+        Those that had to be killed.
+
+    Raises:
+        BackendUnreachable: the supervisor does not answer.
+    """
+    waiting = sorted(set(names), key=in_order)
+    groups = _pids(_live(supervisor, waiting))  # before they are told: some end at once, and leave others behind
+    supervisor.batch("stopProcess", [(name, False) for name in waiting])
+    began, told, killed = time.monotonic(), time.monotonic(), list[str]()
+    patience = Patience(grace_s + GRACE_S, supervisor.say)
+    while True:
+        live = _live(supervisor, waiting)
+        for pid in groups - _pids(live):  # what it started may have heard SIGTERM and gone on
+            signal_group(pid, signal.SIGKILL)
+        groups = _pids(live)
+        now = time.monotonic()
+        if not live or now - began >= grace_s + GRACE_S:  # at last: killed, and still there, the kernel holds it
+            return killed
+        patience.left_s(f"{shown(live[0].name)} to end")
+        if now - began >= grace_s:
+            killed += [child.name for child in live if child.name not in killed]
+            for child in live:
+                signal_group(child.pid, signal.SIGKILL)
+        elif now - told >= _AGAIN_S:
+            told = now
+            for child in live:
+                if child.now - child.start - (now - began) <= _YOUNG_S:
+                    signal_group(child.pid, signal.SIGTERM)
+        time.sleep(_POLL_S)
+
+
+def _live(supervisor: Supervisor, names: Iterable[str]) -> list[Child]:
+    children = supervisor.children()
+    return [children[name] for name in names if name in children and children[name].live]
+
+
+def _pids(children: Iterable[Child]) -> set[int]:
+    return {child.pid for child in children}
+
+
+def waves(names: Iterable[str]) -> list[list[str]]:
+    """Those that may be ended at the same time: whoever asks, then whoever answers."""
+    names = list(names)
+    asking = [name for name in names if split_name(name)[0] not in _ANSWERING]
+    return [wave for wave in (asking, [name for name in names if name not in asking]) if wave]
+
+
+def stop_in_order(supervisor: Supervisor, grace_s: float = GRACE_S) -> Iterator[str]:
+    """End every role process; yields the names of each role once they have ended."""
+    names = [name for name in supervisor.children() if split_name(name)[0] in STOP_ORDER]
+    for role in STOP_ORDER:
+        group = [name for name in names if split_name(name)[0] == role]
+        if group:
+            stop(supervisor, group, grace_s)
+            yield from group
+
+
+def signal_group(pid: int, number: signal.Signals) -> None:
+    """To a process and everything that it started; supervisor gives each child a group of its own."""
+    if pid > 1:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, number)

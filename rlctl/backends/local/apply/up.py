@@ -1,0 +1,226 @@
+"""`up` on one machine: from documents to processes. The caller holds the lock of the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from rlctl.backends.base import Applied, Document, RunState, Say
+from rlctl.backends.local.access.names import in_order, shown
+from rlctl.backends.local.apply.converge import converge, remove_old, sections, write_files
+from rlctl.backends.local.apply.waiting import Patience
+from rlctl.backends.local.process import supervisord
+from rlctl.backends.local.process.supervisord import Supervisor
+from rlctl.backends.local.process.unix_http import request
+from rlctl.backends.local.state import lock, places, revisions, run_state
+from rlctl.backends.local.state.files import remove_asides, reserve, write_changed
+from rlctl.backends.local.state.places import Place
+from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
+from rlctl.plan import Plan
+from rlctl.spec.layout import Layout
+
+_ENDING_TIMEOUT_S = 60.0
+_RELOAD_TIMEOUT_S = 15.0
+
+
+def apply(
+    plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any], say: Say, note: str = ""
+) -> Iterator[Applied]:
+    """See LocalBackend.apply. Every step is a comparison first, so a second call writes nothing.
+
+    The order is what makes a kill harmless: the index before anything that would be lost without it, files before the
+    processes that read them, `running` after the supervisor.
+    """
+    place = _place(plan, documents, spec)
+    layout = place.layout
+    layout.make()
+    places.record(place)
+    remove_asides(layout.run)
+    reserve(layout.run)
+    _await_end(place, say)
+
+    stored = run_state.read_stored(place)
+    known = _known_documents(layout)
+    wanted = _state(place, plan, spec, stored)
+    revisions.catch_up(place, stored)
+    differs = run_state.write_documents(layout, documents)
+    if stored is not None and (differs or replace(wanted, revision=stored.revision) != stored):
+        wanted = replace(wanted, revision=stored.revision + 1)
+    revisions.keep(place, stored, wanted, documents, note)
+    wanted_sections = sections(documents, wanted.replicas)
+
+    if lock.alive(place.life):
+        write_files(layout, documents, wanted.replicas)
+        run_state.write_state(layout, replace(wanted, phase="running"))
+        supervisor = Supervisor.of(place, say=say)
+        supervisor.await_listening()  # a command that was killed may have started it just now
+        supervisord.linked(place)
+        try:
+            yield from _reloaded(place, documents, converge(supervisor, wanted_sections), say)
+        except Conflict:
+            if stored is not None and known:  # what was not taken over differs the next time, too
+                run_state.write_documents(layout, known)
+                write_files(layout, known, stored.replicas)
+                run_state.write_state(layout, stored)
+            raise
+    else:
+        run_state.write_state(layout, replace(wanted, phase="stopped"))
+        run_state.clear_end(layout)
+        run_state.watch_file(layout).unlink(missing_ok=True)
+        (layout.run / "supervisord.pid").unlink(missing_ok=True)
+        places.clear_sockets(place.sockets)
+        places.make_sockets(place.sockets)
+        write_files(layout, documents, wanted.replicas)
+        write_changed(_sent_file(layout), _live_hash(documents))
+        supervisord.start(place, say)
+        run_state.write_state(layout, replace(wanted, phase="running"))
+        yield Applied("supervisord", "created")
+        for name in sorted(wanted_sections, key=in_order):
+            yield Applied(shown(name), "created")
+    remove_old(layout, documents)
+    revisions.drop_old(layout, wanted.revision)
+
+
+def _known_documents(layout: Layout) -> list[Document]:
+    try:
+        return run_state.read_documents(layout)
+    except BackendUnreachable:  # torn: it is written anew
+        return []
+
+
+def scaled(known: RunState, replicas: Mapping[str, int]) -> RunState:
+    return replace(known, replicas=dict(replicas))
+
+
+def _place(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any]) -> Place:
+    """Where the run lies, looked up again under the lock.
+
+    Raises:
+        Conflict: it is another run than the one rendered.
+    """
+    storage = (spec.get("storage") or {}).get("path")
+    place = places.place(plan.run, storage)
+    if not place.recorded:
+        place = replace(place, uid=plan.uid, sockets=places.sockets_of(plan.uid))
+    rendered = next((document.text for document in documents if document.name == "supervisord.conf"), "")
+    if place.uid != plan.uid or str(place.supervisor_socket) not in rendered:
+        raise Conflict(
+            f"run {plan.run} was created by another command meanwhile, with uid {place.uid[:8]}",
+            hint="Run the same command again.",
+            objects=(plan.run,),
+        )
+    return place
+
+
+def _await_end(place: Place, say: Say) -> None:
+    """A run that has just finished or failed is still ending its processes: let it.
+
+    Raises:
+        Conflict: it does not end.
+    """
+    patience = Patience(_ENDING_TIMEOUT_S, say)
+    while run_state.read_end(place.layout) is not None and lock.alive(place.life):
+        if not patience.left_s(f"run {place.run} to end its processes"):
+            raise Conflict(
+                f"run {place.run} is ending for more than {_ENDING_TIMEOUT_S:g} s", hint="rlctl down ends it."
+            )
+        time.sleep(0.1)
+
+
+def _state(place: Place, plan: Plan, spec: Mapping[str, Any], stored: RunState | None) -> RunState:
+    """As wanted. A live count stays unless the spec's own count is another than at the last apply."""
+    spec_replicas: dict[str, int] = {role.role: role.replicas for role in plan.roles}
+    replicas = dict(spec_replicas)
+    if stored is not None:
+        for role, count in spec_replicas.items():
+            if stored.spec_replicas.get(role) == count:
+                replicas[role] = stored.replicas.get(role, count)
+    return RunState(
+        run=plan.run,
+        uid=plan.uid,
+        target="local",
+        phase="running" if stored is None else stored.phase,
+        rlctl_version=plan.rlctl_version,
+        revision=1 if stored is None else stored.revision,
+        created=datetime.now(UTC) if stored is None else stored.created,
+        storage=str(place.layout.root),
+        spec=dict(spec),
+        hashes={role.role: role.hash for role in plan.roles},
+        replicas=replicas,
+        spec_replicas=spec_replicas,
+    )
+
+
+def _sent_file(layout: Layout) -> Path:
+    """Which live.json the manager was told to read; it reads the present one by itself when it starts."""
+    return layout.run / "live.sent"
+
+
+def _live_hash(documents: Sequence[Document]) -> str:
+    text = next((document.text for document in documents if document.name == "live.json"), "")
+    return sha256(text.encode()).hexdigest() + "\n"
+
+
+def _reloaded(place: Place, documents: Sequence[Document], applied: Iterator[Applied], say: Say) -> Iterator[Applied]:
+    """What was applied; then tell the manager of changed live fields, unless it was told or has just started.
+
+    Raises:
+        PartlyApplied: it does not answer; the same command tells it again.
+        Conflict: the run is ending.
+    """
+    sent, wanted = _sent_file(place.layout), _live_hash(documents)
+    if sent.exists() and sent.read_text(encoding="ascii", errors="replace") == wanted:
+        yield from applied
+        return
+    reached = False
+    for each in applied:
+        if each.object == "manager/0" and each.what == "unchanged":
+            reached = True
+        else:
+            yield each
+    if reached:
+        _post_reload(place, say)
+        yield Applied("manager/0", "reloaded", "live fields changed")
+    write_changed(sent, wanted)
+
+
+def _post_reload(place: Place, say: Say) -> None:
+    deadline = time.monotonic() + _RELOAD_TIMEOUT_S
+    while True:
+        try:
+            request(
+                place.control_socket,
+                "POST",
+                "/reload",
+                timeout_s=_RELOAD_TIMEOUT_S,
+                who=f"the manager of run {place.run}",
+                say=say,
+            )
+            return
+        except BackendUnreachable as error:
+            if run_state.read_end(place.layout) is not None:
+                raise _is_ending(place.run) from error
+            if time.monotonic() > deadline:
+                raise PartlyApplied(
+                    f"the changed live fields did not reach the manager: {error.message}",
+                    hint="Run the same command again.",
+                    objects=("manager/0",),
+                ) from error
+            time.sleep(0.2)
+        except RlctlError as error:
+            if "is ending" in error.message:
+                raise _is_ending(place.run) from error
+            raise
+
+
+def _is_ending(run: str) -> Conflict:
+    return Conflict(
+        "the run is ending; the changed live fields did not reach it",
+        hint="run the same command again when it has ended",
+        objects=(run, "manager/0"),
+    )

@@ -1,0 +1,1 @@
+"""Processes of a run: supervisord, its event listener, restarts, causes of death."""

@@ -1,0 +1,145 @@
+"""Why a process died, in words: how it ended, how long it had lived, and the last error in its log."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlctl.backends.local.access.names import split_name
+from rlctl.backends.local.process.restart_policy import Death
+from rlctl.backends.records.tail import last_error, readable, record_of, unix_of
+
+LAST_LINES = 20
+_TAIL_BYTES = 256 * 1024
+_FULL_BYTES = 2**20
+
+_SIGNALS = {
+    signal.SIGKILL: "out of memory, or somebody's kill",
+    signal.SIGSEGV: "SIGSEGV: a fault in native code",
+    signal.SIGBUS: "SIGBUS: a fault in native code, or a full or vanished memory file",
+    signal.SIGABRT: "SIGABRT: native code gave up",
+    signal.SIGILL: "SIGILL: native code for another processor",
+    signal.SIGFPE: "SIGFPE: a fault in native code",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One death, told."""
+
+    text: str  # "actor 7 exited 1 after 00:03:12: EnvError: step returned NaN reward"
+    last_lines: tuple[str, ...]
+    error: str = ""  # the last one in its own words; empty when a signal ended it
+
+
+def free_bytes(folder: Path) -> int | None:
+    """What a user may still write there; None: the system does not say."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize if found.f_blocks else None
+
+
+def describe(
+    death: Death,
+    logs: Path,
+    *,
+    started: float,
+    error: str,
+    out_of_memory: bool,
+    free: Callable[[Path], int | None] = free_bytes,
+) -> Report:
+    """One death in a sentence, with the end of its log.
+
+    Args:
+        logs: the folder of the log files, supervisord's own among them.
+        started: unix time of the process's start, whole seconds; older log lines are another life's.
+        error: what the supervisor says when it could not start the process.
+        out_of_memory: the kernel killed a process of this machine for memory since the last death.
+        free: how many bytes a folder's disk has left.
+    """
+    role, index = split_name(death.name)
+    lines = read_tail(logs / f"{death.name}.log")
+    said = last_error(lines, started)
+    if death.exit_status is None:
+        how = f"could not be started: {error}"
+    else:
+        how = f"{_ended(death, logs, out_of_memory)} after {duration(death.lived_s)}"
+    text = f"{role} {index} {how}" + (f": {said}" if said else "")
+    full = next((path for path in (logs.parent, logs) if (left := free(path)) is not None and left < _FULL_BYTES), None)
+    if full is not None:  # it may have had no room to say so itself
+        text += f"; the disk of {full} is full"
+    by_itself = death.exit_status is not None and death.exit_status > 0
+    return Report(text, tuple(readable(lines)[-LAST_LINES:]), said if by_itself else "")
+
+
+def startup_s(name: str, logs: Path, started: float) -> float | None:
+    """From the start of a process until it was part of the run, as its log says; None: it does not say so (yet).
+
+    Args:
+        started: unix time of the process's start, whole seconds; older log lines are another life's.
+    """
+    path = logs / f"{name}.log"
+    said = "listening" if split_name(name)[0] == "manager" else "lease granted"
+    lines = read_tail(path)
+    for line in reversed(lines):
+        record = record_of(line) if said in line else None
+        if record is not None and record.get("msg") == said:
+            return max(0.0, unix_of(record) - started) if unix_of(record) >= started else None
+    first = next((record for line in lines if (record := record_of(line)) is not None), None)
+    if first is not None and unix_of(first) >= started and path.stat().st_size > _TAIL_BYTES:
+        return 0.0  # it has said so much that the line is out of sight
+    return None
+
+
+def duration(seconds: float) -> str:
+    """00:03:12 of 192.4."""
+    whole = int(seconds)
+    return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+
+
+def _ended(death: Death, logs: Path, out_of_memory: bool) -> str:
+    if death.exit_status != -1:
+        return f"exited {death.exit_status}"
+    name = signal_name(death.name, read_tail(logs / "supervisord.log"))
+    try:
+        number = signal.Signals[name]
+    except KeyError:
+        return "was killed by a signal"
+    if number == signal.SIGKILL and out_of_memory:
+        return "was killed by signal 9 (the kernel ran out of memory)"
+    return f"was killed by signal {number.value} ({_SIGNALS.get(number, name)})"
+
+
+def signal_name(process: str, supervisor_log: list[str]) -> str:
+    """SIGKILL, as the supervisor logged of the last death; its interface says only that it was a signal."""
+    pattern = re.compile(rf"exited: {re.escape(process)} \(terminated by (SIG[A-Z0-9]+)")
+    return next((found[1] for line in reversed(supervisor_log) if (found := pattern.search(line))), "")
+
+
+def read_tail(path: Path) -> list[str]:
+    """The last lines of a file, at most 256 KiB; empty when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode("utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return lines[1:] if size > _TAIL_BYTES else lines
+
+
+def oom_kills() -> int:
+    """Processes that the kernel of this machine has killed for memory since it started; 0 when it does not say."""
+    try:
+        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return 0

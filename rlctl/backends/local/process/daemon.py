@@ -1,0 +1,75 @@
+"""supervisord of one run as a process of this machine: its pid, why it may be silent, its end by force."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlctl.backends.local.state.places import Place
+from rlctl.errors import BackendUnreachable
+
+NAME = "supervisord"
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """The supervisor of a run."""
+
+    place: Place
+
+    def __str__(self) -> str:
+        return _called(self.pid())
+
+    def pid(self) -> int | None:
+        """None: it does not live, or this system does not say."""
+        return next((pid for pid in self._candidates() if self._is_it(pid)), None)
+
+    def fault(self, how: str) -> BackendUnreachable:
+        """The error of a supervisor that cannot be asked.
+
+        Args:
+            how: "does not answer within 3 s".
+        """
+        pid = self.pid()
+        run = self.place.run
+        text, hint = f"{_called(pid)} {how}", f"rlctl status {run}; if it stays so, rlctl down {run} ends it by force"
+        if pid is not None and _is_stopped(pid):
+            text, hint = f"{text}: a signal has stopped it", f"kill -CONT {pid}"
+        return BackendUnreachable(text, hint=hint, objects=(NAME,))
+
+    def kill(self) -> None:
+        """SIGKILL; its children die with it by themselves."""
+        pid = self.pid()
+        if pid is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _candidates(self) -> Iterator[int]:
+        with suppress(OSError, ValueError):  # torn or gone: the processes themselves tell
+            yield int((self.place.layout.run / "supervisord.pid").read_text(encoding="ascii"))
+        with suppress(OSError):
+            yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+    def _is_it(self, pid: int) -> bool:
+        """Whether it was started from the configuration of this run: a number is soon another process's."""
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return os.fsencode(self.place.sockets / "run" / "supervisord.conf") in words
+
+
+def _called(pid: int | None) -> str:
+    return NAME if pid is None else f"{NAME} (pid {pid})"
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return after_name[:1] in ([b"T"], [b"t"])

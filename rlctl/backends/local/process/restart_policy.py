@@ -1,0 +1,251 @@
+"""Which dead process is started again and when, and when a run is given up: decisions only, no clock, no process.
+
+Supervisor's own restarts are off: it tries three times within eight seconds and then never again.
+
+- Whoever had been of use for 10 s is started again at once; after a shorter life it waits 1, 2, 4, 8 s. It is of use
+  from the moment at which it has joined: to import a simulator for half a minute and then to die helps nobody.
+- Who dies of the same error as in its life before has lived short, too: what its first game brings, the next brings.
+- Ten minutes are a long life in any case.
+- The fifth short life in a row, or exit code 3 (the user's own fault, which restarting cannot help), ends the run.
+- The manager's exit code 3 may say that nothing came of a run: whoever was in trouble before is the cause then, or
+  died again and again although it seems well just now.
+- The cause reported is the trouble that began first among those that last: a learner that dies takes actors with it.
+- Exit code 0: it was told to. Started again after 5 s unless the run ends by then, which the manager says by writing
+  finished.json before it goes; a manager that somebody's SIGTERM ended has finished nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+
+from rlctl.backends.local.access.names import in_order, split_name
+
+HEALTHY_S = 10.0
+LONG_S = 600.0
+OFTEN = 3
+"""So many deaths within LONG_S are a trouble, however long each life was."""
+DELAYS_S = (1.0, 2.0, 4.0, 8.0)
+ORDERLY_S = 5.0
+USER_FAULT = 3
+
+Report = TypeVar("Report")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One process at one moment."""
+
+    name: str  # "actor-3"
+    state: Literal["live", "dead", "stopped"]  # stopped: by a command
+    pid: int = 0  # live
+    age_s: float = 0.0  # live: since its start; dead: what it lived, as far as the supervisor's whole seconds say
+    exit_status: int | None = None  # dead; -1: by a signal, None: could not be started
+    startup_s: float | None = 0.0  # from its start until it had joined; None: it has not; read where `unsure` says so
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A process that ended without being asked to by a command."""
+
+    name: str
+    exit_status: int | None
+    lived_s: float
+    startup_s: float | None = 0.0  # of that, until it had joined; None: it never did
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """It will be started again, `delay_s` from now."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp(Generic[Report]):
+    """The run has failed."""
+
+    process: str  # whose trouble began first
+    report: Report  # of its first death in this trouble; of the newest when it is the one just judged
+    short_lives: int  # of that process, in a row
+
+
+@dataclass(slots=True)
+class _Record(Generic[Report]):
+    pid: int = 0
+    born: float | None = None
+    restarts: int = 0
+    short_lives: int = 0
+    trouble_since: float | None = None
+    first: Report | None = None
+    well: bool = False  # since its last death it has been of use; whether that lasts shows when it dies again
+    error: str = ""  # of its last death, without numbers
+    died: tuple[float, ...] = ()  # when, the last few times
+    due: float | None = None
+
+    def begin_trouble(self, now: float, report: Report) -> None:
+        self.trouble_since, self.first, self.well = now, report, False
+
+
+@dataclass(slots=True)
+class Policy(Generic[Report]):
+    """Feed it what is seen; it answers with deaths, judges each, and names who is to be started now."""
+
+    records: dict[str, _Record[Report]] = field(default_factory=dict)
+
+    def observe(self, seen: Iterable[Seen], now: float) -> list[Death]:
+        """Take in all processes of the run.
+
+        Args:
+            seen: every one of them; a name that is missing was removed.
+            now: seconds of a clock that never goes back.
+
+        Returns:
+            Deaths not reported before, in role and index order.
+        """
+        seen = sorted(seen, key=lambda process: in_order(process.name))
+        for name in self.records.keys() - {process.name for process in seen}:
+            del self.records[name]
+        deaths = []
+        for process in seen:
+            record = self.records.setdefault(process.name, _Record())
+            if process.state == "stopped":
+                self.records[process.name] = _Record(restarts=record.restarts)
+            elif process.state == "live":
+                self._live(record, process, now)
+            elif record.due is None:
+                lived_s = process.age_s if record.born is None else now - record.born
+                deaths.append(Death(process.name, process.exit_status, lived_s, process.startup_s))
+        return deaths
+
+    def _live(self, record: _Record[Report], process: Seen, now: float) -> None:
+        if record.pid != process.pid or record.born is None:
+            record.pid, record.born = process.pid, now - process.age_s
+        record.due = None
+        lived_s = now - record.born
+        if lived_s >= LONG_S:
+            record.short_lives, record.trouble_since, record.first, record.error = 0, None, None, ""
+        elif _of_use_s(lived_s, process.startup_s) >= HEALTHY_S:
+            record.well = True
+
+    def unsure(self, process: Seen) -> bool:
+        """Whether it matters when it joined: it has just died, or it has died before and may do so again."""
+        record = self.records.get(process.name)
+        if process.state == "dead":
+            return process.exit_status != 0 and (record is None or record.due is None)
+        return record is not None and record.trouble_since is not None and not record.well
+
+    def judge(self, death: Death, report: Report, now: float, error: str = "") -> Again | GiveUp[Report]:
+        """Decide about one death.
+
+        Args:
+            report: whatever describes this death; comes back with GiveUp.
+            error: what it died of, in its own words; empty when it said nothing.
+        """
+        record = self.records[death.name]
+        record.pid, record.born = 0, None
+        if death.exit_status == 0:
+            return self._again(record, ORDERLY_S, now)
+        if death.exit_status == USER_FAULT:
+            record.short_lives += 1
+            if split_name(death.name)[0] == "manager":
+                if record.first is None or record.well:
+                    record.begin_trouble(now, report)
+                return self._first_cause(death.name, report, in_vain=True)
+            return GiveUp(death.name, report, record.short_lives)
+        error = _without_numbers(error)
+        alike = bool(error) and error == record.error
+        record.error, record.died = error, (*record.died, now)[-OFTEN:]
+        if death.lived_s >= LONG_S or (_of_use_s(death.lived_s, death.startup_s) >= HEALTHY_S and not alike):
+            record.short_lives = 0
+            record.begin_trouble(now, report)
+            return self._again(record, 0.0, now)
+        record.short_lives += 1
+        record.well = False
+        if record.first is None:
+            record.begin_trouble(now, report)
+        if record.short_lives > len(DELAYS_S):
+            return self._first_cause(death.name, report)
+        return self._again(record, DELAYS_S[record.short_lives - 1], now)
+
+    def _again(self, record: _Record[Report], delay_s: float, now: float) -> Again:
+        record.due = now + delay_s
+        return Again(delay_s)
+
+    def _first_cause(self, name: str, report: Report, *, in_vain: bool = False) -> GiveUp[Report]:
+        troubles = [
+            (record.trouble_since, in_order(other), other, record.first)
+            for other, record in self.records.items()
+            if record.trouble_since is not None and record.first is not None
+        ]
+        lasting = [trouble for trouble in troubles if not self.records[trouble[2]].well]
+        if in_vain and [trouble[2] for trouble in lasting] == [name]:
+            repeated = [trouble for trouble in troubles if self.records[trouble[2]].short_lives > 1]
+            lasting = [trouble for trouble in repeated if trouble[2] != name] or lasting
+        _, _, culprit, first = min(lasting, key=lambda trouble: trouble[:2])
+        return GiveUp(culprit, report if culprit == name else first, self.records[culprit].short_lives)
+
+    def due(self, now: float) -> list[str]:
+        """Who is to be started now; asked again, they are named again until they are seen alive or `started`."""
+        return sorted((name for name, record in self.records.items() if _past(record.due, now)), key=in_order)
+
+    def started(self, name: str) -> None:
+        """It was started, or somebody else did; whatever is seen dead from now on is another death."""
+        record = self.records[name]
+        record.due, record.pid, record.born = None, 0, None
+        record.restarts += 1
+
+    def next_due(self) -> float | None:
+        """When `due` will name somebody; None: nobody waits."""
+        return min((record.due for record in self.records.values() if record.due is not None), default=None)
+
+    def troubled(self, now: float) -> set[str]:
+        """Who has died and not been of use since, or has died often of late."""
+        return {
+            name
+            for name, record in self.records.items()
+            if (record.trouble_since is not None and not record.well)
+            or (len(record.died) == OFTEN and now - record.died[0] < LONG_S)
+        }
+
+    def stored(self, now: float, unix: float) -> dict[str, dict[str, Any]]:
+        """What outlives a killed watch, and what `rlctl status` shows: by process name."""
+        troubled = self.troubled(now)
+        return {
+            name: {
+                "restarts": record.restarts,
+                "short_lives": record.short_lives,
+                "error": record.error,
+                "in_trouble": name in troubled,
+                "next_start": None if record.due is None else unix + record.due - now,
+            }
+            for name, record in self.records.items()
+            if record.restarts or record.due is not None
+        }
+
+    def restore(self, stored: Mapping[str, Mapping[str, Any]], now: float) -> None:
+        """Go on from what `stored` said. Whoever waited is started at once."""
+        for name, values in stored.items():
+            due = None if values["next_start"] is None else now
+            self.records[name] = _Record(
+                restarts=int(values["restarts"]),
+                short_lives=int(values["short_lives"]),
+                trouble_since=now if values.get("in_trouble") else None,  # the report of its first death is lost
+                error=str(values.get("error", "")),
+                due=due,
+            )
+
+
+def _past(due: float | None, now: float) -> bool:
+    return due is not None and now >= due
+
+
+def _of_use_s(lived_s: float, startup_s: float | None) -> float:
+    return 0.0 if startup_s is None else lived_s - startup_s
+
+
+def _without_numbers(error: str) -> str:
+    """The same error names another seed, step or address each time."""
+    return re.sub(r"0x[0-9a-f]+|[0-9]+", "", error)

@@ -1,0 +1,251 @@
+"""The `supervisor` package: starting it for a run, and asking it over its socket."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+import xmlrpc.client
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlctl.backends.base import Say
+from rlctl.backends.local.access.names import in_order
+from rlctl.backends.local.apply.waiting import Patience, nobody
+from rlctl.backends.local.process.daemon import NAME, Daemon
+from rlctl.backends.local.process.unix_http import UnixConnection
+from rlctl.backends.local.state import lock
+from rlctl.backends.local.state.places import LINK, Place
+from rlctl.errors import BackendUnreachable
+
+BAD_NAME, SPAWN_ERROR, ALREADY_STARTED, STILL_RUNNING = 10, 50, 60, 91  # faults of its XML-RPC
+
+ANSWER_TIMEOUT_S = 60.0
+"""It answers within milliseconds, but not while a hundred children that it has just forked take all cores."""
+_START_TIMEOUT_S = 60.0
+_WANTED_FILES = 4096
+"""As in the template: 3 for every child, which inherits the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One process of the supervisor, as it sees it."""
+
+    name: str  # "actor-3", "watch"
+    state: str  # STOPPED STARTING RUNNING BACKOFF STOPPING EXITED FATAL UNKNOWN
+    pid: int  # 0: none
+    start: int  # unix time; 0: never
+    stop: int
+    now: int
+    exit_status: int  # -1: killed by a signal
+    error: str  # why it could not be started
+
+    @property
+    def live(self) -> bool:
+        return self.state in ("STARTING", "RUNNING", "STOPPING", "BACKOFF")
+
+
+class _Transport(xmlrpc.client.Transport):
+    def __init__(self, path: Path, timeout_s: float, who: object, say: Say) -> None:
+        super().__init__()
+        self._path = path
+        self._timeout_s = timeout_s
+        self._who = who
+        self._say = say
+
+    def make_connection(self, host: Any) -> UnixConnection:
+        connection = UnixConnection(self._path, self._timeout_s, self._who, self._say)
+        self._connection = (host, connection)  # where close() looks for it
+        return connection
+
+
+class Supervisor:
+    """XML-RPC to one supervisord.
+
+    Args:
+        socket_path: where it listens.
+        timeout_s: for every answer.
+        daemon: the process, for messages; None: nobody but its own listener asks.
+        say: told every ten seconds that it is waited for.
+
+    Raises, from every method:
+        BackendUnreachable: it does not listen, does not answer within `timeout_s`, breaks off, or refuses.
+    """
+
+    def __init__(
+        self,
+        socket_path: Path,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+        *,
+        daemon: Daemon | None = None,
+        say: Say = nobody,
+    ) -> None:
+        self.say = say
+        self._path = socket_path
+        self._timeout_s = timeout_s
+        self._daemon = daemon
+        self._transport = _Transport(socket_path, timeout_s, daemon or NAME, say)
+        self._proxy = xmlrpc.client.ServerProxy("http://localhost", transport=self._transport, allow_none=True)
+
+    @classmethod
+    def of(cls, place: Place, timeout_s: float = ANSWER_TIMEOUT_S, say: Say = nobody) -> Supervisor:
+        """That of a run."""
+        return cls(place.supervisor_socket, timeout_s, daemon=Daemon(place), say=say)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._proxy, method)(*arguments)
+        except xmlrpc.client.Fault as error:  # it is shutting down, or cannot read its configuration
+            raise BackendUnreachable(f"the supervisor refuses {method}: {error.faultString}") from error
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise self._fault(f"does not listen on {self._path}") from error
+        except TimeoutError as error:
+            raise self._fault(f"does not answer within {self._timeout_s:g} s") from error
+        except Exception as error:  # connection lost in mid-answer: http.client, expat and xmlrpc each have their own
+            raise self._fault(f"broke off: {error!r}") from error
+        finally:
+            self._transport.close()
+
+    def batch(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[xmlrpc.client.Fault | None]:
+        """The same method with many arguments in one request; what each was refused with, or None."""
+        if not calls:
+            return []
+        wanted = [{"methodName": f"supervisor.{method}", "params": list(arguments)} for arguments in calls]
+        answers = self.call("system.multicall", wanted)
+        return [
+            xmlrpc.client.Fault(answer["faultCode"], answer["faultString"]) if isinstance(answer, dict) else None
+            for answer in answers
+        ]
+
+    def children(self) -> dict[str, Child]:
+        """All its processes, role processes in role and index order."""
+        found = [
+            Child(
+                name=info["name"],
+                state=info["statename"],
+                pid=info["pid"],
+                start=info["start"],
+                stop=info["stop"],
+                now=info["now"],
+                exit_status=info["exitstatus"],
+                error=info["spawnerr"],
+            )
+            for info in self.call("supervisor.getAllProcessInfo")
+        ]
+        return {child.name: child for child in sorted(found, key=lambda child: in_order(child.name))}
+
+    def reread(self) -> tuple[list[str], list[str], list[str]]:
+        """Read the configuration again; names that are new, different from what runs, gone. Changes no process."""
+        ((added, changed, removed),) = self.call("supervisor.reloadConfig")
+        return added, changed, removed
+
+    def pid(self) -> int:
+        return int(self.call("supervisor.getPID"))
+
+    def await_listening(self, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        """Until it answers.
+
+        Raises:
+            BackendUnreachable: it does not, within the time.
+        """
+        patience = Patience(timeout_s, self.say)
+        while True:
+            try:
+                self.pid()
+                return
+            except BackendUnreachable:
+                if not patience.left_s(self._daemon or NAME):
+                    raise
+                time.sleep(0.1)
+
+    def shutdown(self) -> None:
+        self.call("supervisor.shutdown")
+
+    def _fault(self, how: str) -> BackendUnreachable:
+        return BackendUnreachable(f"{NAME} {how}") if self._daemon is None else self._daemon.fault(how)
+
+
+def linked(place: Place) -> Path:
+    """The link below which the supervisor reads its configuration; made when it is missing.
+
+    Include patterns are relative to the configuration's folder and split at spaces: no path of the user's there. What
+    clears /tmp of old files leaves the sockets of a live run, and takes this.
+    """
+    link = place.sockets / LINK
+    if not link.is_symlink():
+        link.symlink_to(place.layout.run)
+    return link
+
+
+def start(place: Place, say: Say = nobody) -> None:
+    """Start the supervisor of a run from its written documents; returns when it listens.
+
+    It is given the run's life lock, which the kernel frees at its death and at no other moment.
+
+    Args:
+        place: of the run.
+        say: told every ten seconds that it is waited for.
+
+    Raises:
+        Conflict: one lives already.
+        BackendUnreachable: it did not start; with what it said.
+        OSError: a file or link cannot be made.
+    """
+    (place.sockets / LINK).unlink(missing_ok=True)
+    link = linked(place)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = _WANTED_FILES if hard == resource.RLIM_INFINITY else min(_WANTED_FILES, hard)
+    command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(link / "supervisord.conf"), "-a", str(files)]
+    if _has_name():
+        command += ["-u", str(os.getuid())]  # says that running as root is meant
+    with (
+        lock.life(place.life) as handle,
+        subprocess.Popen(
+            command,
+            cwd=place.layout.logs,
+            env={**os.environ, "PYTHONUTF8": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(handle,),
+            start_new_session=True,
+        ) as process,
+    ):
+        said = _last_words(process, Patience(_START_TIMEOUT_S, say))
+    if process.returncode != 0:
+        lines = said.decode(errors="replace").strip().splitlines()
+        why = next((line for line in lines if line.startswith("Error")), lines[-1] if lines else "it said nothing")
+        log = place.layout.logs / "supervisord.log"
+        raise BackendUnreachable(f"supervisord did not start (exit {process.returncode}): {why}", hint=f"See {log}.")
+
+
+def _last_words(process: subprocess.Popen[bytes], patience: Patience) -> bytes:
+    """What it says until it has become a daemon.
+
+    Raises:
+        BackendUnreachable: it did not within the time.
+    """
+    try:
+        while (left_s := patience.left_s(f"{NAME} to start")) > 0:
+            with suppress(subprocess.TimeoutExpired):
+                return process.communicate(timeout=left_s)[0]
+        raise BackendUnreachable(f"{NAME} did not start within {_START_TIMEOUT_S:g} s")
+    finally:
+        if process.poll() is None:  # Ctrl-C, too: half a start must not go on by itself
+            process.kill()
+
+
+def _has_name() -> bool:
+    """Whether the user is in the password file: a container's often is not, and supervisor then refuses the number."""
+    import pwd
+
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return False
+    return True

@@ -1,0 +1,100 @@
+"""HTTP over a Unix socket: to the manager, and under the supervisor's XML-RPC."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import select
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlctl.backends.base import Say
+from rlctl.backends.local.apply.waiting import Patience, nobody
+from rlctl.errors import BackendUnreachable, RlctlError
+
+_LARGEST_ANSWER_BYTES = 64 * 2**20
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """One connection; every operation on it ends after `timeout_s`.
+
+    Args:
+        path: the socket.
+        timeout_s: of each operation.
+        who: whose socket it is, for lines about a long wait.
+        say: told such a line every ten seconds until the answer begins.
+    """
+
+    def __init__(self, path: Path, timeout_s: float, who: object, say: Say = nobody) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = str(path)
+        self._timeout_s = timeout_s
+        self._who = who
+        self._say = say
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(self._path)
+        except BaseException:
+            self.sock.close()
+            raise
+
+    def getresponse(self) -> http.client.HTTPResponse:
+        patience = Patience(self._timeout_s, self._say)
+        while (left_s := patience.left_s(self._who)) > 0:
+            if select.select([self.sock], [], [], left_s)[0]:
+                return super().getresponse()
+        raise TimeoutError(f"no answer within {self._timeout_s:g} s")
+
+
+def request(
+    path: Path,
+    method: str,
+    target: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    timeout_s: float,
+    who: str,
+    say: Say = nobody,
+) -> Any:
+    """One JSON request and its answer.
+
+    Args:
+        path: the socket.
+        target: path and query of the resource.
+        who: whose socket it is, for messages: "the manager of run cartpole".
+        say: told every ten seconds who is waited for.
+
+    Raises:
+        BackendUnreachable: nobody listens, no answer within the time, or not JSON.
+        RlctlError: an answer of 400 or more; with what it says.
+    """
+    connection = UnixConnection(path, timeout_s, who, say)
+    try:
+        payload = None if body is None else json.dumps(body)
+        connection.request(method, target, payload, {"Content-Type": "application/json"} if payload else {})
+        answer = connection.getresponse()
+        content = answer.read(_LARGEST_ANSWER_BYTES + 1)
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise BackendUnreachable(f"{who} does not listen") from error
+    except TimeoutError as error:
+        raise BackendUnreachable(f"{who} did not answer within {timeout_s:g} s") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise BackendUnreachable(f"{who} broke off: {error or type(error).__name__}") from error
+    finally:
+        connection.close()
+    if len(content) > _LARGEST_ANSWER_BYTES:
+        raise BackendUnreachable(f"{who} answered {method} {target} with more than {_LARGEST_ANSWER_BYTES} bytes")
+    try:
+        value = json.loads(content) if content else None
+    except ValueError as error:
+        raise BackendUnreachable(f"{who} answered {method} {target} with something else than JSON") from error
+    if answer.status >= 400:
+        said = value.get("error") if isinstance(value, dict) else value
+        detail = said.get("message") if isinstance(said, dict) else said
+        raise RlctlError(f"{who} refused {method} {target}: {detail or answer.reason}")
+    return value

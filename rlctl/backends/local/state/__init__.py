@@ -1,0 +1,1 @@
+"""What is recorded of a run on this machine: folders, state, revisions, locks."""

@@ -1,0 +1,323 @@
+"""Where a run of this host user lies: the index of runs, its folders, and its private folder for sockets."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlctl.backends.local.state.files import broken, read_json, reported, to_json, write_changed
+from rlctl.errors import BackendUnreachable, Unreadable
+from rlctl.spec.layout import Layout, state_home
+
+_RUN = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+_UID = re.compile(r"[0-9a-f]{32}")
+SOCKET = "supervisor.sock"
+LINK = "run"
+"""In the private folder: leads to the run's own `run`."""
+_LONGEST_BASE = 50
+"""Bytes of the base folder: a Unix socket's path ends at 107, ours adds /<uid8>/modelpool-12.experience or so."""
+_SAFE_PATH = re.compile(r"/[A-Za-z0-9._-][A-Za-z0-9._/-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One run as the index knows it, or as it would be entered."""
+
+    run: str
+    uid: str  # 32 hex digits
+    storage: Path  # absolute
+    sockets: Path  # private, short, no character that needs quoting
+    recorded: bool  # False: minted just now, nothing is written
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.storage, self.run, self.uid)
+
+    @property
+    def supervisor_socket(self) -> Path:
+        return self.sockets / SOCKET
+
+    @property
+    def control_socket(self) -> Path:
+        return self.sockets / "manager-0.control"
+
+    @property
+    def life(self) -> Path:
+        """Locked by the supervisor as long as it lives."""
+        return self.layout.run / "supervisord.lock"
+
+
+def index_folder() -> Path:
+    return state_home() / "index"
+
+
+def lock_file(run: str) -> Path:
+    """Lies with the index, not in the run's folder, so that `down --volumes` does not remove what others wait for."""
+    return index_folder() / f"{run}.lock"
+
+
+def find(run: str) -> Place | None:
+    """The run of that name, or None.
+
+    Raises:
+        Unreadable: its entry is torn, foreign or cannot be read; its folder is there all the same.
+        BackendUnreachable: the same, and nobody knows which folder it is.
+    """
+    try:
+        return _entered(run)
+    except BackendUnreachable as error:
+        raise _unreadable(run, error) from error
+
+
+def find_at_least(run: str) -> Place | None:
+    """As `find`; the only folder of that name when the entry cannot be read. Enough to read and to stop, not to remove.
+
+    Raises:
+        BackendUnreachable: there is no such folder, or more than one.
+    """
+    try:
+        return _entered(run)
+    except BackendUnreachable as error:
+        found = _by_name(run)
+        if len(found) != 1:
+            raise _unreadable(run, error) from error
+        return found[0]
+
+
+def _entered(run: str) -> Place | None:
+    if not _RUN.fullmatch(run):
+        return None
+    path = _entry_file(run)
+    what = f"the index entry of run {run}"
+    entry = read_json(path, what)
+    if entry is None:
+        return None
+    texts = [entry.get(key) for key in ("uid", "storage", "sockets", "target")]
+    uid, storage, sockets, target = (text if isinstance(text, str) else "" for text in texts)
+    if target and target != "local":
+        return None
+    if entry.get("run") != run or not _UID.fullmatch(uid) or not storage.startswith("/"):
+        raise broken(path, what, "run, uid or storage is missing or wrong")
+    if not _made_here(sockets, uid):  # `down` clears that folder
+        raise broken(path, what, f"sockets is no folder that rlctl makes for uid {uid[:8]}, got {sockets or 'nothing'}")
+    place = Place(run, uid, Path(storage), Path(sockets), recorded=True)
+    return place if place.layout.root.is_dir() else None  # its folder was removed by hand: the name is free
+
+
+def _entry_file(run: str) -> Path:
+    return index_folder() / f"{run}.json"
+
+
+def _unreadable(run: str, error: BackendUnreachable) -> BackendUnreachable:
+    path, found = _entry_file(run), _by_name(run)
+    if len(found) == 1:
+        root = str(found[0].layout.root)
+        hint = (
+            f"Put {path} right, or move it away: `rlctl up` then begins a new run, and {root} stays as it is. "
+            f"Until then `rlctl logs --run {run}` and `rlctl down {run}` answer."
+        )
+        return Unreadable(error.message, run=run, storage=root, hint=hint, objects=(str(path),))
+    there = ", ".join(str(place.layout.root) for place in found)
+    which = f"which of {there} it is cannot be told" if found else f"no folder of it lies in {state_home() / 'runs'}"
+    hint = f"Put {path} right, or move it away: the name is free then; {which}."
+    return BackendUnreachable(error.message, hint=hint, objects=(str(path),))
+
+
+def _by_name(run: str) -> list[Place]:
+    """Every folder of a run of that name below the storage home: what is left when its index entry cannot be read."""
+    if not _RUN.fullmatch(run):
+        return []
+    pattern = re.compile(re.escape(run) + "-([0-9a-f]{8})")
+    found = []
+    for path in _entries(state_home() / "runs"):
+        match = pattern.fullmatch(path.name)
+        if match and _owned(path) and _owned(Layout(path).run):
+            uid = _uid_of(Layout(path), run, match[1])
+            found.append(Place(run, uid, state_home(), _rendered_sockets(Layout(path), uid), recorded=True))
+    return sorted(found, key=lambda place: place.layout.root)
+
+
+def _uid_of(layout: Layout, run: str, uid8: str) -> str:
+    """As its state says; else its first digits, which are all that its folders are named after."""
+    with suppress(BackendUnreachable):
+        stored = read_json(layout.run / "state.json", "the state") or {}
+        uid = str(stored.get("uid"))
+        if stored.get("run") == run and _UID.fullmatch(uid) and uid.startswith(uid8):
+            return uid
+    return uid8.ljust(32, "0")
+
+
+def _rendered_sockets(layout: Layout, uid: str) -> Path:
+    """Where the configuration of its supervisor says that they are."""
+    with suppress(OSError, UnicodeDecodeError):
+        text = (layout.run / "supervisord.conf").read_text(encoding="utf-8")
+        match = re.search(r"^file = (/\S+)/supervisor\.sock$", text, re.MULTILINE)
+        if match and _made_here(match[1], uid):
+            return Path(match[1])
+    return sockets_of(uid)
+
+
+def _made_here(sockets: str, uid: str) -> bool:
+    """Whether `sockets_of` names such a folder, in this environment or another."""
+    path = Path(sockets)
+    ours = path.parent.name in ("rlctl", f"rlctl-{os.getuid()}")
+    return ours and path.name == uid[:8] and _SAFE_PATH.fullmatch(sockets) is not None and ".." not in path.parts
+
+
+def names() -> list[str]:
+    """All runs of the index."""
+    with reported("cannot read"):
+        return sorted(path.stem for path in index_folder().glob("*.json")) if index_folder().is_dir() else []
+
+
+def place(run: str, storage: str | None = None) -> Place:
+    """The run as recorded, else a fresh uid below `storage`; writes nothing.
+
+    Args:
+        storage: absolute folder; None: the state folder of this user.
+
+    Raises:
+        BackendUnreachable: its index entry is broken.
+        ValueError: `storage` is relative: only the reader of the spec knows to what.
+    """
+    known = find(run)
+    if known is not None:
+        usable = _owned(known.sockets) or _owned(known.sockets.parent)
+        return known if usable else Place(run, known.uid, known.storage, sockets_of(known.uid), recorded=True)
+    folder = Path(storage) if storage is not None else state_home()
+    if not folder.is_absolute():
+        raise ValueError(f"storage must be an absolute path, got {storage!r}")
+    uid = secrets.token_hex(16)
+    return Place(run, uid, folder, sockets_of(uid), recorded=False)
+
+
+def record(place: Place) -> bool:
+    """Enter the run in the index; says whether that wrote.
+
+    Raises:
+        OSError: the index cannot be written.
+    """
+    index_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    entry = {"format": 1, "run": place.run, "uid": place.uid, "target": "local"}
+    entry |= {"storage": str(place.storage), "sockets": str(place.sockets)}
+    return write_changed(_entry_file(place.run), to_json(entry))
+
+
+def forget(place: Place) -> None:
+    """Remove the run from the index."""
+    _entry_file(place.run).unlink(missing_ok=True)
+
+
+def make_sockets(folder: Path) -> None:
+    """Create the private folder, and the one above it, for this user alone.
+
+    Raises:
+        BackendUnreachable: one of them is a link, or somebody else's.
+        OSError: it cannot be made.
+    """
+    for part in (folder.parent, folder):
+        part.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _owned(part):
+            raise BackendUnreachable(
+                f"folder {part} is not a folder of user {os.getuid()}, who asks for it",
+                hint="Somebody else made it. Remove it, or set XDG_RUNTIME_DIR to a private folder.",
+                objects=(str(part),),
+            )
+        part.chmod(0o700)
+
+
+def clear_sockets(folder: Path, *, keep: str = "") -> None:
+    """Remove what dead processes left, sockets and our own link, and the folder once it is empty. Nothing else, ever.
+
+    Args:
+        keep: name of a socket that stays, and the folder with it.
+    """
+    if not _owned(folder):
+        return
+    for path in _entries(folder):
+        with suppress(OSError):
+            mode = path.lstat().st_mode
+            ours = stat.S_ISSOCK(mode) or (stat.S_ISLNK(mode) and path.name == LINK)
+            if ours and path.name != keep:
+                path.unlink()
+    with suppress(OSError):  # it holds what is not ours
+        folder.rmdir()
+
+
+def check_data(place: Place) -> None:
+    """Before `remove_data`.
+
+    Raises:
+        BackendUnreachable: the folder is not a run's; nothing may be removed.
+    """
+    root, run = place.layout.root, place.layout.run
+    if not _owned(root) or not (_owned(run) or not any(_entries(root))):
+        raise BackendUnreachable(
+            f"folder {root} is not that of run {place.run}: it holds no folder {run.name} of user {os.getuid()}",
+            hint=f"Nothing is removed. Look into it; {_entry_file(place.run)} names it.",
+            objects=(str(root),),
+        )
+
+
+def remove_data(place: Place) -> None:
+    """Remove the folder of a run, `run` in it last: what a kill leaves is still known as a run's folder.
+
+    Raises:
+        OSError: something in it cannot be removed.
+    """
+    root, run = place.layout.root, place.layout.run
+    for path in _entries(root):
+        if path == run:
+            continue
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    if _owned(run):
+        shutil.rmtree(run)
+    root.rmdir()
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """What it holds; nothing when it cannot be read."""
+    with suppress(OSError):
+        yield from [folder / name for name in sorted(os.listdir(folder))]
+
+
+def _owned(folder: Path) -> bool:
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
+
+def sockets_of(uid: str) -> Path:
+    return _sockets_base(os.environ.get("XDG_RUNTIME_DIR", "")) / uid[:8]
+
+
+def _sockets_base(runtime: str) -> Path:
+    """`$XDG_RUNTIME_DIR/rlctl`, unless it would not last, does not fit, or needs quoting; then a folder in /tmp.
+
+    The session manager removes /run/user/UID at the last logout unless the user lingers; a run that goes on without
+    its user would lose its sockets.
+    """
+    fits = len(os.fsencode(runtime)) <= _LONGEST_BASE and _SAFE_PATH.fullmatch(runtime) is not None
+    if fits and _owned(Path(runtime)) and (not runtime.startswith("/run/user/") or _lingers()):
+        return Path(runtime) / "rlctl"
+    return Path("/tmp") / f"rlctl-{os.getuid()}"
+
+
+def _lingers() -> bool:
+    try:
+        return Path("/var/lib/systemd/linger", getpass.getuser()).exists()
+    except (OSError, KeyError):  # a user without a name
+        return False

@@ -1,0 +1,228 @@
+"""What is recorded of a run: its state (verbs write it), its end (the watch writes it), its documents."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rlctl.backends.base import Document, Failure, Phase, RunState
+from rlctl.backends.local.process.causes import read_tail
+from rlctl.backends.local.process.proc import boot_time
+from rlctl.backends.local.state import lock
+from rlctl.backends.local.state.files import broken, read_json, to_json, write_changed
+from rlctl.backends.local.state.places import Place
+from rlctl.errors import BackendUnreachable, Unreadable
+from rlctl.spec.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a run ended by itself."""
+
+    phase: Phase  # finished or failed
+    failure: Failure | None  # failed
+
+
+def state_file(layout: Layout) -> Path:
+    return layout.run / "state.json"
+
+
+def failure_file(layout: Layout) -> Path:
+    return layout.run / "failure.json"
+
+
+def finished_file(layout: Layout) -> Path:
+    return layout.run / "finished.json"
+
+
+def watch_file(layout: Layout) -> Path:
+    """Restarts and reasons by process name: the watch writes it, for `rlctl status`."""
+    return layout.run / "watch.json"
+
+
+def write_state(layout: Layout, state: RunState) -> bool:
+    """Store it; says whether anything differed.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    stored: dict[str, Any] = {"format": 1}
+    stored |= {field.name: getattr(state, field.name) for field in fields(state) if field.name != "failure"}
+    stored["created"] = state.created.isoformat()
+    return write_changed(state_file(layout), to_json(stored))
+
+
+def read_stored(place: Place) -> RunState | None:
+    """As the last verb left it; the phase says what was wanted, not what became of it. None: nothing was applied.
+
+    Raises:
+        Unreadable: the file is torn or foreign.
+    """
+    with _recorded(place, "begins from the newest generation, and cannot know whether the spec still fits"):
+        return _read_stored(place)
+
+
+def _read_stored(place: Place) -> RunState | None:
+    path, what = state_file(place.layout), f"the state of run {place.run}"
+    stored = read_json(path, what)
+    if stored is None:
+        return None
+    try:
+        if stored["format"] != 1 or stored["run"] != place.run or stored["uid"] != place.uid:
+            raise broken(path, what, "another format, or another run's")
+        phase: Phase = "running" if stored["phase"] == "running" else "stopped"
+        return RunState(
+            run=place.run,
+            uid=place.uid,
+            target=str(stored["target"]),
+            phase=phase,
+            rlctl_version=str(stored["rlctl_version"]),
+            revision=int(stored["revision"]),
+            created=datetime.fromisoformat(stored["created"]),
+            storage=str(place.layout.root),
+            spec=dict(stored["spec"]),
+            hashes={str(role): str(value) for role, value in stored["hashes"].items()},
+            replicas={str(role): int(count) for role, count in stored["replicas"].items()},
+            spec_replicas={str(role): int(count) for role, count in stored["spec_replicas"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise broken(path, what, f"{type(error).__name__}: {error}") from error
+
+
+def read(place: Place) -> RunState | None:
+    """The run as it is: running while its supervisor lives, else how it ended.
+
+    Raises:
+        Unreadable: one of its files is torn or foreign.
+    """
+    stored = read_stored(place)
+    if stored is None:
+        return None
+    if lock.alive(place.life):
+        return replace(stored, phase="running")
+    with _recorded(place, "goes on as after any other end"):
+        end = read_end(place.layout)
+    if end is not None:
+        return replace(stored, phase=end.phase, failure=end.failure)
+    if stored.phase == "running":
+        return replace(stored, phase="failed", failure=_vanished(place.layout))
+    return stored
+
+
+@contextmanager
+def _recorded(place: Place, up_then: str) -> Iterator[None]:
+    """A file that cannot be read stays where it is: nobody but its user knows whether it can be mended."""
+    try:
+        yield
+    except BackendUnreachable as error:
+        run = place.run
+        raise Unreadable(
+            error.message,
+            run=run,
+            storage=str(place.layout.root),
+            hint=(
+                f"Move the file away to go on: `rlctl up` then {up_then}. "
+                f"Until then `rlctl logs --run {run}` and `rlctl down {run}` answer."
+            ),
+            objects=error.objects,
+        ) from error
+
+
+def read_end(layout: Layout) -> End | None:
+    """What the watch wrote about the end, or None.
+
+    Raises:
+        BackendUnreachable: the file is torn or foreign.
+    """
+    path, what = failure_file(layout), "why the run failed"
+    stored = read_json(path, what)
+    if stored is not None:
+        try:
+            failure = Failure(
+                process=str(stored["process"]),
+                text=str(stored["text"]),
+                last_lines=tuple(map(str, stored["last_lines"])),
+                at=datetime.fromisoformat(stored["at"]),
+                stopped_because=tuple(map(str, stored["stopped_because"])),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise broken(path, what, f"{type(error).__name__}: {error}") from error
+        return End("failed", failure)
+    return End("finished", None) if finished_file(layout).exists() else None
+
+
+def write_failure(layout: Layout, failure: Failure) -> None:
+    write_changed(failure_file(layout), to_json({**asdict(failure), "at": failure.at.isoformat()}))
+
+
+def clear_end(layout: Layout) -> None:
+    """Before the run starts again."""
+    failure_file(layout).unlink(missing_ok=True)
+    finished_file(layout).unlink(missing_ok=True)
+
+
+def _vanished(layout: Layout) -> Failure:
+    """The supervisor is gone and nobody recorded why: killed, or the machine went down."""
+    try:
+        started = (layout.run / "supervisord.pid").stat().st_mtime
+    except OSError:
+        started = 0.0
+    booted = boot_time()
+    if 0.0 < started < booted:
+        text, at = "the machine was restarted while the run was up", datetime.fromtimestamp(booted, UTC)
+        return Failure(process="supervisord", text=text, last_lines=(), at=at)
+    text, said = "supervisord is gone without a word: somebody killed it, or memory ran out", _told_to_end(layout)
+    if said:
+        by = found[1] if (found := _TOLD_TO_END.search(said)) else "a signal"
+        text = f"supervisord received {by} and ended the run: somebody's kill, or the end of a session or container"
+    return Failure(process="supervisord", text=text, last_lines=(said,) if said else (), at=_last_sign(layout))
+
+
+_TOLD_TO_END = re.compile(r" received (SIG[A-Z]+) indicating exit request")
+
+
+def _told_to_end(layout: Layout) -> str:
+    """The line of its log in which the last supervisor says that a signal told it to end; empty when there is none."""
+    for line in reversed(read_tail(layout.logs / "supervisord.log")):
+        if _TOLD_TO_END.search(line):
+            return line
+        if "supervisord started with pid" in line:  # what came before is another supervisor's
+            break
+    return ""
+
+
+def _last_sign(layout: Layout) -> datetime:
+    """When the run last wrote something: the best guess of when it ended."""
+    times = [0.0]
+    for folder in (layout.logs, layout.results):
+        try:
+            times += [entry.stat().st_mtime for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]
+        except OSError:
+            continue
+    return datetime.fromtimestamp(max(times), UTC)
+
+
+def write_documents(layout: Layout, documents: Iterable[Document]) -> bool:
+    """Store them in one file, all or none, beside the files that the processes read; says whether anything differed."""
+    return write_changed(layout.run / "documents.json", to_json({"documents": [asdict(each) for each in documents]}))
+
+
+def read_documents(layout: Layout) -> list[Document]:
+    """As last applied; empty when nothing was.
+
+    Raises:
+        BackendUnreachable: the file is torn or foreign.
+    """
+    path, what = layout.run / "documents.json", "the documents of the run"
+    stored = read_json(path, what)
+    try:
+        found: list[Mapping[str, Any]] = [] if stored is None else stored["documents"]
+        return [Document(each["name"], each["text"], each["role"], each["origin"]) for each in found]
+    except (KeyError, TypeError) as error:
+        raise broken(path, what, f"{type(error).__name__}: {error}") from error

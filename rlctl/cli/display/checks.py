@@ -1,0 +1,118 @@
+"""What `doctor` and the preflight of `up` looked at, as lines and as an end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from rlctl.cli.context import World
+from rlctl.cli.display.text import plain
+from rlctl.errors import Conflict, Problem, RlctlError, SpecError
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Check
+    from rlctl.cli.run.prepare import Prepared
+
+CORE = "images.core"
+OF_THE_SPEC = frozenset({"environment", "objects", "services", "pod security", CORE})
+"""Checks whose problem another spec mends on any cluster: exit 3; that of the others lies in this one: exit 5."""
+_REGISTRY_S = 10.0
+"""For one request about it."""
+_MARKS = {"ok": "ok", "problem": "PROBLEM", "warning": "warning", "not checked": "-"}
+
+
+@runtime_checkable
+class Pulling(Protocol):
+    """A backend whose preflight reckons with the bytes of images, and asks nobody for them itself."""
+
+    image_sizes: Callable[[Collection[str]], Mapping[str, int]]
+
+
+def preflight(world: World, prepared: Prepared) -> list[Check]:
+    """What can go wrong, in numbers; registries are asked for the sizes of images that the target does not know.
+
+    They are not asked when nothing changes: then only what is wrong is told.
+    """
+
+    def sizes(images: Collection[str]) -> Mapping[str, int]:
+        from rlctl.images.registry.client import logins
+        from rlctl.images.registry.sizes import sizes as ask
+
+        return ask(images, logins(world.environ))
+
+    backend = prepared.backend
+    if not isinstance(backend, Pulling):
+        return backend.preflight(prepared.plan, prepared.documents)
+    if prepared.state is None or prepared.changes:
+        backend.image_sizes = sizes
+    return [*backend.preflight(prepared.plan, prepared.documents), *_code_in_core(world, prepared)]
+
+
+def _code_in_core(world: World, prepared: Prepared) -> Iterator[Check]:
+    """A problem where code was laid over the image of the roles that run none; asked of its registry when it is new."""
+    from rlctl.backends.base import Check
+
+    image = prepared.spec.images.core
+    new = prepared.state is None or any(change.path == CORE for change in prepared.changes)
+    if image is None or not new:
+        return
+    from rlctl.images.code import BASE_LABEL
+    from rlctl.images.registry.client import Registry, logins
+    from rlctl.images.registry.reference import Reference, loopback
+
+    asked = Reference.parse(image).asked
+    registry = Registry(not loopback(asked.registry), logins(world.environ), _REGISTRY_S)
+    try:
+        below = registry.label(asked, BASE_LABEL)
+    except RlctlError as error:
+        yield Check(CORE, "not checked", f"whether code was laid over it: {error.message}")
+        return
+    if below:
+        text = f"{image} is {below} with code laid over it, and code runs in actor, evaluator and learner alone"
+        yield Check(CORE, "problem", text, "name the image that `rlctl image push` has made of rlctl itself")
+
+
+def as_lines(checks: Iterable[Check], indent: str = "") -> list[str]:
+    """One line for each, and the next command below."""
+    found = list(checks)
+    width = max((len(check.name) for check in found), default=0)
+    lines = []
+    for check in found:
+        lines.append(f"{indent}{_MARKS[check.verdict]:<8} {check.name:<{width}}  {plain(check.text)}")
+        if check.next and check.verdict != "ok":
+            lines.append(f"{indent}{'':<8} {'':<{width}}  next: {plain(check.next)}")
+    return [line.rstrip() for line in lines]
+
+
+def as_plain(checks: Iterable[Check]) -> list[dict[str, str]]:
+    """For `-o json`."""
+    return [{"name": check.name, "verdict": check.verdict, "text": check.text, "next": check.next} for check in checks]
+
+
+def problems(checks: Iterable[Check]) -> list[Check]:
+    return [check for check in checks if check.verdict == "problem"]
+
+
+def refuse(run: str, checks: Iterable[Check]) -> None:
+    """Stop before anything is sent.
+
+    Raises:
+        SpecError: another spec would mend all that stands in the way.
+        Conflict: the cluster stands in the way.
+    """
+    found = problems(checks)
+    if found:
+        raise _error(run, found)
+
+
+def _error(run: str, found: list[Check]) -> RlctlError:
+    if all(check.name in OF_THE_SPEC for check in found):
+        told = [f"{check.text}; {check.next}" if check.next else check.text for check in found]
+        return SpecError([Problem(check.name, text) for check, text in zip(found, told, strict=True)],
+                         hint="nothing was sent")  # fmt: skip
+    lines = "\n".join(f"  {check.name}: {check.text}" for check in found)
+    return Conflict(
+        f"run {run} would not come up; nothing was sent:\n{lines}",
+        hint=next((check.next for check in found if check.next), "rlctl doctor"),
+        objects=tuple(check.name for check in found),
+    )

@@ -1,0 +1,314 @@
+"""What is said of a run: the verdict, its roles, its problems, and how it ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlctl.cli.context import ON_CLUSTERS, WideOutput, World
+from rlctl.cli.display.problems import as_lines
+from rlctl.cli.display.text import clock, count, duration, number, percent, plain, sparkline, stamp, table, whole
+from rlctl.cli.run.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Process
+
+
+_DEAR = 0.12
+"""Share of the CPU that evaluation takes only where 30 s between two are not enough to make it a tenth."""
+
+
+def headline(snapshot: Snapshot) -> str:
+    """The verdict in one line: what limits the run, or how it ended."""
+    state, status = snapshot.state, snapshot.status
+    if snapshot.phase == "failed":
+        return f"failed: {state.failure.text}" if state.failure else "failed"
+    if snapshot.phase == "finished":
+        return f"finished: {status['stop']['met'] or 'a stop condition is met'}"
+    if snapshot.phase == "stopped":
+        return "stopped by `rlctl down`; its data stays"
+    if snapshot.silent:
+        return "the manager does not answer; figures are what it said last"
+    if snapshot.phase == "starting":
+        return f"starting: waiting for {snapshot.slowest or 'the first experience'}"
+    if status["stop"]["met"] and status["verdict"]["kind"] != "ending":
+        return f"ending: {status['stop']['met']}"
+    return str(status["verdict"]["text"])
+
+
+def shares(snapshot: Snapshot) -> str:
+    """The percentages on which the verdict rests."""
+    verdict = snapshot.status["verdict"]
+    return (
+        f"waiting: learner for data {percent(verdict['learner_waits_data'])}, "
+        f"actors for credit {percent(verdict['actor_waits_credit'])}, "
+        f"for models {percent(verdict['actor_waits_model'])}"
+    )
+
+
+def report(world: World, snapshot: Snapshot, *, utc: bool) -> list[str]:
+    """The whole answer as lines."""
+    state, status = snapshot.state, snapshot.status
+    lines = [world.bold(plain(headline(snapshot)))]
+    if snapshot.phase == "running" and not snapshot.silent and not snapshot.ending:
+        lines.append("  " + shares(snapshot))
+        if status["verdict"]["suggest"]:
+            lines.append(f"  next: {status['verdict']['suggest']}")
+    where = (
+        f"{snapshot.where or state.target}, {state.uid[:8]}, started {stamp(state.created, utc=utc, date=True)[:19]}"
+    )
+    lines += [
+        "",
+        *table([("run", f"{state.run}: {snapshot.phase}, {clock(status['wall_s'])} on {where}"), *_facts(snapshot)]),
+    ]
+    rows = _processes(world, snapshot) if world.output == WideOutput.wide else _roles(world, snapshot)
+    lines += ["", *table(rows)]
+    problems = snapshot.problems()
+    if problems:
+        lines.append("")
+    lines += as_lines(problems)
+    if snapshot.over:
+        lines += ["", f"data: {state.storage}"]
+    return lines
+
+
+def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
+    told = snapshot.status
+    lag, evaluation = told["lag"], told["evaluation"]
+    facts = [
+        ("speed", _speed(snapshot)),
+        ("so far", _so_far(told)),
+    ]
+    if evaluation:
+        curve = sparkline([point[2] for point in told["history"]], 24)
+        facts.append(("return", f"{evaluation_text(evaluation)} {curve}".rstrip()))
+    if told["stop"].get("not_evaluated"):
+        facts.append(("" if evaluation else "return", plain(told["stop"]["not_evaluated"])))
+    if evaluation and (cadence := cadence_text(told["cadence"])):
+        facts.append(("", cadence))
+    if told["train_return"]:
+        facts.append(("training", _training(told)))
+    for condition, goal in told["stop"]["conditions"].items():
+        facts.append(("goal", f"{condition} {clock(goal) if condition == 'wall_time' else number(goal)}"))
+    if lag["mean"] is not None:
+        facts.append(
+            ("lag", f"mean {number(lag['mean'])}, p95 {number(lag['p95'])}, max {number(lag['max'])} versions")
+        )
+    if told["checkpoint"]:
+        point = told["checkpoint"]
+        ago = "" if snapshot.over else f", {duration(point['age_s'])} ago"
+        facts.append(("saved", f"generation {point['number']} at {whole(point['rows'])} rows{ago}"))
+    if told["resumed"]:
+        facts.append(("resumed", str(told["resumed"]["text"])))
+    if snapshot.crashes():
+        facts.append(("note", plain(snapshot.crashes())))
+    if snapshot.phase == "running":
+        facts += [("note", plain(process.lately)) for process in snapshot.processes if process.lately]
+    return facts
+
+
+def steps_are_missing(totals: Mapping[str, Any]) -> bool:
+    """The learner has reported more than the actors have: nobody learns from a step before it is made."""
+    return bool(totals["unique_rows"] > totals["agent_steps"])
+
+
+def _so_far(told: Mapping[str, Any]) -> str:
+    totals = told["totals"]
+    discarded = sum((policy.get("ledger") or {}).get("discarded", 0) for policy in told["policies"].values())
+    more = f" ({whole(discarded)} rows of the ledger were discarded in crashes)" if discarded else ""
+    learned = f"{whole(totals['consumed_rows'])} consumed rows{more}, {whole(totals['updates'])} updates"
+    if steps_are_missing(totals):
+        return f"{learned}; not all env steps are reported"
+    return f"{whole(totals['env_steps'])} env steps, {learned}, {whole(totals['episodes'])} episodes"
+
+
+def _speed(snapshot: Snapshot) -> str:
+    """Now while it runs, over the whole run once it is over."""
+    rate, totals, wall_s = snapshot.status["throughput"], snapshot.status["totals"], snapshot.status["wall_s"]
+    if not snapshot.over:
+        return (
+            f"{count(rate['env_steps_per_s'])} env steps/s, {count(rate['consumed_rows_per_s'])} consumed rows/s, "
+            f"{number(rate['updates_per_s'])} updates/s"
+        )
+    if not wall_s:
+        return "-"
+    steps, consumed = totals["env_steps"] / wall_s, totals["consumed_rows"] / wall_s
+    return f"{count(steps)} env steps/s, {count(consumed)} consumed rows/s over the whole run"
+
+
+def _training(told: Mapping[str, Any]) -> str:
+    return f"{number(told['train_return']['mean'])} over {told['train_return']['episodes']} episodes"
+
+
+def evaluation_text(told: Mapping[str, Any]) -> str:
+    """`487.3 ± 12.1 over 100 episodes, greedy, version 96`."""
+    version = (told.get("ref") or {}).get("version")
+    of = "" if version is None else f", version {version}"
+    if (seats := told.get("seats", 1)) > 1:
+        of += f"; of the first of {seats} seats, all played by it"
+    return f"{number(told['mean'])} ± {number(told['std'])} over {told['episodes']} episodes, {told['mode']}{of}"
+
+
+def cadence_text(told: Mapping[str, Any] | None) -> str:
+    """`one evaluation each 14s, 8 % of the run's CPU`; why it is more than may be taken, where it is; "": not known."""
+    if not told or told["every_s"] is None:
+        return ""
+    text = f"one evaluation each {duration(told['every_s'])}, {percent(told['cpu_share'])} of the run's CPU"
+    if told["stated_s"] is None and (told["cpu_share"] or 0.0) >= _DEAR:
+        text += "; with fewer evaluation.episodes it is less"
+    return text
+
+
+def _roles(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("ROLE", "READY", "STATE", "RESTARTS", "AGE")]
+    for role, wanted in snapshot.state.replicas.items():
+        members = snapshot.members(role)
+        rows.append(
+            (
+                role,
+                ready_of(snapshot, role, wanted),
+                role_state(snapshot, role),
+                _restarts(snapshot, members),
+                _age(world, members),
+            )
+        )
+    return rows
+
+
+def ready_of(snapshot: Snapshot, role: str, wanted: int) -> str:
+    """How many replicas run and have joined: `3/4`, or `?/4` when nobody can say."""
+    return f"{'?' if snapshot.unseen else snapshot.ready_of(role)}/{wanted}"
+
+
+def role_state(snapshot: Snapshot, role: str) -> str:
+    """The states of a role's replicas: `running`, or `5 running, 1 backoff`."""
+    states: Counter[str] = Counter()
+    for process in snapshot.members(role):
+        states[process.state] += process.count
+    if not states:
+        return "-" if snapshot.over or not snapshot.state.replicas.get(role) else "missing"
+    kinds = sorted(states, key=lambda state: (-states[state], state))
+    return kinds[0] if len(kinds) == 1 else ", ".join(f"{states[state]} {state}" for state in kinds)
+
+
+def _processes(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
+    named = any(process.name for process in snapshot.processes)
+    rows: list[tuple[str, ...]] = [
+        ("PROCESS", "STATE", "PID", "RESTARTS", "AGE", "SILENT", "MODEL", "ENV-STEPS/S",
+         *(["NAME"] if named else []), "REASON")
+    ]  # fmt: skip
+    for process in snapshot.processes:
+        told = snapshot.reported(process.role, process.index)
+        model = told.get("model") or {}
+        rows.append(
+            (
+                _which(process),
+                process.state,
+                str(process.pid or "-"),
+                _restarts(snapshot, [process]),
+                _age(world, [process]),
+                duration(told["silent_s"]) if told.get("silent_s") is not None else "-",
+                f"{model['policy']} v{model['version']}" if model else "-",
+                count(told.get("env_steps_per_s")),
+                *([process.name or "-"] if named else []),
+                process.reason or process.trouble,
+            )
+        )
+    return rows
+
+
+def _which(process: Process) -> str:
+    """actor/7; without a number where the target has no order: its n-th pod is not the actor of that index."""
+    if process.count > 1:
+        return f"{process.role} x{process.count}"
+    ordered = not process.name or process.name.endswith(f"-{process.index}")
+    return f"{process.role}/{process.index}" if ordered else process.role
+
+
+def _age(world: World, members: list[Process]) -> str:
+    started = [process.started for process in members if process.started]
+    return duration(max(0.0, (world.now() - min(started)).total_seconds())) if started else "-"
+
+
+OUTCOMES = ("consumed", "discarded", "dropped", "stale", "fenced", "invalid", "lost", "in_flight")
+
+
+def final(snapshot: Snapshot) -> list[str]:
+    """The table at the end of a run."""
+    told = snapshot.status
+    totals, wall_s, evaluation, lag = told["totals"], told["wall_s"], told["evaluation"], told["lag"]
+    rows: list[tuple[str, str]] = []
+    if evaluation:
+        rows.append(("return", evaluation_text(evaluation)))
+        rows.append(("", f"lowest {number(evaluation['min'])}, highest {number(evaluation['max'])}"))
+    else:
+        rows.append(("return", "not evaluated"))
+    if told["stop"].get("not_evaluated"):
+        rows.append(("", plain(told["stop"]["not_evaluated"])))
+    if told["train_return"]:
+        rows.append(("training", _training(told)))
+    rows.append(("wall time", clock(wall_s)))
+    rows.append(("env steps", whole(totals["env_steps"])))
+    rows.append(("consumed", f"{whole(totals['consumed_rows'])} agent steps in {whole(totals['updates'])} updates"))
+    cpu_s = told["cpu_s"]
+    each = ", ".join(f"{role} {seconds:.0f}" for role, seconds in sorted(cpu_s.items(), key=lambda entry: -entry[1]))
+    rows.append(("CPU", f"{sum(cpu_s.values()):.0f} s" + (f": {each}" if each else "")))
+    rows.append(("speed", _speed(snapshot)))
+    if lag["mean"] is not None:
+        rows.append(("lag", f"mean {number(lag['mean'])}, max {number(lag['max'])} versions"))
+    for policy, entry in told["policies"].items():
+        rows.append(
+            ("ledger" if len(told["policies"]) == 1 else f"ledger {policy}", ledger_text(entry.get("ledger") or {}))
+        )
+    if snapshot.crashes():
+        rows.append(("note", plain(snapshot.crashes())))
+    return [f"{snapshot.state.run} {headline(snapshot)}", *table(rows, indent="  ")]
+
+
+def ledger_text(ledger: Mapping[str, Any]) -> str:
+    """`balanced: 312,000 rows produced = 300,000 consumed + 12,000 in flight`; outcomes of zero are left out.
+
+    Rows are more than agent steps: each episode's end adds one that is learned from with weight zero.
+    """
+    parts = [f"{whole(ledger[name])} {name.replace('_', ' ')}" for name in OUTCOMES if ledger.get(name)]
+    verdict = "balanced" if ledger.get("balanced") else "NOT balanced"
+    sign = "=" if ledger.get("balanced") else "against"
+    return f"{verdict}: {whole(ledger.get('produced', 0))} rows produced {sign} {' + '.join(parts) or '0'}"
+
+
+def look_next(snapshot: Snapshot) -> list[str]:
+    """What to look at when a run is over."""
+    run, storage = snapshot.state.run, snapshot.state.storage
+    on_disk = snapshot.state.target == "local"
+    return [
+        f"  results       {storage}/results",
+        f"  curves        tensorboard --logdir {storage}/results/tensorboard"
+        if on_disk
+        else f"  curves        rlctl open tensorboard {run}",
+        f"  logs          rlctl logs --run {run}",
+        f"  status        rlctl status {run}",
+    ]
+
+
+def failure(snapshot: Snapshot) -> list[str]:
+    """The first cause, the last lines of that process, who was stopped because of it."""
+    cause = snapshot.state.failure
+    if cause is None:
+        return []
+    lines = (
+        [f"last lines of {cause.process}:", *(f"  | {plain(line)}" for line in cause.last_lines)]
+        if cause.last_lines
+        else []
+    )
+    if cause.stopped_because:
+        lines.append(f"stopped because of it: {', '.join(cause.stopped_because)}")
+    return lines
+
+
+def _restarts(snapshot: Snapshot, members: Sequence[Process]) -> str:
+    """How often they were restarted: `3+` at least, `-` not known, as a cluster only counts pods that are well."""
+    total = sum(process.restarts for process in members)
+    if snapshot.state.target in ON_CLUSTERS and any(not one.name and one.state == "running" for one in members):
+        return f"{total}+" if total else "-"
+    return str(total)

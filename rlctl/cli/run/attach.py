@@ -1,0 +1,104 @@
+"""Staying with a run until it is over, Ctrl-C lets go, or the time is up."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from rlctl.cli.context import Signalled, World
+from rlctl.cli.display import progress as showing
+from rlctl.cli.run.hopeless import Hope
+from rlctl.cli.run.snapshot import Snapshot, take
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Backend, Process
+
+POLL_EVERY_S = 0.5
+_POLL_SELDOM_S = {"kubernetes": 2.0}  # many people ask one API server
+
+
+def poll_every_s(backend: Backend) -> float:
+    """How often a run is looked at while somebody waits."""
+    return _POLL_SELDOM_S.get(backend.name, POLL_EVERY_S)
+
+
+class Interrupts:
+    """The first signal is remembered, so that nothing is left half written; the second leaves at once.
+
+    Args:
+        numbers: of the signals; Ctrl-C unless it says otherwise.
+    """
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self.asked = False
+        self._numbers = numbers or (signal.SIGINT,)
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        for number in self._numbers:
+            before = signal.getsignal(number)
+            if before is not signal.SIG_IGN:  # started with & by a script, or with nohup: not meant for us
+                self._before[number] = before
+                signal.signal(number, self._hear)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _hear(self, number: int, _: FrameType | None) -> None:
+        if self.asked:
+            raise Signalled(128 + number)
+        self.asked = True
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Why the staying ended, and the last look; `gone`: somebody removed the run; `hopeless`: `culprit` is why."""
+
+    why: Literal["over", "ready", "hopeless", "detached", "timeout", "gone"]
+    snapshot: Snapshot | None
+    culprit: Process | None = None
+
+
+def attach(
+    world: World,
+    backend: Backend,
+    run: str,
+    *,
+    interrupts: Interrupts,
+    progress: showing.Progress,
+    timeout_s: float | None,
+    until_ready: bool = False,
+) -> Outcome:
+    """Show the run until something ends that; changes nothing.
+
+    Args:
+        until_ready: no longer than until every replica runs, or one never will.
+    """
+    deadline_s = None if timeout_s is None else world.clock() + timeout_s
+    snapshot = None
+    hope = Hope(world.clock)
+    with showing.make(world, progress) as shower:
+        while (seen := take(world, backend, run)) is not None:
+            snapshot = seen
+            shower.show(snapshot)
+            if snapshot.over:
+                return Outcome("over", snapshot)
+            if until_ready:
+                if snapshot.ready:
+                    return Outcome("ready", snapshot)
+                culprit = hope.lost(snapshot.processes)
+                if culprit is not None:
+                    return Outcome("hopeless", snapshot, culprit)
+            if interrupts.asked:
+                return Outcome("detached", snapshot)
+            if deadline_s is not None and world.clock() >= deadline_s:
+                return Outcome("timeout", snapshot)
+            left_s = poll_every_s(backend) if deadline_s is None else max(0.0, deadline_s - world.clock())
+            world.sleep(min(poll_every_s(backend), left_s))
+    return Outcome("gone", snapshot)

@@ -1,0 +1,157 @@
+"""Which cluster a verb goes to: the one that a run is recorded on, unless the command line says another.
+
+The index of runs is read before any backend is made, so that whoever has no run on a cluster never waits for its
+client to be imported, and a verb never reaches a run of the same name elsewhere because the current context changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rlctl.cli.context import ON_CLUSTERS, Cluster, World
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Backend, RunState
+
+IN_CLUSTER = "in-cluster"
+"""What a pod that reaches its own cluster records as context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Where a run was started, from the index of runs; empty: not said."""
+
+    run: str
+    target: str
+    uid: str = ""
+    context: str = ""
+    namespace: str = ""
+    server: str = ""
+    images: Mapping[str, str] = field(default_factory=dict)  # as applied last, by digest
+
+    @property
+    def cluster(self) -> Cluster:
+        context = self.context if self.context != IN_CLUSTER else ""
+        return Cluster(context or None, self.namespace or None)
+
+
+def recorded(run: str) -> Recorded | None:
+    """What the index says of the run; None when it is not there, or cannot be read."""
+    from rlctl.spec.layout import state_home
+
+    try:
+        entry: dict[str, Any] = json.loads((state_home() / "index" / f"{run}.json").read_text(encoding="utf-8"))
+        names = ("target", "uid", "context", "namespace", "server")
+        texts = {name: value if isinstance(value := entry.get(name), str) else "" for name in names}
+        images = {name: image for name, image in (entry.get("images") or {}).items() if isinstance(image, str)}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return Recorded(run, **texts, images=images) if texts["target"] else None
+
+
+def all_recorded() -> list[Recorded]:
+    """Every run of the index."""
+    from rlctl.cli.options import run_names
+
+    return [entry for name in run_names() if (entry := recorded(name)) is not None]
+
+
+def wanted_target(world: World, target: str | None) -> str | None:
+    """What -t says, else RLCTL_TARGET, else what -n or --context mean; None when nobody says anything."""
+    return target or world.environ.get("RLCTL_TARGET") or ("kubernetes" if any(world.cluster) else None)
+
+
+def backend_of(world: World, run: str, target: str | None) -> Backend:
+    """The backend on which the run of that name has to be.
+
+    Raises:
+        Conflict: it is recorded elsewhere than RLCTL_CONTEXT or RLCTL_NAMESPACE say, or its context has become another
+            cluster.
+        UsageError: there is no such target.
+        BackendUnreachable: its packages are not installed, or the kubeconfig no longer has its context.
+    """
+    entry = recorded(run)
+    name = wanted_target(world, target) or ("local" if entry is None else entry.target)
+    if name not in ON_CLUSTERS or entry is None or entry.target != name:
+        return world.backend(name)
+    return _recorded_backend(world, entry)
+
+
+def _recorded_backend(world: World, entry: Recorded) -> Backend:
+    said, usual, was = world.cluster, world.usual_cluster, entry.cluster
+    for what, option in (("context", "--context"), ("namespace", "-n")):
+        meant, there = getattr(usual, what), getattr(was, what)
+        if meant and there and meant != there and not getattr(said, what):
+            raise Conflict(
+                f"run {entry.run} is recorded in {what} {there}, and RLCTL_{what.upper()} is {meant}",
+                hint=f"say which is meant: {option} {there}, or {option} {meant}",
+                objects=(entry.run,),
+            )
+    cluster = Cluster(said.context or was.context, said.namespace or was.namespace)
+    try:
+        backend = world.backend(entry.target, cluster)
+        server = getattr(backend, "server", "")
+    except BackendUnreachable as error:
+        raise BackendUnreachable(
+            error.message,
+            hint=or_forget(entry.run, error.hint),
+            objects=error.objects,
+        ) from error
+    if not said.context and entry.server and server and server != entry.server:
+        raise Conflict(
+            f"run {entry.run} is recorded on {entry.server}, and context {entry.context} now means {server}",
+            hint=f"if that is the same cluster at a new address: --context {entry.context}; "
+            f"if the recorded one is gone: rlctl down {entry.run} --forget",
+            objects=(entry.run,),
+        )
+    return backend
+
+
+def or_forget(run: str, hint: str) -> str:
+    """A hint, and beside it the way out when the cluster that the run is recorded on is gone; said once."""
+    away = f"if the cluster that run {run} is recorded on is gone: rlctl down {run} --forget"
+    return hint if away in hint else "; ".join(part for part in (hint.removesuffix("."), away) if part)
+
+
+def where(backend: Backend, target: str) -> str:
+    """The target in words: `local`, or `kubernetes, context prod, namespace team`."""
+    parts = [f"{what} {value}" for what in ("context", "namespace") if (value := getattr(backend, what, ""))]
+    return ", ".join([target, *parts])
+
+
+def runs_everywhere(
+    world: World, target: str | None, leave_out: Callable[[RlctlError], object]
+) -> Iterator[tuple[Backend, RunState]]:
+    """Every run of the place that is wanted; when nobody says which: all of this machine, and on clusters those that
+    were started from here.
+
+    Args:
+        world: this invocation.
+        target: -t.
+        leave_out: told about what cannot be read, and about a cluster of a recorded run that does not answer.
+    """
+    chosen = wanted_target(world, target)
+    if chosen is not None:
+        backend = world.backend(chosen)
+        yield from ((backend, state) for state in backend.runs(leave_out))
+        return
+    for name in world.target_names():
+        if name not in ON_CLUSTERS:
+            backend = world.backend(name)
+            yield from ((backend, state) for state in backend.runs(leave_out))
+    mine: dict[tuple[str, Cluster], set[str]] = {}
+    for entry in all_recorded():
+        if entry.target in ON_CLUSTERS and entry.target in world.target_names():
+            mine.setdefault((entry.target, entry.cluster), set()).add(entry.uid)
+    for (name, cluster), uids in mine.items():
+        try:
+            backend = world.backend(name, cluster)
+            found = backend.runs(leave_out)
+        except RlctlError as error:
+            leave_out(error)  # a cluster that is gone hides no run that is elsewhere
+            continue
+        yield from ((backend, state) for state in found if state.uid in uids)

@@ -1,0 +1,48 @@
+"""What an `apply` would change, told: per object + ~ - =, and a unified diff."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from rlctl.cli.context import World
+from rlctl.cli.display.text import plain
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Difference
+    from rlctl.plan import Change
+
+_MARKS = {"add": "+", "change": "~", "remove": "-", "same": "="}
+
+
+def say_changes(world: World, changes: Iterable[Change]) -> None:
+    """What each changed field does: live, restart of which role, refused."""
+    for change in changes:
+        world.data(f"{change.action + (' ' + change.role if change.role else ''):<18} {change.why}")
+
+
+def tell(world: World, differences: Iterable[Difference]) -> list[Difference]:
+    """Print what differs as it becomes known, and how much does not; returns all."""
+    found = []
+    for difference in differences:
+        found.append(difference)
+        if difference.what != "same":
+            world.data(f"{_MARKS[difference.what]} {plain(difference.object)}")
+            for line in difference.lines:
+                world.data(plain(line))
+    same = sum(difference.what == "same" for difference in found)
+    if found:
+        world.say(f"= {same} of {len(found)} objects are the same")
+    return found
+
+
+def differ(differences: Iterable[Difference]) -> bool:
+    return any(difference.what != "same" for difference in differences)
+
+
+def as_plain(differences: Iterable[Difference]) -> list[dict[str, Any]]:
+    """For `-o json`."""
+    return [
+        {"object": difference.object, "what": difference.what, "lines": list(difference.lines)}
+        for difference in differences
+    ]

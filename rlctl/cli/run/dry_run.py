@@ -1,0 +1,97 @@
+"""`up --dry-run`: what would be sent and what that would change; nothing is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from rlctl.cli.context import ON_CLUSTERS, World
+from rlctl.cli.display import checks
+from rlctl.cli.run import differing, trial
+from rlctl.cli.run.force import force
+from rlctl.cli.run.prepare import Offline, beside, check_place, load, offline, refuse, say_findings, say_images
+from rlctl.cli.verbs.show import as_plain as change_as_plain
+
+
+class DryRun(StrEnum):
+    """What `--dry-run` accepts."""
+
+    client = "client"
+    server = "server"
+
+
+def dry_run(
+    world: World, specs: Sequence[Path], sets: Sequence[str] | None, target: str | None, how: DryRun, *,
+    force_conflicts: bool, pull: bool = False,
+) -> int:  # fmt: skip
+    """Show it; 0 unless `up` itself would refuse.
+
+    client: documents alone where the target is a cluster, which is not asked. server: the cluster judges every object
+    and says what would change in it.
+
+    Raises:
+        SpecError, Conflict: `up` would end with the same.
+        UsageError: as `up`.
+    """
+    loaded = load(world, specs, sets, target)
+    check_place(world, loaded, pull=pull)
+    if how is DryRun.client and loaded.spec.target in ON_CLUSTERS:
+        return _sent(world, offline(world, loaded, pull=pull))
+    with trial.begun(world, loaded) as asked:
+        prepared = beside(world, loaded, mint=False, pull=pull)
+        force(prepared.backend, force_conflicts)
+        say_findings(world, prepared.loaded)
+        say_images(world, prepared)
+        refuse(prepared)
+        probed = None if asked is None else asked.answer()
+    looked_at = []
+    if probed is not None:
+        trial.refuse(loaded, probed)
+        looked_at += trial.as_checks(loaded, probed)
+    looked_at += checks.preflight(world, prepared)
+    for line in checks.as_lines(looked_at, "  "):
+        world.say(line)
+    checks.refuse(prepared.plan.run, looked_at)
+    if prepared.state is None:
+        world.say(f"{prepared.plan.run} does not exist; `rlctl up` would create all of it")
+    differing.say_changes(world, prepared.changes)
+    found = differing.tell(world, prepared.backend.differences(prepared.plan, prepared.documents))
+    world.say("dry run: nothing was changed")
+    world.document(
+        {
+            "run": prepared.plan.run,
+            "dryRun": how.value,
+            "exists": prepared.state is not None,
+            "changes": [change_as_plain(change) for change in prepared.changes],
+            "objects": differing.as_plain(found),
+            "preflight": checks.as_plain(looked_at),
+        }
+    )
+    return 0
+
+
+def _sent(world: World, rendered: Offline) -> int:
+    """Objects and their size; what they change is known to the cluster alone."""
+    say_findings(world, rendered.loaded)
+    say_images(world, rendered)
+    documents = rendered.documents
+    for document in documents:
+        world.data(f"{len(document.text.encode()):>9,}  {document.name}")
+    size = sum(len(document.text.encode()) for document in documents)
+    world.say(f"{len(documents)} objects, {size:,} bytes of YAML; `rlctl render` prints them")
+    for role in rendered.plan.roles:
+        world.say(f"  {role.replicas:>6,} of {role.role}")
+    world.say("dry run: nothing was sent; what it changes only the cluster knows: --dry-run server, or rlctl diff")
+    world.document(
+        {
+            "run": rendered.plan.run,
+            "dryRun": "client",
+            "replicas": {role.role: role.replicas for role in rendered.plan.roles},
+            "documents": [
+                {"name": document.name, "role": document.role, "bytes": len(document.text.encode())}
+                for document in documents
+            ],
+        }
+    )
+    return 0

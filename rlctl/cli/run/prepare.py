@@ -1,0 +1,292 @@
+"""From spec files to what a target is told: load, plan, render; and what differs from what runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlctl.cli.context import ON_CLUSTERS, World
+from rlctl.cli.run.clusters import backend_of, recorded
+from rlctl.cli.run.target import recorded_target
+from rlctl.errors import Conflict, Problem, SpecError, UsageError
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Backend, Document, Place, RunState
+    from rlctl.images.registry.pinning import Pinned
+    from rlctl.plan import Change, Plan
+    from rlctl.spec import Loaded
+    from rlctl.spec.schema import Spec
+
+NO_UID = "0" * 32
+"""Stands for the uid of a run that has not been started: two renderings of it are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A spec beside the run of its name."""
+
+    loaded: Loaded
+    spec: Spec  # of `loaded`, with an absolute storage.path, and with digests of its images on a cluster
+    backend: Backend
+    state: RunState | None  # None: it would be a new run
+    plan: Plan
+    documents: list[Document]
+    changes: list[Change]  # from what was applied last; empty for a new run
+    asked: frozenset[str] = frozenset()  # images whose tag a registry has resolved just now
+
+    @property
+    def refused(self) -> list[Change]:
+        return [change for change in self.changes if change.action == "refuse"]
+
+    @property
+    def stored(self) -> Mapping[str, Any]:
+        """The spec as the target records it."""
+        return self.spec.model_dump(mode="json")
+
+
+def load(world: World, specs: Sequence[Path], sets: Sequence[str] | None, target: str | None = None) -> Loaded:
+    """The spec; RLCTL_RUN counts as an early --set, -t and RLCTL_TARGET as --set target=.
+
+    Raises:
+        SpecError: with every problem.
+        UsageError: no spec is named.
+    """
+    from rlctl.spec import load as load_spec
+
+    if not specs:
+        raise UsageError("no spec is named", hint="rlctl init makes one")
+    early = [f"run={world.environ['RLCTL_RUN']}"] if world.environ.get("RLCTL_RUN") else []
+    if not target and world.environ.get("RLCTL_TARGET"):
+        early.append(f"target={world.environ['RLCTL_TARGET']}")
+    late = [f"target={target}"] if target else []
+    return load_spec(list(specs), [*early, *(sets or ()), *late], machine=world.machine)
+
+
+def prepare(
+    world: World, specs: Sequence[Path], sets: Sequence[str] | None, target: str | None, *, mint: bool,
+    pull: bool = False,
+) -> Prepared:  # fmt: skip
+    """Everything that `up` and `diff` have in common; writes nothing.
+
+    Args:
+        world: this invocation.
+        specs: files, merged from left to right.
+        sets: `path=value`.
+        target: -t.
+        mint: give a new run a uid of its own; else it is NO_UID.
+        pull: ask for the tags of images again, whatever is recorded.
+
+    Raises:
+        SpecError: the spec or a template is invalid, or a registry has no such image.
+        BackendUnreachable: the target does not answer, or a registry whose tag is recorded nowhere.
+        Conflict: the run is recorded for another target or cluster, or by a release whose spec this one cannot read.
+        UsageError: the command line names a cluster, or wants images, and the target is this machine.
+    """
+    loaded = load(world, specs, sets, target)
+    check_place(world, loaded, pull=pull)
+    return beside(world, loaded, mint=mint, pull=pull)
+
+
+def check_place(world: World, loaded: Loaded, *, pull: bool = False) -> None:
+    """
+    Raises:
+        UsageError: the command line names a cluster, or wants images, and the target is this machine.
+    """
+    if pull and loaded.spec.target not in ON_CLUSTERS:
+        raise UsageError(f"--pull is for the images of a cluster, and the target is {loaded.spec.target}")
+    if any(world.cluster) and loaded.spec.target not in ON_CLUSTERS:
+        raise UsageError(
+            f"-n and --context are for a cluster, and the target is {loaded.spec.target}",
+            hint="add -t kubernetes, or leave them out",
+        )
+
+
+def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> Prepared:
+    """A loaded spec beside the run of its name; see `prepare`."""
+    from rlctl.plan import changes
+
+    storage = storage_of(loaded)
+    spec = _with_storage(loaded, storage)
+    elsewhere = recorded_target(spec.run)
+    if elsewhere is not None and elsewhere != spec.target and elsewhere in world.target_names():
+        raise Conflict(
+            f"run {spec.run} is recorded for target {elsewhere}, the spec says {spec.target}",
+            hint=_make_room(spec.run, elsewhere),
+            objects=(spec.run,),
+        )
+    backend = backend_of(world, spec.run, spec.target)
+    state = backend.find(spec.run)
+    place = backend.place(spec.run, storage)
+    spec, asked = _with_digests(world, loaded, spec, {} if state is None else _images_of(state), pull=pull)
+    new = state is None and not mint
+    plan, documents = _rendered(loaded, spec, NO_UID if new else place.uid, place, new=new)
+    return Prepared(
+        loaded=loaded,
+        spec=spec,
+        backend=backend,
+        state=state,
+        plan=plan,
+        documents=documents,
+        changes=[] if state is None else changes(stored_spec(state), spec),
+        asked=asked,
+    )
+
+
+def _make_room(run: str, target: str) -> str:
+    """How a name that another target holds becomes free, also when that target is a cluster that is gone."""
+    away = f"; if that cluster is gone: rlctl down {run} --forget" if target in ON_CLUSTERS else ""
+    return f"choose another name (--set run={run}-2), or remove it first: rlctl down {run} --volumes -t {target}{away}"
+
+
+@dataclass(frozen=True, slots=True)
+class Offline:
+    """A spec rendered for a cluster that nobody has asked."""
+
+    loaded: Loaded
+    spec: Spec  # with digests of its images
+    asked: frozenset[str]  # images whose tag a registry has resolved just now
+    plan: Plan
+    documents: list[Document]
+
+
+def offline(world: World, loaded: Loaded, *, pull: bool = False) -> Offline:
+    """What `up` would send to a cluster, with the uid and the images that the index of runs knows.
+
+    Without them: NO_UID, and tags of images as their registry says.
+
+    Raises:
+        SpecError: a template is invalid, or a registry has no such image.
+        BackendUnreachable: a registry does not say what a tag is.
+    """
+    entry = recorded(loaded.spec.run)
+    if entry is None or entry.target != loaded.spec.target or not entry.uid:
+        uid, images = NO_UID, {}
+    else:
+        uid, images = entry.uid, dict(entry.images)
+    spec, asked = _with_digests(world, loaded, _with_storage(loaded, storage_of(loaded)), images, pull=pull)
+    return Offline(loaded, spec, asked, *_rendered(loaded, spec, uid, None, new=uid == NO_UID))
+
+
+def _with_digests(
+    world: World, loaded: Loaded, spec: Spec, recorded_images: Mapping[str, str], *, pull: bool
+) -> tuple[Spec, frozenset[str]]:
+    """The same with a digest for every image that a cluster pulls, and the names of those that were asked for.
+
+    Raises:
+        SpecError: a registry has no such image; with the place of its name.
+        BackendUnreachable: a registry does not say what a tag is, and it is recorded nowhere.
+    """
+    given: dict[str, str | None] = spec.images.model_dump()
+    if spec.target not in ON_CLUSTERS or all("@" in image for image in given.values() if image is not None):
+        return spec, frozenset()
+    from rlctl.images.registry.client import Registry, logins
+    from rlctl.images.registry.pinning import pin
+    from rlctl.images.registry.reference import loopback
+
+    known = logins(world.environ)
+    try:
+        found: Pinned = pin(given, recorded_images, lambda host: Registry(not loopback(host), known), pull=pull)
+    except SpecError as error:
+        raise SpecError([_placed(loaded, problem) for problem in error.problems], hint=error.hint) from error
+    return spec.model_copy(update={"images": spec.images.model_copy(update=dict(found.images))}), found.asked
+
+
+def _placed(loaded: Loaded, problem: Problem) -> Problem:
+    place = loaded.locate(tuple(problem.path.split(".")))
+    return problem if place is None else replace(problem, file=place.file, line=place.line, column=place.column)
+
+
+def _images_of(state: RunState) -> dict[str, str]:
+    from rlctl.backends.revisions import images_of
+
+    return images_of(state.spec)
+
+
+def _with_storage(loaded: Loaded, storage: str | None) -> Spec:
+    return loaded.spec.model_copy(update={"storage": loaded.spec.storage.model_copy(update={"path": storage})})
+
+
+def _rendered(
+    loaded: Loaded, spec: Spec, uid: str, place: Place | None, *, new: bool
+) -> tuple[Plan, list[Document]]:  # fmt: skip
+    """Plan and documents; only those of a cluster need no place."""
+    from rlctl.plan import make
+
+    plan = make(spec, uid=uid, base=loaded.base)
+    if plan.target == "kubernetes":
+        from rlctl.render.kubernetes import documents as for_cluster
+
+        return plan, for_cluster(plan, spec)
+    from rlctl.render import documents as for_machine
+    from rlctl.spec.layout import Layout
+
+    assert place is not None, "only a cluster is rendered for without a place"
+    layout, sockets = place.layout, place.sockets
+    if new:
+        layout = Layout(layout.root.with_name(f"{spec.run}-{uid[:8]}"))
+        sockets = sockets.with_name(uid[:8])
+    return plan, for_machine(plan, layout=layout, sockets=sockets, python=sys.executable)
+
+
+def storage_of(loaded: Loaded) -> str | None:
+    """The folder that the spec wants, absolute: relative ones begin at the spec file."""
+    path = loaded.spec.storage.path
+    return None if path is None else str((loaded.base / Path(path).expanduser()).resolve())
+
+
+def stored_spec(state: RunState) -> Spec:
+    """The spec that was applied last.
+
+    Raises:
+        Conflict: this release cannot read it.
+    """
+    from pydantic import ValidationError
+
+    from rlctl.spec.schema import Spec
+
+    try:
+        return Spec.model_validate(dict(state.spec))
+    except ValidationError as error:
+        raise Conflict(
+            f"run {state.run} was started by rlctl {state.rlctl_version}, whose spec this release cannot read",
+            hint=f"use that release, or give the spec another `run:` name ({error.error_count()} fields differ)",
+            objects=(state.run,),
+        ) from error
+
+
+def say_findings(world: World, loaded: Loaded) -> None:
+    """Findings of a valid spec: worth a look, no reason to stop."""
+    for finding in loaded.findings:
+        world.say(f"note: {finding}")
+
+
+def say_images(world: World, prepared: Prepared | Offline) -> None:
+    """Tag and digest of each image that the spec names by tag, where they mean something."""
+    if prepared.spec.target not in ON_CLUSTERS:
+        return
+    for name, image in prepared.loaded.spec.images.model_dump().items():
+        if image is not None and "@" not in image:
+            digest = getattr(prepared.spec.images, name).partition("@")[2]
+            how = "" if name in prepared.asked else " (recorded; `up --pull` asks the registry again)"
+            world.say(f"images.{name}: {image} is {digest}{how}")
+
+
+def refuse(prepared: Prepared) -> None:
+    """Stop before anything is changed when a field cannot change on this run.
+
+    Raises:
+        Conflict: with every such field and the way out.
+    """
+    if prepared.refused:
+        run = prepared.plan.run
+        fields = "\n".join(
+            f"  {change.why}" for change in {change.path: change for change in prepared.refused}.values()
+        )
+        raise Conflict(
+            f"these fields of run {run} cannot change; its experience and weights would no longer fit:\n{fields}",
+            hint=f"another name (--set run={run}-2), or remove this run and its data: rlctl down {run} --volumes",
+            objects=tuple(dict.fromkeys(change.path for change in prepared.refused)),
+        )

@@ -1,0 +1,349 @@
+"""A run at one moment, from wherever it can be learned: its manager, its processes, what was stored."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from rlctl.cli.context import ON_CLUSTERS
+from rlctl.cli.display import problems as faults
+from rlctl.cli.run.clusters import where
+from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Backend, Process, RunState
+    from rlctl.cli.context import World
+
+_COUNTS = ("env_steps", "frames", "agent_steps", "consumed_rows", "unique_rows", "updates", "episodes")
+_RATES = ("env_steps", "frames", "agent_steps", "consumed_rows", "unique_rows", "updates")
+ANSWERS_WITHIN_S = 20.0
+PATIENCE_S = 2.5
+"""A target that is away for a moment is asked again so long: a run that ends takes its supervisor with it."""
+_SOUND = ("starting", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One look at a run."""
+
+    state: RunState
+    processes: tuple[Process, ...]
+    status: Mapping[str, Any]  # the manager's, every key of it present
+    answered: bool  # by a live manager; else from what was stored
+    at: datetime
+    where: str = ""  # target, context and namespace in words
+    unseen: BackendUnreachable | None = None  # why the target does not say how the processes are
+
+    @property
+    def phase(self) -> str:
+        """starting, running, stopped, finished or failed."""
+        if self.state.phase != "running":
+            return self.state.phase
+        return "starting" if self.status["phase"] == "starting" else "running"
+
+    @property
+    def over(self) -> bool:
+        """No process of the run lives."""
+        return self.state.phase != "running"
+
+    @property
+    def ready(self) -> bool:
+        """It runs, and every wanted replica of every role does and has joined."""
+        return self.phase == "running" and all(
+            self.ready_of(role) >= wanted for role, wanted in self.state.replicas.items()
+        )
+
+    @property
+    def healthy(self) -> bool:
+        """It has finished, or it is ready and nothing is wrong."""
+        return self.phase == "finished" or (self.ready and not self.problems(past=False))
+
+    def running(self, role: str) -> int:
+        return sum(process.count for process in self.members(role) if process.state == "running")
+
+    def ready_of(self, role: str) -> int:
+        """How many replicas run and have joined."""
+        ready = [one for one in self.members(role) if one.state == "running" and self.joined(one)]
+        return sum(one.count for one in ready)
+
+    def joined(self, process: Process) -> bool:
+        """It has reported to the manager since its own start. A learner has gone on from its generation by then."""
+        if process.role == "manager":
+            return self.answered
+        if self.state.target in ON_CLUSTERS:  # a pod is ready, and so runs, only once it has joined
+            return True
+        told, wrote = self.reported(process.role, process.index), self.status["time"]
+        if not told.get("joined") or wrote is None or process.started is None:
+            return False
+        # a lease that is older belongs to the process that had this place before: the manager has not missed it yet
+        return bool(wrote - told["age_s"] >= process.started.timestamp())
+
+    def members(self, role: str) -> list[Process]:
+        return [process for process in self.processes if process.role == role]
+
+    def reported(self, role: str, index: int) -> Mapping[str, Any]:
+        """What the manager knows of one process."""
+        # by index, as the manager lists them: there may be thousands
+        entries: list[Mapping[str, Any]] = self.status["roles"].get(role) or []
+        at = bisect_left(entries, index, key=itemgetter("index"))
+        return entries[at] if at < len(entries) and entries[at]["index"] == index else {}
+
+    def problems(self, *, past: bool = True) -> list[dict[str, Any]]:
+        """What is wrong, in words, each with the next command: `text`, `next`, perhaps `evidence` and `lines`.
+
+        Args:
+            past: also what has a successor already, as an evicted pod.
+        """
+        if self.phase == "finished":
+            return []
+        found: list[dict[str, Any]] = [*self.target_problems()]
+        failure = self.state.failure
+        if failure is not None and self.phase == "failed":
+            whose = f" {failure.process}" if "/" in failure.process else ""  # the supervisor has no log of records
+            found.append({"text": failure.text, "next": f"rlctl logs{whose}{self._named} --tail 50"})
+        if not self.over:
+            # who ends because the goal is reached is no problem
+            sound = (*_SOUND, "stopping", "exited") if self.status["stop"].get("met") else (*_SOUND, "stopping")
+            for process in () if self.unseen else sorted(self.processes, key=faults.urgency):
+                if (process.state not in sound or process.permanent) and (past or not faults.past(process)):
+                    told = faults.of_process(process, self._named)
+                    found.append(told if process.next else {**told, "next": self._way_out(process)})
+                elif process.trouble:
+                    found.append({"text": told_of(process), "next": self._way_out(process)})
+            for role, wanted in self.state.replicas.items():
+                there = sum(process.count for process in self.members(role))
+                if there < wanted:
+                    found.append(
+                        {
+                            "text": f"{role}: {there} of {wanted} replicas exist",
+                            "next": f"rlctl status{self._named} -o wide",
+                        }
+                    )
+            if self.silent:
+                found.append({"text": "the manager does not answer", "next": f"rlctl logs manager{self._named}"})
+            known = {problem["text"] for problem in found}
+            found += [dict(problem) for problem in self.status["problems"] if problem.get("text") not in known]
+        return found
+
+    def target_problems(self) -> list[dict[str, str]]:
+        """That the target does not say how the processes are."""
+        if self.unseen is None:
+            return []
+        return [{"text": self.unseen.message, "next": self.unseen.hint or f"rlctl status{self._named}"}]
+
+    def crashes(self) -> str:
+        """What the success of a run that has finished must not hide; empty when there was nothing."""
+        crashed = [process for process in self.processes if process.trouble] if self.phase == "finished" else []
+        if not crashed:
+            return ""
+        worst = max(crashed, key=lambda process: process.restarts)
+        more = f"; {len(crashed) - 1} more like it" if len(crashed) > 1 else ""
+        return f"{told_of(worst)}{more}"
+
+    @property
+    def ending(self) -> bool:
+        """It has done what was asked; no side of it is slow any more."""
+        return self.status["verdict"]["kind"] == "ending" or bool(self.status["stop"]["met"])
+
+    @property
+    def silent(self) -> bool:
+        """The manager should have answered and did not: its figures are old."""
+        return not self.over and not self.answered and (self.unseen is not None or self._should_answer)
+
+    @property
+    def slowest(self) -> str:
+        """What everybody waits for, in a few words; empty when nothing is."""
+        if self.unseen is not None:
+            return f"{next(iter(self.unseen.objects), self.state.target)} (no answer)"
+        worst = faults.worst(self.processes)
+        if worst is not None:
+            return faults.shown(worst)
+        for role, wanted in self.state.replicas.items():
+            if self.running(role) < wanted:
+                return f"{role} ({self.running(role)} of {wanted} run)"
+        if not self.answered:
+            return "manager/0 (no answer yet)"
+        # who is not even known comes first: the others may wait for what it tells
+        absent = [process for process in self.processes if not self.joined(process)]
+        absent.sort(key=lambda process: bool(self.reported(process.role, process.index)))
+        return f"{absent[0].role}/{absent[0].index} (has not joined yet)" if absent else ""
+
+    @property
+    def _should_answer(self) -> bool:
+        """The manager has had time enough."""
+        started = [process.started for process in self.members("manager") if process.state == "running"]
+        return any(begun and (self.at - begun).total_seconds() > ANSWERS_WITHIN_S for begun in started)
+
+    def _way_out(self, process: Process) -> str:
+        """What to do about a process of a live run that does not run."""
+        replicas = self.state.replicas
+        if process.state != "stopped" or "actor" not in replicas:
+            return f"rlctl logs {process.role}/{process.index}{self._named}"
+        # scaling to the number wanted starts whatever an interrupted command left; not every role can be named there
+        role = process.role if replicas.get(process.role, 0) > 1 else "actor"
+        return f"rlctl scale {role}={replicas[role]}{self._named}"
+
+    @property
+    def _named(self) -> str:
+        return f" --run {self.state.run}"
+
+
+def told_of(process: Process) -> str:
+    """`actor/0 was restarted 3 times, last: actor 0 exited 1 after 00:00:21: EnvError: ...`."""
+    times = "once" if process.restarts == 1 else f"{process.restarts} times"
+    return f"{process.role}/{process.index} was restarted {times}, last: {process.trouble}"
+
+
+def take(world: World, backend: Backend, run: str, known: RunState | None = None) -> Snapshot | None:
+    """The run as it is now; None when there is no such run (any more).
+
+    A target that does not say how the processes are costs at most PATIENCE_S and one more answer of it: the rest is
+    told without them, and `unseen` says why.
+
+    Args:
+        world: this invocation.
+        backend: of the run.
+        run: its name.
+        known: the run as `find` has just told it, so that the first look need not ask again.
+
+    Raises:
+        Unreadable: what is recorded of it cannot be read.
+        BackendUnreachable: nothing can be learned of it for PATIENCE_S.
+    """
+    deadline_s = world.clock() + PATIENCE_S
+    while True:
+        try:
+            snapshot = _take(backend, known or backend.find(run), world.now())
+        except Unreadable:
+            raise
+        except BackendUnreachable:
+            if world.clock() >= deadline_s:
+                raise
+        else:
+            if snapshot is None or snapshot.unseen is None or world.clock() >= deadline_s:
+                return snapshot
+        known = None
+        world.sleep(0.25)
+
+
+def _take(backend: Backend, state: RunState | None, now: datetime) -> Snapshot | None:
+    if state is None:
+        return None
+    run = state.run
+    status: Mapping[str, Any] | None = None
+    answered = False
+    # on a cluster the manager of a finished run stays, and knows its result
+    if state.phase == "running" or (state.phase == "finished" and state.target in ON_CLUSTERS):
+        try:
+            status = backend.control(run, "GET", "/status")
+            answered = True
+        except RlctlError:
+            pass  # not up yet, ending, being replaced, or not ready to answer: the processes tell
+    processes, unseen = _processes(backend, state)
+    if status is None:
+        with suppress(BackendUnreachable):  # torn: the manager writes it anew, and it only repeats what others know
+            status = backend.stored_status(run)
+        if status is not None and state.phase == "running" and not _of_this_life(status, processes):
+            status = {**status, "phase": "starting", "problems": [], "roles": {}}
+    told = _with_the_missing(complete(status, state), state, () if unseen else processes)
+    return Snapshot(state, processes, told, answered, now, where(backend, state.target), unseen)
+
+
+def _with_the_missing(status: dict[str, Any], state: RunState, processes: tuple[Process, ...]) -> dict[str, Any]:
+    """The manager counts the actors that live and advises a number by that; while fewer run than are wanted, why comes
+    first."""
+    actors = [process for process in processes if process.role == "actor"]
+    run, wanted = sum(one.count for one in actors if one.state == "running"), state.replicas.get("actor", 0)
+    verdict = status["verdict"]
+    if not actors or run >= wanted or not str(verdict["suggest"] or "").startswith("rlctl scale actor="):
+        return status
+    text = f"{verdict['text']}; {run} of {wanted} actors run"
+    return {
+        **status,
+        "verdict": {**verdict, "text": text, "suggest": f"rlctl logs actor --run {state.run} --level ERROR"},
+    }
+
+
+def _processes(backend: Backend, state: RunState) -> tuple[tuple[Process, ...], BackendUnreachable | None]:
+    """All of them; when the target does not say, those that are wanted, in a state that nobody knows, and why."""
+    from rlctl.backends.base import Process
+    from rlctl.spec.base import ROLES
+
+    try:
+        return tuple(backend.processes(state.run, state)), None
+    except BackendUnreachable as error:
+        if state.target in ON_CLUSTERS:  # there may be thousands, and their numbers mean nothing
+            counted = [(role, count) for role in ROLES if (count := state.replicas.get(role, 0))]
+            return tuple(Process(role, 0, "unknown", count=count) for role, count in counted), error
+        wanted = [(role, index) for role in ROLES for index in range(state.replicas.get(role, 0))]
+        return tuple(Process(role, index, "unknown") for role, index in wanted), error
+
+
+def _of_this_life(stored: Mapping[str, Any], processes: tuple[Process, ...]) -> bool:
+    """Whether the manager that stored this is the one that runs, or has just ended; else it says nothing of now."""
+    managers = [process for process in processes if process.role == "manager" and process.state in _SOUND]
+    wrote = float(stored.get("time") or 0)
+    return all(manager.started is not None and wrote >= manager.started.timestamp() for manager in managers)
+
+
+def complete(status: Mapping[str, Any] | None, state: RunState) -> dict[str, Any]:
+    """The manager's status with every key present, so that readers need no defaults of their own."""
+    given = dict(status or {})
+    empty: dict[str, Any] = {
+        "run": state.run, "uid": state.uid, "term": 0, "phase": "starting", "time": None, "wall_s": 0.0, "cpu_s": {},
+        "verdict": {"kind": "starting", "text": "starting: no report yet"},
+        "throughput": {}, "totals": {}, "lag": {}, "train_return": None, "evaluation": None,
+        "cadence": None, "history": [],
+        "stop": {}, "policies": {}, "roles": {}, "checkpoint": None, "resumed": None, "problems": [],
+    }  # fmt: skip
+    filled = {**empty, **{key: value for key, value in given.items() if value is not None}}
+    filled["throughput"] = {f"{name}_per_s": 0.0 for name in _RATES} | filled["throughput"]
+    filled["totals"] = dict.fromkeys(_COUNTS, 0) | filled["totals"]
+    filled["lag"] = {"mean": None, "p95": None, "max": None} | filled["lag"]
+    filled["stop"] = {"conditions": {}, "met": None} | filled["stop"]
+    filled["verdict"] = {
+        "learner_waits_data": None, "actor_waits_credit": None, "actor_waits_model": None, "suggest": None,
+    } | filled["verdict"]  # fmt: skip
+    return filled
+
+
+def as_document(snapshot: Snapshot) -> dict[str, Any]:
+    """What `-o json` says of a run: the manager's status, and what the target knows."""
+    from rlctl.cli.display.text import rfc3339
+
+    state, failure = snapshot.state, snapshot.state.failure
+    return {
+        **snapshot.status,
+        "phase": snapshot.phase,
+        "ready": snapshot.ready,
+        "healthy": snapshot.healthy,
+        "problems": snapshot.problems(),
+        "target": state.target,
+        "storage": state.storage,
+        "revision": state.revision,
+        "rlctl": state.rlctl_version,
+        "created": rfc3339(state.created),
+        "replicas": dict(state.replicas),
+        "processes": [
+            {
+                "role": process.role, "index": process.index, "state": process.state, "pid": process.pid,
+                "started": rfc3339(process.started) if process.started else None,
+                "restarts": process.restarts, "reason": process.reason, "lately": process.lately,
+                "name": process.name, "count": process.count,
+                "permanent": process.permanent, "evidence": process.evidence, "next": process.next,
+                "first_cause_lines": list(process.first_cause_lines),
+            }
+            for process in snapshot.processes
+        ],
+        "failure": None
+        if failure is None
+        else {
+            "process": failure.process, "text": failure.text, "last_lines": list(failure.last_lines),
+            "at": rfc3339(failure.at), "stopped_because": list(failure.stopped_because),
+        },
+    }  # fmt: skip

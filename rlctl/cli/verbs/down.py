@@ -1,0 +1,210 @@
+"""`rlctl down`: stop a run and keep its data, or remove both."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlctl.cli.context import ON_CLUSTERS, Output, Signalled, World
+from rlctl.cli.display.problems import exists
+from rlctl.cli.display.text import span
+from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, TakeOver, Target, Yes
+from rlctl.cli.run.applied import as_plain, follow, nothing_done
+from rlctl.cli.run.attach import Interrupts
+from rlctl.cli.run.clusters import backend_of, or_forget, recorded, where
+from rlctl.cli.run.force import force, owner_of
+from rlctl.cli.run.target import find, known, look_up, looked_at, one_name, wanted_run
+from rlctl.errors import BackendUnreachable, Refused, RlctlError, Unreadable, UsageError
+from rlctl.spec.layout import state_home
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Backend
+
+
+def down(
+    ctx: typer.Context,
+    run: RunArgument = None,
+    volumes: Annotated[bool, typer.Option("--volumes", help="Remove the data of the run as well; asks.")] = False,
+    grace: Annotated[
+        str,
+        typer.Option(
+            "--grace", metavar="TIME", help="Until a process is killed, at most 10s; on a cluster how long to wait."
+        ),
+    ] = "10s",
+    forget: Annotated[
+        bool,
+        typer.Option(
+            "--forget", help="Free the name of a run whose cluster is gone; works offline, removes nothing there."
+        ),
+    ] = False,
+    run_option: RunOption = None,
+    yes: Yes = False,
+    force_conflicts: TakeOver = False,
+    target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    output: OutputOption = Output.table,
+    quiet: Quiet = False,
+) -> int:
+    """Stop a run and keep its data.
+
+    `rlctl up` goes on from there. --volumes removes the data too. A run that is not there is no error (exit 0).
+    Ctrl-C or a hangup once does not keep it from ending everything; twice leaves at once (exit 130 or 129).
+    """
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
+    try:
+        grace_s = span(grace)
+    except ValueError as error:
+        raise UsageError(f"--grace: {error}") from error
+    name = wanted_run(world, one_name(run, run_option))
+    if forget:
+        if volumes:
+            raise UsageError("--forget asks no cluster, so it removes no volumes", hint="leave one of the two out")
+        return _forget(world, name)
+    try:
+        meant = _find(world, name, target)
+    except BackendUnreachable as error:
+        if name is None or not _on_cluster(name):
+            raise
+        raise BackendUnreachable(error.message, hint=or_forget(name, error.hint), objects=error.objects) from error
+    if meant is None:
+        if name is not None:  # one that was killed with its last write to do has left its lock
+            follow(world, backend_of(world, name, target).delete(name, volumes=volumes, grace_s=grace_s))
+        which = "" if name is None else f" {name}"
+        world.say(f"there is no run{which}{looked_at(world, target)}; nothing to do")
+        world.document({"run": name, "applied": [], "kept": None, "removed": None})
+        return 0
+    force(meant.backend, force_conflicts)
+    if meant.way_out and not volumes:
+        world.complain("  the file is kept as it is; what runs is stopped without it")
+    if volumes and not yes:
+        _ask(world, meant)
+    try:
+        with Interrupts(signal.SIGINT, signal.SIGHUP):
+            done = follow(world, meant.backend.delete(meant.run, volumes=volumes, grace_s=grace_s))
+    except Signalled as gone:
+        raise Signalled(gone.exit_code, f"left {meant.run} half stopped; the same command goes on") from None
+    _say_end(world, meant, idle=nothing_done(done), volumes=volumes)
+    world.document(
+        {
+            "run": meant.run,
+            "applied": as_plain(done),
+            "kept": None if volumes else meant.storage,
+            "removed": meant.storage if volumes else None,
+        }
+    )
+    return 0
+
+
+def _on_cluster(name: str | None) -> bool:
+    entry = None if name is None else recorded(name)
+    return entry is not None and entry.target in ON_CLUSTERS
+
+
+def _forget(world: World, name: str | None) -> int:
+    """Take a run on a cluster out of this machine's index of runs; what is on the cluster stays.
+
+    Raises:
+        UsageError: no run is named, or it is one of this machine.
+    """
+    from rlctl.backends.kubernetes.run_state import index
+
+    if name is None:
+        raise UsageError("--forget needs the name of a run", hint="rlctl down NAME --forget")
+    entry = recorded(name)
+    if entry is not None and not _on_cluster(name):
+        raise UsageError(
+            f"run {name} is on this machine, where its data would be lost from sight",
+            hint=f"stop it: rlctl down {name}; remove it: rlctl down {name} --volumes",
+            objects=(name,),
+        )
+    if entry is None:
+        world.say(f"no run {name} is recorded here; nothing to do")
+    else:
+        index.forget(name, entry.uid)
+        if recorded(name) is not None:
+            raise BackendUnreachable(f"the record of run {name} cannot be removed from {state_home() / 'index'}")
+        there = " ".join(
+            f"{option} {value}" for option, value in (("--context", entry.context), ("-n", entry.namespace))
+        )
+        world.say(f"{name} is forgotten here; what runs on {entry.server or 'its cluster'} was not asked and stays")
+        world.say(f"  reach it      rlctl status {name} -t {entry.target} {there}")
+    world.document({"run": name, "applied": [], "kept": None, "removed": None})
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """The run that goes; nothing more has to be known of it."""
+
+    backend: Backend
+    run: str
+    target: str
+    storage: str
+    way_out: str = ""  # what is recorded of it cannot be read: what to do about that
+
+
+def _find(world: World, name: str | None, target: str | None) -> _Meant | None:
+    """The run of that name, else the one that every verb would take; None: there is none.
+
+    Raises:
+        UsageError: several may be meant.
+    """
+    left_out: list[RlctlError] = []
+    if name is None and not known(world, target, left_out) and not left_out:
+        return None
+    try:
+        backend, state = find(world, name, target) if name is None else look_up(world, name, target)
+    except Unreadable as error:
+        world.complain(f"warning: {error.message}")
+        backend = backend_of(world, error.run, target)
+        return _Meant(backend, error.run, backend.name, error.storage, error.hint)
+    return None if state is None else _Meant(backend, state.run, state.target, state.storage)
+
+
+def _ask(world: World, meant: _Meant) -> None:
+    """Say what would go, and have the name typed.
+
+    Raises:
+        Conflict: the run is somebody else's, and nothing is to be forced.
+        Refused: there is nobody to ask, or another answer came.
+    """
+    owner = owner_of(meant.backend, meant.run, "down")
+    of = f" of {owner}" if owner else ""
+    world.complain(
+        f"down --volumes removes run {meant.run}{of} on {where(meant.backend, meant.target)} for good:\n"
+        f"  {_how_many(meant)} processes are stopped\n"
+        f"  checkpoints, logs and results in {meant.storage} are deleted; nothing of the run is kept"
+    )
+    if not world.can_ask():
+        raise Refused(
+            f"the data of run {meant.run} stays: there is no terminal to confirm on",
+            hint=f"rlctl down {meant.run} --volumes --yes",
+            objects=(meant.run,),
+        )
+    if world.ask(f"type the name of the run to go on ({meant.run}): ") != meant.run:
+        raise Refused(f"that is not its name; run {meant.run} and its data stay", objects=(meant.run,))
+
+
+def _how_many(meant: _Meant) -> str:
+    try:
+        processes = meant.backend.processes(meant.run)
+    except BackendUnreachable:  # nobody can say; `delete` finds them all the same
+        return "all"
+    return str(sum(process.count for process in processes if exists(process)))
+
+
+def _say_end(world: World, meant: _Meant, *, idle: bool, volumes: bool) -> None:
+    if volumes:
+        world.say(f"{meant.run} is removed, with its data in {meant.storage}")
+        return
+    if idle:
+        world.say(f"{meant.run} was not running")
+    else:
+        world.say(f"{meant.run} is stopped")
+    world.say(f"  stays         {meant.storage}")
+    world.say(f"  go on         {meant.way_out or 'rlctl up SPEC, from the newest generation'}")
+    world.say(f"  remove it     rlctl down {meant.run} --volumes")

@@ -1,0 +1,160 @@
+"""`rlctl history` lists what a run can go back to; `rlctl rollback` goes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlctl.cli.context import Output, World
+from rlctl.cli.display.text import rfc3339, stamp, table
+from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, TakeOver, Target, Utc
+from rlctl.cli.run.applied import as_plain, follow
+from rlctl.cli.run.differing import say_changes
+from rlctl.cli.run.force import force
+from rlctl.cli.run.prepare import stored_spec
+from rlctl.cli.run.target import find, one_name
+from rlctl.cli.verbs.show import as_plain as change_as_plain
+from rlctl.errors import Conflict, RlctlError
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Revision, RunState
+    from rlctl.plan import Change
+
+_SHOWN_DIGITS = 12
+
+
+def history(
+    ctx: typer.Context,
+    run: RunArgument = None,
+    run_option: RunOption = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    output: OutputOption = Output.table,
+    utc: Utc = False,
+    quiet: Quiet = False,
+) -> int:
+    """List the revisions that a run can go back to.
+
+    Every `up` that changed something is one, newest first; the first is what runs. A rollback is one too.
+    """
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
+    backend, state = find(world, one_name(run, run_option), target)
+    revisions = backend.revisions(state.run)
+    rows = [("REVISION", "WHEN", "WHO", "RLCTL", "IMAGES", "NOTE")]
+    for revision in revisions:
+        when = stamp(revision.at, utc=utc, date=True)[:19]
+        images = ", ".join(f"{name} {_short(image)}" for name, image in revision.images.items()) or "-"
+        who = revision.by or "-"
+        rows.append((str(revision.number), when, who, revision.rlctl_version, images, revision.note))
+    if revisions:
+        for line in table(rows):
+            world.data(line)
+    else:
+        world.say(f"no revision of {state.run} is recorded")
+    world.document({"run": state.run, "revisions": [_as_plain(revision) for revision in revisions]})
+    return 0
+
+
+def rollback(
+    ctx: typer.Context,
+    revision: Annotated[
+        int | None, typer.Argument(metavar="REV", help="As `rlctl history` numbers them; default: the one before.")
+    ] = None,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Show what it would change, and change nothing.")] = False,
+    run: RunOption = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    force_conflicts: TakeOver = False,
+    output: OutputOption = Output.table,
+    quiet: Quiet = False,
+) -> int:
+    """Go back to what was applied before.
+
+    The documents of that revision are applied again as they are, as a new revision: nothing is rendered, the data of
+    the run stays, and `rlctl rollback` once more undoes it.
+    """
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
+    backend, state = find(world, run, target)
+    wanted = _wanted(state, backend.revisions(state.run), revision)
+    changes = _changes(state, wanted)
+    say_changes(world, changes)
+    refused = [change.why for change in changes if change.action == "refuse"]
+    if refused:
+        raise Conflict(
+            f"run {state.run} cannot go back to revision {wanted.number}:\n" + "\n".join(f"  {why}" for why in refused),
+            hint=f"rlctl history {state.run}",
+            objects=(state.run,),
+        )
+    force(backend, force_conflicts)
+    try:
+        done = [] if dry else follow(world, backend.rollback(state.run, wanted.number))
+    except RlctlError as error:  # once it is recorded, no number means the revision that was to be left
+        error.hint = error.hint.replace("the same command", f"`rlctl rollback {wanted.number} --run {state.run}`")
+        raise
+    if dry:
+        world.say(f"dry run: {state.run} stays at revision {state.revision}")
+    else:
+        world.say(f"{state.run} runs revision {wanted.number} again; rlctl status {state.run} says how it does")
+    world.document(
+        {
+            "run": state.run,
+            "from": state.revision,
+            "to": wanted.number,
+            "dryRun": dry,
+            "changes": [change_as_plain(change) for change in changes],
+            "applied": as_plain(done),
+        }
+    )
+    return 0
+
+
+def _wanted(state: RunState, revisions: list[Revision], number: int | None) -> Revision:
+    """The revision of that number, or the one before the present one.
+
+    Raises:
+        Conflict: it is not kept; with those that are.
+    """
+    before = [revision for revision in revisions if revision.number < state.revision]
+    if number is None and before:
+        return before[0]
+    found = next((revision for revision in revisions if revision.number == number), None)
+    if found is None:
+        kept = ", ".join(str(revision.number) for revision in revisions) or "none"
+        which = "revision before the present one" if number is None else f"revision {number}"
+        raise Conflict(f"run {state.run} has no {which}; kept: {kept}", hint=f"rlctl history {state.run}")
+    return found
+
+
+def _changes(state: RunState, wanted: Revision) -> list[Change]:
+    """What going back does to the live run; empty when this release cannot read one of the two specs."""
+    from pydantic import ValidationError
+
+    from rlctl.plan import changes
+    from rlctl.spec.schema import Spec
+
+    try:
+        return changes(stored_spec(state), Spec.model_validate(dict(wanted.spec)))
+    except (ValidationError, RlctlError):
+        return []
+
+
+def _short(image: str) -> str:
+    """Tag and digest of an image, as far as a person compares them."""
+    name, at, digest = image.rpartition("@sha256:")
+    tag = name.rpartition("/")[2].partition(":")[2]
+    return f"{tag}{'@' if tag else ''}{digest[:_SHOWN_DIGITS]}" if at else name or image
+
+
+def _as_plain(revision: Revision) -> dict[str, Any]:
+    return {
+        "revision": revision.number,
+        "at": rfc3339(revision.at),
+        "by": revision.by,
+        "rlctl": revision.rlctl_version,
+        "images": dict(revision.images),
+        "note": revision.note,
+        "spec": dict(revision.spec),
+    }

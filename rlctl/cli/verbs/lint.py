@@ -1,0 +1,129 @@
+"""`rlctl lint`: every problem of a spec at once, and where each of its values comes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlctl.cli.context import Output, World
+from rlctl.cli.display.text import table
+from rlctl.cli.options import OptionalSpecs, OutputOption, Quiet, Sets
+from rlctl.cli.run import trial
+from rlctl.cli.run.prepare import load
+from rlctl.errors import Problem, SpecError, UsageError
+
+if TYPE_CHECKING:
+    from rlctl.spec import Loaded
+    from rlctl.spec.yaml import Place
+
+
+def lint(
+    ctx: typer.Context,
+    specs: OptionalSpecs = None,
+    sets: Sets = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a spec, for editors.")] = False,
+    show_origin: Annotated[
+        bool, typer.Option("--show-origin", help="Print every value with the place that it comes from.")
+    ] = False,
+    output: OutputOption = Output.table,
+    quiet: Quiet = False,
+) -> int:
+    """Report every problem of a spec at once. Alias: validate.
+
+    Exit 3 when it is invalid, 1 when there are findings only, 0 when all is well. One line for every problem:
+    file:line:column: path: what is wrong and what to do. Of a run on this machine the environment is made and reset,
+    in a process of its own and for 5 seconds at most; the line says what goes through which net, or "not checked".
+    """
+    world: World = ctx.obj.setup(output, quiet)
+    if schema:
+        from rlctl.spec import json_schema
+
+        if specs:
+            raise UsageError("--schema takes no spec", hint="rlctl lint --schema > rlctl.schema.json")
+        text = json.dumps(json_schema(), indent=2)
+        world.raw(text + "\n")
+        return 0
+    try:
+        loaded = load(world, specs or (), sets)
+        with trial.begun(world, loaded) as asked:
+            probed = None if asked is None else asked.answer()
+        if probed is not None:
+            trial.refuse(loaded, probed)
+    except SpecError as error:
+        for problem in error.problems:
+            world.data(str(problem))
+        world.complain(f"{error.message}: the spec is invalid")
+        said = {
+            "code": error.exit_code,
+            "reason": error.reason,
+            "message": error.message,
+            "hint": error.hint,
+            "objects": list(error.objects),
+        }
+        world.document({"error": said, "problems": [as_plain(problem) for problem in error.problems]})
+        return error.exit_code
+    values = [{"path": path, "value": value, "origin": where} for path, value, where in origins(loaded)]
+    if show_origin:
+        shown = [(entry["path"], json.dumps(entry["value"]), entry["origin"]) for entry in values]
+        for line in table(shown):
+            world.data(line)
+    findings = [*loaded.findings, *(loaded.problem(fault) for fault in (probed.missing if probed else ()))]
+    for finding in findings:
+        (world.complain if show_origin else world.data)(str(finding))
+    if probed is None:
+        world.say(f"not checked: {loaded.spec.env.id}: on a cluster it lives in the image")
+    elif probed.verdict != "problem":
+        world.say(f"{'checked' if probed.verdict == 'ok' else 'not checked'}: {probed.text}")
+    if findings:
+        count = len(findings)
+        world.say(f"{count} finding{'s' if count != 1 else ''}: the spec is valid")
+    else:
+        world.say("the spec is valid")
+    found = {"findings": [as_plain(finding) for finding in findings]}
+    checked = {"environment": {"verdict": "not checked"} if probed is None else trial.as_plain(probed)}
+    world.document(found | checked | ({"values": values} if show_origin else {}))
+    return int(bool(findings))
+
+
+def as_plain(problem: Problem) -> dict[str, Any]:
+    return {
+        "path": problem.path,
+        "message": problem.message,
+        "file": problem.file,
+        "line": problem.line,
+        "column": problem.column,
+    }
+
+
+def origins(loaded: Loaded) -> Iterator[tuple[str, Any, str]]:
+    """Every value in the order of the schema: dotted path, value, and file:line, --set or default."""
+    from rlctl.spec.fields import hidden
+
+    for path, value in _leaves(loaded.spec.model_dump(mode="json"), ()):
+        place = _place(loaded, path)
+        if place is None and hidden(path):
+            continue
+        where = "default" if place is None else f"{place.file}:{place.line}" if place.line else place.file
+        yield ".".join(map(str, path)), value, where
+
+
+def _place(loaded: Loaded, path: tuple[str | int, ...]) -> Place | None:
+    """The place of the value, or of what was written around it; None for a default."""
+    values: Any = loaded.values
+    for key in path:
+        if not isinstance(values, dict) or key not in values:
+            return None
+        values = values[key]
+    around = (loaded.locate(path[:size]) for size in range(len(path), 0, -1))
+    return next((place for place in around if place is not None), None)
+
+
+def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    if isinstance(value, dict) and value:
+        for key, below in value.items():
+            yield from _leaves(below, (*path, key))
+    else:
+        yield path, value

@@ -1,0 +1,47 @@
+"""`rlctl restart`: stop a role in good order and start it again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlctl.cli.context import Output, World
+from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunOption, TakeOver, Target, complete_role
+from rlctl.cli.run.applied import as_plain, follow
+from rlctl.cli.run.force import force
+from rlctl.cli.run.target import find
+from rlctl.errors import Conflict, UsageError
+
+
+def restart(
+    ctx: typer.Context,
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="As in learner.", autocompletion=complete_role)],
+    run: RunOption = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    force_conflicts: TakeOver = False,
+    output: OutputOption = Output.table,
+    quiet: Quiet = False,
+) -> int:
+    """Stop a role in good order and start it again.
+
+    A learner goes on from its newest generation; the other roles do not stop.
+    """
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
+    backend, state = find(world, run, target)
+    if role not in state.replicas:
+        raise UsageError(f"run {state.run} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")
+    if state.phase != "running":
+        raise Conflict(
+            f"run {state.run} is {state.phase}; only a live run has something to restart",
+            hint="rlctl up SPEC",
+            objects=(state.run,),
+        )
+    force(backend, force_conflicts)
+    done = follow(world, backend.restart(state.run, role))
+    if role == "learner":
+        world.say(f"  it goes on from its newest generation; `rlctl status {state.run}` says from which")
+    world.document({"run": state.run, "role": role, "applied": as_plain(done)})
+    return 0

@@ -1,0 +1,106 @@
+"""`rlctl status`: the verdict first, then roles, then problems with the next command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlctl.cli.context import WideOutput, World
+from rlctl.cli.display.report import headline, report
+from rlctl.cli.display.text import duration, stamp, table
+from rlctl.cli.options import Context, Namespace, Quiet, RunArgument, RunOption, Target, Utc, WideOutputOption
+from rlctl.cli.run.snapshot import as_document, take
+from rlctl.cli.run.target import as_now, find, known, looked_at, one_name
+from rlctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Backend
+
+WATCH_EVERY_S = 2.0
+
+
+def status(
+    ctx: typer.Context,
+    run: RunArgument = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the run is over or Ctrl-C.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 when the run is not healthy.")] = False,
+    all_runs: Annotated[bool, typer.Option("--all", "-A", help="One line for every run.")] = False,
+    run_option: RunOption = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    output: WideOutputOption = WideOutput.table,
+    utc: Utc = False,
+    quiet: Quiet = False,
+) -> int:
+    """Show who waits for whom, and what is wrong. Alias: ps.
+
+    Begins with the verdict: actor-bound, simulator-bound, learner-bound, modelpool-bound or balanced, and the shares
+    it rests on.
+    Answers from what was stored when the run is over. -o wide has one line per process.
+    """
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
+    if all_runs:
+        if watch or check or run or run_option:
+            raise UsageError("--all stands alone", hint="rlctl status --all")
+        return _all(world, target)
+    backend, state = find(world, one_name(run, run_option), target)
+    if watch:
+        return _watch(world, backend, state.run, check=check, utc=utc)
+    snapshot = take(world, backend, state.run, state)
+    if snapshot is None:
+        raise UsageError(f"run {state.run} has just been removed")
+    for line in report(world, snapshot, utc=utc):
+        world.data(line)
+    world.document(as_document(snapshot))
+    return int(check and not snapshot.healthy)
+
+
+def _watch(world: World, backend: Backend, run: str, *, check: bool, utc: bool) -> int:
+    from rlctl.cli.display.view import Screen
+
+    world.streams = True
+    snapshot = None
+    with Screen(world, world.stdout) as screen:
+        while (seen := take(world, backend, run)) is not None:
+            snapshot = seen
+            if world.as_json:
+                world.line(as_document(snapshot))
+            elif screen.live:
+                screen.show(report(world, snapshot, utc=utc))
+            else:
+                world.data(f"{stamp(world.now(), utc=utc)} {snapshot.phase}, {headline(snapshot)}")
+            if snapshot.over:
+                break
+            world.sleep(WATCH_EVERY_S)
+    if screen.live and snapshot is not None:
+        for line in report(world, snapshot, utc=utc):
+            world.data(line)
+    return int(check and (snapshot is None or not snapshot.healthy))
+
+
+def _all(world: World, target: str | None) -> int:
+    rows = [("RUN", "PHASE", "TARGET", "AGE", "REVISION", "REPLICAS", "UID")]
+    entries = [(backend, as_now(backend, state)) for backend, state in known(world, target)]
+    for _, state in entries:
+        age = duration((world.now() - state.created).total_seconds())
+        replicas = " ".join(f"{role}={replicas}" for role, replicas in state.replicas.items())
+        rows.append((state.run, state.phase, state.target, age, str(state.revision), replicas, state.uid[:8]))
+    if entries:
+        for line in table(rows):
+            world.data(line)
+    else:
+        world.say(f"there is no run{looked_at(world, target)}; to start one: rlctl up SPEC")
+    world.document(
+        {
+            "runs": [
+                {
+                    "run": state.run, "uid": state.uid, "phase": state.phase, "target": state.target,
+                    "storage": state.storage, "replicas": dict(state.replicas),
+                }
+                for _, state in entries
+            ]
+        }
+    )  # fmt: skip
+    return 0

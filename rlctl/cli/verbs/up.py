@@ -1,0 +1,261 @@
+"""`rlctl up`: make a target run what the spec says, and stay with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlctl.cli.context import ON_CLUSTERS, Output, Signalled, World
+from rlctl.cli.display import checks, report
+from rlctl.cli.display.progress import Progress
+from rlctl.cli.display.text import span
+from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, Sets, Specs, Target
+from rlctl.cli.run import trial
+from rlctl.cli.run.applied import as_plain, follow, nothing_done
+from rlctl.cli.run.attach import Interrupts, Outcome, attach
+from rlctl.cli.run.clusters import where
+from rlctl.cli.run.dry_run import DryRun, dry_run
+from rlctl.cli.run.force import force
+from rlctl.cli.run.prepare import Prepared, beside, check_place, load, refuse, say_findings, say_images
+from rlctl.cli.run.ready import Hopeless, NotReady, RunFailed, undo, why_not
+from rlctl.cli.run.snapshot import Snapshot, as_document, take
+from rlctl.cli.verbs.show import as_plain as change_as_plain
+from rlctl.errors import PartlyApplied, RlctlError, TimedOut, UsageError, WorkloadFailed
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Applied, Check
+    from rlctl.probe import Probing
+
+READY_WITHIN = "10m"
+"""How long `--wait` waits unless --timeout says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an `up` has done so far."""
+
+    prepared: Prepared
+    applied: list[Applied]
+    looked_at: list[Check]  # before anything was sent
+
+
+def up(
+    ctx: typer.Context,
+    specs: Specs,
+    sets: Sets = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as everything is started.")] = False,
+    progress: Annotated[
+        Progress, typer.Option("--progress", help="How to show the run while attached.")
+    ] = Progress.auto,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="TIME", help="Stay no longer: exit 6, the run goes on.")
+    ] = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Return once every replica runs; --timeout bounds it.")] = False,
+    atomic: Annotated[
+        bool, typer.Option("--atomic", help="As --wait; when that fails, put back what was there before.")
+    ] = False,
+    dry: Annotated[
+        DryRun | None, typer.Option("--dry-run", help="Show what would be sent and changed, and change nothing.")
+    ] = None,
+    pull: Annotated[
+        bool, typer.Option("--pull", help="Ask registries again what the tags of images are, whatever is recorded.")
+    ] = False,
+    force_conflicts: Annotated[
+        bool, typer.Option("--force-conflicts", help="Even if somebody else owns the run, or fields of its objects.")
+    ] = False,
+    output: OutputOption = Output.table,
+    quiet: Quiet = False,
+) -> int:
+    """Start a run, or change one that is there.
+
+    On this machine the environment is tried first, by a process of its own and for 5 seconds at most: exit 3 when
+    it does not exist or fails. The same again changes nothing, and says so. Stays until a stop condition is met
+    (exit 0) or the run has failed (exit 7). Ctrl-C once leaves and says how to come back, the run goes on (exit 0);
+    twice leaves at once (exit 130). --wait ends with 7 when a replica never will run, with 6 after --timeout (10m);
+    with it or --atomic Ctrl-C is exit 130 and undoes nothing. --dry-run client asks no cluster, server lets the
+    cluster judge; neither changes anything. The tag of an image is resolved once: its digest is recorded and holds
+    until the spec names another tag, or --pull.
+    """
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
+    timeout_s = _span(timeout)
+    if dry is not None:
+        return dry_run(world, specs or (), sets, target, dry, force_conflicts=force_conflicts, pull=pull)
+    with Interrupts() as interrupts:
+        loaded = load(world, specs or (), sets, target)
+        check_place(world, loaded, pull=pull)
+        with trial.begun(world, loaded) as asked:  # it imports a simulator while we look for the run and render it
+            prepared = beside(world, loaded, mint=True, pull=pull)
+            say_findings(world, prepared.loaded)
+            say_images(world, prepared)
+            refuse(prepared)
+            run = prepared.plan.run
+            if _nothing_to_do(prepared):
+                return _already_finished(world, prepared)
+            if prepared.spec.target in ON_CLUSTERS:
+                world.say(f"{run} on {where(prepared.backend, prepared.spec.target)}")
+            looked_at = _preflight(world, prepared, asked)
+        if interrupts.asked:
+            raise Signalled(130, f"nothing of {run} was changed")
+        force(prepared.backend, force_conflicts)
+        done = Done(prepared, _apply(world, prepared, atomic=atomic), looked_at)
+        if wait or atomic:
+            outcome = attach(
+                world, prepared.backend, run, interrupts=interrupts, progress=progress,
+                timeout_s=_span(READY_WITHIN) if timeout is None else timeout_s, until_ready=True,
+            )  # fmt: skip
+            return _end_wait(world, done, outcome, timeout or READY_WITHIN, atomic=atomic)
+        if detach:
+            snapshot = take(world, prepared.backend, run)
+            if snapshot is not None and snapshot.phase == "failed":
+                raise RunFailed(snapshot)
+            world.say(f"{run} is up\n{_come_back(run)}")
+            world.document(_document(done, snapshot))
+            return 0
+        try:
+            outcome = attach(
+                world, prepared.backend, run, interrupts=interrupts, progress=progress, timeout_s=timeout_s
+            )
+        except Signalled as gone:
+            raise Signalled(gone.exit_code, f"left {run}; it goes on\n{_come_back(run)}") from None
+        return _end(world, done, outcome)
+
+
+def _nothing_to_do(prepared: Prepared) -> bool:
+    state = prepared.state
+    return state is not None and state.phase == "finished" and not prepared.changes
+
+
+def _already_finished(world: World, prepared: Prepared) -> int:
+    run = prepared.plan.run
+    snapshot = take(world, prepared.backend, run)
+    if snapshot is None:
+        raise RlctlError(f"run {run} has just been removed", hint="the same command again starts a new one")
+    world.say(f"{run} has already finished; nothing is started. Its stored result:")
+    _print_final(world, snapshot)
+    world.say("  go on         change its stop condition, as in: --set stop.eval_return=...")
+    world.document(_document(Done(prepared, [], []), snapshot))
+    return 0
+
+
+def _preflight(world: World, prepared: Prepared, asked: Probing | None) -> list[Check]:
+    """What can go wrong, in numbers. The environment is not tried when nothing new would be started.
+
+    Raises:
+        SpecError, Conflict: it would; nothing was sent.
+    """
+    as_before = prepared.state is not None and not prepared.changes
+    running = prepared.state is not None and prepared.state.phase == "running"
+    found = []
+    if asked is not None and not (as_before and running):
+        probed = asked.answer()
+        trial.refuse(prepared.loaded, probed)
+        found += trial.as_checks(prepared.loaded, probed)
+    found += checks.preflight(world, prepared)
+    shown = [check for check in found if not as_before or check.verdict in ("problem", "warning")]
+    for line in checks.as_lines(shown, "  "):
+        world.say(line)
+    checks.refuse(prepared.plan.run, found)
+    return found
+
+
+def _apply(world: World, prepared: Prepared, *, atomic: bool) -> list[Applied]:
+    state = prepared.state
+    for change in {change.path: change for change in prepared.changes}.values():
+        world.say(f"{change.action}: {change.why}")
+    if state is not None:
+        for role, replicas in state.replicas.items():
+            wanted = next((entry.replicas for entry in prepared.plan.roles if entry.role == role), replicas)
+            if replicas != wanted and state.spec_replicas.get(role) == wanted:
+                world.say(f"keeping {replicas} of {role} (the spec says {wanted}, and did before)")
+    try:
+        done = follow(world, prepared.backend.apply(prepared.plan, prepared.documents, prepared.stored))
+    except (PartlyApplied, WorkloadFailed, TimedOut) as error:  # a target may see at once that it will not run
+        if atomic:
+            undone = undo(world, prepared.backend, state, prepared.plan.run)
+            remedy = error.remedy if isinstance(error, PartlyApplied) else ""
+            error.hint = f"{remedy} {undone}".strip()
+        raise
+    if nothing_done(done):
+        world.say(f"{prepared.plan.run}: unchanged")
+    return done
+
+
+def _end_wait(world: World, done: Done, outcome: Outcome, timeout: str, *, atomic: bool) -> int:
+    prepared, snapshot = done.prepared, outcome.snapshot
+    run = prepared.plan.run
+    if outcome.why == "detached":
+        undo_it = f"  undo it       rlctl rollback --run {run}\n" if done.prepared.changes else ""
+        kept = "; what --atomic would have undone stays" if atomic else ""
+        raise Signalled(130, f"left {run} before it was ready; it goes on{kept}\n{undo_it}{_come_back(run)}")
+    error = why_not(run, outcome, timeout)
+    if error is not None:
+        if atomic and isinstance(error, NotReady | Hopeless | RunFailed):  # else somebody else took it over
+            error.details.append(undo(world, prepared.backend, prepared.state, run))
+        raise error
+    if snapshot is not None and snapshot.over:
+        _print_final(world, snapshot)
+    else:
+        world.say(f"{run} is ready\n{_come_back(run)}")
+    world.document(_document(done, snapshot))
+    return 0
+
+
+def _end(world: World, done: Done, outcome: Outcome) -> int:
+    run, snapshot = done.prepared.plan.run, outcome.snapshot
+    if outcome.why == "gone" or snapshot is None:
+        raise RlctlError(f"run {run} was removed while we watched")
+    if outcome.why == "detached":
+        world.say(f"left {run}; it goes on\n{_come_back(run)}")
+    elif outcome.why == "timeout":
+        raise TimedOut(
+            f"run {run} is not finished; it goes on", hint=f"rlctl wait {run} --for finished", objects=(run,)
+        )
+    elif snapshot.phase == "failed":
+        raise RunFailed(snapshot)
+    elif snapshot.phase == "stopped":
+        raise RlctlError(f"run {run} was stopped by another command; its data stays", hint="rlctl up, to go on")
+    else:
+        _print_final(world, snapshot)
+    world.document(_document(done, snapshot))
+    return 0
+
+
+def _print_final(world: World, snapshot: Snapshot) -> None:
+    for line in report.final(snapshot):
+        world.data(line)
+    world.say("next:")
+    for line in report.look_next(snapshot):
+        world.say(line)
+
+
+def _come_back(run: str) -> str:
+    return (
+        f"  come back     rlctl status {run} -w\n"
+        f"  logs          rlctl logs --run {run} -f\n"
+        f"  stop          rlctl down {run}"
+    )
+
+
+def _document(done: Done, snapshot: Snapshot | None) -> dict[str, Any]:
+    from rlctl.backends.revisions import images_of
+
+    return {
+        "run": done.prepared.plan.run,
+        "images": images_of(done.prepared.stored) if done.prepared.spec.target in ON_CLUSTERS else {},
+        "changes": [change_as_plain(change) for change in done.prepared.changes],
+        "applied": as_plain(done.applied),
+        "status": None if snapshot is None else as_document(snapshot),
+        "preflight": checks.as_plain(done.looked_at),
+    }
+
+
+def _span(text: str | None) -> float | None:
+    try:
+        return None if text is None else span(text)
+    except ValueError as error:
+        raise UsageError(f"--timeout: {error}") from error

@@ -1,0 +1,177 @@
+"""`rlctl wait`: until a run is ready, finished, gone, or has got so far."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from rlctl.cli.context import Output, World
+from rlctl.cli.display.progress import HEARTBEAT_S
+from rlctl.cli.display.text import clock, number, span
+from rlctl.cli.options import (
+    Context,
+    Namespace,
+    OutputOption,
+    Quiet,
+    RunArgument,
+    RunOption,
+    Target,
+    complete_condition,
+)
+from rlctl.cli.run.attach import poll_every_s
+from rlctl.cli.run.ready import RunFailed
+from rlctl.cli.run.snapshot import Snapshot, take
+from rlctl.cli.run.target import find, look_up, one_name, wanted_run
+from rlctl.errors import TimedOut, UsageError
+
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt,
+}  # fmt: skip
+_COUNTERS = {
+    "steps": "env_steps", "env_steps": "env_steps", "frames": "frames", "rows": "consumed_rows",
+    "updates": "updates", "episodes": "episodes",
+}  # fmt: skip
+_WORDS = ("ready", "finished", "deleted")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What is waited for: a word, or a value compared with a number."""
+
+    text: str
+    name: str
+    sign: str = ""
+    goal: float = 0.0
+
+    def value(self, snapshot: Snapshot) -> float | None:
+        """Where the run stands; None when nothing is known of it yet."""
+        if not self.sign:
+            return None
+        told: Mapping[str, Any] = snapshot.status
+        if self.name == "return":
+            mean = None if told["evaluation"] is None else told["evaluation"]["mean"]
+            return None if mean is None else float(mean)
+        if told["time"] is None:
+            return None
+        return float(told["totals"][_COUNTERS[self.name]])
+
+    def met(self, snapshot: Snapshot) -> bool:
+        if self.name == "ready":
+            return snapshot.ready
+        if self.name == "finished":
+            return snapshot.phase == "finished"
+        value = self.value(snapshot)
+        return value is not None and _COMPARE[self.sign](value, self.goal)
+
+
+def parse(text: str) -> Condition:
+    """`ready`, `finished`, `deleted`, `steps=1e6` (reached), `return>=475`.
+
+    Raises:
+        UsageError: none of these.
+    """
+    if text in _WORDS:
+        return Condition(text, text)
+    parts = re.fullmatch(r"([a-z_]+)\s*(>=|<=|>|<|=)\s*(\S+)", text)
+    if parts and (parts[1] == "return" or parts[1] in _COUNTERS):
+        try:
+            goal = float(parts[3])
+        except ValueError:
+            raise UsageError(f"--for {text}: {parts[3]!r} is not a number") from None
+        if goal == goal:
+            return Condition(text, parts[1], ">=" if parts[2] == "=" else parts[2], goal)
+    names = ", ".join(_COUNTERS)
+    raise UsageError(
+        f"--for {text}: not a condition",
+        hint=f"one of {', '.join(_WORDS)}, or a number reached, as in steps=1e6 or return>=475 ({names})",
+    )
+
+
+def wait(
+    ctx: typer.Context,
+    run: RunArgument = None,
+    condition: Annotated[
+        str,
+        typer.Option(
+            "--for",
+            metavar="CONDITION",
+            autocompletion=complete_condition,
+            help="ready, finished, deleted, steps=1e6, rows=1e6, updates=1000, return>=475.",
+        ),
+    ] = "finished",
+    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="Exit 6 after so long.")] = "1h",
+    run_option: RunOption = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    output: OutputOption = Output.table,
+    quiet: Quiet = False,
+) -> int:
+    """Wait until a condition holds.
+
+    Exit 0 when it does, 1 when it cannot any more, 6 when the time is up, 7 when the run failed. ready: every
+    wanted replica runs and has reported since it started. return: the mean of the newest evaluation.
+    rows and updates count what the present weights were learned from, as stop.rows does: they go back when a learner
+    dies, by what it learned since its newest generation. steps and episodes count all that was ever played.
+    """  # fmt: skip
+    world: World = ctx.obj.setup(output, quiet, context, namespace)
+    wanted = parse(condition)
+    try:
+        timeout_s = span(timeout)
+    except ValueError as error:
+        raise UsageError(f"--timeout: {error}") from error
+    name = wanted_run(world, one_name(run, run_option))
+    if name is not None and wanted.name == "deleted":
+        backend, state = look_up(world, name, target)
+        if state is None:
+            return _answer(world, name, wanted, None, True, 0.0)
+    else:
+        backend, state = find(world, name, target)
+        name = state.run
+    start_s = said_s = world.clock()
+    while True:
+        snapshot = take(world, backend, name)
+        waited_s = world.clock() - start_s
+        if snapshot is None:
+            return _answer(world, name, wanted, None, wanted.name == "deleted", waited_s)
+        if wanted.met(snapshot):
+            return _answer(world, name, wanted, snapshot, True, waited_s)
+        if wanted.name != "deleted":
+            if snapshot.phase == "failed":
+                raise RunFailed(snapshot)
+            if snapshot.over:
+                return _answer(world, name, wanted, snapshot, False, waited_s)
+        if waited_s >= timeout_s:
+            slow = f"; slowest: {snapshot.slowest}" if snapshot.slowest else ""
+            raise TimedOut(
+                f"{name}: {wanted.text} does not hold after {timeout}{_stands(wanted, snapshot)}{slow}",
+                hint=f"rlctl status {name}",
+                objects=(name,),
+            )
+        if world.clock() - said_s >= HEARTBEAT_S:
+            said_s = world.clock()
+            slow = f"; slowest: {snapshot.slowest}" if snapshot.slowest else ""
+            world.say(f"{clock(waited_s)} waiting for {wanted.text}{_stands(wanted, snapshot)}, {snapshot.phase}{slow}")
+        world.sleep(min(poll_every_s(backend), max(0.0, timeout_s - waited_s)))
+
+
+def _stands(wanted: Condition, snapshot: Snapshot) -> str:
+    if not wanted.sign:
+        return ""
+    return f" (now {number(wanted.value(snapshot))})"
+
+
+def _answer(world: World, run: str, wanted: Condition, snapshot: Snapshot | None, met: bool, waited_s: float) -> int:
+    value = None if snapshot is None else wanted.value(snapshot)
+    if met:
+        world.data(f"{run}: {wanted.text}" + ("" if value is None else f" (now {number(value)})"))
+    else:
+        phase = "gone" if snapshot is None else snapshot.phase
+        world.data(f"{run}: {wanted.text} cannot hold any more: the run is {phase}")
+    world.document({"run": run, "condition": wanted.text, "met": met, "value": value, "waited_s": round(waited_s, 3)})
+    return int(not met)

@@ -1,0 +1,1 @@
+"""Builders of images: one file each, behind one contract."""

@@ -1,0 +1,54 @@
+"""Starts the programs of builders: the only module here that does."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rlctl.errors import BackendUnreachable
+from rlctl.images.builders.base import Ended
+
+KEPT_LINES: Final = 200
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """A `Run`. Both streams of a program become one, in the order in which it wrote, without colours.
+
+    Args:
+        environ: of the programs.
+    """
+
+    environ: Mapping[str, str]
+
+    def __call__(self, argv: Sequence[str], say: Callable[[str], object] | None = None) -> Ended:
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env=dict(self.environ),
+            )
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise BackendUnreachable(f"{argv[0]} cannot be started: {reason}") from error
+        kept: deque[str] = deque(maxlen=KEPT_LINES)
+        with process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    kept.append(_CONTROL.sub("", line.rstrip("\n")))
+                    if say is not None:
+                        say(kept[-1])
+            except BaseException:
+                process.terminate()  # Ctrl-C, or nobody reads us any more; leaving the block waits for it
+                raise
+        return Ended(process.returncode, tuple(kept))

@@ -1,0 +1,1 @@
+"""Registries by the OCI distribution API: names, tags, sizes, uploads, artifacts beside an image."""

@@ -1,0 +1,93 @@
+"""Tags of images, resolved: `name:tag` becomes `name:tag@digest`. A registry is asked once, then the digest holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from rlctl.errors import BackendUnreachable, Problem, RlctlError, SpecError
+from rlctl.images.registry.client import Registry
+from rlctl.images.registry.reference import LOCAL, Reference
+
+GIVE_A_DIGEST: Final = "give a digest (NAME@sha256:..., as `rlctl image push` prints it), or check network and login"
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """Images of a spec, each with a digest."""
+
+    images: Mapping[str, str] = field(default_factory=dict)  # core, actor, learner -> reference
+    asked: frozenset[str] = frozenset()  # of these a registry has told the digest just now
+
+
+def pin(
+    images: Mapping[str, str | None], recorded: Mapping[str, str], registry: Callable[[str], Registry], *,
+    pull: bool = False,
+) -> Pinned:  # fmt: skip
+    """Give every image of a spec its digest.
+
+    Args:
+        images: name -> reference as the spec has it, or None.
+        recorded: the same as applied last, with digests; that of the same tag holds.
+        registry: of a host, as an image names it.
+        pull: ask for every tag, whatever is recorded.
+
+    Raises:
+        BackendUnreachable: a registry does not tell what a tag is.
+        SpecError: a registry has no such image.
+    """
+    given = {name: image for name, image in images.items() if image is not None}
+    found = {name: image for name, image in given.items() if "@" in image}
+    if not pull:
+        found |= {name: recorded[name] for name, image in given.items() if _is(recorded.get(name, ""), image)}
+    tags = {name: image for name, image in given.items() if name not in found}
+    if tags:
+        found |= _asked(tags, registry)
+    return Pinned({name: found[name] for name in given}, frozenset(tags))
+
+
+def held(image: Reference, known: Reference) -> bool:
+    """Whether one that is known by digest was named by this tag."""
+    return bool(image.tag and known.digest) and not image.digest and replace(known, digest="") == image
+
+
+def _is(recorded: str, image: str) -> bool:
+    try:
+        return bool(recorded) and held(Reference.parse(image), Reference.parse(recorded))
+    except RlctlError:  # a record of another release, or of another hand
+        return False
+
+
+def _asked(tags: Mapping[str, str], registry: Callable[[str], Registry]) -> dict[str, str]:
+    """What registries say, all of them asked at once; an image that several roles share is asked for once."""
+
+    def ask(image: str) -> str | RlctlError:
+        try:
+            return str(_resolved(Reference.parse(image), registry))
+        except RlctlError as error:
+            return error
+
+    different = list(dict.fromkeys(tags.values()))
+    with ThreadPoolExecutor(len(different)) as threads:
+        told = dict(zip(different, threads.map(ask, different), strict=True))
+    failed = {name: error for name, image in tags.items() if isinstance(error := told[image], RlctlError)}
+    problems = [Problem(f"images.{name}", error.message) for name, error in failed.items()]
+    if any(isinstance(error, BackendUnreachable) for error in failed.values()):
+        raise BackendUnreachable(
+            "\n".join(map(str, problems)), hint=GIVE_A_DIGEST, objects=tuple(tags[name] for name in failed)
+        )
+    if problems:
+        raise SpecError(problems)
+    return {name: str(told[image]) for name, image in tags.items()}
+
+
+def _resolved(image: Reference, registry: Callable[[str], Registry]) -> Reference:
+    if image.registry == LOCAL:
+        raise RlctlError(f"{image} lies on one machine alone; `rlctl image push` sends it to a registry")
+    asked = image.asked
+    manifest = registry(asked.registry).manifest(asked)
+    if manifest is None:
+        raise RlctlError(f"registry {asked.registry} has no {image}; push it, or name another")
+    return replace(image, digest=manifest.digest)

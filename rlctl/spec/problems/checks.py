@@ -1,0 +1,239 @@
+"""Rules over several fields: what cannot work, with the arithmetic shown."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rlctl.spec import fields
+from rlctl.spec.algorithms import NEED_REPLAY, Algorithm, External, Impala
+from rlctl.spec.base import CLASS_PATH
+from rlctl.spec.cluster import DEFAULT_SIZE
+from rlctl.spec.problems.messages import Fault
+from rlctl.spec.schema import Spec
+from rlctl.spec.words import both, closest, either, number, printable, show
+
+Keys = tuple[str, ...]
+_ACTORS, _ENVS = ("roles", "actor", "replicas"), ("roles", "actor", "envs")
+_LEARNERS = ("roles", "learner", "replicas")
+DEFAULT_EVALUATION_ENVS = 10
+
+
+def impossible(spec: Spec, base: Path) -> Iterator[Fault]:
+    """What must be refused.
+
+    Args:
+        spec: valid field by field.
+        base: folder that `code` is relative to.
+    """
+    yield from unsound(spec)
+    yield from _code(spec, base)
+    yield from _storage(spec)
+
+
+def unsound(spec: Spec) -> Iterator[Fault]:
+    """What must be refused wherever the spec lies."""
+    yield from _roles(spec)
+    yield from _likes(spec)
+    plain = fields.folded(spec)
+    for name, policy in (plain.policies or {}).items():
+        path = fields.as_written(spec, ("policies", name, "algorithm"))
+        for fault in _algorithm(spec, policy.algorithm, path) if policy.like is None else ():
+            yield fault._replace(rests_on=(*fault.rests_on, (*path, "name")))
+        if spec.sync and policy.like is None and policy.model.precision == "bf16":
+            where = (*fields.as_written(spec, ("policies", name, "model")), "precision")
+            yield Fault(where, "with sync everything is computed in fp32: must be auto or fp32, got bf16", (("sync",),))
+    yield from _replay(spec, plain)
+    if spec.target == "kubernetes":
+        yield from _cluster(spec)
+
+
+def _roles(spec: Spec) -> Iterator[Fault]:
+    actor, evaluator = spec.roles.actor, spec.roles.evaluator
+    if actor.max_replicas is not None and actor.max_replicas < actor.replicas:
+        message = f"must be at least roles.actor.replicas, got {actor.max_replicas} < {actor.replicas}"
+        yield Fault(("roles", "actor", "max_replicas"), message, (_ACTORS,))
+    learners = spec.roles.learner.replicas
+    if 0 < actor.replicas < learners:
+        message = f"each learner needs an actor, at most roles.actor.replicas, got {learners} > {actor.replicas}"
+        yield Fault(_LEARNERS, message, (_ACTORS,))
+    if spec.stop.eval_return is not None and evaluator.replicas == 0:
+        message = "needs an evaluator: set roles.evaluator.replicas to at least 1, got 0"
+        yield Fault(("stop", "eval_return"), message, (("roles", "evaluator", "replicas"),))
+    episodes, envs = spec.evaluation.episodes, spec.evaluation.envs
+    players = min(DEFAULT_EVALUATION_ENVS, episodes) if envs is None else envs
+    if episodes % players:
+        default = " (evaluation.envs by default)" if envs is None else ""
+        message = (
+            f"each environment plays the same number of episodes, and {episodes} / {players}{default} leaves"
+            f" {episodes % players} over; choose {either(_multiples(episodes, players))} episodes, or other"
+            " evaluation.envs"
+        )
+        yield Fault(("evaluation", "episodes"), message, (("evaluation", "envs"),))
+
+
+def _multiples(value: int, of: int) -> list[str]:
+    """The multiples next to a value, without 0."""
+    low = value - value % of
+    return [str(multiple) for multiple in (low, low + of) if multiple > 0]
+
+
+def _code(spec: Spec, base: Path) -> Iterator[Fault]:
+    if spec.code is None:
+        return
+    folder = base / spec.code.path
+    if not os.path.isdir(folder):  # unlike Path.is_dir, False as well for what cannot be looked at
+        what = "is a file; name its folder" if os.path.exists(folder) else f"no such folder: {printable(str(folder))}"
+        yield Fault(("code", "path"), what)
+    if spec.code.requirements is not None and not os.path.isfile(base / spec.code.requirements):
+        yield Fault(("code", "requirements"), f"no such file: {printable(str(base / spec.code.requirements))}")
+
+
+def _storage(spec: Spec) -> Iterator[Fault]:
+    if spec.storage.path is not None:
+        try:
+            Path(spec.storage.path).expanduser()
+        except (RuntimeError, ValueError):
+            user = spec.storage.path.partition("/")[0]
+            yield Fault(("storage", "path"), f"no home folder is known for {show(user)}; write the folder out")
+
+
+def _likes(spec: Spec) -> Iterator[Fault]:
+    policies = spec.policies or {}
+    for section in ("algorithm", "model"):
+        if policies and getattr(spec, section) is not None:
+            first = next(iter(policies))
+            message = f"`policies` is given too; move it to policies.{first}.{section}, or remove one of them"
+            yield Fault((section,), message, (("policies",),))
+    for name, policy in policies.items():
+        path = ("policies", name, "like")
+        seen = [name]
+        while policy.like is not None and policy.like in policies and policy.like not in seen:
+            seen.append(policy.like)
+            policy = policies[policy.like]
+        if policy.like is None:
+            pass
+        elif policy.like not in policies:
+            if policy is policies[name]:  # otherwise the policy that says so is reported
+                near = closest(policy.like, [other for other in policies if other != name])
+                hint = f"; did you mean `{near}`?" if near else f"; there is {either(list(policies))}"
+                yield Fault(path, f"no policy `{policy.like}`{hint}")
+        elif policy.like == name:
+            yield Fault(path, f"goes in a circle: {' -> '.join([*seen, name])}")
+        if policies[name].like is not None:
+            for section in ("algorithm", "model"):
+                if section in policies[name].model_fields_set:
+                    message = f"`like: {policies[name].like}` brings one already; remove `like` or this"
+                    yield Fault(("policies", name, section), message, (path,))
+
+
+def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
+    if isinstance(algorithm, Impala) and algorithm.c_max > algorithm.rho_max:
+        got = f"c_max {number(algorithm.c_max)} > rho_max {number(algorithm.rho_max)}"
+        yield Fault((*path, "c_max"), f"must not exceed rho_max, got {got}", ((*path, "rho_max"),))
+    if not isinstance(algorithm, (Impala, External)):
+        return
+    steps, batch = algorithm.segment_steps, algorithm.batch_rows
+    if batch % steps:
+        message = (
+            f"must be a multiple of segment_steps, got {batch} = {batch // steps} x {steps} + {batch % steps};"
+            f" choose {either(_multiples(batch, steps))}"
+        )
+        yield Fault((*path, "batch_rows"), message, ((*path, "segment_steps"),))
+    elif batch // steps < spec.roles.learner.replicas:
+        message = (
+            f"must be at least a segment for each learner, segment_steps x roles.learner.replicas = {steps} x"
+            f" {spec.roles.learner.replicas} = {steps * spec.roles.learner.replicas} rows, got {batch}"
+        )
+        yield Fault((*path, "batch_rows"), message, ((*path, "segment_steps"), _LEARNERS))
+    elif spec.sync:
+        yield from _lock_step(spec, algorithm, path)
+
+
+def _lock_step(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
+    actors, envs = spec.roles.actor.replicas, spec.roles.actor.envs
+    steps, batch = algorithm.segment_steps, algorithm.batch_rows
+    rows = actors * envs * steps
+    own = re.match(CLASS_PATH, spec.env.id) is not None  # only its code says how many seats it has
+    if batch != rows and not (own and rows and batch % rows == 0):
+        each, multiple = ("seat of every environment", "a multiple of ") if own else ("environment", "")
+        message = (
+            f"with sync a batch is one segment of every {each}: {multiple}actors x envs x segment_steps ="
+            f" {actors} x {envs} x {steps} = {rows} rows, got {batch}"
+        )
+        rests_on = ((*path, "segment_steps"), _ACTORS, _ENVS, ("sync",), ("env", "id"))
+        yield Fault((*path, "batch_rows"), message, rests_on)
+    if algorithm.publish_every_updates != 1:
+        message = f"with sync the actors need every version: must be 1, got {algorithm.publish_every_updates}"
+        yield Fault((*path, "publish_every_updates"), message, (("sync",),))
+
+
+def _replay(spec: Spec, plain: Spec) -> Iterator[Fault]:
+    if spec.sync and spec.roles.learner.replicas != 1:
+        message = f"with sync there is exactly one learner, got {spec.roles.learner.replicas}"
+        yield Fault(_LEARNERS, message, (("sync",),))
+    if spec.sync and spec.roles.modelpool.replicas != 1:
+        message = (
+            "with sync the actors need every version, and pools below the first leave some out: must be 1, got"
+            f" {spec.roles.modelpool.replicas}"
+        )
+        yield Fault(("roles", "modelpool", "replicas"), message, (("sync",),))
+    algorithms = [policy.algorithm for policy in (plain.policies or {}).values()]
+    if any(isinstance(it, External) or it.name in NEED_REPLAY for it in algorithms):
+        return
+    names = either(sorted({it.name for it in algorithms}))
+    message = f"not used by {names}; remove it"
+    rests_on = [(*fields.as_written(spec, ("policies", name, "algorithm")), "name") for name in plain.policies or {}]
+    for path, section in ((("replay",), spec.replay), (("roles", "replay"), spec.roles.replay)):
+        if section is not None:
+            yield Fault(path, message, tuple(rests_on))
+
+
+_TARGET: Final = (("target",),)
+
+
+def _cluster(spec: Spec) -> Iterator[Fault]:
+    if spec.run[0].isdigit():
+        message = f"on a cluster it begins with a letter, because Services do, got {show(spec.run)}"
+        yield Fault(("run",), message, _TARGET)
+    missing = [name for name in type(spec.images).model_fields if getattr(spec.images, name) is None]
+    if missing:
+        message = f"a cluster needs an image for {both(missing)}; `rlctl image build` and `rlctl image push` make them"
+        yield Fault(("images",), message, (*_TARGET, *(("images", name) for name in missing)))
+    storage = spec.storage
+    if storage.path is not None:
+        message = "is for one machine; on a cluster give `claim`, or `class` and `size`, or nothing"
+        yield Fault(("storage", "path"), message, _TARGET)
+    for name, given in (("class", storage.class_ is not None), ("size", storage.size != DEFAULT_SIZE)):
+        if storage.claim is not None and given:
+            message = f"`claim: {storage.claim}` has one already; remove one of them"
+            yield Fault(("storage", name), message, (*_TARGET, ("storage", "claim")))
+    yield from _exposed(spec)
+    if spec.kubernetes.gang == "kueue" and spec.kubernetes.queue is None:
+        message = "kueue needs the name of a LocalQueue, as in `queue: gpus`"
+        yield Fault(("kubernetes", "queue"), message, (*_TARGET, ("kubernetes", "gang")))
+
+
+_LEAST_PREFIX: Final = 8
+"""Nobody owns more of the Internet than that; two halves of it are everybody as well."""
+
+
+def _exposed(spec: Spec) -> Iterator[Fault]:
+    """The pages know no users: outside the cluster they stand behind a proxy that does, for known callers."""
+    section = spec.kubernetes
+    if section.expose != "loadbalancer":
+        return
+    rests_on = (*_TARGET, ("kubernetes", "expose"))
+    if section.proxy is None:
+        message = "loadbalancer needs a proxy that asks who is there, as in `proxy: {image: ..., args: [...]}`"
+        yield Fault(("kubernetes", "proxy"), message, rests_on)
+    if not section.source_ranges:
+        message = "loadbalancer needs the ranges that may call, as in `source_ranges: [203.0.113.0/24]`"
+        yield Fault(("kubernetes", "source_ranges"), message, rests_on)
+    for index, callers in enumerate(section.source_ranges):
+        if int(callers.rpartition("/")[2]) < _LEAST_PREFIX:
+            message = f"{callers} is everybody; name the ranges that may call"
+            yield Fault(("kubernetes", "source_ranges", index), message, rests_on)

@@ -1,0 +1,179 @@
+"""What is allowed and still worth a second look: `lint` ends 1 when there is nothing worse."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from rlctl.errors import Problem
+from rlctl.spec import fields
+from rlctl.spec.algorithms import Impala
+from rlctl.spec.machine import Machine
+from rlctl.spec.problems.messages import Fault
+from rlctl.spec.schema import Policy, Spec
+from rlctl.spec.units import mebibytes
+from rlctl.spec.words import number, show
+
+_SIMULATORS = (("ALE/", ("ale_py", "cv2"), "atari"), *(
+    (name, ("Box2D",), "box2d") for name in ("LunarLander", "BipedalWalker", "CarRacing")
+))  # fmt: skip
+"""How ids of a family begin, the packages that it needs, the extra of rlctl that brings them."""
+
+_MAX_REQUIREMENTS: Final = 2000
+"""So many lines are looked at: each asks all folders that packages are imported from."""
+
+
+def simulator_missing(id: str) -> tuple[str, str] | None:
+    """What an environment needs that is not installed here, and the command that brings it; None when all is there."""
+    for begin, packages, extra in _SIMULATORS:
+        missing = [name for name in packages if importlib.util.find_spec(name) is None]
+        if id.startswith(begin) and missing:
+            return f"{id} needs {' and '.join(missing)}, not installed here", f'pip install "rlctl[{extra}]"'
+    return None
+
+
+def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
+    """What is allowed and still worth a second look.
+
+    Args:
+        spec: without anything impossible.
+        base: folder that `code` is relative to.
+        machine: where `target: local` would run.
+    """
+    stop, roles = spec.stop, spec.roles
+    if stop.eval_return is None and stop.rows is None and stop.wall_time is None:
+        yield Fault(
+            ("stop",), "no stop condition: the run goes on until `rlctl down`; as in `stop: {eval_return: 475}`"
+        )
+    if roles.actor.replicas == 0:
+        yield Fault(("roles", "actor", "replicas"), "no actors: nothing is learned until `rlctl scale actor=1`")
+    if roles.learner.gpu > 1:
+        yield Fault(("roles", "learner", "gpu"), f"a learner uses one GPU, the other {roles.learner.gpu - 1} stay idle")
+    if spec.target == "local":
+        yield from _too_large(spec, machine)
+        if lacking := simulator_missing(spec.env.id):
+            yield Fault(("env", "id"), "; ".join(lacking))
+    else:
+        yield from _without_effect(spec)
+    plain = fields.normal(spec)
+    for name, policy in (plain.policies or {}).items():
+        for fault in _learning(spec, policy):
+            yield Fault((*fields.as_written(spec, ("policies", name, "algorithm")), *fault.path), fault.message)
+    yield from _not_found(spec, plain, base)
+
+
+def unread_patches(spec: Spec, base: Path, files: Sequence[Path]) -> Iterator[Problem]:
+    """Patches beside a spec file that is not the first: nobody looks for them there.
+
+    Args:
+        spec: without anything impossible.
+        base: folder of the first file.
+        files: of the spec, `-` for standard input.
+    """
+    read = {base.resolve(), *([(base / spec.code.path).resolve()] if spec.code else [])}
+    for folder in dict.fromkeys(path.parent for path in files[1:] if str(path) != "-"):
+        if spec.target != "local" and folder.resolve() not in read:
+            for path in sorted((folder / "templates").glob("*.patch.y*ml")):
+                where = f"beside the first spec file ({base}) and below code.path"
+                yield Problem("", f"is not read: patches are looked for {where}", str(path))
+
+
+BUSY = ("learner", "actor", "replay", "inference")
+"""Roles that use the cores they ask for; the others mostly wait."""
+
+
+def _too_large(spec: Spec, machine: Machine) -> Iterator[Fault]:
+    sections = [(role, getattr(spec.roles, role)) for role in type(spec.roles).model_fields]
+    counts = [(role, getattr(section, "replicas", 1), section) for role, section in sections if section is not None]
+    busy = [(role, count, section) for role, count, section in counts if role in BUSY and count]
+    cores = sum(count * section.cpu for _, count, section in busy)
+    memory = sum(count * mebibytes(section.memory) for _, count, section in counts)
+    if cores > machine.cores:
+        parts = " + ".join(f"{role} {count} x {number(section.cpu)}" for role, count, section in busy)
+        yield Fault(("roles",), f"{parts} = {number(cores)} cores, this machine has {number(machine.cores)}")
+    if memory > machine.memory_mib:
+        parts = " + ".join(f"{role} {count} x {section.memory}" for role, count, section in counts if count)
+        has = f"{machine.memory_mib / 1024:.1f}Gi"
+        yield Fault(("roles",), f"{parts} = {memory / 1024:.1f}Gi of memory, this machine has {has}")
+
+
+def _without_effect(spec: Spec) -> Iterator[Fault]:
+    section = spec.kubernetes
+    if section.expose == "clusterip":
+        for name in ("source_ranges", "proxy"):
+            if getattr(section, name):
+                yield Fault(("kubernetes", name), "has no effect without `expose: loadbalancer`")
+    if section.gang == "none" and section.queue is not None:
+        yield Fault(("kubernetes", "queue"), "has no effect without `gang: kueue`")
+
+
+def _learning(spec: Spec, policy: Policy) -> Iterator[Fault]:
+    """Paths are relative to the algorithm."""
+    algorithm = policy.algorithm
+    if isinstance(algorithm, Impala) and algorithm.lr_decay_rows and spec.stop.rows:
+        idle = spec.stop.rows - algorithm.lr_decay_rows
+        if idle > 0:
+            message = f"the learning rate is 0 for the last {idle} of stop.rows = {spec.stop.rows} rows"
+            yield Fault(("lr_decay_rows",), message)
+    actors, block = spec.roles.actor.replicas, spec.roles.actor.envs * algorithm.segment_steps
+    lag = algorithm.max_lag_versions
+    if not spec.sync and actors * block > lag * algorithm.batch_rows:
+        message = (
+            f"while one actor plays a block, all of them play actors x envs x segment_steps = {actors} x"
+            f" {spec.roles.actor.envs} x {algorithm.segment_steps} = {actors * block} rows, or"
+            f" {number(actors * block / algorithm.batch_rows)} updates of {algorithm.batch_rows}: what is more than"
+            f" {lag} updates old is dropped; raise this or batch_rows, or lower envs"
+        )
+        yield Fault(("max_lag_versions",), message)
+
+
+def _not_found(spec: Spec, plain: Spec, base: Path) -> Iterator[Fault]:
+    """Modules of the user's own that the roles could not import, and packages that are not installed here."""
+    named: list[tuple[tuple[str, ...], str]] = [(("env", "id"), spec.env.id)]
+    for name, policy in (plain.policies or {}).items():
+        for key, value in (("algorithm", policy.algorithm.name), ("model", policy.model.torso)):
+            path = fields.as_written(spec, ("policies", name, key))
+            named.append(((*path, "name" if key == "algorithm" else "torso"), value))
+    for path, value in named:
+        module, colon, _ = value.partition(":")
+        if colon and not _importable(module.split(".")[0], spec, base):
+            where = "below code.path nor installed here" if spec.code else "installed here; add `code: {path: .}`"
+            yield Fault(path, f"module {show(module)} is {'neither' if spec.code else 'not'} {where}")
+    if spec.code and spec.code.requirements and (missing := _not_installed(base / spec.code.requirements)):
+        yield Fault(("code", "requirements"), f"not installed here: {', '.join(missing)}")
+
+
+def _importable(name: str, spec: Spec, base: Path) -> bool:
+    if not name.isidentifier():
+        return False
+    if spec.code is not None:
+        folder = base / spec.code.path
+        if (folder / name).is_dir() or any(folder.glob(f"{name}.*")):  # a package, a module, or a compiled one
+            return True
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _not_installed(requirements: Path) -> list[str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    missing = []
+    try:
+        with requirements.open(encoding="utf-8", errors="replace") as file:
+            lines = file.read(_MAX_REQUIREMENTS << 6).splitlines()
+    except OSError as error:
+        return [f"{requirements.name} cannot be read ({error.strerror})"]
+    for line in lines[:_MAX_REQUIREMENTS]:
+        name = re.match(r"[A-Za-z0-9][\w.-]*", line.strip())
+        if name is None:
+            continue
+        try:
+            version(name[0])
+        except PackageNotFoundError:
+            missing.append(name[0])
+    return missing

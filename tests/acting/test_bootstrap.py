@@ -1,0 +1,44 @@
+"""What every role makes from the spec."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from rlctl.spec.schema import Network
+from rlctl_agents.acting.bootstrap import decided, make_algorithm
+from rlctl_agents.models.precision import bf16_flag
+from rlctl_agents.types.spaces import Box, Discrete, Spaces
+from tests.manager.world import spec
+
+PIXELS = Spaces(Box((4, 84, 84), "uint8", 0, 255), Discrete(3))
+HERE = "bf16: the processor has" if bf16_flag() else "fp32: the processor has no bf16"
+
+
+@pytest.mark.parametrize(
+    ("asked", "sync", "gpu", "said"),
+    [
+        ("auto", False, False, HERE),
+        ("auto", False, True, "fp32: there is a GPU, on which bf16 was never measured"),
+        ("bf16", False, True, "bf16: model.precision says so"),
+        ("auto", True, False, "fp32: sync is true"),
+        ("auto", True, True, "fp32: sync is true"),
+        ("bf16", True, False, "fp32: sync is true"),
+    ],
+)
+def test_the_log_says_what_the_network_computes_in_and_why_and_so_it_does(
+    asked: str, sync: bool, gpu: bool, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "rlctl_agents.acting.bootstrap")
+    network = Network.model_validate({"precision": asked})
+    found = decided(network, spec(sync=sync), PIXELS, gpu=gpu)
+    (line,) = caplog.messages
+    assert line.startswith(f"the network computes in {said}")
+    assert found == network.model_copy(update={"precision": said.partition(":")[0]})
+
+
+def test_every_role_says_it_once_when_it_makes_its_algorithm(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "rlctl_agents.acting.bootstrap")
+    make_algorithm(spec(sync=True), "main", PIXELS)
+    assert caplog.messages == ["the network computes in fp32: sync is true"]

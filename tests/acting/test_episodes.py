@@ -1,0 +1,95 @@
+"""Whole games with fixed shares."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rlctl.spec.schema import Network
+from rlctl_agents.acting.episodes import Played, play, shares
+from rlctl_agents.acting.policy_player import Player, Table
+from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.runtime.metrics import Metrics
+from tests.support.chain import make_env, settings
+
+
+def played(name: str, envs: int, episodes: int, *, greedy: bool = True, seed: int = 1, **kwargs: int) -> Played | None:
+    env = make_env(name, envs, **kwargs)
+    table = Table(env.spaces, envs, [list(range(env.spaces.seats))])
+    player = Player(
+        Impala(settings(), Network(hidden=[8]), env.spaces, seed=3), table.slots[0], seed=seed, rows=8, greedy=greedy
+    )
+    return play(
+        env, [seed * 100 + number for number in range(envs)], table, [player], episodes,
+        metrics=Metrics(), keep_going=lambda: True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("episodes", "envs"), [(100, 10), (7, 10), (10, 4), (1, 1), (3, 3)])
+def test_shares_are_as_equal_as_they_can_be(episodes: int, envs: int) -> None:
+    found = shares(episodes, envs)
+    assert sum(found) == episodes
+    assert max(found) - min(found) <= 1
+
+
+@pytest.mark.parametrize("episodes", [3, 6, 8])
+def test_exactly_the_episodes_asked_for_are_counted_with_raw_returns(episodes: int) -> None:
+    result = played("Clock", 3, episodes, length=4)
+    assert result is not None
+    assert result.returns == [4.0] * episodes
+    assert result.lengths == [4] * episodes
+
+
+def test_quick_environments_do_not_count_more_often() -> None:
+    """A random policy's games of Turns last 1 to 7 moves; counting the first 40 to end would favour short ones."""
+    result = played("Turns", 4, 40, greedy=False, stones=7)
+    assert result is not None
+    assert len(result.returns) == 40
+    assert set(result.returns) <= {-1.0, 1.0}
+
+
+def test_equal_seeds_give_equal_games_and_others_do_not() -> None:
+    one, same, other = (played("Mixed", 3, 9, greedy=False, seed=seed) for seed in (1, 1, 2))
+    assert one == same
+    assert one != other
+
+
+def test_playing_ends_when_told_to() -> None:
+    env = make_env("Clock", 2)
+    table = Table(env.spaces, 2, [[0]])
+    player = Player(Impala(settings(), Network(hidden=[8]), env.spaces, seed=3), table.slots[0], seed=1, rows=8)
+    turns = itertools.count()
+    assert play(env, [1, 2], table, [player], 100, metrics=Metrics(), keep_going=lambda: next(turns) < 9) is None
+
+
+def test_every_seat_needs_exactly_one_player() -> None:
+    spaces = make_env("Duel", 2).spaces
+    assert [slots.tolist() for slots in Table(spaces, 2, [[1], [0]]).slots] == [[1, 3], [0, 2]]
+    for wrong in ([[0]], [[0, 1], [1]], [[0, 1, 2]]):
+        with pytest.raises(ValueError, match="2 seats"):
+            Table(spaces, 2, wrong)
+
+
+def test_decisions_are_split_among_players_and_their_actions_joined_in_order() -> None:
+    env = make_env("Duel", 2)
+    table = Table(env.spaces, 2, [[1], [0]])
+    parts = table.split(env.reset([1, 2]))
+    assert [(who, rows.tolist(), part.slot.tolist()) for who, rows, part in parts] == [
+        (0, [1, 3], [0, 1]),
+        (1, [0, 2], [0, 1]),
+    ]
+    joined = table.join([(rows, {"action": np.full(2, who)}) for who, rows, _ in parts], 4)
+    assert joined["action"].tolist() == [1, 0, 1, 0]
+
+
+def test_an_evaluation_counts_the_steps_without_any_end() -> None:
+    env, metrics = make_env("Clock", 2, length=9), Metrics()
+    table = Table(env.spaces, 2, [[0]])
+    player = Player(Impala(settings(), Network(hidden=[8]), env.spaces, seed=3), table.slots[0], seed=1, rows=8)
+    left = itertools.count()
+    play(env, [1, 2], table, [player], 8, metrics=metrics, keep_going=lambda: next(left) < 7)
+    assert metrics.values().gauges["steps_without_end"] == 7
+    play(env, [1, 2], table, [player], 2, metrics=metrics, keep_going=lambda: True)
+    assert metrics.values().gauges["steps_without_end"] == 0

@@ -1,0 +1,128 @@
+"""Between the receiver and the learner: what becomes of segments while the weights change."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlctl_agents.experience.batch_loader import Intake
+from rlctl_agents.experience.batching import Arrival, Outcome, allocate_columns
+from rlctl_agents.types.experience import Segment
+from rlctl_agents.wire.experience.credit import Credits, Peer
+from tests.experience.test_batching import SCHEMA, T, segment
+from tests.manager.world import ref
+
+
+class Receiver:
+    """Gives what has `arrived`, and remembers what became of it."""
+
+    def __init__(self) -> None:
+        self.arrived: list[Segment] = []
+        self.settled: list[tuple[Outcome, int | None]] = []
+
+    def poll(self, timeout_s: float) -> list[Segment]:
+        arrived, self.arrived = self.arrived, []
+        return arrived
+
+    def wake(self) -> None:
+        pass
+
+    def settle(self, segment: Segment, outcome: Outcome, rows: int | None = None) -> None:
+        self.settled.append((outcome, rows))
+
+    def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+@pytest.fixture
+def intake(receiver: Receiver) -> Intake:
+    """Of a learner at version 10, whose batches are two columns."""
+    return Intake(receiver, Arrival(SCHEMA, 5), [allocate_columns(SCHEMA, 2) for _ in range(2)], ref(10))
+
+
+def test_a_learner_that_added_nothing_to_three_updates_learns_from_segments_of_their_weights(
+    receiver: Receiver, intake: Intake
+) -> None:
+    for version in (11, 12, 13):
+        intake.learned(ref(version))
+    receiver.arrived = [segment([1, 2], version=13)]
+    intake.step(0.0)
+    columns = intake.take(0.0)
+    assert columns is not None
+    intake.give_back(columns, ref(14))
+    intake.step(0.0)
+    assert receiver.settled == [("consumed", 2 * T)]
+
+
+def test_what_was_said_last_of_the_weights_counts(receiver: Receiver, intake: Intake) -> None:
+    intake.move(ref(12), [allocate_columns(SCHEMA, 2) for _ in range(2)], 100, 100)
+    intake.learned(ref(13))
+    receiver.arrived = [segment([1, 2], version=13)]
+    intake.step(0.0)
+    assert receiver.settled == []
+    assert intake.take(0.0) is not None
+
+
+class Budgeted(Receiver):
+    """One sender, of blocks of so many columns, that sends whatever the receiver's credit allows."""
+
+    def __init__(self, columns: int, block: int, max_lag_versions: int) -> None:
+        super().__init__()
+        self.lag, self.block, self.peer = max_lag_versions, block, Peer("a")
+        self.credits = Credits(self.budget(columns), columns * T, 3 * columns * T)
+
+    def budget(self, columns: int) -> int:
+        return max(2, self.lag) * columns * T
+
+    def settle(self, segment: Segment, outcome: Outcome, rows: int | None = None) -> None:
+        assert rows is not None
+        self.credits.settle(self.peer, rows)
+
+    def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
+        self.credits.resize(budget_rows, batch_rows, queue_rows)
+
+    def send(self) -> bool:
+        """One block, if it may."""
+        peer, rows = self.peer, self.block * T
+        self.credits.hear(peer, sent=peer.sent, want=rows, grant=peer.number, block_rows=rows)
+        self.credits.deal()
+        if peer.unused < rows:
+            return False
+        self.credits.hear(peer, sent=peer.sent + rows, want=rows, grant=peer.number)
+        self.credits.queue(peer, rows)
+        self.arrived.append(segment([1] * self.block))
+        return True
+
+    @property
+    def limits(self) -> tuple[int, int, int]:
+        return self.credits.budget_rows, self.credits.batch_rows, self.credits.queue_rows
+
+
+@pytest.mark.parametrize(("max_lag_versions", "block"), [(50, 1), (2, 4)])
+@pytest.mark.parametrize("filled", [4, 16, 32])
+def test_a_batch_begun_before_the_group_grew_is_filled_up_and_then_all_is_of_the_new_size(
+    max_lag_versions: int, block: int, filled: int
+) -> None:
+    receiver = Budgeted(64, block, max_lag_versions)
+    intake = Intake(receiver, Arrival(SCHEMA, 5), [allocate_columns(SCHEMA, 64) for _ in range(2)], ref(10))
+    for _ in range(filled // block):
+        assert receiver.send()
+    intake.step(0.0)
+    share = [allocate_columns(SCHEMA, 16) for _ in range(2)]
+    intake.move(ref(10), share, receiver.budget(16), 3 * 16 * T)
+    sizes = []
+    for _ in range(300):
+        intake.step(0.0)
+        if (columns := intake.take(0.0)) is not None:
+            sizes.append(columns.version.shape[1])
+            intake.give_back(columns, ref(10))
+        receiver.send()
+    assert sizes[:3] == [64, 16, 16]
+    assert receiver.limits == (receiver.budget(16), 16 * T, 3 * 16 * T)

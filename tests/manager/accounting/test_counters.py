@@ -1,0 +1,301 @@
+"""Rates, lag, totals, the verdict and the problems: what a user reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from rlctl_agents.manager.accounting.lag import LagWindow
+from rlctl_agents.manager.accounting.rates import Rates
+from rlctl_agents.manager.accounting.totals import Stored, Totals
+from rlctl_agents.manager.lifecycle.ending import SAVE_S, TELL_S, Ending
+from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
+from rlctl_agents.manager.status.problems import NO_UPDATE_S, SILENT_S, Facts, find
+from rlctl_agents.types.control import Histogram
+from tests.manager.world import Time
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+def test_a_rate_is_the_growth_of_the_last_seconds(time: Time) -> None:
+    rates = Rates(time, window_s=10)
+    rates.begin("A")
+    for second in range(1, 61):
+        time.now += 1
+        rates.hear("A", {"steps": 100.0 * min(second, 30)})
+        assert rates.of("A", "steps") == pytest.approx(100) or second > 30
+    assert rates.of("A", "steps") == 0, "nothing has grown for half a minute"
+    assert rates.of("A", "unknown") == 0
+    assert rates.of("B", "steps") == 0
+
+
+def test_a_rate_spans_no_more_than_the_window(time: Time) -> None:
+    rates = Rates(time, window_s=10)
+    rates.begin("A")
+    time.now += 1
+    rates.hear("A", {"steps": 1e6})
+    for _ in range(11):
+        time.now += 1
+        rates.hear("A", {"steps": 1e6})
+    assert rates.of("A", "steps") == 0
+
+
+def test_who_has_fallen_silent_has_no_rate(time: Time) -> None:
+    rates = Rates(time, window_s=10)
+    rates.begin("A")
+    time.now += 5
+    rates.hear("A", {"steps": 500})
+    time.now += 9
+    assert rates.of("A", "steps") == 100
+    time.now += 1
+    assert rates.of("A", "steps") == 0
+
+
+def test_a_manager_that_meets_a_running_process_does_not_count_its_past(time: Time) -> None:
+    rates = Rates(time)
+    rates.hear("A", {"steps": 1e9})
+    assert rates.of("A", "steps") == 0
+    time.now += 1
+    rates.hear("A", {"steps": 1e9 + 50})
+    assert rates.of("A", "steps") == 50
+
+
+def test_rates_of_processes_add_up(time: Time) -> None:
+    rates = Rates(time)
+    for boot in ("A", "B"):
+        rates.begin(boot)
+    time.now += 1
+    for boot, amount in (("A", 10.0), ("B", 30.0)):
+        rates.hear(boot, {"steps": amount})
+    assert rates.sum(["A", "B"], "steps") == 40
+    assert rates.mean(["A", "B"], "steps") == 20
+    assert rates.mean([], "steps") == 0
+    rates.forget("A")
+    assert rates.sum(["A", "B"], "steps") == 30
+
+
+def test_totals_keep_what_the_dead_have_done() -> None:
+    totals = Totals()
+    totals.hear("actor", "A", {"env_steps": 100})
+    totals.hear("actor", "B", {"env_steps": 10, "episodes": 1})
+    totals.hear("actor", "A", {"env_steps": 90})  # an older report, come late
+    totals.close("A")
+    totals.close("A")
+    totals.hear("learner", "L", {"updates": 7})
+    assert totals.sum("actor", "env_steps") == 110
+    assert totals.of("actor") == {"env_steps": 110, "episodes": 1}
+    assert totals.roles() == ["actor", "learner"]
+    again = Totals()
+    again.restore(msgspec.json.decode(msgspec.json.encode(totals.store()), type=Stored))
+    again.hear("actor", "B", {"env_steps": 20})
+    assert again.sum("actor", "env_steps") == 120
+    assert again.boots() == {"B", "L"}
+
+
+def lags(**buckets: int) -> Histogram:
+    counts = [buckets.get(f"b{index}", 0) for index in range(5)]
+    bounds = [0.0, 1.0, 2.0, 4.0]
+    total = sum(count * bound for count, bound in zip(counts, [*bounds, 9.0], strict=True))
+    return Histogram(bounds, counts, total)
+
+
+def test_lag_is_that_of_the_last_seconds(time: Time) -> None:
+    window = LagWindow(time)
+    window.hear("L", lags(b4=1000))
+    for _ in range(12):
+        time.now += 1
+        window.hear("L", lags(b4=1000, b0=94, b1=1, b3=5))
+    assert window.value() is None, "nothing new for ten seconds"
+    time.now += 1
+    window.hear("L", lags(b4=1000, b0=94 + 90, b1=1 + 5, b3=5 + 5))
+    found = window.value()
+    assert found is not None
+    assert found.mean == pytest.approx((5 * 1 + 5 * 4) / 100)
+    assert (found.p95, found.max) == (1, 4)
+
+
+def test_lag_beyond_the_last_bound_is_shown_as_twice_that(time: Time) -> None:
+    window = LagWindow(time)
+    window.hear("L", lags(b4=10))
+    found = window.value()
+    assert found is not None
+    assert (found.p95, found.max) == (8, 8)
+    window.forget("L")
+    assert window.value() is None
+
+
+def verdict(**waits: float) -> Verdict:
+    shares = {"learner_data": 0.0, "actor_credit": 0.0, "actor_model": 0.0} | waits
+    return judge(Waits(**shares), started=True, actors=2, cores_busy=1.0, cores=8, one_machine=True, run="r")
+
+
+def test_a_learner_that_waits_for_experience_needs_more_actors() -> None:
+    found = verdict(learner_data=0.61)
+    assert found.kind == "actor-bound"
+    assert found.text == "actor-bound: the learner waits for experience 61 % of the time"
+    assert found.suggest == "rlctl scale actor=6 --run r"
+    assert verdict(learner_data=1.0).suggest == "rlctl scale actor=8 --run r", "not more than four times as many"
+
+
+def test_actors_that_wait_for_credit_wait_for_the_learner() -> None:
+    found = verdict(actor_credit=0.5, learner_data=0.1)
+    assert found.kind == "learner-bound"
+    assert found.suggest == "rlctl scale actor=1 --run r"
+
+
+def test_actors_that_wait_for_weights_wait_for_the_modelpool() -> None:
+    assert verdict(actor_model=0.4, actor_credit=0.3).kind == "modelpool-bound"
+    assert verdict(actor_model=0.4).suggest == "", "there is one modelpool"
+    assert "waits to publish" in verdict(learner_model=0.4).text
+
+
+def test_short_waits_are_balance() -> None:
+    found = verdict(learner_data=0.12, actor_credit=0.05)
+    assert (found.kind, found.suggest) == ("balanced", "")
+    assert "12 %" in found.text
+
+
+def test_a_slow_simulator_is_named_when_the_learner_starves_because_of_it() -> None:
+    found = verdict(learner_data=0.9, simulator=0.95)
+    assert found.kind == "simulator-bound"
+    assert "the simulator takes 95 % of the actors' time" in found.text
+    assert found.suggest == "rlctl scale actor=8 --run r", "more simulators side by side"
+    assert (found.actor_simulates, found.learner_waits_model) == (0.95, 0.0)
+    assert verdict(learner_data=0.9, simulator=0.3).kind == "actor-bound", "most of their time goes elsewhere"
+    assert verdict(actor_credit=0.3, simulator=0.6).kind == "learner-bound", "it is slow, and nobody waits for it"
+    assert verdict(simulator=0.99).kind == "balanced"
+
+
+def test_a_slow_modelpool_is_named_although_others_wait_longer_because_of_it() -> None:
+    assert verdict(learner_model=0.7, actor_credit=0.9).kind == "modelpool-bound", "no credit from a learner that waits"
+    assert verdict(learner_data=0.9, actor_model=0.6, simulator=0.2).kind == "modelpool-bound", "that is why it starves"
+    assert verdict(learner_data=0.9, actor_model=0.3, simulator=0.6).kind == "simulator-bound"
+    assert verdict(learner_model=0.3, learner_data=0.6).kind == "actor-bound"
+
+
+def test_more_actors_are_not_suggested_for_a_machine_that_is_full() -> None:
+    found = judge(Waits(0.6, 0.0, 0.0), started=True, actors=2, cores_busy=1.9, cores=2, one_machine=True, run="r")
+    assert found.kind == "actor-bound"
+    assert found.suggest == ""
+    assert "all 2 cores of this machine are busy" in found.text
+
+
+@pytest.mark.parametrize(("actors", "suggest"), [(2, "rlctl scale actor=4 --run r"), (4, ""), (9, "")])
+def test_not_more_actors_than_cores_are_suggested(actors: int, suggest: str) -> None:
+    found = judge(Waits(0.6, 0.0, 0.0), started=True, actors=actors, cores_busy=1.0, cores=4, one_machine=True, run="r")
+    assert found.suggest == suggest
+    assert ("the 4 cores of this machine are all in use" in found.text) == (suggest == "")
+
+
+def test_part_of_a_core_counts_as_busy_and_is_no_place_for_an_actor() -> None:
+    busy = judge(Waits(0.6, 0.0, 0.0), started=True, actors=1, cores_busy=1.4, cores=1.5, one_machine=True, run="r")
+    assert "all 1.5 cores of this machine are busy" in busy.text
+    idle = judge(Waits(0.6, 0.0, 0.0), started=True, actors=1, cores_busy=0.5, cores=2.5, one_machine=True, run="r")
+    assert idle.suggest == "rlctl scale actor=2 --run r"
+
+
+def test_before_the_first_seconds_of_learning_nothing_is_judged() -> None:
+    found = judge(Waits(0.9, 0.0, 0.9), started=False, actors=0, cores_busy=0, cores=2, one_machine=True, run="r")
+    assert (found.kind, found.text) == ("starting", "starting: no actor has reported yet")
+
+
+FINE = Facts(now_s=500, live={"learner": 1, "actor": 4, "modelpool": 1}, started=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "command"),
+    [
+        ({"silent": {"actor/3": SILENT_S}}, "actor/3 has said nothing for 8 s", "rlctl logs actor/3"),
+        ({"idle_s": NO_UPDATE_S}, "no update for 30 s although 4 actors run", "rlctl logs learner"),
+        ({"idle_s": 31, "started": False}, "nothing was learned in 31 s although 4", "rlctl logs learner"),
+        (
+            {"idle_s": 61, "started": False, "live": {"learner": 1, "actor": 1, "modelpool": 1}},
+            "nothing was learned in 61 s although 1 actor runs",
+            "rlctl logs learner",
+        ),
+        ({"idle_s": 61, "env_step_s": 2.5}, "4 actors run: the simulator takes 2.5 s for a step", "rlctl logs actor"),
+        (
+            {"live": {"actor": 4, "modelpool": 1}, "absent": {"learner": 60.0}},
+            "no learner has reported for 60 s",
+            "rlctl logs learner",
+        ),
+        ({"nonfinite": 3}, "3 updates were left out because", "rlctl logs learner --level WARNING"),
+        ({"nonfinite": 1}, "1 update was left out because", "rlctl logs learner --level WARNING"),
+        ({"stale_share": 0.18}, "18 % of the rows are too old", "rlctl status -o json"),
+        ({"ledger_faults": ["actor/3 counts rows backwards"]}, "does not balance: actor/3", "rlctl logs manager"),
+        ({"rejected_per_s": {("modelpool", "lineage"): 2.0}}, "modelpool rejects messages (lineage): 2", "rlctl logs"),
+        ({"late_generation": (12, 75.0)}, "generation 12 was ordered 75 s ago", "rlctl logs learner"),
+        ({"damaged": ["generation-000002.json"]}, "generation-000002.json is damaged", "rlctl logs manager"),
+        ({"disk": "cannot store x: No space left on device"}, "No space left on device", "df -h"),
+        ({"unusable": [7]}, "generation 7 cannot be used", "rlctl logs learner"),
+        ({"lost": "x: torn", "now_s": 5}, "x: torn", "rlctl logs manager"),
+        ({"broken": ("lock-step was broken", "actor/1")}, "lock-step was broken", "rlctl logs actor/1"),
+        ({"endless_steps": 200_001}, "no episode has ended after 200001 steps: set env.max", "rlctl logs evaluator"),
+        ({"refused": "actor/0 does not fit actor/1"}, "refuses a process: actor/0 does not", "rlctl logs manager"),
+    ],
+)
+def test_a_problem_is_told_in_words_with_the_next_command(change: dict[str, object], text: str, command: str) -> None:
+    (problem,) = find(replace(FINE, **change), "r")  # type: ignore[arg-type]
+    assert text in problem["text"]
+    assert problem["next"].startswith(command)
+    assert problem["next"].endswith(" --run r") or command == "df -h"
+
+
+def test_nothing_is_wrong_with_a_run_that_learns() -> None:
+    assert find(FINE, "r") == []
+    almost = {"silent": {"actor/3": SILENT_S - 0.1}, "idle_s": NO_UPDATE_S - 0.1, "stale_share": 0.09}
+    assert find(replace(FINE, **almost), "r") == []  # type: ignore[arg-type]
+    starting = Facts(now_s=500, absent={"learner": 59.0, "actor": 59.0, "modelpool": 59.0})
+    assert find(starting, "r") == [], "everybody is still starting"
+
+
+def test_many_silent_processes_do_not_fill_the_screen() -> None:
+    problems = find(replace(FINE, silent={f"actor/{index}": 9.0 for index in range(1000)}), "r")
+    assert len(problems) == 6
+    assert problems[-1]["text"].startswith("995 more")
+
+
+def test_a_finished_run_saves_then_tells_then_ends() -> None:
+    ending = Ending()
+    ending.begin("finish", 0)
+    ending.turn(1, saved=False, everybody_gone=False)
+    assert (ending.step, ending.tells) == ("saving", False)
+    ending.turn(2, saved=True, everybody_gone=False)
+    assert (ending.step, ending.tells) == ("telling", True)
+    ending.turn(3, saved=True, everybody_gone=True)
+    assert ending.step == "over"
+
+
+def test_nobody_is_waited_for_for_ever() -> None:
+    ending = Ending()
+    ending.begin("finish", 0)
+    ending.turn(SAVE_S["finish"], saved=False, everybody_gone=False)
+    ending.turn(SAVE_S["finish"] + TELL_S, saved=False, everybody_gone=False)
+    assert ending.step == "over"
+
+
+def test_a_manager_that_leaves_tells_nobody_to_stop() -> None:
+    ending = Ending()
+    ending.begin("leave", 0)
+    ending.turn(1, saved=True, everybody_gone=False)
+    assert (ending.step, ending.tells) == ("over", False)
+
+
+def test_a_finishing_manager_that_is_asked_to_leave_goes_at_once_and_the_run_is_not_finished() -> None:
+    ending = Ending()
+    ending.begin("finish", 0)
+    ending.begin("leave", 1)
+    assert (ending.step, ending.how) == ("over", "leave")
+
+
+def test_a_run_of_which_everybody_was_told_that_it_is_finished_stays_so_when_the_manager_is_asked_to_leave() -> None:
+    ending = Ending()
+    ending.begin("finish", 0)
+    ending.turn(1, saved=True, everybody_gone=False)
+    ending.begin("leave", 2)
+    assert (ending.step, ending.how) == ("over", "finish")

@@ -1,0 +1,396 @@
+"""The last evaluation: a run that stops by rows or time ends with a measurement of its last model, or says why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlctl_agents.manager.evaluation.evaluations import JOIN_S, MEASURE_S, REST_S
+from rlctl_agents.manager.membership.learner_progress import PAIRS
+from rlctl_agents.manager.membership.leases import LEAVING_S
+from rlctl_agents.manager.timing import EXPIRES_S
+from tests.manager.world import (
+    ACTOR,
+    JUDGE,
+    LEARNER,
+    POOL,
+    Run,
+    commit,
+    evaluate,
+    everybody,
+    kinds,
+    order_evaluation,
+    play,
+    ref,
+    spec,
+    status,
+)
+
+RESTS = {"rests": 1.0}
+BATCH_ROWS = 640
+NO_JUDGE = (("modelpool", POOL), ("learner", LEARNER), ("actor", ACTOR))
+ALL = (*NO_JUDGE, ("evaluator", JUDGE))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path, stop={"rows": 5000}, evaluation={"episodes": 2, "every": 10})
+
+
+def reach(run: Run, *, published: int) -> None:
+    """The learner has learned from 5000 rows and rests at version 50; the modelpool holds another one, perhaps."""
+    run.learn(LEARNER, rows=5000, version=50, gauges=RESTS)
+    run.report("modelpool", POOL, model=ref(published))
+    run.manager.turn()
+    assert run.manager.progress.met == "5000 rows >= 5000"
+
+
+def why_not(run: Run) -> list[str]:
+    return [event["text"] for event in run.manager.events.since(0)[0] if event["kind"] == "not_evaluated"]
+
+
+def test_a_run_that_stops_by_rows_ends_when_its_last_model_is_measured_and_that_return_stays(run: Run) -> None:
+    everybody(run)
+    run.learn(LEARNER, rows=4000, version=40)
+    evaluate(run, 40, 1.0, 2.0)
+    reach(run, published=40)
+    assert commit(run, 1, rows=5000).ok
+    run.manager.turn()
+    assert run.manager.ending.step == "saving", "everything is saved, but the last weights are not published"
+    assert run.report("evaluator", JUDGE).match is None
+
+    run.report("modelpool", POOL, model=ref(50))
+    run.manager.turn()
+    match = run.report("evaluator", JUDGE).match
+    assert match is not None
+    assert match.seats == {0: ref(50)}
+    assert match.quota is not None
+    assert match.quota.episodes == 2
+    assert not run.report("actor", ACTOR).stop
+    assert play(run, match, 7.0, 9.0).ok
+    run.manager.turn()
+    assert run.manager.ending.step == "telling"
+    found = status(run)
+    assert (found["evaluation"]["mean"], found["evaluation"]["rows"]) == (8, 5000)
+    assert found["evaluation"]["ref"]["version"] == 50
+    lines = (run.layout.results / "evaluations.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["returns"] == [7, 9]
+    assert why_not(run) == []
+    run.manager.store()
+    run.start()
+    assert run.manager.progress.evaluation is not None
+    assert run.manager.progress.evaluation.mean == 8
+
+
+def test_when_its_time_is_over_the_learner_rests_so_that_what_is_measured_is_what_is_saved(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"wall_time": 40}, evaluation={"episodes": 2})
+    everybody(run)
+    assert run.learn(LEARNER, rows=100, version=1).stop_rows == 0
+    run.after(40, *ALL)
+    assert run.manager.progress.met == "40 s >= 40 s"
+    assert run.learn(LEARNER, rows=200, version=2).stop_rows == 1
+    assert run.join("learner", LEARNER).stop_rows == 1
+    assert run.report("actor", ACTOR).stop_rows == 0
+    run.learn(LEARNER, rows=300, version=3, gauges=RESTS)
+    run.report("modelpool", POOL, model=ref(3))
+    run.manager.turn()
+    assert play(run, run.report("evaluator", JUDGE).match, 1.0, 1.0).ok
+    run.manager.turn()
+    assert not run.manager.measuring.awaits
+    assert run.learn(LEARNER, rows=300, version=3).stop_rows == 1, "it rests until it is told to stop"
+
+
+def test_a_run_that_an_evaluation_ends_is_not_measured_again(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"eval_return": 5, "rows": 5000}, evaluation={"episodes": 2})
+    everybody(run)
+    run.learn(LEARNER, rows=4000, version=40)
+    evaluate(run, 40, 9.0, 9.0)
+    run.manager.turn()
+    assert run.manager.ending.step == "saving"
+    assert not run.manager.measuring.awaits
+    assert run.learn(LEARNER, rows=4000, version=40).stop_rows == 5000
+
+
+def test_what_is_played_of_an_older_model_is_taken_from_its_evaluator_and_does_not_count(run: Run) -> None:
+    everybody(run)
+    old = order_evaluation(run, 40)
+    reach(run, published=40)
+    assert run.report("evaluator", JUDGE).match == old, "nobody knows yet which model is the last"
+    run.report("modelpool", POOL, model=ref(50))
+    run.manager.turn()
+    last = run.report("evaluator", JUDGE).match
+    assert last is not None
+    assert last.seats == {0: ref(50)}
+    assert not play(run, old, 1.0, 1.0).ok
+    assert play(run, last, 7.0, 9.0).ok
+    assert status(run)["evaluation"]["mean"] == 8
+
+
+def test_an_evaluation_of_the_last_model_that_has_begun_goes_on(run: Run) -> None:
+    everybody(run)
+    match = order_evaluation(run, 50)
+    reach(run, published=50)
+    assert run.report("evaluator", JUDGE).match == match
+    run.join("evaluator", 44, prefer=1)
+    assert run.report("evaluator", 44, index=1).match is None, "one measures, the others rest"
+    play(run, match, 7.0, 9.0)
+    run.manager.turn()
+    assert not run.manager.measuring.awaits
+
+
+def test_a_last_model_that_was_measured_is_not_measured_again(run: Run) -> None:
+    everybody(run)
+    evaluate(run, 50, 7.0, 9.0)
+    reach(run, published=50)
+    assert not run.manager.measuring.awaits
+    assert why_not(run) == []
+
+
+def test_a_learner_that_does_not_come_to_rest_is_not_waited_for(run: Run) -> None:
+    everybody(run)
+    run.learn(LEARNER, rows=5000, version=50)
+    run.manager.turn()
+    run.report("modelpool", POOL, model=ref(48))
+    run.after(REST_S - 1, *ALL)
+    assert run.report("evaluator", JUDGE).match is None
+    run.after(1, *ALL)
+    match = run.report("evaluator", JUDGE).match
+    assert match is not None
+    assert match.seats == {0: ref(48)}
+
+
+def test_without_a_learner_the_newest_published_model_is_the_last(run: Run) -> None:
+    everybody(run)
+    reach(run, published=48)
+    run.learn(LEARNER, rows=5000, version=50, gauges={"stopping": 1.0})
+    run.after(LEAVING_S + 1, ("modelpool", POOL), ("actor", ACTOR), ("evaluator", JUDGE))
+    match = run.report("evaluator", JUDGE).match
+    assert match is not None
+    assert match.seats == {0: ref(48)}
+
+
+def test_a_short_run_waits_for_an_evaluator_that_is_still_starting(run: Run) -> None:
+    for role, number in NO_JUDGE:
+        run.join(role, number)
+    reach(run, published=50)
+    run.after(JOIN_S / 2, *NO_JUDGE)
+    assert run.manager.measuring.awaits
+    run.join("evaluator", JUDGE)
+    assert play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0).ok
+    run.manager.turn()
+    assert not run.manager.measuring.awaits
+
+
+def test_a_run_without_an_evaluator_ends_without_and_says_so(run: Run) -> None:
+    for role, number in NO_JUDGE:
+        run.join(role, number)
+    reach(run, published=50)
+    run.after(JOIN_S - 1, *NO_JUDGE)
+    assert run.manager.measuring.awaits
+    assert status(run)["stop"]["not_evaluated"] is None
+    run.after(1, *NO_JUDGE)
+    assert not run.manager.measuring.awaits
+    said = "the last model, version 50, was not evaluated: no evaluator lives"
+    assert why_not(run) == [said]
+    assert status(run)["stop"]["not_evaluated"] == said
+
+
+def test_a_run_that_asks_for_no_evaluator_waits_for_none(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"rows": 5000}, roles={"evaluator": {"replicas": 0}})
+    for role, number in NO_JUDGE:
+        run.join(role, number)
+    reach(run, published=50)
+    assert not run.manager.measuring.awaits
+
+
+def test_a_run_whose_evaluator_dies_at_the_end_ends_without_and_says_so(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    run.after(JOIN_S, *ALL)
+    assert run.report("evaluator", JUDGE).match is not None
+    run.after(EXPIRES_S + JOIN_S - 2, *NO_JUDGE)
+    assert run.manager.measuring.awaits
+    run.after(3, *NO_JUDGE)
+    assert not run.manager.measuring.awaits
+    assert kinds(run).count("not_evaluated") == 1
+
+
+def test_an_evaluator_that_is_killed_at_the_end_has_time_to_come_back(run: Run) -> None:
+    everybody(run)
+    run.after(JOIN_S, *ALL)
+    reach(run, published=50)
+    assert run.report("evaluator", JUDGE).match is not None
+    run.after(EXPIRES_S + JOIN_S / 2, *NO_JUDGE)
+    run.join("evaluator", 44)
+    assert play(run, run.report("evaluator", 44).match, 7.0, 9.0).ok
+    run.manager.turn()
+    assert not run.manager.measuring.awaits
+    assert why_not(run) == []
+
+
+def test_another_evaluator_takes_over_from_one_that_dies_at_the_end(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    assert run.report("evaluator", JUDGE).match is not None
+    run.join("evaluator", 44, prefer=0)
+    assert play(run, run.report("evaluator", 44).match, 7.0, 9.0).ok
+
+
+def test_an_evaluator_that_takes_too_long_is_not_waited_for_and_the_remedy_is_said(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    run.after(MEASURE_S - 1, *ALL)
+    assert run.manager.measuring.awaits
+    run.after(1, *ALL)
+    assert not run.manager.measuring.awaits
+    (text,) = why_not(run)
+    assert text == (
+        "the last model, version 50, was not evaluated: no evaluator was done within 600 s; fewer evaluation.episodes "
+        "take less"
+    )
+
+
+def test_who_asks_to_stop_meanwhile_does_not_wait_for_the_measurement(run: Run) -> None:
+    everybody(run)
+    reach(run, published=40)
+    run.manager.closing.finish("stopped on request")
+    assert not run.manager.measuring.awaits
+    assert why_not(run) == ["the last model was not evaluated: stopped on request"]
+    assert run.manager.progress.met == "5000 rows >= 5000"
+
+
+def test_a_manager_asked_to_leave_meanwhile_goes_at_once(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    run.manager.closing.leave()
+    assert run.manager.over
+    assert run.manager.ending.how == "leave"
+    assert why_not(run) == [], "another manager measures it"
+
+
+def test_the_successor_of_a_manager_that_was_killed_meanwhile_measures_the_last_model(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    run.manager.store()
+    run.start()
+    everybody(run)
+    reach(run, published=50)
+    assert play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0).ok
+    run.manager.turn()
+    assert not run.manager.measuring.awaits
+
+
+def test_a_run_asked_for_more_rows_while_its_last_model_is_measured_goes_on(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    last = run.report("evaluator", JUDGE).match
+    more = spec(stop={"rows": 9000}, evaluation={"episodes": 2, "every": 10})
+    assert run.manager.reload(more) == ["stop.rows: 5000 -> 9000"]
+    assert (run.manager.ending.step, run.manager.progress.met) == ("not", None)
+    assert not run.manager.measuring.awaits
+    assert run.learn(LEARNER, rows=5000, version=50).stop_rows == 9000
+    said = [event["text"] for event in run.manager.events.since(0)[0] if event["kind"] == "goes_on"]
+    assert said == ["the run goes on: 5000 rows >= 5000 is not enough any more"]
+    assert play(run, last, 7.0, 9.0).ok, "what was measured meanwhile counts"
+
+    run.learn(LEARNER, rows=9000, version=90, gauges=RESTS)
+    run.report("modelpool", POOL, model=ref(90))
+    run.manager.turn()
+    assert run.manager.progress.met == "9000 rows >= 9000"
+    assert play(run, run.report("evaluator", JUDGE).match, 1.0, 3.0).ok
+    run.manager.turn()
+    assert run.manager.ending.step == "saving"
+    assert not run.manager.measuring.awaits
+    assert why_not(run) == []
+
+
+def test_other_settings_that_are_met_all_the_same_do_not_hold_up_the_end(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    run.manager.reload(spec(stop={"rows": 4000}))
+    assert run.manager.measuring.awaits
+    assert run.manager.progress.met == "5000 rows >= 5000"
+
+
+def end_once_measured(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    commit(run, 1, rows=5000)
+    play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0)
+    run.manager.turn()
+    assert run.manager.ending.step == "telling"
+
+
+def stop_on_request(run: Run) -> None:
+    everybody(run)
+    run.manager.closing.finish("stopped on request")
+
+
+def stop_what_is_measured_on_request(run: Run) -> None:
+    everybody(run)
+    reach(run, published=50)
+    run.manager.closing.finish("stopped on request")
+
+
+@pytest.mark.parametrize("end", [end_once_measured, stop_on_request, stop_what_is_measured_on_request])
+def test_more_that_is_asked_of_a_run_too_late_is_refused(run: Run, end: Callable[[Run], None]) -> None:
+    end(run)
+    with pytest.raises(ValueError, match="the run is ending; run the same command again when it has ended"):
+        run.manager.reload(spec(stop={"rows": 9000}))
+    assert run.manager.settings.stop.rows == 5000
+    assert run.manager.reload(run.manager.settings) == []
+
+
+def test_an_evaluation_of_a_version_that_the_modelpool_told_of_before_the_learner_has_its_rows(run: Run) -> None:
+    everybody(run)
+    match = order_evaluation(run, 7)
+    run.learn(LEARNER, rows=700, version=7)
+    assert play(run, match, 1.0, 1.0).ok
+    assert status(run)["evaluation"]["rows"] == 700
+
+
+def test_rows_of_a_version_are_those_that_the_learner_said_however_uneven_its_updates(run: Run) -> None:
+    everybody(run)
+    learners = run.manager.learners
+    for version, rows in ((1, 100), (2, 130), (4, 330), (9, 900)):
+        run.learn(LEARNER, rows=rows, version=version)
+    assert [learners.rows_at(ref(version)) for version in (0, 1, 2, 3, 4, 9)] == [0, 100, 130, 230, 330, 900]
+    assert commit(run, 1, rows=977).ok
+    assert learners.rows_at(ref(10)) == 977, "a generation says it too"
+    assert learners.rows_at(ref(12)) == 977 + 2 * BATCH_ROWS, "nobody has said it yet"
+    for version in range(11, 3 * PAIRS):
+        learners.know(ref(version), 100 * version)
+    assert learners.rows_at(ref(777)) == 77_700
+    assert learners.rows_at(ref(0)) == 0
+
+
+def test_rows_of_a_version_that_was_measured_before_its_learner_told_of_any_update(run: Run) -> None:
+    everybody(run)
+    assert run.manager.learners.rows_at(ref(21)) == 21 * BATCH_ROWS
+    run.learn(LEARNER, rows=0, version=0)
+    assert run.manager.learners.rows_at(ref(21)) == 21 * BATCH_ROWS
+
+
+def test_rows_of_a_model_of_the_life_before_stay_known_when_its_learner_starts_again(run: Run) -> None:
+    everybody(run)
+    run.learn(LEARNER, rows=1000, version=15)
+    match = order_evaluation(run, 15)
+    assert commit(run, 1, rows=800).ok
+    run.join("learner", 22)
+    run.learn(22, rows=100, version=11, lineage=2, gauges={"resumed_generation": 1.0, "rows": 900.0})
+    assert play(run, match, 1.0, 1.0).ok
+    assert status(run)["evaluation"]["rows"] == 1000
+    assert run.manager.learners.rows_at(ref(10, 2)) == 800
+
+
+def test_while_the_last_model_is_measured_the_verdict_says_so_and_suggests_nothing(run: Run) -> None:
+    everybody(run)
+    reach(run, published=40)
+    said = status(run)["verdict"]
+    assert (said["kind"], said["text"], said["suggest"]) == ("ending", "ending: waiting for the last model", "")
+    run.report("modelpool", POOL, model=ref(50))
+    run.manager.turn()
+    assert status(run)["verdict"]["text"] == "ending: measuring the last model, version 50"

@@ -1,0 +1,247 @@
+"""Who plays whom, and what is believed of an evaluation."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlctl.spec.schema import Stop
+from rlctl_agents.manager.evaluation.cadence import Cadence, Cpu
+from rlctl_agents.manager.evaluation.matches import (
+    LOAD_S,
+    NEWEST,
+    PLAY_S,
+    STUCK_S,
+    TRAINING,
+    Evaluation,
+    Evaluations,
+    training,
+)
+from rlctl_agents.manager.lifecycle import stopping
+from rlctl_agents.types.control import EvalResult, Match
+from rlctl_agents.types.experience import ModelRef
+from tests.manager.world import Time, ref
+
+ROLES = ("modelpool", "learner", "actor")
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+def of_run(seed: int, time: Time, *, match: int = TRAINING) -> Evaluations:
+    return Evaluations(seed, time, Cadence(time, lambda: Cpu(0.0, 0.0)), match=match)
+
+
+@pytest.fixture
+def evaluations(time: Time) -> Evaluations:
+    return of_run(7, time)
+
+
+def order(evaluations: Evaluations, boot: str, model: ModelRef | None, **changes: object) -> Match | None:
+    values = {"seats": 1, "episodes": 3, "every_s": 10.0, "mode": "greedy"} | changes
+    return evaluations.order(boot, model, **values)  # type: ignore[arg-type]
+
+
+def result(match: Match, returns: tuple[float, ...] = (10.0, 20.0, 30.0), mode: str = "greedy") -> EvalResult:
+    return EvalResult(match.id, match.seats[0], mode, list(returns), [1] * len(returns), 2.5)
+
+
+def finish(evaluations: Evaluations, done: EvalResult) -> Evaluation:
+    return evaluations.finish(done, rows=5000, wall_s=60.0, unix=1.7e9)
+
+
+def test_training_learns_from_every_seat_with_the_newest_weights() -> None:
+    match = training("main", 2, 11)
+    assert match.seats == {0: ModelRef("main", NEWEST, NEWEST), 1: ModelRef("main", NEWEST, NEWEST)}
+    assert match.learn == (0, 1)
+    assert match.quota is None
+    assert match == training("main", 2, 11), "a match stays the same as long as nothing changes"
+
+
+def test_an_evaluation_pins_one_model_on_every_seat_and_learns_nothing(evaluations: Evaluations) -> None:
+    match = order(evaluations, "E", ref(5), seats=2)
+    assert match is not None
+    assert match.seats == {0: ref(5), 1: ref(5)}
+    assert match.learn == ()
+    assert match.quota is not None
+    assert (match.quota.episodes, match.quota.mode) == (3, "greedy")
+
+
+def test_an_evaluator_is_told_the_same_until_it_is_done(evaluations: Evaluations, time: Time) -> None:
+    match = order(evaluations, "E", ref(5))
+    time.now += 100
+    assert order(evaluations, "E", ref(9)) is match
+
+
+def test_each_quota_goes_to_one_evaluator_and_starts_are_apart(evaluations: Evaluations, time: Time) -> None:
+    first = order(evaluations, "E", ref(5))
+    assert order(evaluations, "F", ref(9)) is None
+    time.now += 10
+    second = order(evaluations, "F", ref(9))
+    assert first is not None
+    assert second is not None
+    assert first.id != second.id
+    assert first.seed != second.seed
+
+
+def test_which_games_are_played_depends_on_model_and_run_alone(evaluations: Evaluations, time: Time) -> None:
+    one = order(evaluations, "E", ref(5))
+    later, other_run = of_run(7, time, match=900), of_run(8, time)
+    same, other = order(later, "F", ref(5)), order(other_run, "F", ref(5))
+    assert one is not None
+    assert same is not None
+    assert other is not None
+    assert (same.id, same.seed) == (901, one.seed)
+    assert other.seed != one.seed
+
+
+def test_once_only_one_model_counts_no_other_is_played(evaluations: Evaluations, time: Time) -> None:
+    old = order(evaluations, "E", ref(5))
+    time.now += 10
+    last = order(evaluations, "F", ref(9))
+    evaluations.only(ref(9))
+    assert order(evaluations, "E", ref(9), every_s=0.0) is None, "somebody plays it already"
+    assert order(evaluations, "F", ref(9)) is last
+    assert old is not None
+    with pytest.raises(ValueError, match="was given to somebody else"):
+        finish(evaluations, result(old))
+
+
+def test_no_model_is_measured_twice(evaluations: Evaluations, time: Time) -> None:
+    match = order(evaluations, "E", ref(5))
+    assert match is not None
+    finish(evaluations, result(match))
+    time.now += 60
+    assert order(evaluations, "E", ref(5)) is None
+    assert order(evaluations, "E", ref(4)) is None
+    assert order(evaluations, "E", ref(1, lineage=2)) is not None
+
+
+def test_nothing_is_measured_before_there_is_a_model(evaluations: Evaluations) -> None:
+    assert order(evaluations, "E", None) is None
+
+
+def test_what_a_dead_evaluator_was_playing_is_measured_by_another(evaluations: Evaluations) -> None:
+    order(evaluations, "E", ref(5))
+    evaluations.drop("E")
+    match = order(evaluations, "F", ref(5))
+    assert match is not None
+    assert match.seats[0] == ref(5)
+
+
+def test_a_model_that_the_pool_no_longer_has_is_replaced_by_a_newer_one(evaluations: Evaluations, time: Time) -> None:
+    order(evaluations, "E", ref(5))
+    time.now += LOAD_S
+    evaluations.hear("E", None, 0, 0)
+    match = order(evaluations, "E", ref(500))
+    assert match is not None
+    assert match.seats[0] == ref(500)
+
+
+def test_an_evaluator_that_plays_on_is_left_alone_and_one_that_stands_still_is_not(
+    evaluations: Evaluations, time: Time
+) -> None:
+    match = order(evaluations, "E", ref(5))
+    for steps in range(1, 100):
+        time.now += STUCK_S - 1
+        evaluations.hear("E", ref(5), steps, 0)
+    assert order(evaluations, "E", ref(9)) is match
+    time.now += STUCK_S
+    evaluations.hear("E", ref(5), 99, 0)
+    assert order(evaluations, "E", ref(9)) is not match
+
+
+def test_an_evaluator_that_plays_its_match_may_take_minutes_to_reset_its_environments(
+    evaluations: Evaluations, time: Time
+) -> None:
+    match = order(evaluations, "E", ref(5))
+    assert match is not None
+    evaluations.hear("E", ref(5), 0, match.id)
+    time.now += PLAY_S - 1
+    evaluations.hear("E", ref(5), 0, match.id)
+    assert order(evaluations, "E", ref(9)) is match
+    evaluations.hear("E", ref(5), 0, match.id - 1)
+    assert order(evaluations, "E", ref(9)) is not match, "it plays something else"
+
+
+def test_an_evaluator_that_hangs_in_its_match_gets_another_one_at_last(evaluations: Evaluations, time: Time) -> None:
+    match = order(evaluations, "E", ref(5))
+    assert match is not None
+    evaluations.hear("E", ref(5), 7, match.id)
+    time.now += PLAY_S
+    evaluations.hear("E", ref(5), 7, match.id)
+    assert order(evaluations, "E", ref(9)) is not match
+
+
+def test_a_result_is_summed_up(evaluations: Evaluations) -> None:
+    match = order(evaluations, "E", ref(5))
+    assert match is not None
+    done = finish(evaluations, result(match))
+    assert (done.mean, done.min, done.max, done.episodes) == (20, 10, 30, 3)
+    assert done.std == pytest.approx(8.16496580927726)
+    assert (done.ref, done.rows, done.wall_s, done.mode) == (ref(5), 5000, 60, "greedy")
+
+
+@pytest.mark.parametrize(
+    ("returns", "mode", "words"),
+    [
+        ((10.0, 20.0), "greedy", "asks for 3 episodes"),
+        ((10.0, 20.0, 30.0), "sample", "in mode sample"),
+        ((10.0, float("nan"), 30.0), "greedy", "not finite"),
+    ],
+)
+def test_a_result_that_is_not_the_whole_quota_does_not_count(
+    evaluations: Evaluations, returns: tuple[float, ...], mode: str, words: str
+) -> None:
+    match = order(evaluations, "E", ref(5))
+    assert match is not None
+    with pytest.raises(ValueError, match=words):
+        finish(evaluations, result(match, returns, mode))
+
+
+def test_a_result_counts_once_and_only_for_its_own_model(evaluations: Evaluations) -> None:
+    match = order(evaluations, "E", ref(5))
+    assert match is not None
+    other = EvalResult(match.id, ref(6), "greedy", [1.0] * 3, [1] * 3, 1.0)
+    with pytest.raises(ValueError, match="is not about"):
+        finish(evaluations, other)
+    finish(evaluations, result(match))
+    with pytest.raises(ValueError, match="is done"):
+        finish(evaluations, result(match))
+
+
+def measured(mean: float) -> Evaluation:
+    return Evaluation(mean, 0.0, mean, mean, 100, "greedy", ref(8), 5000, 60.0, 2.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("stop", "words"),
+    [
+        (Stop(eval_return=475), "evaluation mean 480 >= 475 over 100 episodes (greedy, version 8)"),
+        (Stop(eval_return=480), "evaluation mean 480 >= 480 over 100 episodes (greedy, version 8)"),
+        (Stop(eval_return=481), None),
+        (Stop(rows=9000), "9000 rows >= 9000"),
+        (Stop(rows=9001), None),
+        (Stop(wall_time=60), "70 s >= 60 s"),
+        (Stop(wall_time=71), None),
+        (Stop(), None),
+    ],
+)
+def test_a_run_stops_when_a_condition_is_met_and_says_which(stop: Stop, words: str | None) -> None:
+    found = stopping.met(stop, evaluation=measured(480), rows=9000, wall_s=70, learned=True)
+    assert (None if found is None else found.why) == words
+
+
+def test_only_an_evaluation_says_how_good_a_policy_is() -> None:
+    assert stopping.met(Stop(eval_return=1), evaluation=None, rows=10**9, wall_s=10**6, learned=True) is None
+
+
+def test_time_that_is_over_is_a_failure_when_nothing_was_ever_learned_from() -> None:
+    stop = Stop(wall_time=40)
+    assert stopping.met(stop, evaluation=None, rows=0, wall_s=40, learned=False) is None
+    assert stopping.in_vain(stop, wall_s=39, learned=False, joined=ROLES) is None
+    assert stopping.in_vain(stop, wall_s=40, learned=True, joined=ROLES) is None
+    assert stopping.in_vain(stop, wall_s=40, learned=False, joined=ROLES) == (
+        "stop.wall_time of 40 s is over, and nothing was ever learned from"
+    )

@@ -1,0 +1,268 @@
+"""What answers for a run that is finished, until somebody takes it down or lets it go on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl.spec.layout import Layout
+from rlctl.spec.schema import Spec
+from rlctl_agents.manager.events import Lines
+from rlctl_agents.manager.lifecycle import finished_run
+from rlctl_agents.manager.lifecycle.finished_run import ON_REQUEST, End, Finished, finish, finished, workloads_of
+from rlctl_agents.manager.lifecycle.scale_down import Release, workloads
+from rlctl_agents.manager.state_store import Shelf
+from rlctl_agents.manager.web.control_api import ControlApi
+from rlctl_agents.runtime import logs
+from rlctl_agents.runtime.arguments import Arguments
+from rlctl_agents.runtime.http_server import Request, Response
+from rlctl_agents.runtime.process import Process
+from rlctl_agents.types.control import Hello, Report
+from tests.manager.world import UID, boot, spec
+from tests.support.api_server import cluster, serving
+from tests.support.chain import private_folder
+from tests.support.fakes import wait_until
+
+MET = "5000 rows >= 5000"
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    """A run that has learned from 5000 rows, which was its goal."""
+    layout = Layout(tmp_path)
+    layout.make()
+    shelf = Shelf(layout.results)
+    shelf.progress.rows["main"] = 5000
+    shelf.progress.started = True
+    assert shelf.save_progress()
+    status = {"run": "r", "phase": "running", "stop": {"conditions": {"rows": 5000}, "met": MET}, "problems": ["x"]}
+    (layout.results / "status.json").write_text(json.dumps(status))
+    return layout
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with private_folder() as folder:
+        yield folder
+
+
+class Rest:
+    """What is left of the manager, without its sockets."""
+
+    def __init__(
+        self, layout: Layout, folder: Path, met: str = MET, release: Release | None = None, end: End | None = None,
+        others: Sequence[Release] = (),
+    ) -> None:  # fmt: skip
+        self.now = 1000.0
+        self.layout, self.settings = layout, spec(stop={"rows": 5000})
+        finish(layout, end or End("2026-11-21T19:00:00+00:00", met, 3))
+        self.release = release or Release([], None)
+        self.lines = Lines()
+        arguments = Arguments("manager", "m", Path("f"), "ipc:///m", "")
+        identity = logs.Identity("r", "manager", "manager/0", boot(1))
+        process = Process(arguments, "r", UID, self.settings, boot(1), identity, logs.RecentLines())
+        known = finished(layout)
+        assert known is not None
+        releases = iter([self.release, *others])
+        self.manager = Finished(
+            process, layout, known, self.lines, settings=lambda: self.settings, reload=self.given,
+            release=lambda: next(releases), clock=lambda: self.now,
+        )  # fmt: skip
+        self.control = ControlApi(f"unix:{folder}/c", lambda query: Response.of({}))
+
+    def given(self, live: Mapping[str, Any] | None) -> Spec:
+        return self.settings if live is None else spec(**live)
+
+    def order(self, path: str, body: Any = None) -> tuple[int, Any]:
+        answers: list[tuple[int, Any]] = []
+
+        def ask() -> None:
+            answer = self.control.answer(Request("POST", path, {}, json.dumps(body).encode() if body else b""))
+            answers.append((answer.status, json.loads(answer.body)))
+
+        client = threading.Thread(target=ask)
+        client.start()
+        while client.is_alive():
+            self.manager.turn(self.control)
+            client.join(0.01)
+        return answers[0]
+
+    def joins(self) -> None:
+        with pytest.raises(ValueError, match=finished_run.OVER):
+            self.manager.hello(Hello("actor", boot(9), 0, UID))
+
+    def turned(self) -> list[str]:
+        self.manager.turn(self.control)
+        return self.events()
+
+    def events(self) -> list[str]:
+        return [event["kind"] for event in self.manager.events.since(0)[0]]
+
+
+@pytest.fixture
+def rest(layout: Layout, folder: Path) -> Iterator[Rest]:
+    rest = Rest(layout, folder)
+    yield rest
+    rest.control.close()
+
+
+def test_a_run_folder_says_that_the_run_is_finished_even_when_it_is_torn(layout: Layout) -> None:
+    assert finished(layout) is None
+    finish(layout, End("2026-11-21T19:00:00+00:00", MET, 3))
+    assert finished(layout) == End("2026-11-21T19:00:00+00:00", MET, 3, released=False)
+    (layout.run / "finished.json").write_text('{"at')
+    torn = finished(layout)
+    assert torn is not None
+    assert torn.met == finished_run.OVER
+
+
+def test_its_status_is_the_last_one_and_says_finished(rest: Rest) -> None:
+    status = json.loads(rest.manager.shown.encoded)
+    assert (status["run"], status["phase"], status["problems"]) == ("r", "finished", [])
+    assert status["stop"] == {"conditions": {"rows": 5000}, "met": MET}
+
+
+def test_a_status_that_cannot_be_read_is_still_finished(layout: Layout, folder: Path) -> None:
+    (layout.results / "status.json").write_text("{")
+    rest = Rest(layout, folder)
+    rest.control.close()
+    status = json.loads(rest.manager.shown.encoded)
+    assert (status["run"], status["phase"], status["stop"]["met"]) == ("r", "finished", MET)
+
+
+def test_whoever_still_runs_is_told_to_stop_and_what_it_says_is_kept(rest: Rest) -> None:
+    with pytest.raises(ValueError, match="the run is finished"):
+        rest.manager.hello(Hello("actor", boot(3), 0, UID))
+    orders = rest.manager.report(Report("actor", 0, boot(3), 3, log=["last words"]))
+    assert (orders.stop, orders.known, orders.term) == (True, True, 3)
+    assert rest.lines.since(0)[0] == ["last words"]
+
+
+def test_it_stays_finished_by_the_settings_by_which_it_ended(rest: Rest) -> None:
+    rest.manager.begin()
+    assert not rest.manager.goes_on
+    assert rest.order("/reload", {"live": {"stop": {"rows": 4000}}}) == (200, {"changes": [], "resumed": False})
+    assert rest.order("/stop") == (200, {"stopping": True})
+    assert rest.order("/checkpoint")[0] == 400
+    assert finished(rest.layout) is not None
+
+
+def test_it_goes_on_by_settings_that_it_does_not_meet(rest: Rest) -> None:
+    rest.manager.begin()
+    assert rest.order("/reload", {"live": {"stop": {"rows": 9000}}}) == (200, {"changes": [], "resumed": True})
+    assert rest.manager.goes_on
+    assert finished(rest.layout) is None
+    assert rest.events() == ["resume"]
+
+
+def test_settings_that_changed_while_nobody_answered_are_seen_at_the_start(rest: Rest) -> None:
+    rest.settings = spec()
+    rest.manager.begin()
+    assert rest.manager.goes_on
+
+
+def test_a_run_that_was_stopped_on_request_goes_on_only_when_it_is_asked_to(layout: Layout, folder: Path) -> None:
+    rest = Rest(layout, folder, met=ON_REQUEST)
+    try:
+        rest.settings = spec()
+        rest.manager.begin()
+        assert not rest.manager.goes_on
+        assert rest.order("/reload") == (200, {"changes": [], "resumed": True})
+    finally:
+        rest.control.close()
+
+
+def test_its_pods_are_given_back_once_and_it_is_remembered(layout: Layout, folder: Path, tmp_path: Path) -> None:
+    def release() -> Release:
+        return Release(workloads("deployments/r-actor-0"), cluster(tmp_path / "account"), server.connect)
+
+    with serving("deployments/r-actor-0") as server:
+        rest = Rest(layout, folder, release=release())
+        try:
+            rest.manager.begin()
+            wait_until(lambda: rest.turned() == ["release"], "the release")
+            rest.manager.turn(rest.control)
+        finally:
+            rest.control.close()
+        assert rest.events() == ["release"]
+        assert server.replicas == {"deployments/r-actor-0": 0}
+        end = finished(layout)
+        assert end is not None
+        assert end.released
+        asked = len(server.asked)
+        again = Rest(layout, folder, release=release(), end=end)
+        again.control.close()
+        again.manager.begin()
+        assert again.release.idle, "somebody may have scaled it up since"
+        assert len(server.asked) == asked
+
+
+def test_pods_that_somebody_has_scaled_up_are_given_back_again_when_they_stay(
+    layout: Layout, folder: Path, tmp_path: Path
+) -> None:
+    with serving("deployments/r-actor-0") as server:
+        releases = [
+            Release(workloads("deployments/r-actor-0"), cluster(tmp_path / "account"), server.connect) for _ in range(2)
+        ]
+        rest = Rest(layout, folder, release=releases[0], others=releases[1:])
+        try:
+            rest.manager.begin()
+            wait_until(lambda: rest.turned() == ["release"], "the release")
+            rest.joins()  # one that takes its time to end
+            rest.now += finished_run.PATIENCE_S + 1
+            assert rest.turned() == ["release"]
+            assert releases[1].idle, "nobody is there any more"
+
+            server.replicas["deployments/r-actor-0"] = 5
+            for _ in range(5):
+                rest.joins()
+                rest.turned()
+                rest.now += finished_run.PATIENCE_S / 4
+            wait_until(lambda: rest.turned() == ["release", "release"], "the second release")
+        finally:
+            rest.control.close()
+        assert server.replicas == {"deployments/r-actor-0": 0}
+
+
+def test_a_run_that_is_said_to_go_on_is_released_no_more_and_stays_unfinished(
+    layout: Layout, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlctl_agents.manager.lifecycle.scale_down.CANCEL_S", 60.0)
+    with serving("deployments/r-actor-0", "deployments/r-evaluator") as server:
+        under_way, go_on = threading.Event(), threading.Event()
+
+        def slowly() -> http.client.HTTPConnection:
+            under_way.set()
+            assert go_on.wait(60)
+            return server.connect()
+
+        wanted = workloads("deployments/r-actor-0,deployments/r-evaluator")
+        release = Release(wanted, cluster(tmp_path / "account"), slowly)
+        rest = Rest(layout, folder, ON_REQUEST, release=release)
+        rest.settings = spec()
+        try:
+            rest.manager.begin()
+            assert under_way.wait(60)
+            late = threading.Timer(0.2, go_on.set)
+            late.start()
+            assert rest.order("/reload") == (200, {"changes": [], "resumed": True})
+            assert server.replicas == {"deployments/r-actor-0": 0, "deployments/r-evaluator": 5}
+            release.said = "it has just been done"
+            assert rest.turned() == ["resume"]
+            assert finished(layout) is None
+        finally:
+            rest.control.close()
+
+
+def test_the_names_of_workloads_come_from_the_mounted_file_where_there_is_one(tmp_path: Path) -> None:
+    live = tmp_path / "live.json"
+    arguments = Arguments("manager", "m", Path("f"), "ipc:///m", "", live=live, workloads="deployments/old")
+    assert workloads_of(arguments) == "deployments/old"
+    (tmp_path / "workloads").write_text("deployments/a,deployments/b\n")
+    assert workloads_of(arguments) == "deployments/a,deployments/b"

@@ -1,0 +1,280 @@
+"""A run finishes with the weights that it claims: what was learned and lost is learned again, or the run has failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlctl_agents.manager.evaluation.evaluations import JOIN_S
+from rlctl_agents.manager.lifecycle.ending import SAVE_S, TELL_S
+from rlctl_agents.manager.membership.leases import LEAVING_S
+from rlctl_agents.manager.timing import EXPIRES_S
+from tests.manager.world import (
+    ACTOR,
+    JUDGE,
+    LEARNER,
+    POOL,
+    Run,
+    commit,
+    evaluate,
+    everybody,
+    kinds,
+    order_evaluation,
+    play,
+    ref,
+    spec,
+    status,
+)
+
+SECOND = 22
+"""Number of the boot of the learner that comes after."""
+RESTS = {"rests": 1.0}
+NO_LEARNER = (("modelpool", POOL), ("actor", ACTOR), ("evaluator", JUDGE))
+NO_POOL = (("learner", LEARNER), ("actor", ACTOR), ("evaluator", JUDGE))
+ALL = (*NO_LEARNER, ("learner", LEARNER))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path, stop={"rows": 5000}, evaluation={"episodes": 2, "every": 10})
+
+
+def reach(run: Run) -> None:
+    """The learner has learned from 5000 rows, and the modelpool holds its weights."""
+    run.learn(LEARNER, rows=5000, version=50, gauges=RESTS)
+    run.report("modelpool", POOL, model=ref(50))
+    run.manager.turn()
+    assert run.manager.progress.met == "5000 rows >= 5000"
+
+
+def step(run: Run) -> str:
+    return run.manager.ending.step
+
+
+def measure(run: Run) -> None:
+    assert play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0).ok
+    run.manager.turn()
+    assert not run.manager.measuring.awaits
+
+
+def kill_learner(run: Run) -> None:
+    """Nobody hears of it any more."""
+    run.after(EXPIRES_S + 1, *NO_LEARNER)
+    assert run.manager.members.leases.live("learner") == []
+
+
+def come_back(run: Run, *, rows: int) -> None:
+    """The learner was started again, and went on from a generation with so many rows."""
+    run.join("learner", SECOND)
+    run.learn(SECOND, rows=0, version=rows // 100, lineage=2, gauges={"rows": float(rows)})
+    run.manager.turn()
+
+
+def test_a_new_manager_does_not_finish_a_run_by_rows_that_nobody_alive_has_learned_from(run: Run) -> None:
+    everybody(run)
+    commit(run, 1, rows=2000)
+    reach(run)
+    run.manager.store()
+    run.start()
+    run.manager.turn()
+    assert run.manager.progress.met is None
+    come_back(run, rows=2000)
+    assert run.manager.progress.met is None
+    run.learn(SECOND, rows=3000, version=50, lineage=2, gauges={"rows": 5000.0})
+    run.manager.turn()
+    assert run.manager.progress.met == "5000 rows >= 5000"
+
+
+def test_a_new_manager_without_any_generation_claims_nothing(run: Run) -> None:
+    everybody(run)
+    reach(run)
+    run.manager.store()
+    run.start()
+    run.manager.turn()
+    assert run.manager.progress.met is None
+    run.settings = spec(stop={"wall_time": 10})
+    run.start()
+    run.after(11)
+    assert run.manager.progress.met is None, "time is over, but nothing is left of what was learned"
+
+
+def test_a_new_manager_believes_a_learner_that_lives_on(run: Run) -> None:
+    everybody(run)
+    run.learn(LEARNER, rows=5000, version=50)
+    run.manager.store()
+    run.start()
+    run.join("learner", LEARNER)
+    run.manager.turn()
+    assert run.manager.progress.met is None
+    run.learn(LEARNER, rows=5000, version=50)
+    run.manager.turn()
+    assert run.manager.progress.met == "5000 rows >= 5000"
+
+
+def test_a_new_manager_finishes_a_run_of_which_the_last_model_is_saved(run: Run) -> None:
+    everybody(run)
+    reach(run)
+    commit(run, 5, rows=5000)
+    run.manager.store()
+    run.start()
+    run.manager.turn()
+    assert run.manager.progress.met == "5000 rows >= 5000"
+
+
+def test_a_good_evaluation_of_a_model_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
+    run = Run(tmp_path, evaluation={"episodes": 2})
+    everybody(run)
+    commit(run, 2, rows=2000)
+    run.learn(LEARNER, rows=5000, version=50)
+    evaluate(run, 50, 9.0, 9.0)
+    run.manager.store()
+    run.settings = spec(stop={"eval_return": 5})
+    run.start()
+    run.manager.turn()
+    assert run.manager.progress.met is None
+    come_back(run, rows=2000)
+    assert run.manager.progress.met is None
+
+
+def test_a_good_evaluation_of_a_model_that_a_generation_holds_ends_the_run(tmp_path: Path) -> None:
+    run = Run(tmp_path, evaluation={"episodes": 2})
+    everybody(run)
+    run.learn(LEARNER, rows=4000, version=40)
+    evaluate(run, 40, 9.0, 9.0)
+    commit(run, 5, rows=5000)
+    run.manager.store()
+    run.settings = spec(stop={"eval_return": 5})
+    run.start()
+    run.manager.turn()
+    assert run.manager.progress.met is not None
+
+
+def test_a_run_whose_learner_is_killed_during_the_last_evaluation_learns_again_what_was_lost(run: Run) -> None:
+    everybody(run)
+    commit(run, 1, rows=2000)
+    reach(run)
+    kill_learner(run)
+    measure(run)
+    assert step(run) == "saving", "the model that was measured is saved nowhere"
+    come_back(run, rows=2000)
+    assert run.manager.progress.met is None
+    assert step(run) == "not"
+    assert kinds(run).count("goes_on") == 1
+    assert run.learn(SECOND, rows=0, version=20, lineage=2, gauges={"rows": 2000.0}).stop_rows == 5000
+    run.learn(SECOND, rows=3000, version=50, lineage=2, gauges={"rows": 5000.0, **RESTS})
+    run.report("modelpool", POOL, model=ref(50, 2))
+    run.manager.turn()
+    assert run.manager.measuring.awaits
+    assert play(run, run.report("evaluator", JUDGE).match, 1.0, 3.0).ok
+    assert commit(run, 5, rows=5000, sender=SECOND).ok
+    run.manager.turn()
+    assert step(run) == "telling"
+    assert status(run)["evaluation"]["mean"] == 2
+
+
+def test_a_run_whose_learner_is_killed_and_never_comes_back_says_which_model_was_not_saved(run: Run) -> None:
+    everybody(run)
+    commit(run, 1, rows=2000)
+    reach(run)
+    kill_learner(run)
+    measure(run)
+    run.after(SAVE_S["finish"] - 1, *NO_LEARNER)
+    assert step(run) == "saving"
+    text = "the last model, at 5000 rows, was not saved: newest generation 1 at 2000 rows"
+    assert text in [problem["text"] for problem in status(run)["problems"]]
+    run.after(2 + TELL_S, *NO_LEARNER)
+    assert run.manager.over
+    assert run.manager.closing.unsaved == text
+
+
+def test_a_learner_that_was_killed_after_its_last_model_was_saved_holds_nobody_up(run: Run) -> None:
+    everybody(run)
+    reach(run)
+    commit(run, 1, rows=5000)
+    kill_learner(run)
+    measure(run)
+    assert step(run) == "telling"
+    assert run.manager.closing.unsaved == ""
+
+
+def test_what_was_learned_between_the_last_order_and_rest_is_saved_too(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"wall_time": 40}, evaluation={"episodes": 2})
+    everybody(run)
+    run.learn(LEARNER, rows=100, version=1)
+    run.after(40, *ALL)
+    assert commit(run, 1, rows=100).ok
+    run.learn(LEARNER, rows=300, version=3, gauges=RESTS)
+    run.report("modelpool", POOL, model=ref(3))
+    run.manager.turn()
+    measure(run)
+    assert step(run) == "saving"
+    assert run.learn(LEARNER, rows=300, version=3, gauges=RESTS).checkpoint == 2
+    assert commit(run, 2, rows=300).ok
+    run.manager.turn()
+    assert step(run) == "telling"
+
+
+def test_who_asks_for_the_end_does_not_wait_for_a_learner_that_goes_on_learning(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    everybody(run)
+    run.learn(LEARNER, rows=1000, version=10)
+    run.manager.closing.finish("stopped on request")
+    assert commit(run, 1, rows=1100).ok
+    run.learn(LEARNER, rows=1200, version=12)
+    run.manager.turn()
+    assert step(run) == "telling"
+
+
+def test_a_modelpool_that_is_frozen_during_the_last_evaluation_is_named_as_the_cause(run: Run) -> None:
+    everybody(run)
+    reach(run)
+    assert run.report("evaluator", JUDGE).match is not None
+    run.after(EXPIRES_S + JOIN_S + 2, *NO_POOL)
+    assert not run.manager.measuring.awaits
+    (text,) = (one["text"] for one in run.manager.events.since(0)[0] if one["kind"] == "not_evaluated")
+    assert "modelpool/0 has not been heard for 30 s" in text
+    assert "evaluation.episodes" not in text
+
+
+def test_an_evaluator_that_has_the_last_model_needs_no_modelpool(run: Run) -> None:
+    everybody(run)
+    match = order_evaluation(run, 50)
+    reach(run)
+    for second in range(round(EXPIRES_S + JOIN_S) + 5):
+        run.report("evaluator", JUDGE, model=ref(50), counters={"agent_steps": float(second)})
+        run.after(1, ("learner", LEARNER), ("actor", ACTOR))
+    assert run.manager.measuring.awaits
+    assert play(run, match, 7.0, 9.0).ok
+
+
+def test_a_run_that_is_taken_down_during_its_last_evaluation_is_measured_by_the_next_manager(run: Run) -> None:
+    everybody(run)
+    reach(run)
+    commit(run, 5, rows=5000)
+    for role, number in (("actor", ACTOR), ("evaluator", JUDGE)):
+        run.report(role, number, gauges={"stopping": 1.0})
+        run.after(LEAVING_S + 1, ("learner", LEARNER), ("modelpool", POOL))
+    run.learn(LEARNER, rows=5000, version=50, gauges={"stopping": 1.0})
+    run.after(LEAVING_S + 1, ("modelpool", POOL))
+    run.report("modelpool", POOL, gauges={"stopping": 1.0})
+    run.after(LEAVING_S + 1)
+    assert run.manager.measuring.awaits
+    run.manager.closing.leave()
+    run.manager.closing.leave()
+    assert run.manager.over
+    assert run.manager.ending.how == "leave"
+    assert status(run)["stop"] == {"conditions": {"rows": 5000}, "met": None, "not_evaluated": None}
+    assert kinds(run).count("left") == 1
+    run.manager.store()
+    run.start()
+    run.join("modelpool", 11)
+    run.join("evaluator", 44)
+    come_back(run, rows=5000)
+    assert run.manager.measuring.awaits
+    run.learn(SECOND, rows=0, version=50, lineage=2, gauges={"rows": 5000.0, **RESTS})
+    run.report("modelpool", 11, model=ref(50, 2))
+    run.manager.turn()
+    assert play(run, run.report("evaluator", 44).match, 7.0, 9.0).ok
+    run.manager.turn()
+    assert step(run) == "telling"

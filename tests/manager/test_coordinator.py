@@ -1,0 +1,269 @@
+"""The manager without sockets: hello, reports, evaluations, generations, the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlctl_agents.manager.timing import EXPIRES_S
+from rlctl_agents.types.control import EvalResult, Hello, Said
+from tests.manager.world import (
+    ACTOR,
+    JUDGE,
+    LEARNER,
+    POOL,
+    Run,
+    boot,
+    commit,
+    evaluate,
+    everybody,
+    experience,
+    kinds,
+    order_evaluation,
+    ref,
+    spec,
+    status,
+)
+
+
+def step(run: Run) -> str:
+    return run.manager.ending.step
+
+
+def over(run: Run) -> bool:
+    return run.manager.over
+
+
+def test_a_lease_says_everything_that_a_process_needs(run: Run) -> None:
+    pool, actor, learner = run.join("modelpool", POOL), run.join("actor", ACTOR), run.join("learner", LEARNER)
+    assert pool.bind.keys() == {"rpc", "notice"}
+    assert actor.match is not None
+    assert actor.match.learn == (0,)
+    assert set(actor.peers) == {"learner/0", "modelpool/0"}
+    assert (actor.term, actor.manager) == (1, boot(901))
+    assert learner.bind.keys() == {"experience"}
+    assert learner.experience == experience()
+    assert (learner.next_lineage, learner.generations) == (1, ())
+
+
+def test_a_learner_that_asks_too_early_hears_of_the_environment_later_and_keeps_its_lineage(run: Run) -> None:
+    assert run.join("learner", LEARNER).experience is None
+    run.join("actor", ACTOR)
+    again = run.join("learner", LEARNER)
+    assert again.experience == experience()
+    assert again.next_lineage == 1
+
+
+def test_a_process_of_another_run_is_refused_and_the_refusal_is_a_problem(run: Run) -> None:
+    for _ in range(3):
+        with pytest.raises(ValueError, match="not of cdcdcdcd"):
+            run.manager.hello(Hello("actor", boot(9), 0, "cd" * 16))
+    assert kinds(run).count("refused") == 1, "said again every half second, told once"
+    assert any("refuses a process" in problem["text"] for problem in status(run)["problems"])
+
+
+def test_whoever_is_not_known_is_told_to_say_hello(run: Run) -> None:
+    assert not run.report("actor", ACTOR).known
+    everybody(run)
+    assert run.report("actor", ACTOR).known
+    assert not run.report("actor", ACTOR, term=0).known, "it was leased by an earlier manager"
+
+
+def test_who_was_replaced_is_told_to_stop(run: Run) -> None:
+    everybody(run)
+    run.join("actor", 33, prefer=0)
+    orders = run.report("actor", ACTOR)
+    assert orders.stop
+    assert run.report("actor", 33).known
+
+
+def test_peers_are_issued_again_when_they_change(run: Run) -> None:
+    everybody(run)
+    assert set(run.report("actor", ACTOR).peers) == {"learner/0", "modelpool/0"}
+    run.join("modelpool", 11, prefer=1)
+    run.manager.turn()
+    assert set(run.report("actor", ACTOR).peers) == {"learner/0", "modelpool/1"}
+    assert set(run.report("learner", LEARNER).peers) == {"modelpool/0"}
+    assert set(run.report("modelpool", 11, index=1).peers) == {"modelpool/0"}
+    assert set(run.report("evaluator", JUDGE).peers) == {"modelpool/0"}
+
+
+def test_what_is_measured_is_what_the_first_modelpool_holds_whatever_the_others_have(run: Run) -> None:
+    everybody(run)
+    run.join("modelpool", 11, prefer=1)
+    run.report("modelpool", 11, index=1, model=ref(30))
+    assert run.manager.members.published is None
+    run.report("modelpool", POOL, model=ref(40))
+    match = run.report("evaluator", JUDGE).match
+    assert match is not None
+    assert match.seats == {0: ref(40)}
+
+
+def test_a_silent_process_loses_its_lease(run: Run) -> None:
+    everybody(run)
+    run.after(EXPIRES_S + 1, ("learner", LEARNER), ("modelpool", POOL))
+    assert [one.role for one in run.manager.members.leases.live()] == ["learner", "modelpool"]
+    assert kinds(run).count("gone") == 2
+
+
+def test_an_evaluation_is_of_a_model_that_the_pool_holds_and_counts_its_rows(run: Run) -> None:
+    everybody(run)
+    run.learn(LEARNER, rows=5000, version=50)
+    match = order_evaluation(run, 40)
+    assert match is not None
+    assert match.seats == {0: ref(40)}
+    assert evaluate(run, 40, 10.0, 30.0) == Said(True)
+    newest = status(run)["evaluation"]
+    assert (newest["mean"], newest["rows"], newest["episodes"]) == (20, 4000, 2)
+    stored = json.loads((run.layout.results / "evaluations.jsonl").read_text())
+    assert stored["returns"] == [10, 30]
+    assert stored["ref"] == {"policy": "main", "lineage": 1, "version": 40}
+
+
+def test_an_evaluation_told_twice_counts_once(run: Run) -> None:
+    everybody(run)
+    match = order_evaluation(run, 40)
+    assert match is not None
+    result = EvalResult(match.id, ref(40), "greedy", [1.0, 2.0], [1, 1], 1.0)
+    assert run.manager.result(result).ok
+    assert not run.manager.result(result).ok
+    assert len(status(run)["history"]) == 1
+
+
+def test_returns_of_training_do_not_end_a_run(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"eval_return": 100})
+    everybody(run)
+    run.report("actor", ACTOR, gauges={"train_return": 500.0}, counters={"episodes": 1000.0})
+    run.manager.turn()
+    assert step(run) == "not"
+
+
+def test_a_run_ends_when_an_evaluation_is_good_enough(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"eval_return": 100}, evaluation={"episodes": 2})
+    everybody(run)
+    run.learn(LEARNER, rows=5000, version=50)
+    evaluate(run, 50, 90.0, 120.0)
+    run.manager.turn()
+    number = run.learn(LEARNER, rows=5100, version=51).checkpoint
+    assert number == 1, "a last generation first"
+    assert not run.report("actor", ACTOR).stop
+    assert commit(run, number, rows=5100).ok
+    run.manager.turn()
+    for role, process in (("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL), ("evaluator", JUDGE)):
+        assert run.report(role, process, gauges={"stopping": 1.0}).stop
+    run.manager.turn()
+    assert not over(run), "they may have last words"
+    run.time.now += 1.1
+    run.manager.turn()
+    assert over(run)
+    assert run.manager.progress.met == "evaluation mean 105 >= 100 over 2 episodes (greedy, version 50)"
+
+
+def test_stop_conditions_are_read_again(run: Run) -> None:
+    everybody(run)
+    run.learn(LEARNER, rows=5000, version=50)
+    run.manager.turn()
+    assert step(run) == "not"
+    changes = run.manager.reload(
+        spec(stop={"rows": 5000}, evaluation={"episodes": 2, "every": 10}, checkpoint={"keep": 2})
+    )
+    assert changes == ["stop.rows: None -> 5000"]
+    run.manager.turn()
+    assert run.manager.ending.how == "finish"
+
+
+def test_a_successor_judges_by_the_conditions_of_its_own(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"rows": 5000})
+    everybody(run)
+    run.learn(LEARNER, rows=5000, version=50)
+    run.manager.turn()
+    run.manager.store()
+    run.settings = spec(stop={"rows": 9000})
+    run.start()
+    run.manager.turn()
+    assert run.manager.progress.met is None
+    assert step(run) == "not"
+
+
+def test_generations_are_ordered_in_time_and_the_learner_is_told_until_it_is_done(run: Run) -> None:
+    everybody(run)
+    assert run.learn(LEARNER, rows=640, version=1).checkpoint == 0
+    run.manager.turn()
+    run.after(61, ("learner", LEARNER), ("actor", ACTOR))
+    assert run.learn(LEARNER, rows=6400, version=10).checkpoint == 1
+    assert commit(run, 1, rows=6400).ok
+    assert run.learn(LEARNER, rows=7000, version=11).checkpoint == 0
+    assert status(run)["checkpoint"]["rows"] == 6400
+
+
+def test_old_generations_are_removed(run: Run) -> None:
+    everybody(run)
+    for number in (1, 2, 3, 4):
+        assert commit(run, number, rows=number).ok
+    assert sorted(path.name for path in run.layout.checkpoints.glob("generation-*")) == [
+        "generation-000003.json",
+        "generation-000004.json",
+    ]
+
+
+def test_the_part_of_a_refused_generation_is_removed_with_the_next_commit(run: Run) -> None:
+    everybody(run)
+    assert commit(run, 1).ok
+    assert not commit(run, 2, term=7).ok
+    assert commit(run, 3).ok
+    left = sorted(path.name for path in run.layout.checkpoints.glob("*.safetensors"))
+    assert [name[5:11] for name in left] == ["000001", "000003"]
+    assert status(run)["problems"] == []
+
+
+def test_only_the_learner_of_the_present_term_commits(run: Run) -> None:
+    everybody(run)
+    assert not commit(run, 1, sender=ACTOR).ok
+    assert not commit(run, 1, term=7).ok
+    run.join("learner", 22, prefer=0)
+    assert not commit(run, 1, sender=LEARNER).ok, "it was replaced"
+    assert commit(run, 1, sender=22).ok
+
+
+def test_a_manager_that_was_frozen_and_overtaken_commits_nothing(run: Run) -> None:
+    everybody(run)
+    frozen = run.manager
+    run.start()
+    run.manager, successor = frozen, run.manager
+    said = commit(run, 1)
+    assert not said.ok
+    assert said.why == "a manager of term 2 has taken over"
+    run.manager = successor
+    run.join("learner", LEARNER)
+    assert commit(run, 1).ok
+
+
+def test_a_manager_asked_to_leave_waits_for_a_generation_of_a_learner_that_lives(run: Run) -> None:
+    everybody(run)
+    run.learn(LEARNER, rows=5000, version=50)
+    run.manager.closing.leave()
+    run.manager.turn()
+    assert not over(run)
+    assert run.learn(LEARNER, rows=5100, version=51).checkpoint == 1
+    assert commit(run, 1).ok
+    run.manager.turn()
+    assert over(run)
+    assert not run.report("actor", ACTOR).stop, "the others go on"
+    assert run.manager.progress.met is None
+
+
+def test_a_manager_asked_to_leave_when_nobody_learns_goes_at_once(run: Run) -> None:
+    everybody(run)
+    run.learn(LEARNER, rows=5000, version=50)
+    run.time.now += 5
+    run.manager.closing.leave()
+    run.manager.turn()
+    assert over(run)
+
+
+def test_lines_of_processes_without_a_volume_are_remembered(run: Run) -> None:
+    everybody(run)
+    run.report("actor", ACTOR, log=['{"msg": "one"}', '{"msg": "two"}'])
+    assert run.manager.members.lines.since(1) == (['{"msg": "two"}'], 2)

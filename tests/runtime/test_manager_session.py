@@ -1,0 +1,206 @@
+"""Standing with the manager, over the real wire."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlctl.spec.schema import Env, Spec
+from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.process import Process
+from rlctl_agents.types.control import Experience, Match, Origin, Sampling
+from rlctl_agents.types.experience import Ledger, ModelRef, Schema
+from rlctl_agents.types.spaces import Box, Discrete, Spaces
+from rlctl_agents.wire.sockets import Wire
+from tests.support.chain import opened_wire, private_folder
+from tests.support.fakes import Manager, process_of, wait_until
+
+SPEC = Spec(run="test", env=Env(id="-"))
+SEEN = Experience(Spaces(Box((1,), "float32"), Discrete(2)), Schema(5, ()))
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with private_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    with opened_wire() as wire:
+        yield wire
+
+
+@pytest.fixture
+def process(folder: Path) -> Process:
+    return process_of("actor", Manager(folder), SPEC, name="actor-3")
+
+
+def joined(process: Process, wire: Wire, snapshot: Snapshot = Snapshot()) -> Member:  # noqa: B008
+    member = Member(process, wire, streams=4)
+    assert member.join(SEEN) is not None
+    member.start(lambda: snapshot)
+    return member
+
+
+def test_hello_says_who_we_are_and_the_lease_is_known_everywhere(folder: Path, wire: Wire, process: Process) -> None:
+    with Manager(folder, term=7) as manager:
+        manager.index = 3
+        member = joined(process, wire)
+        (hello,) = manager.hellos
+        assert (hello.role, hello.boot, hello.prefer, hello.streams) == ("actor", process.boot, 3, 4)
+        assert hello.experience == SEEN
+        assert (member.lease.index, member.term) == (3, 7)
+        assert process.identity.id == "actor/3"
+        assert member.peers_of("modelpool") == {0: manager.peers()["modelpool/0"]}
+        member.close()
+
+
+@pytest.mark.parametrize(
+    ("variables", "origin"),
+    [
+        ({"RLCTL_NODE": "node-7", "RLCTL_IMAGE": "actor@sha256:1"}, Origin("node-7", "actor@sha256:1")),
+        ({}, Origin(platform.node())),
+    ],
+)
+def test_hello_says_on_which_node_and_of_which_image_we_run(
+    folder: Path,
+    wire: Wire,
+    process: Process,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    origin: Origin,
+) -> None:
+    for name in ("RLCTL_NODE", "RLCTL_IMAGE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with Manager(folder) as manager:
+        joined(process, wire).close()
+        assert manager.hellos[0].origin == origin
+
+
+def test_a_report_carries_metrics_and_books_and_the_last_one_comes_when_we_end(
+    folder: Path, wire: Wire, process: Process
+) -> None:
+    with Manager(folder) as manager:
+        books = Snapshot(sent={"l": Ledger(5, 0, 5)}, pending=2, model=ModelRef("main", 1, 2))
+        member = joined(process, wire, books)
+        process.metrics.add("env_steps", 10)
+        wait_until(lambda: bool(manager.reports), "a report")
+        process.metrics.add("env_steps", 32)
+        member.close()
+        last = manager.reports[-1]
+        assert last.counters["env_steps"] == 42
+        assert last.sent["l"].produced == 5
+        assert (last.pending, last.model, last.index) == (2, ModelRef("main", 1, 2), 0)
+
+
+def test_orders_are_followed_as_they_change(folder: Path, wire: Wire, process: Process) -> None:
+    with Manager(folder) as manager:
+        member = joined(process, wire)
+        assert member.match is None
+        match = Match(1, {0: ModelRef("main", -1, -1)}, (0,), 5)
+        manager.matches["actor"], manager.checkpoint = match, 4
+        wait_until(lambda: member.match == match and member.checkpoint == 4, "the orders")
+        assert not process.stop.is_set()
+        manager.stop = True
+        wait_until(process.stop.is_set, "the order to stop")
+        assert process.dismissed
+        member.close()
+
+
+def test_a_generation_that_another_learner_has_saved_is_wanted_no_more(
+    folder: Path, wire: Wire, process: Process
+) -> None:
+    with Manager(folder) as manager:
+        member = joined(process, wire)
+        manager.checkpoint = 4
+        wait_until(lambda: member.wanted == 4, "the order")
+        manager.checkpoint = 0
+        wait_until(lambda: member.wanted == 0, "the end of it")
+        assert member.checkpoint == 4, "another one gets a larger number"
+        member.close()
+
+
+def test_a_manager_that_restarts_is_greeted_again_and_its_term_taken(
+    folder: Path, wire: Wire, process: Process
+) -> None:
+    with Manager(folder, term=1):
+        member = joined(process, wire)
+    with Manager(folder, term=2, boot="manager2") as manager:
+        manager.known = False
+        wait_until(lambda: member.term == 2, "the new term")
+        assert [hello.boot for hello in manager.hellos] == [process.boot]
+        wait_until(lambda: bool(manager.reports) and manager.reports[-1].term == 2, "a report under the new term")
+        assert not process.stop.is_set()
+        member.close()
+
+
+def test_orders_of_a_manager_that_was_replaced_are_ignored(folder: Path, wire: Wire, process: Process) -> None:
+    with Manager(folder, term=5) as manager:
+        member = joined(process, wire)
+        manager.term, manager.stop = 4, True
+        seen = len(manager.reports)
+        wait_until(lambda: len(manager.reports) > seen + 2, "reports")
+        assert not process.stop.is_set()
+        assert member.term == 5
+        member.close()
+
+
+def test_a_process_whose_index_went_to_somebody_else_stops_and_says_so(
+    folder: Path, wire: Wire, process: Process
+) -> None:
+    with Manager(folder) as manager:
+        member = joined(process, wire)
+        manager.index, manager.known = 9, False
+        wait_until(process.stop.is_set, "the end")
+        assert "index 0 went to somebody else" in member.moved
+        member.close()
+
+
+def test_a_learner_waits_until_somebody_says_what_the_environment_looks_like(folder: Path, wire: Wire) -> None:
+    with Manager(folder) as manager:
+        process = process_of("learner", manager, SPEC)
+        member = Member(process, wire)
+
+        class Stop:
+            """The wait between two hellos, in which an actor appears."""
+
+            def is_set(self) -> bool:
+                return False
+
+            def wait(self, seconds: float) -> bool:
+                manager.experience = SEEN
+                return False
+
+        process.stop = Stop()  # type: ignore[assignment]
+        lease = member.join(needs_experience=True)
+        assert lease is not None
+        assert lease.experience == SEEN
+        assert len(manager.hellos) == 2
+        member.close()
+
+
+def test_joining_ends_when_the_process_is_asked_to_stop(folder: Path, wire: Wire, process: Process) -> None:
+    process.stop.set()
+    assert Member(process, wire).join() is None
+
+
+def test_a_process_that_is_asked_looks_at_itself_once_and_tells_the_manager(
+    folder: Path, wire: Wire, process: Process
+) -> None:
+    with Manager(folder) as manager:
+        member = joined(process, wire)
+        manager.profile = Sampling("p1", 0.1)
+        wait_until(lambda: bool(manager.profiles), "a profile")
+        reports = len(manager.reports)
+        wait_until(lambda: len(manager.reports) >= reports + 3, "more reports")
+        (told,) = manager.profiles
+        assert (told.id, told.role, told.boot) == ("p1", "actor", process.boot)
+        assert told.samples > 0
+        assert "MainThread" in told.frames
+        member.close()

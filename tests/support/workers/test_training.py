@@ -1,0 +1,222 @@
+"""Actor, learner and evaluator as they run, in threads, with a small manager and modelpool over the real wire."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlctl.spec.layout import Layout
+from rlctl_agents.roles import actor, evaluator, learner
+from rlctl_agents.runtime.process import UserFault
+from rlctl_agents.training.trainer import Learning
+from rlctl_agents.types.control import Match, Quota
+from rlctl_agents.weights import publisher
+from tests.support.fakes import Manager, Pool, process_of, running, wait_until
+from tests.support.workers.small import SPEC, consumed, spec_of
+
+
+def test_actor_learner_and_evaluator_train_measure_save_and_account_for_every_row(
+    folder: Path, manager: Manager, pool: Pool
+) -> None:
+    learns = process_of("learner", manager, SPEC, volume=folder)
+    acts, measures = process_of("actor", manager, SPEC), process_of("evaluator", manager, SPEC)
+    with (
+        running(learner.main, learns) as learner_raised,
+        running(evaluator.main, measures) as evaluator_raised,
+        running(actor.main, acts) as actor_raised,
+    ):
+        wait_until(lambda: consumed(manager) >= 400, "ten updates")
+        manager.checkpoint = 4
+        wait_until(lambda: bool(manager.commits), "the generation")
+        assert pool.newest is not None
+        manager.matches["evaluator"] = Match(2, {0: pool.newest}, (), 11, quota=Quota(6, "sample"))
+        wait_until(lambda: bool(manager.results), "the evaluation")
+        manager.matches["evaluator"] = None
+    assert (learner_raised, actor_raised, evaluator_raised) == ([], [], [])
+
+    result = manager.results[0]
+    assert (result.match, result.mode, len(result.returns)) == (2, "sample", 6)
+    assert set(result.lengths) == {5}
+
+    last = {role: manager.newest(role) for role in ("actor", "learner")}
+    assert last["actor"] is not None
+    assert last["learner"] is not None
+    (sent,) = last["actor"].sent.values()
+    (account,) = last["learner"].accounts.values()
+    assert sent.produced == sent.sent + sent.dropped
+    assert last["actor"].pending == 0
+    decided = account.consumed + account.stale + account.fenced + account.invalid
+    assert account.received == decided + account.queued
+    assert account.consumed > last["learner"].counters["consumed_rows"] > 400, "a row after an end is no agent step"
+    assert last["learner"].counters["updates"] * 40 == account.consumed
+    assert last["learner"].histograms["lag_versions"].total >= 0
+    assert {"loss.entropy", "grad_norm", "lr", "queue_rows"} <= last["learner"].gauges.keys()
+    averages, updates = last["learner"].averages, last["learner"].counters["updates"]
+    assert {one.count for one in averages.values()} == {updates}, "of every update"
+    assert {"loss.entropy", "loss.total", "grad_norm"} <= averages.keys()
+    assert "lr" not in averages
+    wanted = {"env_steps", "agent_steps", "frames", "episodes", "env_seconds", "inference_seconds"}
+    assert wanted | {"wait_credit_seconds", "wait_model_seconds", "cpu_seconds"} <= last["actor"].counters.keys()
+
+    ordered, final = (commit.generation for commit in manager.commits)
+    assert (ordered.number, final.number) == (4, 5), "an orderly stop saves once more"
+    assert final.rows == last["learner"].counters["consumed_rows"]
+    part = Layout(folder).checkpoints / final.parts["learner"]
+    assert hashlib.sha256(part.read_bytes()).hexdigest() == final.sha256["learner"]
+
+
+def test_a_second_learner_goes_on_from_the_newest_generation_and_fences_what_was_made_before(
+    folder: Path, manager: Manager, pool: Pool
+) -> None:
+    acts = process_of("actor", manager, SPEC)
+    with running(actor.main, acts) as raised:
+        with running(learner.main, process_of("learner", manager, SPEC, volume=folder)):
+            wait_until(lambda: consumed(manager) >= 400, "ten updates")
+        told = manager.newest("learner")
+        assert told is not None
+        rows, version = manager.commits[-1].generation.rows, manager.commits[-1].generation.ref.version
+        assert rows >= 400
+        manager.next_lineage = 2
+        second = process_of("learner", manager, SPEC, volume=folder)
+        with running(learner.main, second):
+            wait_until(lambda: pool.newest is not None and pool.newest.lineage == 2, "the new lineage")
+            wait_until(lambda: consumed(manager) >= 200, "updates of the second learner")
+    assert raised == []
+    assert min(ref.version for ref in pool.models if ref.lineage == 2) == version
+    assert manager.commits[-1].generation.rows == rows + consumed(manager)
+    last = manager.newest("learner")
+    assert last is not None
+    taken = sum(account.consumed for account in told.accounts.values())
+    assert last.gauges["base_rows"] == taken > rows, "with the rows after episodes' ends"
+
+
+def test_a_learner_whose_newest_generation_is_damaged_goes_on_from_the_one_before(
+    folder: Path, manager: Manager, pool: Pool
+) -> None:
+    with running(actor.main, process_of("actor", manager, SPEC)):
+        with running(learner.main, process_of("learner", manager, SPEC, volume=folder)):
+            wait_until(lambda: consumed(manager) >= 80, "updates")
+            manager.checkpoint = 1
+            wait_until(lambda: bool(manager.commits), "a generation")
+            seen = consumed(manager)
+            wait_until(lambda: consumed(manager) > seen, "more updates")
+        older, newer = manager.commits[0].generation, manager.commits[-1].generation
+        assert newer.rows > older.rows
+        damaged = Layout(folder).checkpoints / newer.parts["learner"]
+        damaged.write_bytes(damaged.read_bytes()[:-1])
+        manager.next_lineage = 2
+        with running(learner.main, process_of("learner", manager, SPEC, volume=folder)):
+            wait_until(lambda: pool.newest is not None and pool.newest.lineage == 2, "the new lineage")
+    assert min(ref.version for ref in pool.models if ref.lineage == 2) == older.ref.version
+
+
+def test_a_learner_does_not_run_away_from_a_modelpool_that_is_gone(folder: Path, manager: Manager) -> None:
+    spec = spec_of(algorithm={"name": "impala", "segment_steps": 5, "batch_rows": 40, "max_lag_versions": 6})
+    learns = process_of("learner", manager, spec, volume=folder)
+    with running(learner.main, learns) as learner_raised, running(actor.main, process_of("actor", manager, spec)):
+        with Pool(folder) as pool:
+            wait_until(lambda: consumed(manager) >= 400, "ten updates")
+        wait_until(lambda: learns.metrics.values().counters["wait_model_seconds"] > 0.5, "the learner to wait")
+        reached = pool.newest
+        assert reached is not None
+        report = manager.newest("learner")
+        assert report is not None
+        assert report.model is not None
+        assert report.model.version <= reached.version + 6
+        with Pool(folder, boot="pool2") as pool:
+            wait_until(lambda: consumed(manager) >= 40 * (reached.version + 10), "the learner to go on")
+    assert learner_raised == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_learner_does_not_go_on_when_nobody_publishes_any_more(
+    folder: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copied(self: Learning) -> Callable[[], bytes]:
+        def pack() -> bytes:
+            raise ValueError("a fault of ours")
+
+        return pack
+
+    monkeypatch.setattr(Learning, "copied", copied)
+    learns = process_of("learner", manager, SPEC, volume=folder)
+    with Pool(folder), running(actor.main, process_of("actor", manager, SPEC)), running(learner.main, learns) as raised:
+        wait_until(lambda: bool(raised), "its end")
+    assert [str(error) for error in raised] == ["nobody publishes weights any more"]
+
+
+def test_a_learner_whose_weights_cannot_be_brought_to_actors_says_so_before_it_learns(
+    folder: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "MOST_BYTES", 10)
+    learns = process_of("learner", manager, SPEC, volume=folder)
+    with running(actor.main, process_of("actor", manager, SPEC)), running(learner.main, learns) as raised:
+        wait_until(lambda: bool(raised), "its end")
+    assert isinstance(raised[0], UserFault)
+    assert "cannot be brought to actors: choose a smaller `model`" in str(raised[0])
+
+
+def test_a_learner_stops_at_the_first_update_that_reaches_stop_rows_and_goes_on_when_it_is_raised(
+    folder: Path, manager: Manager, pool: Pool
+) -> None:
+    learns = process_of("learner", manager, SPEC, volume=folder)
+    manager.stop_rows = 200
+    with running(learner.main, learns) as raised, running(actor.main, process_of("actor", manager, SPEC)):
+        for limit in (200, 400):
+            manager.stop_rows = limit
+            wait_until(lambda limit=limit: consumed(manager) >= limit, f"{limit} rows")  # type: ignore[misc]
+            wait_until(lambda: learns.metrics.values().gauges["queue_rows"] >= 80, "more than it may learn from")
+            reports = len(manager.reports)
+            wait_until(lambda reports=reports: len(manager.reports) > reports + 20, "reports")  # type: ignore[misc]
+            assert limit <= consumed(manager) < limit + 40, "a batch has 40 rows at most"
+    assert raised == []
+    assert manager.commits[-1].generation.rows == consumed(manager)
+
+
+def test_a_learner_that_rests_publishes_its_last_weights_whatever_their_version_and_says_so(
+    folder: Path, manager: Manager, pool: Pool
+) -> None:
+    algorithm = {"name": "impala", "segment_steps": 5, "batch_rows": 40, "max_lag_versions": 100}
+    spec = spec_of(algorithm={**algorithm, "publish_every_updates": 100})
+    manager.stop_rows = 160
+    learns = process_of("learner", manager, spec, volume=folder)
+    with running(learner.main, learns) as raised, running(actor.main, process_of("actor", manager, spec)):
+        wait_until(lambda: learns.metrics.values().gauges.get("rests") == 1, "160 rows")
+        wait_until(lambda: pool.newest is not None and pool.newest.version > 0, "the last weights")
+        reports = len(manager.reports)
+        wait_until(lambda: len(manager.reports) > reports + 20, "reports")
+        report = manager.newest("learner")
+        assert report is not None
+        assert report.model is not None
+        assert report.model == pool.newest
+        assert {put.ref.version for put in pool.puts} == {0, report.model.version}, "the first weights and the last"
+    assert raised == []
+
+
+def test_an_evaluator_leaves_off_when_the_manager_wants_something_else_of_it(
+    folder: Path, manager: Manager, pool: Pool
+) -> None:
+    spec = spec_of(env={"id": "tests.envs.tiny:Clock", "kwargs": {"length": 10**9}})
+    measures = process_of("evaluator", manager, spec)
+
+    def steps() -> float:
+        return measures.metrics.values().counters.get("agent_steps", 0.0)
+
+    learns = process_of("learner", manager, spec, volume=folder)
+    with running(evaluator.main, measures) as raised, running(learner.main, learns):
+        wait_until(lambda: pool.newest is not None, "the first weights")
+        assert pool.newest is not None
+        manager.matches["evaluator"] = Match(2, {0: pool.newest}, (), 11, quota=Quota(10, "greedy"))
+        wait_until(lambda: steps() > 0, "games without end")
+        assert measures.metrics.values().gauges["plays"] == 2
+        manager.matches["evaluator"] = None
+        for wanted in ("to be told", "to leave off"):
+            reports, before = len(manager.reports), steps()
+            wait_until(lambda reports=reports: len(manager.reports) > reports + 20, wanted)  # type: ignore[misc]
+        assert steps() == before
+        assert measures.metrics.values().gauges["plays"] == 0
+    assert raised == []
+    assert manager.results == []

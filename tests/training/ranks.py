@@ -1,0 +1,175 @@
+"""Processes of test_together.py: learners that step together on recorded segments. `python -m` runs one."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+import torch
+from msgspec import Struct
+
+from rlctl.spec.schema import Network
+from rlctl_agents.algorithms.base import Batch
+from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.experience.batching import Columns, column_axes
+from rlctl_agents.manager.membership.learner_groups import Groups
+from rlctl_agents.manager.membership.leases import Holder
+from rlctl_agents.training.collective import Collective
+from rlctl_agents.training.group_store import GroupStore
+from rlctl_agents.training.trainer import Learning
+from rlctl_agents.types.control import Enlist, Note, Noted, Place
+from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.types.spaces import Box, Discrete, Spaces
+from rlctl_agents.wire.rpc.client import RpcClient
+from rlctl_agents.wire.rpc.server import Handler, RpcServer
+from rlctl_agents.wire.sockets import Wire
+from tests.manager.world import boot
+from tests.support.chain import schema_of, settings
+
+SPACES, NETWORK = Spaces(Box((2,), "float32"), Discrete(3)), Network(hidden=[16], core="lstm", width=8)
+CONFIG = settings(max_grad_norm=0.05)  # of gradients that are larger: what is clipped is the norm of all
+SCHEMA = schema_of(CONFIG, NETWORK, SPACES)
+STREAMS, STEPS = 12, 10
+CPU = torch.device("cpu")
+
+
+class Double(Impala):
+    """In fp64, observations and rewards too."""
+
+    def __init__(self, *args: object, **values: object) -> None:
+        super().__init__(*args, **values)  # type: ignore[arg-type]
+        self.additive = True  # its loss is that of the segments, in other numbers
+        self.net.double()
+        for layer in self.net.modules():
+            if isinstance(layer, torch.nn.Linear):  # the torso makes fp32 of what it sees
+                layer.register_forward_pre_hook(lambda _, inputs: tuple(one.double() for one in inputs))
+
+    def loss(self, batch: Batch):  # type: ignore[no-untyped-def]
+        fields = {name: one.double() if one.is_floating_point() else one for name, one in batch.fields.items()}
+        return super().loss(Batch(fields, batch.version))
+
+
+def fresh(seed: int = 1, piece_rows: int | None = None) -> Learning:
+    algorithm = Double(CONFIG, NETWORK, SPACES, seed=seed)
+    return Learning(algorithm, policy="main", lineage=3, device=CPU, piece_rows=piece_rows)
+
+
+def recorded(step: int, learning: Learning, first: int = 0, count: int = STREAMS) -> Columns:
+    """Columns first..first+count of the batch of one step: the same, whoever asks."""
+    rng, whole = np.random.default_rng(step), learning.allocate(SCHEMA, STREAMS)
+    rows, shape = SCHEMA.segment_steps, (SCHEMA.segment_steps, STREAMS)
+    whole.fields["obs"][:] = rng.normal(size=(rows + 1, STREAMS, 2))
+    whole.fields["action"][:] = rng.integers(0, 3, shape)
+    whole.fields["reward"][:] = rng.normal(size=shape)
+    whole.fields["log_prob"][:] = np.log(rng.uniform(0.2, 0.5, shape))
+    whole.fields["first"][:] = rng.uniform(size=(rows + 1, STREAMS)) < 0.1
+    whole.fields["terminated"][:] = rng.uniform(size=shape) < 0.1
+    whole.fields["valid"][:] = rng.uniform(size=shape) < np.linspace(0.3, 1.0, STREAMS)  # not as many in each part
+    whole.version[:] = step
+    part = learning.allocate(SCHEMA, count)
+    for name, axis in column_axes(SCHEMA).items():
+        at = (slice(None),) * axis + (slice(first, first + count),)
+        part.fields[name][:] = whole.fields[name][at]
+    part.version[:] = step
+    part.used = count
+    return part
+
+
+def weights(learning: Learning) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+    state = learning.capture()
+    return {name: value for name, value in state.arrays.items() if not name.startswith("random/")}
+
+
+def parts(world: int) -> list[tuple[int, int]]:
+    """First column and columns of each rank: not the same where it does not come out even."""
+    counts = [STREAMS // world + (rank < STREAMS % world) for rank in range(world)]
+    return [(sum(counts[:rank]), count) for rank, count in enumerate(counts)]
+
+
+def run_rank(rank: int, world: int, address: str, folder: Path, piece_rows: int | None) -> None:
+    """One rank: seeded by the last one; after ten steps one more, for which rank 0 has no batch."""
+    line = RpcClient(Wire(), address, boot(rank))
+    place = enlisted(line, rank, world)
+    assert (place.rank, place.world, place.seed) == (rank, world, world - 1)
+    store = GroupStore(lambda note: line.call(note, Noted, deadline_s=20)[0], boot(rank), place.number, wait_s=60)
+    collective = Collective(place, store, CPU, one_machine=True)
+    learning = fresh(seed=1 if rank == world - 1 else 100 + rank, piece_rows=piece_rows)
+    data = collective.share(learning.capture().pack() if rank == world - 1 else None, world - 1)
+    if rank != world - 1:
+        learning.take_over(data)
+    learning.join(collective)
+    first, count = parts(world)[rank]
+    values = {}
+    for step in range(STEPS):
+        assert collective.agree(ready=True, held=False, starved=False).update
+        values = learning.update(recorded(step, learning, first, count)).values
+    found = {
+        **weights(learning),
+        "rows": np.array(learning.consumed_rows),
+        "taken": np.array(learning.taken_rows),
+        "loss": np.array(values["total"]),
+    }
+    agreed = collective.agree(ready=rank > 0, held=False, starved=rank == 0)
+    assert agreed.update
+    learning.update(None if rank == 0 else recorded(STEPS, learning, first, count))
+    found |= {f"starved/{name}": value for name, value in weights(learning).items()}
+    np.savez(folder / f"{rank}.npz", **found)
+    collective.close()
+
+
+def enlisted(line: RpcClient, rank: int, world: int) -> Place:
+    """A place in the first group; the last rank has weights."""
+    while True:
+        ask = Enlist(boot(rank), 0 if rank == world - 1 else -1, rank == world - 1, ModelRef("main", 3, 0))
+        place = line.call(ask, Place, deadline_s=20)[0]
+        if place.number:
+            return place
+
+
+def serve(children: list[int], world: int, address: str) -> int:
+    """What the manager does for groups, until all children have ended; how many failed."""
+    groups = Groups(time.monotonic, lambda *_, **__: None)
+    live = [Holder("learner", rank, boot(rank), 0.0, 0.0) for rank in range(world)]
+    answers: dict[type[Struct], Handler] = {
+        Enlist: lambda ask, _: (groups.enlist(ask, live, world), []),
+        Note: lambda note, _: (groups.note(note), []),
+    }
+    server, failed = RpcServer(Wire(), address, "f" * 16, answers), 0
+    while children:
+        server.serve(0.05)
+        for child in [*children]:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                children.remove(child)
+                failed += os.waitstatus_to_exitcode(status) != 0
+    server.close()
+    return failed
+
+
+def main(world: int, folder: Path, piece_rows: int | None = None) -> int:
+    """All ranks, as processes that share what was imported, and a manager's answers; the exit code: how many failed."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="rlctl-", dir="/tmp") as short:
+        address, children = f"ipc://{short}/manager", []
+        for rank in range(world):
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    run_rank(rank, world, address, folder, piece_rows)
+                    code = 0
+                except Exception:
+                    traceback.print_exc()
+                finally:
+                    os._exit(code)
+            children.append(child)
+        return serve(children, world, address)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:])))

@@ -1,0 +1,168 @@
+"""The learner's way over a GPU against what a CPU makes of the same: staging, compiled losses, updates, a group.
+
+Every test runs on a CPU too, as far as a CPU has it; `pytest -m gpu` is the half that needs a GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from rlctl.spec.schema import Network
+from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.experience.batching import Columns
+from rlctl_agents.training.collective import Collective
+from rlctl_agents.training.staging import Staging
+from rlctl_agents.training.trainer import Learning
+from rlctl_agents.types.control import Place
+from rlctl_agents.types.experience import ModelRef, Schema
+from rlctl_agents.types.spaces import Box, Discrete, Spaces
+from tests.support.chain import schema_of, settings
+
+CPU = torch.device("cpu")
+CONFIG, STREAMS = settings(max_grad_norm=0.5), 4
+VECTOR, PIXELS = Box((2,), "float32"), Box((4, 84, 84), "uint8", 0, 255)
+NETWORKS = {
+    "mlp": (VECTOR, Network(hidden=[8])),
+    "lstm": (VECTOR, Network(hidden=[8], core="lstm", width=6)),
+    "pixels": (PIXELS, Network(width=16, precision="fp32")),
+    "pixels in bf16": (PIXELS, Network(width=16, precision="bf16")),
+}
+ON_A_CPU = {"inductor": "aot_eager", "cudagraphs": "eager"}
+"""What takes the same graph as a backend for GPUs, and makes no kernels."""
+EVERY_NETWORK = pytest.mark.parametrize("name", NETWORKS)
+# what a compiler or a driver warns about is no fault of ours
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    if request.param == "cpu":
+        return CPU
+    if not torch.cuda.is_available():
+        pytest.skip(
+            f"NOT TESTED on a GPU: no CUDA device for torch {torch.__version__}. On a machine with an NVIDIA GPU and"
+            " its driver, install a torch that is built with CUDA, then `pytest -m gpu`"
+        )
+    # ten bits of a product are fine in a training, and too few to compare two machines by
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    return torch.device("cuda", 0)
+
+
+def schema(name: str) -> Schema:
+    space, network = NETWORKS[name]
+    return schema_of(CONFIG, network, Spaces(space, Discrete(3)))
+
+
+def learning_on(device: torch.device, name: str) -> Learning:
+    """As on a GPU: a CPU copies its batches, and learns from them whole."""
+    space, network = NETWORKS[name]
+    algorithm = Impala(CONFIG, network, Spaces(space, Discrete(3)), seed=1)
+    staging = Staging(device, copies=True)
+    return Learning(algorithm, policy="main", lineage=1, device=device, staging=staging, piece_rows=10**6)
+
+
+def filled(columns: Columns, seed: int = 0) -> Columns:
+    rng, steps = np.random.default_rng(seed), columns.version.shape[0]
+    obs, shape = columns.fields["obs"], (steps, STREAMS)
+    obs[:] = rng.integers(0, 256, obs.shape) if obs.dtype == np.uint8 else rng.normal(size=obs.shape)
+    columns.fields["action"][:] = rng.integers(0, 3, shape)
+    columns.fields["reward"][:] = rng.normal(size=shape)
+    columns.fields["log_prob"][:] = np.log(1 / 3)
+    columns.fields["first"][:] = rng.uniform(size=(steps + 1, STREAMS)) < 0.2
+    columns.fields["valid"][:] = rng.uniform(size=shape) < 0.9
+    columns.used = STREAMS
+    return columns
+
+
+def learn(learning: Learning, name: str, updates: int = 3) -> list[dict[str, float]]:
+    """From other numbers in the same memory each time, staged by another thread as the intake does."""
+    columns, values = learning.allocate(schema(name), STREAMS), []
+    for seed in range(updates):
+        thread = threading.Thread(target=learning.stage, args=(filled(columns, seed),))
+        thread.start()
+        thread.join()
+        values.append(learning.update(columns).values)
+    return values
+
+
+def require_close(found: Learning, expected: Learning, name: str) -> None:
+    weights, tolerance = expected._algorithm.net.state_dict(), 1e-2 if "bf16" in name else 1e-4
+    for key, value in found._algorithm.net.state_dict().items():
+        torch.testing.assert_close(value.cpu(), weights[key], rtol=0.0, atol=tolerance)
+
+
+@EVERY_NETWORK
+def test_updates_are_those_of_a_cpu(name: str, device: torch.device) -> None:
+    found, expected = learning_on(device, name), learning_on(CPU, name)
+    before = expected.weights()
+    for got, wanted in zip(learn(found, name), learn(expected, name), strict=True):
+        assert got == pytest.approx(wanted, rel=5e-2 if "bf16" in name else 1e-3, abs=1e-3)
+    assert expected.weights() != before
+    require_close(found, expected, name)
+
+
+def test_what_is_staged_is_what_is_learned_from_however_late_the_copy_is(device: torch.device) -> None:
+    staging = Staging(device, copies=True)
+    columns = staging.allocate(schema("pixels"), STREAMS)
+    if device.type == "cuda":
+        assert all(torch.from_numpy(values).is_pinned() for values in columns.fields.values())
+    addresses = set()
+    for seed in range(3):
+        filled(columns, seed)
+        if device.type == "cuda":
+            with torch.cuda.stream(staging._stream):
+                torch.cuda._sleep(200_000_000)  # a tenth of a second of the stream that copies
+        staging.begin(columns)
+        batch = staging.batch(columns)
+        for name, values in columns.fields.items():
+            np.testing.assert_array_equal(batch.fields[name].cpu().numpy(), values)
+        assert {one.device for one in batch.fields.values()} == {device}
+        addresses.add(batch.fields["obs"].data_ptr())
+    assert len(addresses) == 1, "CUDA graphs read from one place"
+
+
+@pytest.mark.parametrize("backend", ON_A_CPU)
+@pytest.mark.parametrize("name", ["mlp", "lstm", "pixels"])
+def test_a_compiled_update_is_the_update(
+    name: str, backend: str, device: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    compilers = [shutil.which(one) for one in ("cc", "gcc", "clang")]
+    if device == CPU:
+        backend = ON_A_CPU[backend]
+    elif backend == "inductor" and not (find_spec("triton") and any(compilers)):
+        pytest.skip("inductor NOT TESTED: it needs Triton and a C compiler (pip install triton; apt-get install gcc)")
+    caplog.set_level(logging.INFO)
+    found, expected = learning_on(device, name), learning_on(CPU, name)
+    found.compile(found.allocate(schema(name), STREAMS), [backend])
+    assert f"the loss is compiled by {backend}" in caplog.text
+    for got, wanted in zip(learn(found, name, 5), learn(expected, name, 5), strict=True):
+        assert got == pytest.approx(wanted, rel=1e-3, abs=1e-3)
+    require_close(found, expected, name)
+
+
+@pytest.mark.processes
+def test_a_group_of_one_makes_the_updates_of_a_learner_alone(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCH_NCCL_BLOCKING_WAIT"):
+        monkeypatch.setenv(variable, "lo" if "IFNAME" in variable else "1")  # what a group sets is gone afterwards
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+    found, expected = learning_on(device, "mlp"), learning_on(CPU, "mlp")
+    collective = Collective(Place(1, 0, 1, 0, ModelRef("main", 1, 0)), HashStore(), device, one_machine=True)
+    try:
+        found.take_over(collective.share(found.capture().pack(), 0))
+        found.join(collective)
+        assert collective.agree(ready=True, held=False, starved=False).update
+        for got, wanted in zip(learn(found, "mlp"), learn(expected, "mlp"), strict=True):
+            assert got == pytest.approx(wanted, rel=1e-3, abs=1e-3)
+    finally:
+        collective.close()
+    require_close(found, expected, "mlp")

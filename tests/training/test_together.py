@@ -1,0 +1,62 @@
+"""Learners that step together make the updates of one learner with the whole batch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.training.ranks import CONFIG, SCHEMA, STEPS, STREAMS, fresh, parts, recorded, weights
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+
+def run_ranks(world: int, folder: Path, *piece_rows: str) -> list[dict[str, np.ndarray]]:  # type: ignore[type-arg]
+    command = [sys.executable, "-m", "tests.training.ranks", str(world), str(folder), *piece_rows]
+    subprocess.run(command, check=True, timeout=250, cwd=ROOT)
+    return [dict(np.load(folder / f"{rank}.npz")) for rank in range(world)]
+
+
+@pytest.mark.parametrize("world", [2, 4, 5])
+def test_learners_on_recorded_segments_are_one_learner_to_1e9_in_fp64_over_ten_steps(
+    world: int, tmp_path: Path
+) -> None:
+    compare(world, run_ranks(world, tmp_path))
+
+
+def test_the_same_when_each_learns_in_pieces_and_not_in_equally_many(tmp_path: Path) -> None:
+    piece_rows = 2 * SCHEMA.segment_steps
+    assert {-(-count // 2) for _, count in parts(5)} == {1, 2}, "pieces of a rank"
+    compare(5, run_ranks(5, tmp_path, str(piece_rows)))
+
+
+def test_one_learner_learns_in_pieces_what_it_learns_from_the_whole() -> None:
+    whole, pieces = fresh(), fresh(piece_rows=SCHEMA.segment_steps)
+    for step in range(STEPS):
+        whole.update(recorded(step, whole))
+        pieces.update(recorded(step, pieces))
+    found = weights(pieces)
+    assert max(float(np.abs(found[name] - value).max()) for name, value in weights(whole).items()) < 1e-9
+
+
+def compare(world: int, ranks: list[dict[str, np.ndarray]]) -> None:  # type: ignore[type-arg]
+    """With one learner that has the whole batch."""
+    one = fresh()
+    losses = [one.update(recorded(step, one)).values["total"] for step in range(STEPS)]
+    expected = weights(one)
+    for found in ranks:
+        worst = max(float(np.abs(found[name] - value).max()) for name, value in expected.items())
+        assert worst < 1e-9
+        assert found["rows"] == one.consumed_rows
+        assert found["taken"] == one.taken_rows
+        assert abs(found["loss"] - losses[-1]) < 1e-5  # told as fp32
+        assert all(np.array_equal(found[name], ranks[0][name]) for name in expected), "equal bit for bit"
+
+    first, count = parts(world)[1]
+    one.update(recorded(STEPS, one, first, STREAMS - first))  # without the columns of rank 0
+    for name, value in weights(one).items():
+        assert np.abs(ranks[0][f"starved/{name}"] - value).max() < 1e-9, "a rank without a batch has no weight"
+    assert CONFIG.batch_rows % SCHEMA.segment_steps == 0
+    assert count > 0

@@ -1,0 +1,131 @@
+"""Updates: what moves weights, what does not, and what is said about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlctl.spec.schema import Network
+from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.experience.batching import Columns
+from rlctl_agents.experience.fitting import difference_of
+from rlctl_agents.roles.learner import streams_of
+from rlctl_agents.runtime.process import UserFault
+from rlctl_agents.training.trainer import NONFINITE_IN_A_ROW, Diverged, Learning
+from rlctl_agents.types.experience import Field, ModelRef, Schema
+from rlctl_agents.types.spaces import Box, Discrete, Spaces
+from tests.support.chain import schema_of, settings
+
+SPACES, NETWORK, CONFIG = Spaces(Box((2,), "float32"), Discrete(3)), Network(hidden=[8]), settings(max_grad_norm=0.5)
+SCHEMA = schema_of(CONFIG, NETWORK, SPACES)
+
+
+def fresh(*, lock_step: bool = False, seed: int = 1) -> Learning:
+    algorithm = Impala(CONFIG, NETWORK, SPACES, seed=seed)
+    return Learning(algorithm, policy="main", lineage=3, device=torch.device("cpu"), lock_step=lock_step)
+
+
+def batch_for(learning: Learning, version: int = 0) -> Columns:
+    columns, rng = learning.allocate(SCHEMA, 4), np.random.default_rng(0)
+    columns.fields["obs"][:] = rng.normal(size=(6, 4, 2))
+    columns.fields["action"][:] = rng.integers(0, 3, (5, 4))
+    columns.fields["reward"][:] = rng.normal(size=(5, 4))
+    columns.fields["log_prob"][:] = np.log(1 / 3)
+    columns.fields["valid"][:] = True
+    columns.fields["valid"][2, 1] = False
+    columns.version[:] = version
+    columns.used = 4
+    return columns
+
+
+def test_an_update_moves_the_weights_and_counts_versions_and_rows() -> None:
+    learning = fresh()
+    before = learning.weights()
+    columns = batch_for(learning)
+    updated = learning.update(columns)
+    assert updated.finite
+    assert learning.weights() != before
+    assert learning.ref == ModelRef("main", 3, 1)
+    assert 0 < learning.consumed_rows < columns.version.size
+    assert learning.consumed_rows == columns.fields["valid"].sum(), "a row after an episode's end is no agent step"
+    assert learning.taken_rows == columns.version.size, "and is a row of the ledger"
+    assert {"total", "grad_norm", "lr", "entropy"} <= updated.values.keys()
+
+
+def test_what_was_copied_for_publishing_is_not_changed_by_the_next_update() -> None:
+    learning = fresh()
+    copied, before = learning.copied(), learning.weights()
+    learning.update(batch_for(learning))
+    assert copied() == before != learning.weights()
+
+
+def test_lag_is_told_per_valid_row_against_the_weights_before_the_update() -> None:
+    learning = fresh()
+    columns = batch_for(learning)
+    learning.update(columns)
+    learning.update(columns)
+    assert learning.update(columns).lag_versions.tolist() == [2] * 19
+
+
+@pytest.mark.parametrize("lock_step", [False, True])
+def test_a_batch_without_a_finite_gradient_changes_no_weight(lock_step: bool) -> None:
+    learning = fresh(lock_step=lock_step)
+    columns, before = batch_for(learning), learning.weights()
+    columns.fields["reward"][0, 0] = np.inf
+    assert not learning.update(columns).finite
+    assert learning.weights() == before
+    assert learning.version == int(lock_step), "in lock-step everybody waits for a version"
+    assert learning.nonfinite == 1
+
+
+def test_the_learner_gives_up_after_ten_such_batches_in_a_row_and_not_before() -> None:
+    learning = fresh()
+    good, bad = batch_for(learning), batch_for(learning)
+    bad.fields["reward"][0, 0] = np.nan
+    for _ in range(NONFINITE_IN_A_ROW - 1):
+        learning.update(bad)
+    learning.update(good)
+    for _ in range(NONFINITE_IN_A_ROW - 1):
+        learning.update(bad)
+    with pytest.raises(Diverged, match="10 updates in a row had no finite gradient"):
+        learning.update(bad)
+
+
+def test_a_batch_without_a_valid_row_is_harmless() -> None:
+    learning = fresh()
+    columns = batch_for(learning)
+    columns.fields["valid"][:] = False
+    assert learning.update(columns).finite
+
+
+def test_a_learner_restored_from_its_state_goes_on_bit_by_bit_in_the_next_lineage(tmp_path: Path) -> None:
+    one = fresh()
+    columns = batch_for(one)
+    one.update(columns)
+    data = one.capture().pack()
+    one.update(columns)
+
+    other = fresh(seed=77)
+    again = batch_for(other)
+    assert other.restore(data) == ""
+    assert other.ref == ModelRef("main", 3, 1)
+    assert other.consumed_rows == columns.fields["valid"].sum()
+    assert other.taken_rows == columns.version.size
+    other.update(again)
+    assert other.weights() == one.weights()
+
+
+def test_a_batch_that_is_no_whole_number_of_segments_is_the_users_fault() -> None:
+    assert streams_of(640, 20) == 32
+    with pytest.raises(UserFault, match="batch_rows 650 is not a multiple"):
+        streams_of(650, 20)
+
+
+def test_different_ideas_of_a_segment_are_named() -> None:
+    assert difference_of(SCHEMA, SCHEMA) == ""
+    assert difference_of(SCHEMA, Schema(9, SCHEMA.fields)) == "segments have 5 steps at the learner and 9 at the actors"
+    more = Schema(5, (*SCHEMA.fields, Field("q", "float32", (), "row")))
+    assert "['q'] at the learner and [] at the actors" in difference_of(more, SCHEMA)

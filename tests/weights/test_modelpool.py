@@ -1,0 +1,294 @@
+"""Weights in, weights out: fencing, memory, disk, and the wire."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl_agents.roles.modelpool import NOTICE_AGAIN_S, Pool
+from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.types.control import GetModel, GotModel, PutModel, Said
+from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.weights.disk_store import KeptModels
+from rlctl_agents.weights.memory_store import PINNED, VERSIONS, LiveModels, Refused
+from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
+from rlctl_agents.wire.rpc.client import RpcClient
+from rlctl_agents.wire.rpc.server import LARGE_BYTES, RpcServer
+from rlctl_agents.wire.sockets import Wire
+from tests.manager.world import Time, ref
+
+
+def weights(version: int, size: int = 100) -> bytes:
+    return version.to_bytes(4, "little") * (size // 4)
+
+
+class World:
+    """A pool whose notices are written down."""
+
+    def __init__(self, folder: Path, budget_bytes: int = 10**7) -> None:
+        self.folder, self.budget_bytes, self.boots = folder, budget_bytes, 0
+        self.time = Time()
+        self.start()
+
+    def start(self) -> None:
+        self.boots += 1
+        self.notices: list[ModelRef] = []
+        self.metrics = Metrics()
+        self.pool = Pool(
+            self.folder, f"pool{self.boots}", budget_bytes=self.budget_bytes, publish=self.notices.append,
+            metrics=self.metrics, clock=self.time,
+        )  # fmt: skip
+
+    def put(
+        self, version: int, lineage: int = 1, *, term: int = 1, keep: bool = False, sha256: str = "", data: bytes = b""
+    ) -> Said:
+        data = data or weights(version)
+        digest = sha256 or hashlib.sha256(data).hexdigest()
+        said, _ = self.pool.put(PutModel(ref(version, lineage), term, digest, keep), [memoryview(data)])
+        return said
+
+    def get(self, have: ModelRef | None = None, version: int | None = None) -> tuple[GotModel, list[bytes]]:
+        return self.pool.get(GetModel("main", have, version), [])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_the_newest_weights_are_handed_out_to_who_has_older_ones(world: World) -> None:
+    assert world.get()[0].state == "missing"
+    assert world.put(7).ok
+    got, (data,) = world.get()
+    assert (got.state, got.ref, got.pool, data) == ("new", ref(7), "pool1", weights(7))
+    assert got.sha256 == hashlib.sha256(weights(7)).hexdigest()
+    assert world.get(have=ref(7)) == (GotModel("not_modified", "pool1", ref(7), got.sha256), [])
+    assert world.get(have=ref(6))[0].state == "new"
+
+
+def test_everybody_gets_the_same_object(world: World) -> None:
+    world.put(7)
+    assert world.get()[1][0].obj is world.get(have=ref(3))[1][0].obj
+
+
+def test_nobody_goes_back_to_an_older_lineage(world: World) -> None:
+    world.put(7, lineage=2)
+    assert world.get(have=ref(500, lineage=1))[0].state == "new"
+    assert world.get(have=ref(1, lineage=3))[0].state == "not_modified"
+
+
+def test_a_version_can_be_had_exactly_while_it_is_among_the_newest(world: World) -> None:
+    for version in range(VERSIONS + 4):
+        world.put(version)
+    assert world.get(version=3)[0].state == "missing"
+    got, (data,) = world.get(version=4)
+    assert (got.ref, data) == (ref(4), weights(4))
+    assert world.get(version=999)[0].state == "missing"
+
+
+def test_what_was_told_to_the_manager_stays_longer(world: World) -> None:
+    world.put(0)
+    assert world.pool.announced() == ref(0)
+    for version in range(1, 100):
+        world.put(version)
+    assert world.get(version=0)[0].state == "new"
+    assert world.get(version=1)[0].state == "missing"
+    for version in range(100, 200):
+        world.put(version)
+        world.pool.announced()
+    assert world.get(version=0)[0].state == "missing"
+    assert world.get(version=199 - PINNED)[0].state == "new"
+
+
+@pytest.mark.parametrize(
+    ("version", "lineage", "term", "reason"),
+    [(6, 2, 3, "version"), (900, 1, 3, "lineage"), (8, 2, 2, "term"), (900, 3, 2, "term")],
+)
+def test_older_models_are_refused_and_counted(world: World, version: int, lineage: int, term: int, reason: str) -> None:
+    assert world.put(7, 2, term=3).ok
+    said = world.put(version, lineage, term=term)
+    assert not said.ok
+    assert said.why
+    assert world.metrics.values().counters[f"rejected.{reason}"] == 1
+    assert world.get()[0].ref == ref(7, 2)
+    assert world.notices == [ref(7, 2)]
+
+
+def test_the_same_put_again_is_fine_and_other_weights_under_its_name_are_not(world: World) -> None:
+    assert world.put(7).ok
+    assert world.put(7).ok
+    assert not world.put(7, data=b"other weights").ok
+
+
+def test_weights_that_are_not_what_the_checksum_says_are_refused(world: World) -> None:
+    assert not world.put(7, sha256="0" * 64).ok
+    assert world.get()[0].state == "missing"
+    assert world.metrics.values().counters["rejected.checksum"] == 1
+
+
+def test_a_put_without_weights_or_of_no_policy_is_refused(world: World) -> None:
+    assert not world.pool.put(PutModel(ref(1), 1, ""), [])[0].ok
+    evil = PutModel(ModelRef("../main", 1, 1), 1, hashlib.sha256(b"x").hexdigest(), keep=True)
+    assert not world.pool.put(evil, [memoryview(b"x")])[0].ok
+    assert world.metrics.values().counters["rejected.malformed"] == 2
+
+
+def test_a_new_lineage_replaces_the_old_one(world: World) -> None:
+    for version in range(5):
+        world.put(version)
+    assert world.put(2, lineage=2).ok
+    assert world.get(version=4)[0].state == "missing"
+    assert world.get(version=2)[1] == [weights(2)]
+
+
+def test_the_weights_of_the_pool_do_not_change_with_the_senders_buffer(world: World) -> None:
+    data = bytearray(weights(7))
+    digest = hashlib.sha256(data).hexdigest()
+    world.pool.put(PutModel(ref(7), 1, digest), [memoryview(data)])
+    data[:] = bytes(len(data))
+    assert world.get()[1] == [weights(7)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 30), st.integers(1, 400)), max_size=60))
+def test_memory_is_bounded_and_the_newest_is_never_given_up(puts: list[tuple[int, int, int]]) -> None:
+    live = LiveModels(budget_bytes=1000)
+    newest: ModelRef | None = None
+    for lineage, version, size in puts:
+        data, name = bytes(size), ref(version, lineage)
+        try:
+            live.put(name, 1, hashlib.sha256(data).hexdigest(), data)
+        except Refused:
+            assert newest is not None
+            assert name <= newest
+        else:
+            newest = max(name, newest or name)
+        live.pin(name)
+        assert live.bytes <= 1000
+        model = live.newest("main")
+        assert (model.ref if model is not None else None) == newest
+
+
+def test_one_model_larger_than_the_budget_is_served_all_the_same(tmp_path: Path) -> None:
+    world = World(tmp_path, budget_bytes=10)
+    world.put(1)
+    world.put(2)
+    assert world.get()[0].ref == ref(2)
+    assert world.get(version=1)[0].state == "missing"
+
+
+def test_only_answers_that_bring_many_weights_wait_for_a_turn(world: World) -> None:
+    assert not world.pool.large(GetModel("main")), "nothing is there"
+    world.put(1, data=bytes(LARGE_BYTES + 1))
+    world.put(2, data=bytes(LARGE_BYTES + 1))
+    world.put(3)
+    world.put(4, data=bytes(LARGE_BYTES + 1))
+    assert world.pool.large(GetModel("main"))
+    assert world.pool.large(GetModel("main", ref(3)))
+    assert not world.pool.large(GetModel("main", ref(4)))
+    assert world.pool.large(GetModel("main", version=4))
+    assert not world.pool.large(GetModel("main", version=9)), "it has not got it"
+
+
+def test_a_new_version_is_announced_and_again_for_who_came_late(world: World) -> None:
+    world.put(1)
+    world.put(2)
+    assert world.notices == [ref(1), ref(2)]
+    world.pool.turn()
+    world.time.now += NOTICE_AGAIN_S
+    world.pool.turn()
+    world.pool.turn()
+    assert world.notices == [ref(1), ref(2), ref(2)]
+
+
+def test_a_kept_model_is_on_disk_with_its_checksum_and_outlives_the_pool(world: World) -> None:
+    world.put(7, keep=True)
+    world.put(8)
+    names = sorted(path.suffix for path in world.folder.iterdir())
+    assert names == [".json", ".safetensors"]
+    world.start()
+    got, data = world.get()
+    assert (got.state, got.ref, got.pool, data) == ("new", ref(7), "pool2", [weights(7)])
+    assert world.get(have=ref(8))[0].state == "not_modified", "nobody goes back"
+    assert world.pool.announced() == ref(7)
+    assert world.put(9).ok
+    assert world.get()[0].ref == ref(9)
+    assert world.get(version=7)[1] == [weights(7)], "kept ones can still be had"
+
+
+def test_the_newest_kept_lineage_fences_older_learners_after_a_restart(world: World) -> None:
+    world.put(7, lineage=2, keep=True)
+    world.start()
+    assert not world.put(100, lineage=1).ok
+    assert world.put(8, lineage=2).ok
+
+
+def test_a_damaged_kept_model_is_not_served(world: World) -> None:
+    world.put(6, keep=True)
+    world.put(7, keep=True)
+    (newest,) = world.folder.glob("*v000000000007*.safetensors")
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    world.start()
+    assert world.get()[0].ref == ref(6)
+    (sidecar,) = world.folder.glob("*v000000000006*.json")
+    sidecar.write_text("{")
+    world.start()
+    assert world.get()[0].state == "missing"
+    assert newest.exists(), "nothing is removed"
+
+
+def test_what_cannot_be_kept_is_live_all_the_same(world: World) -> None:
+    world.folder.rename(world.folder.with_name("away"))
+    said = world.put(7, keep=True)
+    assert not said.ok
+    assert "live but not kept" in said.why
+    assert world.get()[0].ref == ref(7)
+    assert world.notices == [ref(7)]
+
+
+def test_kept_names_cannot_leave_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not the name of a policy"):
+        KeptModels(tmp_path).keep(ModelRef("../x", 1, 1), "ab", b"x")
+
+
+def test_models_travel_over_the_wire(tmp_path: Path) -> None:
+    import threading
+
+    with tempfile.TemporaryDirectory(prefix="rlctl-", dir="/tmp") as folder:
+        wire = Wire()
+        notices = NoticePublisher(wire, f"ipc://{folder}/notice")
+        pool = Pool(tmp_path, "pool", budget_bytes=10**8, publish=notices.publish, metrics=Metrics())
+        server = RpcServer(wire, f"ipc://{folder}/rpc", "pool", {PutModel: pool.put, GetModel: pool.get})
+        stop = threading.Event()
+
+        def serve() -> None:
+            while not stop.is_set():
+                server.serve(0.01)
+                pool.turn()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            heard = NoticeSubscriber(wire, notices.address, "main")
+            client = RpcClient(wire, server.address, "learner")
+            data = bytes(range(256)) * 20_000  # 5 MB
+            put = PutModel(ref(7), 1, hashlib.sha256(data).hexdigest())
+            assert client.call(put, Said, [data], deadline_s=60)[0].ok
+            got, pieces = client.call(GetModel("main"), GotModel, deadline_s=60)
+            assert got.ref == ref(7)
+            assert hashlib.sha256(b"".join(pieces)).hexdigest() == got.sha256
+            again, buffers = client.call(GetModel("main", have=ref(7)), GotModel, deadline_s=60)
+            assert (again.state, buffers) == ("not_modified", [])
+            newest = None
+            for _ in range(400):
+                newest = newest or heard.latest()
+                stop.wait(0.01) if newest is None else None
+            assert newest == ref(7)
+        finally:
+            stop.set()
+            thread.join()
+            wire.close()
