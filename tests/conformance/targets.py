@@ -23,7 +23,7 @@ from rlctl.render import documents as for_machine
 from rlctl.render.kubernetes import documents as for_cluster
 from rlctl.spec.base import ROLES
 from rlctl.spec.schema import Spec
-from tests.backends.kubernetes.fake_api import FakeApi
+from tests.backends.kubernetes.fakes.api import FakeApi
 from tests.backends.local.machine import FAKES
 
 RUN = "pole"

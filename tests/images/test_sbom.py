@@ -25,8 +25,8 @@ from rlctl.images.sbom import FILE, document, main, of_image
 from rlctl_ci.builders.append import Append
 from rlctl_ci.config.settings import Config
 from rlctl_ci.core.cleaning import Waste, remove
+from tests.ci.builders.test_builders import job_for
 from tests.ci.oci import Registry, elsewhere, registry
-from tests.ci.test_builders import job_for
 
 __all__ = ["elsewhere", "registry"]
 STATUS = """\

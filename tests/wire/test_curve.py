@@ -21,8 +21,8 @@ from rlctl_agents.wire.rpc.server import RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.keyring import Keyring
 from tests.wire.pair import Clock, RawSender, carry, make_receiver, make_sender, offer, quiesce, until
+from tests.wire.rpc.test_calls import Add, Sum, add
 from tests.wire.test_notice import last, listen
-from tests.wire.test_rpc import Add, Sum, add
 
 ANY = "tcp://127.0.0.1:*"
 Open = Callable[..., Wire]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.kubernetes.lab import Lab
+from tests.backends.kubernetes.fakes.lab import Lab
 
 
 @pytest.fixture(autouse=True)

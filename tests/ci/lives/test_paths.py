@@ -12,8 +12,8 @@ from rlctl_ci.core.service import Service
 from rlctl_ci.forges.base import Event
 from rlctl_ci.git.repository import Git
 from rlctl_ci.store.records import Push
+from tests.ci.git.test_repository import Repository
 from tests.ci.lives.pushes import deployed, drain, hooked, later, lost, pushed
-from tests.ci.test_git import Repository
 from tests.ci.world import MAIN, Clock, Outside, hands, hopeless, sha
 
 

@@ -1,7 +1,7 @@
 """What this backend asks of an API server: a dozen calls on plain dictionaries.
 
 `rlctl.backends.kubernetes.api.client` makes them with the official client and is the only module that imports it;
-`tests/backends/kubernetes/fake_api.py` answers them from memory. Errors are those of this module and of rlctl.errors.
+`tests/backends/kubernetes/fakes/api.py` answers them from memory. Errors are those of this module and of rlctl.errors.
 """
 
 from __future__ import annotations

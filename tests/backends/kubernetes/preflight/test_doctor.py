@@ -1,0 +1,191 @@
+"""What `rlctl doctor` finds out about a cluster."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rlctl.backends.base import Check
+from rlctl.backends.kubernetes.api.interface import ApiError
+from rlctl.backends.kubernetes.preflight import doctor
+from rlctl.backends.kubernetes.run_state.survey import DISPENSABLE
+from tests.backends.kubernetes.fakes.reads import NOW, Reads
+
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+NAMESPACE = "/api/v1/namespaces/team-a"
+
+
+def storage_class(name: str, provisioner: str, *, default: bool = False) -> dict[str, Any]:
+    notes = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
+    return {"metadata": {"name": name, "annotations": notes}, "provisioner": provisioner}
+
+
+def cluster(*classes: dict[str, Any]) -> Reads:
+    api = Reads()
+    api.answers = {
+        CLASSES: {"items": list(classes) or [storage_class("cfs", "com.tencent.cloud.csi.cfs", default=True)]},
+        NAMESPACE: {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}},
+        "/apis": {"groups": [{"name": "apps"}, {"name": "kueue.x-k8s.io"}]},
+    }
+    return api
+
+
+def check(api: Reads, name: str) -> Check:
+    return next(each for each in doctor.checks(api, lambda: NOW) if each.name == name)
+
+
+def verdict(api: Reads, name: str) -> tuple[str, str]:
+    found = check(api, name)
+    return found.verdict, found.text
+
+
+def test_a_cluster_that_can_be_used_is_all_well() -> None:
+    assert {each.verdict for each in doctor.checks(cluster(), lambda: NOW)} == {"ok"}
+
+
+def test_a_problem_comes_with_what_to_do() -> None:
+    api = cluster(storage_class("gp3", "ebs.csi.aws.com"))
+    api.forbidden = {"create deployments"}
+    wrong = [each for each in doctor.checks(api, lambda: NOW) if each.verdict == "problem"]
+
+    assert [each.name for each in wrong] == ["rights", "storage"]
+    assert all(each.next for each in wrong)
+
+
+def test_a_server_that_does_not_answer_is_the_only_thing_told() -> None:
+    class Away(Reads):
+        def version(self) -> str:
+            raise ApiError("connection refused", status=0)
+
+    found = doctor.checks(Away(), lambda: NOW)
+
+    assert [(each.name, each.verdict) for each in found] == [("access", "problem")]
+    where = "https://127.0.0.1:6443 (context test, namespace team-a)"
+    assert found[0].text == f"{where} does not answer: connection refused"
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [("v1.34.1", "ok"), ("v1.20.2", "warning"), ("v1.99.0", "warning"), ("v1.30.4-eks-2d5f260", "ok")],
+)
+def test_a_version_outside_what_was_tried_is_a_warning(version: str, told: str) -> None:
+    api = cluster()
+    api.server_version = version
+
+    assert check(api, "version").verdict == told
+
+
+def test_a_namespace_that_is_missing_is_named() -> None:
+    api = cluster()
+    del api.answers[NAMESPACE]
+
+    assert verdict(api, "namespace") == ("problem", "there is no namespace team-a")
+
+
+def test_what_may_not_be_read_is_not_checked() -> None:
+    api = cluster()
+    api.answers = dict.fromkeys((CLASSES, NAMESPACE, "/apis"), ApiError("no", status=403))
+    api.refused = {"ResourceQuota"}
+
+    told = {each.name: each.verdict for each in doctor.checks(api, lambda: NOW)}
+
+    assert {name for name, verdict in told.items() if verdict == "not checked"} == {
+        "pod security", "storage", "quota", "extensions",
+    }  # fmt: skip
+
+
+def test_every_missing_right_is_told_at_once() -> None:
+    api = cluster()
+    api.forbidden = {"create deployments", "patch deployments", "create pods/portforward"}
+
+    assert verdict(api, "rights") == (
+        "problem",
+        "you may not create pods/portforward; create, patch deployments in namespace team-a",
+    )
+
+
+def test_a_right_that_is_only_missed_at_the_end_is_a_warning() -> None:
+    api = cluster()
+    api.forbidden = {"create roles", "create rolebindings"}
+    found = [each for each in doctor.checks(api, lambda: NOW) if each.verdict == "warning"]
+
+    assert [each.text for each in found] == [
+        "you may not create roles, rolebindings: finished runs keep their pods until `rlctl down`"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource"), [("ServiceAccount", "serviceaccounts"), ("Role", "roles"), ("RoleBinding", "rolebindings")]
+)
+def test_only_what_up_does_without_is_no_problem(kind: str, resource: str) -> None:
+    api = cluster()
+    api.forbidden = {f"{verb} {resource}" for verb in ("get", "list", "create", "patch", "delete")}
+
+    wrong = [each for each in doctor.checks(api, lambda: NOW) if each.verdict == "problem"]
+
+    assert bool(wrong) == (kind not in DISPENSABLE)
+
+
+def test_a_server_that_does_not_tell_rights_is_not_checked() -> None:
+    api = cluster()
+    api.mute = True
+
+    assert check(api, "rights").verdict == "not checked"
+
+
+@pytest.mark.parametrize(
+    ("classes", "told", "text"),
+    [
+        ([("cfs", "com.tencent.cloud.csi.cfs", True)], "ok",
+         "classes that share between nodes: cfs (CFS); default: cfs"),
+        (
+            [("gp3", "ebs.csi.aws.com", True), ("efs", "efs.csi.aws.com", False)],
+            "warning",
+            "the default class gp3 does not share between nodes; these do: efs (EFS)",
+        ),
+        ([("gp3", "ebs.csi.aws.com", True)], "problem", "no storage class shares between nodes: gp3 (EBS)"),
+        (
+            [("own", "example.com/disk", True)],
+            "not checked",
+            "whether these classes share between nodes is not known to rlctl: own (by example.com/disk); default: own",
+        ),
+        ([("fs", "rook-ceph.cephfs.csi.ceph.com", True)], "ok",
+         "classes that share between nodes: fs (rook-ceph.cephfs.csi.ceph.com); default: fs"),
+    ],
+)  # fmt: skip
+def test_a_class_that_shares_between_nodes_is_looked_for(
+    classes: list[tuple[str, str, bool]], told: str, text: str
+) -> None:
+    api = cluster(*(storage_class(name, provisioner, default=default) for name, provisioner, default in classes))
+
+    assert verdict(api, "storage") == (told, text)
+
+
+@pytest.mark.parametrize(
+    ("used", "told", "text"),
+    [
+        ("12", "ok", "quota team: pods 12 of 100, requests.memory 1.5Gi of 2Gi used"),
+        ("95", "warning", "quota team: pods 95 of 100, requests.memory 1.5Gi of 2Gi used; little is left of pods"),
+        ("100", "problem", "quota team: pods 100 of 100, requests.memory 1.5Gi of 2Gi used; nothing is left of pods"),
+    ],
+)
+def test_a_quota_is_shown_with_what_is_left_of_it(used: str, told: str, text: str) -> None:
+    api = cluster()
+    api.objects.append({
+        "kind": "ResourceQuota", "metadata": {"name": "team"},
+        "status": {
+            "hard": {"pods": "100", "requests.memory": "2Gi"}, "used": {"pods": used, "requests.memory": "1536Mi"},
+        },
+    })  # fmt: skip
+
+    assert verdict(api, "quota") == (told, text)
+
+
+@pytest.mark.parametrize(("off_s", "told"), [(0, "ok"), (20, "ok"), (90, "warning"), (-90, "warning")])
+def test_a_clock_that_is_wrong_is_a_warning(off_s: int, told: str) -> None:
+    api = cluster()
+    api.server_time = NOW + timedelta(seconds=off_s)
+
+    assert check(api, "clock").verdict == told

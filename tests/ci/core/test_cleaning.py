@@ -1,0 +1,64 @@
+"""What of all that was built may go: never what a role runs, or could run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlctl_ci.config.settings import Config
+from rlctl_ci.core.cleaning import waste
+from rlctl_ci.store.records import Artifact
+from tests.ci.deploy.test_deploy import IMAGE, acting, made, source, step, target
+from tests.ci.world import Service
+from tests.conformance.targets import Pretended, Target
+
+__all__ = ["target"]
+
+HELD = "replicas: 2, on_push: manual"
+
+
+def removable(target: Target, service: Service, *references: str) -> list[str]:
+    """What may go of what builds have made, of which none is kept for being new."""
+    for number, reference in enumerate(references, 1):
+        build = service.hook(number)
+        assert build is not None
+        claimed = service.claim()
+        assert claimed is not None
+        service.queue.artifact(build, service.owner, [Artifact("actor", reference)])
+        service.queue.end(build, service.owner, "succeeded")
+    config = Config.model_validate({"projects": {"pole": service.project}})
+    found = waste(config, service.reading, service.clock(), keep=0, young_s=-1.0, targets=lambda _: [target.backend])
+    return sorted(one.reference for one in found)
+
+
+def deployed(target: Target, tmp_path: Path, mark: str, actor: str) -> str:
+    """Deploy what a builder has made; its name for the actor."""
+    artifacts = made(target, tmp_path, mark)
+    acting(target).apply(step(target), source(tmp_path, target, "code: {path: .}\n", actor), artifacts)
+    return artifacts.get("code") or artifacts["actor"]
+
+
+def test_what_a_held_role_runs_from_stays(target: Target, tmp_path: Path, service: Service) -> None:
+    first = deployed(target, tmp_path, "1", "replicas: 2")
+    later = [deployed(target, tmp_path, mark, HELD) for mark in "23456789"]
+    assert removable(target, service, first, *later) == later[:3], "it is older than every revision that is kept"
+
+
+def test_what_a_revision_would_run_again_stays(target: Target, tmp_path: Path, service: Service) -> None:
+    first = deployed(target, tmp_path, "1", "replicas: 2")
+    later = [deployed(target, tmp_path, mark, HELD) for mark in "23456"]
+    last = deployed(target, tmp_path, "7", "replicas: 2")
+    assert removable(target, service, first, *later, last) == later[:1]
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("name", [IMAGE, IMAGE.replace("@", ":v1@")])
+def test_an_image_that_a_run_names_with_its_tag_stays(tmp_path: Path, service: Service, name: str) -> None:
+    target = Pretended(tmp_path)
+    spec = target.spec()
+    spec = spec.model_copy(update={"images": spec.images.model_copy(update={"actor": IMAGE.replace("@", ":main@")})})
+    plan, documents = target.rendered(spec)
+    list(target.backend.apply(plan, documents, spec.model_dump(mode="json")))
+    gone = IMAGE.replace("1" * 64, "2" * 64)
+    assert removable(target, service, name, gone) == [gone]

@@ -1,0 +1,150 @@
+"""The child that tries an environment: it may hang, crash, print, and leave processes behind."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl.probe import Probed, Probing
+from rlctl.spec.schema import Spec
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).parents[3]
+PLENTY_S = 40.0
+
+
+def probed(id: str, *, within_s: float = PLENTY_S, python: str = sys.executable, **spec: Any) -> Probed:
+    env = {"id": id, **spec.pop("env", {})}
+    whole = Spec.model_validate({"run": "a", "env": env, "code": {"path": str(ROOT)}, **spec})
+    with Probing(whole, ROOT, within_s=within_s, python=python) as asked:
+        return asked.answer()
+
+
+def test_the_child_says_which_leaf_goes_through_which_net() -> None:
+    found = probed("tests.acting.owned:Several")
+    assert found.verdict == "ok"
+    assert found.text == (
+        "tests.acting.owned:Several: obs.camera uint8 [84, 84, 3] -> nature_cnn;"
+        " obs.room Discrete(5), obs.speed float32 [2] -> mlp"
+    )
+
+
+def test_a_refusal_names_the_value_as_the_user_has_written_it() -> None:
+    assert [fault.path for fault in probed("tests.acting.owned:Table").faults] == [("model", "torso")]
+    policies = {"main": {}}
+    found = probed("tests.acting.owned:Table", policies=policies)
+    assert [fault.path for fault in found.faults] == [("policies", "main", "model", "torso")]
+
+
+def test_what_the_users_code_says_does_not_stop_the_child() -> None:
+    assert probed("tests.acting.owned:Talking").verdict == "ok"
+
+
+def test_a_message_of_the_users_code_cannot_act_on_the_terminal() -> None:
+    (fault,) = probed("tests.acting.owned:Raising").faults
+    assert "RuntimeError: no licence for this host" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Crashing", "trying it ended with SIGSEGV: about to crash"),
+        ("Silent", "trying it ended without an answer"),
+    ],
+)
+def test_a_child_that_dies_is_one_line_with_the_reason(name: str, why: str) -> None:
+    found = probed(f"tests.acting.owned:{name}")
+    assert (found.verdict, found.text) == ("not checked", f"tests.acting.owned:{name}: {why}")
+    assert found.faults == ()
+
+
+def test_a_child_whose_environment_hangs_is_ended_at_the_deadline() -> None:
+    begun = time.monotonic()
+    found = probed("tests.acting.owned:Slow", within_s=1.0)
+    assert time.monotonic() - begun < 10
+    assert (found.verdict, found.text) == ("not checked", "tests.acting.owned:Slow: it took longer than 1 s")
+
+
+def test_a_child_whose_import_never_returns_is_ended_at_the_deadline(tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text("import time\ntime.sleep(600)\n")
+    assert probed("hanging:Env", within_s=1.0, code={"path": str(tmp_path)}).text == (
+        "hanging:Env: it took longer than 1 s"
+    )
+
+
+def test_what_the_child_has_started_ends_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    assert probed("tests.acting.owned:Parent", env={"kwargs": {"pid_file": str(file)}}).verdict == "ok"
+    pid = int(file.read_text())
+    deadline = time.monotonic() + 20
+    while _lives(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not _lives(pid)
+
+
+def _lives(pid: int) -> bool:
+    """A process that is there and no zombie: an orphan's new parent may take its time."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_an_interpreter_without_the_agents_is_not_checked_and_says_why() -> None:
+    found = probed("CartPole-v1", python="/nowhere/python")
+    assert (found.verdict, found.text) == (
+        "not checked",
+        "CartPole-v1: no process can be started: no such file or directory",
+    )
+    found = probed("CartPole-v1", python="/bin/false")
+    assert found.text == "CartPole-v1: trying it ended with exit code 1"
+
+
+@pytest.mark.parametrize(
+    ("package", "id", "why"),
+    [
+        ("gymnasium", "CartPole-v1", 'gymnasium is not installed here: pip install "rlctl[local]"'),
+        ("ale_py", "ALE/Pong-v5", 'ALE/Pong-v5 needs ale_py, not installed here; pip install "rlctl[atari]"'),
+    ],
+)
+def test_nothing_is_started_where_what_it_needs_is_not_installed(
+    package: str, id: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    found = probed(id, python="/nowhere/python")
+    assert (found.verdict, found.text) == ("not checked", f"{id}: {why}")
+
+
+def child(id: str, *options: str) -> subprocess.CompletedProcess[bytes]:
+    """What the child itself writes."""
+    spec = {"env": {"id": id, "kwargs": {}, "preset": "none", "max_episode_steps": None}, "seed": 0}
+    spec |= {"policies": {"main": {"algorithm": {"name": "impala"}, "model": {"torso": "auto"}}}}
+    return subprocess.run(
+        [sys.executable, *options, "-m", "rlctl_agents", "probe", "--check"],
+        input=json.dumps(spec).encode(),
+        capture_output=True,
+        timeout=60,
+        check=True,
+        cwd=ROOT,
+        env=os.environ,
+    )
+
+
+def test_what_the_users_code_says_is_no_part_of_the_answer() -> None:
+    done = child("tests.acting.owned:Talking")
+    assert json.loads(done.stdout)["faults"] == []
+    assert done.stderr.count(b"{}") == 100_001
+
+
+def test_without_code_of_the_users_own_the_child_imports_no_torch() -> None:
+    done = child("CartPole-v1", "-X", "importtime")
+    assert json.loads(done.stdout)["faults"] == []
+    imported = {line.rpartition(b"|")[2].strip().split(b".")[0] for line in done.stderr.splitlines()}
+    assert b"gymnasium" in imported
+    assert not imported & {b"torch", b"pydantic", b"zmq"}
