@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house import Ceiling, figures
+
 ROOT = Path(__file__).parent.parent
 
 # a module may import what stands above it in its own column; modules of one row do not import each other
@@ -22,8 +24,39 @@ LAYERS = [
     ["rlctl_agents.wire", "rlctl_agents.envs", "rlctl_agents.models", "rlctl_agents.ops", "rlctl_agents.checkpoint"],
     ["rlctl_agents.algorithms"],
     ["rlctl_agents.runtime"],
+    ["rlctl_agents.experience", "rlctl_agents.weights"],
+    ["rlctl_agents.training", "rlctl_agents.acting"],
+    *(
+        [f"rlctl_agents.manager.{name}" for name in row]
+        for row in (
+            ["timing", "events", "state_store"],
+            ["accounting"],
+            ["membership"],
+            ["checkpoints"],
+            ["evaluation"],
+            ["lifecycle"],
+            ["status"],
+            ["web", "logs"],
+            ["duties"],
+            ["coordinator"],
+            ["finished_run"],
+            ["loop"],
+        )
+    ),
+    ["rlctl_agents.roles"],
     ["rlctl_agents.__main__"],
 ]
+OUTSIDE_THE_MANAGER = (
+    "rlctl_agents.envs",
+    "rlctl_agents.models",
+    "rlctl_agents.ops",
+    "rlctl_agents.algorithms",
+    "rlctl_agents.experience",
+    "rlctl_agents.weights",
+    "rlctl_agents.training",
+    "rlctl_agents.acting",
+)
+"""What the manager does without: it imports no torch, and nothing that knows what a tensor is."""
 AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors")
 NOT_FOR_ALGORITHMS = ("rlctl_agents.wire", "rlctl_agents.envs", "rlctl_agents.checkpoint")
 TARGETS = ("rlctl.backends.kubernetes", "rlctl.backends.local", "rlctl.backends.memory")
@@ -137,6 +170,8 @@ def fault(module: str, imported: str) -> str | None:
         return "the agents do not know the webhook service"
     if here[0] <= there[0]:
         return "an arrow upward or sideways"
+    if module.startswith("rlctl_agents.manager") and imported.startswith(OUTSIDE_THE_MANAGER):
+        return "the manager knows nothing of the training side"
     if module.startswith("rlctl_agents.algorithms") and imported.startswith(NOT_FOR_ALGORITHMS):
         return "algorithms know only types, models and ops"
     return None
@@ -155,6 +190,8 @@ def test_the_layer_check_sees_an_upward_arrow_and_a_wrong_door() -> None:
     assert fault("rlctl_agents.wire.rpc.client", "rlctl_agents.models.policy")
     assert fault("rlctl.cli.main", "zmq")
     assert fault("rlctl.backends.kubernetes.access.logs", "rlctl.backends.local.access.logs")
+    assert fault("rlctl_agents.manager.status.report", "rlctl_agents.manager.coordinator")
+    assert fault("rlctl_agents.manager.coordinator", "rlctl_agents.training.trainer")
     assert fault("rlctl_agents.runtime.process", "torch")
     assert fault("rlctl_agents.roles.manager", "pickle")
     assert fault("rlctl_ci.core.work", "rlctl.cli.verbs.up")
@@ -176,3 +213,8 @@ def test_nothing_unpickles_or_starts_a_shell(module: str) -> None:
                 for keyword in node.keywords
             ), f"{module}:{node.lineno}: {ast.unparse(node)[:80]}"
             assert not name.endswith(("recv_pyobj", "send_pyobj")), f"{module}:{node.lineno}: {name}"
+
+
+@pytest.mark.parametrize(("ceiling", "today"), figures().items(), ids=lambda value: str(getattr(value, "what", "")))
+def test_the_house_stays_below_its_ceilings(ceiling: Ceiling, today: int) -> None:
+    assert today <= ceiling.most, f"{ceiling.what}: {today:,}; `python -m tests.house` shows what counts"

@@ -176,6 +176,11 @@ class Spec(Model):
     images: Images = Images()
     kubernetes: Kubernetes = Kubernetes()
 
+    @property
+    def policy_names(self) -> list[str]:
+        """Every policy, in the order of the spec."""
+        return ["main"] if self.policies is None else list(self.policies)
+
     def policy(self, name: str = "main") -> Policy:
         """The policy of that name with its abbreviations and `like` resolved.
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.manager.checkpoints.fencing_term import APART, next_term, read_term, standing_term
-from rlctl_agents.manager.evaluation.matches import Evaluation
+from rlctl_agents.manager.checkpoints.fencing_term import next_term, read_term, standing_term
 from rlctl_agents.manager.events import Events, JsonLines, Lines
-from rlctl_agents.manager.state_store import HISTORY, LINEAGES, Damaged, Progress, Shelf, load_books
+from rlctl_agents.manager.membership.books import load_books
+from rlctl_agents.manager.state_store import APART, HISTORY, LINEAGES, Damaged, Evaluation, Progress, Shelf
 from rlctl_agents.runtime.storage import create_file, replace_file
 from tests.checkpoint.test_parts import files_of_at_most
 from tests.manager.world import ref

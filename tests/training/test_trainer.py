@@ -11,11 +11,10 @@ import torch
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.experience.batching import Columns
-from rlctl_agents.experience.fitting import difference_of
 from rlctl_agents.roles.learner import streams_of
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.trainer import NONFINITE_IN_A_ROW, Diverged, Learning
-from rlctl_agents.types.experience import Field, ModelRef, Schema
+from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from tests.support.chain import schema_of, settings
 
@@ -122,10 +121,3 @@ def test_a_batch_that_is_no_whole_number_of_segments_is_the_users_fault() -> Non
     assert streams_of(640, 20) == 32
     with pytest.raises(UserFault, match="batch_rows 650 is not a multiple"):
         streams_of(650, 20)
-
-
-def test_different_ideas_of_a_segment_are_named() -> None:
-    assert difference_of(SCHEMA, SCHEMA) == ""
-    assert difference_of(SCHEMA, Schema(9, SCHEMA.fields)) == "segments have 5 steps at the learner and 9 at the actors"
-    more = Schema(5, (*SCHEMA.fields, Field("q", "float32", (), "row")))
-    assert "['q'] at the learner and [] at the actors" in difference_of(more, SCHEMA)

@@ -18,11 +18,11 @@ from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.models.inputs import ModelError
 from rlctl_agents.models.precision import bf16_flag, choose
 from rlctl_agents.models.torso import hold_still
-from rlctl_agents.roles.probe import experience_of
 from rlctl_agents.runtime.health import SIMULATOR_S
 from rlctl_agents.runtime.manager_session import Member, Snapshot
 from rlctl_agents.runtime.process import Process, UserFault
 from rlctl_agents.runtime.wiring import open_wire
+from rlctl_agents.types.control import Experience
 from rlctl_agents.types.spaces import Spaces
 from rlctl_agents.wire.sockets import Wire
 
@@ -68,11 +68,11 @@ def work(process: Process, count: int, make: Callable[[Process, Wire, Member, En
         # the last report goes out before: a simulator may take its time, or fail
         stack.callback(lambda: (env if worker is None else worker.env).close())
         try:
-            experience = experience_of(process.spec, env, policy_names(process.spec)[0])
+            schema = algorithms.schema_of(process.spec, env.spaces, process.spec.policy_names[0])
         except AlgorithmError as fault:
             raise UserFault(str(fault)) from fault
         member = Member(process, wire, streams=env.envs * env.spaces.seats)
-        lease = member.join(experience)
+        lease = member.join(Experience(env.spaces, schema, env.frame_skip))
         if lease is None:
             return
         stack.callback(member.close)
@@ -144,8 +144,3 @@ def seed_torch(seed: int, role: str, index: int) -> None:
     an algorithm of the user's own may."""
     digest = hashlib.sha256(f"rlctl torch {seed} {role} {index}".encode()).digest()
     torch.manual_seed(int.from_bytes(digest[:8], "little"))
-
-
-def policy_names(spec: Spec) -> list[str]:
-    """Every policy of the spec, in its order."""
-    return list(spec.policies) if spec.policies is not None else ["main"]

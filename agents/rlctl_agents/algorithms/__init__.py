@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib.util
 import inspect
 
+from rlctl.spec.schema import Spec
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
 from rlctl_agents.types import by_name
+from rlctl_agents.types.experience import Schema
+from rlctl_agents.types.spaces import Spaces
 
 
 def find(name: str) -> type[Algorithm]:
@@ -27,3 +30,16 @@ def find(name: str) -> type[Algorithm]:
     if inspect.isabstract(found):
         raise AlgorithmError(f"algorithm {path}: does not define {', '.join(sorted(found.__abstractmethods__))}")
     return found
+
+
+def schema_of(spec: Spec, spaces: Spaces, policy: str) -> Schema:
+    """Experience schema of a policy's segments.
+
+    Args:
+        spec: whole, or a role's part of it.
+
+    Raises:
+        AlgorithmError: there is no such algorithm, or it does not fit the spaces.
+    """
+    chosen = spec.policy(policy)
+    return find(chosen.algorithm.name).schema(chosen.algorithm, chosen.model, spaces)

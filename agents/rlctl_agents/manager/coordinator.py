@@ -17,12 +17,13 @@ from rlctl_agents.manager.evaluation.evaluations import Measuring
 from rlctl_agents.manager.events import Events
 from rlctl_agents.manager.lifecycle import stopping
 from rlctl_agents.manager.lifecycle.closing import Closing
+from rlctl_agents.manager.membership.books import load_books
 from rlctl_agents.manager.membership.experience_spec import Agreement, require_ours
 from rlctl_agents.manager.membership.learner_groups import Groups
 from rlctl_agents.manager.membership.learner_progress import Learners
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.membership.registry import Members
-from rlctl_agents.manager.state_store import Shelf, load_books
+from rlctl_agents.manager.state_store import Shelf
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.manager.web.profiles import Profiles
 from rlctl_agents.runtime.addresses import CHANNELS, Addresses
@@ -80,7 +81,7 @@ class Overseer:
         self.run, self.uid, self.boot, self.settings, self.layout = run, uid, boot, settings, layout
         self._ticket, self._admit = ticket, admit
         self.addresses, self.clock = addresses, clock
-        self.policies = list(settings.policies or ["main"])
+        self.policies = settings.policy_names
         self.began = clock.monotonic()
         self.events = Events(layout.results / "events.jsonl", clock.unix)
         self._shelf = Shelf(layout.results)
@@ -98,7 +99,8 @@ class Overseer:
         )  # fmt: skip
         self.learners = Learners(
             {name: settings.policy(name).population for name in self.policies},
-            lambda policy: self.settings.policy(policy).algorithm.batch_rows, self.progress, manifests, clock.monotonic,
+            lambda policy: self.settings.policy(policy).algorithm.batch_rows, self.progress, manifests.of,
+            clock.monotonic,
         )  # fmt: skip
         self.members = Members(load_books(layout.results), clock.monotonic)
         addresses.alive((one.role, one.index) for one in self.members.leases.live())

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.spec.schema import Spec
+from rlctl_agents.manager import finished_run
 from rlctl_agents.manager.accounting.averages import Looks
 from rlctl_agents.manager.checkpoints.fencing_term import standing_term
 from rlctl_agents.manager.coordinator import Overseer
 from rlctl_agents.manager.events import Lines
-from rlctl_agents.manager.lifecycle import finished_run
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.status import report

@@ -8,13 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from rlctl_agents.manager.accounting import ledger, totals
-from rlctl_agents.manager.checkpoints.fencing_term import APART
-from rlctl_agents.manager.evaluation.matches import TRAINING, Evaluation
-from rlctl_agents.manager.membership import leases
 from rlctl_agents.runtime.storage import read_file, replace_file
 from rlctl_agents.runtime.volume import refusal
 from rlctl_agents.types.control import Generation
+from rlctl_agents.types.experience import ModelRef
 
 FORMAT = 1
 NEWEST, PREVIOUS = "progress.json", "progress.json.1"
@@ -23,7 +20,29 @@ HISTORY = 2000
 LINEAGES = 64
 """Learner boots whose lineage is remembered."""
 
+TRAINING = 1
+"""Id of the one training match; evaluations count from 2."""
+APART = 100
+"""Numbers left out where the newest one given away is not known any more."""
+
 log = logging.getLogger(__name__)
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """One whole quota: as it stands in the status."""
+
+    mean: float
+    std: float  # of the population of episodes
+    min: float
+    max: float
+    episodes: int
+    mode: str
+    ref: ModelRef
+    rows: int  # that the weights were learned from
+    wall_s: float  # of the run, when the quota was done
+    seconds: float  # that it took
+    time: float  # unix
+    seats: int = 1  # of the environment, all of them played by this model; returns are those of the first
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -114,15 +133,6 @@ class _Format(msgspec.Struct):
     format: int = FORMAT
 
 
-class Books(msgspec.Struct):
-    """results/ledger.json: what every boot has said of itself."""
-
-    format: int = FORMAT
-    leases: leases.Stored = msgspec.field(default_factory=leases.Stored)
-    ledger: ledger.Stored = msgspec.field(default_factory=ledger.Stored)
-    totals: totals.Stored = msgspec.field(default_factory=totals.Stored)
-
-
 class Damaged(Exception):
     """A file that the manager must not overwrite and cannot read."""
 
@@ -161,20 +171,6 @@ def load_progress(folder: Path) -> tuple[Progress, bytes | None, str]:
             "come from the newest generation, wall time and learning curve begin anew"
         )
     return Progress(), None, ""
-
-
-def load_books(folder: Path) -> Books:
-    """As the last manager left them; empty when they cannot be read, for everybody alive says its totals again."""
-    path = folder / "ledger.json"
-    try:
-        data = read_file(path)
-        books = Books() if data is None else msgspec.json.decode(data, type=Books)
-        if books.format != FORMAT:
-            raise ValueError(f"format {books.format}")
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
-        log.error("%s cannot be read, the ledger begins anew: %s", path, error)
-        return Books()
-    return books
 
 
 class Shelf:
@@ -229,7 +225,7 @@ class Shelf:
         self._newest = data
         return True
 
-    def save_books(self, books: Books) -> bool:
+    def save_books(self, books: msgspec.Struct) -> bool:
         """Store the books; says whether it could."""
         return self.save(self._folder / "ledger.json", msgspec.json.encode(books), durable=False)
 

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import torch
 
-from rlctl_agents.acting.bootstrap import make_algorithm, make_env, policy_names, work
+from rlctl_agents.acting.bootstrap import make_algorithm, make_env, work
 from rlctl_agents.acting.episodes import Played, play
 from rlctl_agents.acting.policy_player import Player, Table
 from rlctl_agents.acting.random_streams import environment_seeds
@@ -112,7 +112,7 @@ class Evaluator:
         """Ready: the first match may be ordered in an hour, and a pool out of reach should be known before."""
         pool = self._reach()
         try:
-            return pool is not None and pool.newer(policy_names(self._process.spec)[0], None) is not None
+            return pool is not None and pool.newer(self._process.spec.policy_names[0], None) is not None
         except (TimeoutError, RemoteError):
             return False
 
@@ -130,7 +130,7 @@ class Evaluator:
                 self._wire,
                 channels["rpc"],
                 channels["notice"],
-                policy_names(self._process.spec)[0],
+                self._process.spec.policy_names[0],
                 self._process.boot,
                 lambda: not self._process.stop.is_set(),
             )

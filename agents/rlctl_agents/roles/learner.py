@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from rlctl.spec.layout import Layout
-from rlctl_agents.acting.bootstrap import make_algorithm, policy_names, seed_torch
+from rlctl_agents import algorithms
+from rlctl_agents.acting.bootstrap import make_algorithm, seed_torch
+from rlctl_agents.algorithms.base import AlgorithmError
 from rlctl_agents.experience.batch_loader import Intake
 from rlctl_agents.experience.batching import ROWS_OF_ALL, Arrival, Assembler, Columns, LockStep, LockStepError
-from rlctl_agents.experience.fitting import difference_of, own_schema
 from rlctl_agents.experience.validation import ValueCheck
 from rlctl_agents.runtime.manager_session import Member, Snapshot
 from rlctl_agents.runtime.metrics import VERSIONS
@@ -37,6 +38,7 @@ from rlctl_agents.training.device import choose_device, compiles, require_device
 from rlctl_agents.training.ranks import Ranks
 from rlctl_agents.training.trainer import Diverged, Learning, Updated
 from rlctl_agents.types.control import Commit, Lease, Said
+from rlctl_agents.types.experience import schema_difference
 from rlctl_agents.weights.publisher import Publisher, require_size
 from rlctl_agents.wire.experience import ExperienceReceiver
 from rlctl_agents.wire.sockets import Wire
@@ -101,16 +103,21 @@ def join(process: Process, member: Member) -> Lease | None:
     After a change of the spec, the manager may know the segments of the actors before the change for a while.
 
     Raises:
+        UserFault: the algorithm cannot be found, or does not fit the spaces.
         RuntimeError: the actors go on meaning something else by a segment than this learner.
     """
     patience = time.monotonic() + SCHEMA_S
     while (lease := member.join(needs_experience=True)) is not None:
         assert lease.experience is not None
-        difference = difference_of(own_schema(process.spec, lease.experience.spaces), lease.experience.schema)
+        try:
+            own = algorithms.schema_of(process.spec, lease.experience.spaces, process.spec.policy_names[0])
+        except AlgorithmError as fault:
+            raise UserFault(str(fault)) from fault
+        difference = schema_difference(own, lease.experience.schema)
         if not difference:
             return lease
         if time.monotonic() > patience:
-            raise RuntimeError(difference)
+            raise RuntimeError(f"learner and actors differ: {difference}; different releases of the algorithm?")
         process.stop.wait(1.0)
     return None
 
@@ -124,7 +131,7 @@ class Learner:
         assert lease.experience is not None, "joined with needs_experience"
         self._process, self._member, self._lease = process, member, lease
         spec = process.spec
-        self._policy = policy_names(spec)[0]
+        self._policy = spec.policy_names[0]
         config = spec.policy(self._policy).algorithm
         seed_torch(spec.seed, "learner", lease.index)  # what is resumed from replaces it
         algorithm = make_algorithm(spec, self._policy, lease.experience.spaces, gpu=device.type == "cuda")

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import msgspec
 
 from rlctl.spec.layout import Layout
+from rlctl_agents.manager import finished_run
 from rlctl_agents.manager.coordinator import Overseer
 from rlctl_agents.manager.events import Lines
-from rlctl_agents.manager.lifecycle import finished_run
 from rlctl_agents.manager.lifecycle.scale_down import Cluster, Release, workloads
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.logs.log_store import LogStore

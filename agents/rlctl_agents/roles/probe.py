@@ -20,27 +20,11 @@ import pydantic
 from rlctl.spec.schema import Spec
 from rlctl_agents import algorithms, envs
 from rlctl_agents.algorithms.base import AlgorithmError
-from rlctl_agents.envs import Env, EnvError, EnvRefused
+from rlctl_agents.envs import EnvError, EnvRefused
 from rlctl_agents.manager.lifecycle import stopping
 from rlctl_agents.types.control import Experience
 
 USERS_FAULT = 3
-
-
-def experience_of(spec: Spec, env: Env, policy: str = "main") -> Experience:
-    """What an actor tells the manager about its simulator.
-
-    Args:
-        spec: whole, or a role's part of it.
-        env: made from `spec.env`.
-        policy: whose segments.
-
-    Raises:
-        AlgorithmError: there is no such algorithm, or it does not fit the spaces.
-    """
-    chosen = spec.policy(policy)
-    schema = algorithms.find(chosen.algorithm.name).schema(chosen.algorithm, chosen.model, env.spaces)
-    return Experience(env.spaces, schema, env.frame_skip)
 
 
 def probe(spec: Spec, policy: str = "main") -> Experience:
@@ -64,7 +48,7 @@ def probe(spec: Spec, policy: str = "main") -> Experience:
         except ValueError as fault:
             raise EnvRefused(str(fault)) from fault
         env.reset()
-        experience = experience_of(spec, env, policy)
+        experience = Experience(env.spaces, algorithms.schema_of(spec, env.spaces, policy), env.frame_skip)
         chosen = spec.policy(policy)
         algorithms.find(chosen.algorithm.name)(chosen.algorithm, chosen.model, env.spaces, seed=spec.seed)
     finally:

@@ -119,3 +119,21 @@ class Decisions:
     truncated: NDArray[np.bool_]  # [K] the episode was cut short
     first: NDArray[np.bool_]  # [K] first decision of an episode
     legal: NDArray[np.bool_] | None = None  # [K, n]
+
+
+def schema_difference(one: Schema, other: Schema) -> str:
+    """What is different, in words, the first one's first; "" when nothing is."""
+    if one.segment_steps != other.segment_steps:
+        return f"segments of {one.segment_steps} steps instead of {other.segment_steps}"
+    here, there = set(one.fields), set(other.fields)
+    if here != there:
+        return (
+            f"segments with {sorted(map(short_json, here - there))} instead of {sorted(map(short_json, there - here))}"
+        )
+    return "" if one == other else "segments with their fields in another order"
+
+
+def short_json(value: msgspec.Struct) -> str:
+    """As JSON, of which a message shows the beginning."""
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 300 else text[:300] + "..."

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.manager.lifecycle.finished_run import still_met
+from rlctl_agents.manager.finished_run import still_met
 from rlctl_agents.runtime.process import UserFault
 from tests.manager.world import ACTOR, JUDGE, LEARNER, POOL, Run, evaluate, experience, spec, status
 

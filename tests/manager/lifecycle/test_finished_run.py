@@ -13,9 +13,9 @@ import pytest
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
+from rlctl_agents.manager import finished_run
 from rlctl_agents.manager.events import Lines
-from rlctl_agents.manager.lifecycle import finished_run
-from rlctl_agents.manager.lifecycle.finished_run import ON_REQUEST, End, Finished, finish, finished, workloads_of
+from rlctl_agents.manager.finished_run import ON_REQUEST, End, Finished, finish, finished, workloads_of
 from rlctl_agents.manager.lifecycle.scale_down import Release, workloads
 from rlctl_agents.manager.state_store import Shelf
 from rlctl_agents.manager.web.control_api import ControlApi

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from rlctl.spec.layout import Layout
+from rlctl_agents import algorithms
 from rlctl_agents.acting.bootstrap import make_algorithm, make_env, seed_torch, work
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.envs.base import Env
 from rlctl_agents.models.weights import digest, pack
 from rlctl_agents.roles import evaluator, learner
-from rlctl_agents.roles.probe import experience_of
 from rlctl_agents.runtime.manager_session import Member, Snapshot
 from rlctl_agents.runtime.process import Process
-from rlctl_agents.types.control import Match, Quota
+from rlctl_agents.types.control import Experience, Match, Quota
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.spaces import Space
 from rlctl_agents.wire.sockets import Wire
@@ -57,7 +57,7 @@ def test_a_learner_begins_with_torchs_generator_as_the_seed_says_whatever_was_dr
     folder: Path, manager: Manager, pool: Pool
 ) -> None:
     env = make_env(SPEC, 1)
-    manager.experience = experience_of(SPEC, env, "main")
+    manager.experience = Experience(env.spaces, algorithms.schema_of(SPEC, env.spaces, "main"), env.frame_skip)
     env.close()
     states: list[Tensor] = []
     for spec in (SPEC, SPEC, spec_of(seed=5)):

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
+
+
+class Cpu(NamedTuple):
+    """CPU seconds since the beginning of the run, as processes have reported them: each its own, all its threads."""
+
+    evaluators: float
+    everything: float
 
 
 class Boot(msgspec.Struct):

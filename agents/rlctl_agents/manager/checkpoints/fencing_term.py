@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from rlctl_agents.manager.state_store import APART
 from rlctl_agents.runtime.storage import read_file, replace_file
 from rlctl_agents.runtime.volume import refusal
-
-APART = 100
-"""Numbers left out where the newest one given away is not known any more."""
 
 log = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from rlctl_agents.manager.accounting.totals import Cpu
 from rlctl_agents.manager.timing import REPORT_EVERY_S
 
 SHORTEST_S = 10.0
@@ -13,13 +14,6 @@ LONGEST_S = 30.0
 """The same, however much CPU an evaluation takes: a run that has reached its goal finds out no later."""
 CPU_SHARE = 0.1
 """Of the run's CPU that evaluators may take, where the spec states nothing."""
-
-
-class Cpu(NamedTuple):
-    """CPU seconds since the beginning of the run, as processes have reported them: each its own, all its threads."""
-
-    evaluators: float
-    everything: float
 
 
 class Taken(NamedTuple):

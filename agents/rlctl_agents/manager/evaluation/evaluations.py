@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlctl.spec.schema import Spec
-from rlctl_agents.manager.evaluation.cadence import SHORTEST_S, Cadence, Cpu, Taken
-from rlctl_agents.manager.evaluation.matches import Evaluation, Evaluations, newer
+from rlctl_agents.manager.accounting.totals import Cpu
+from rlctl_agents.manager.evaluation.cadence import SHORTEST_S, Cadence, Taken
+from rlctl_agents.manager.evaluation.matches import Evaluations, newer
 from rlctl_agents.manager.events import Events, JsonLines
 from rlctl_agents.manager.membership.learner_progress import Learners
-from rlctl_agents.manager.state_store import Progress
+from rlctl_agents.manager.state_store import Evaluation, Progress
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.runtime.process import PLAYS
 from rlctl_agents.types.control import EvalResult, Match, Report, to_plain

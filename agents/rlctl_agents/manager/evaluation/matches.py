@@ -9,13 +9,12 @@ from collections.abc import Callable
 import msgspec
 
 from rlctl_agents.manager.evaluation.cadence import Cadence
+from rlctl_agents.manager.state_store import TRAINING, Evaluation
 from rlctl_agents.types.control import EvalResult, Match, Quota
 from rlctl_agents.types.experience import ModelRef
 
 NEWEST = -1
 """As version and lineage of a ModelRef: the newest of that policy, followed as it changes."""
-TRAINING = 1
-"""Id of the one training match; evaluations count from 2."""
 
 
 def training(policy: str, seats: int, seed: int) -> Match:
@@ -30,23 +29,6 @@ STUCK_S = 30.0
 """An evaluator that has not made a step for so long gets another match."""
 PLAY_S = 600.0
 """The same while it says that it plays this one: resets of a slow simulator, or one step of it, may take minutes."""
-
-
-class Evaluation(msgspec.Struct, frozen=True):
-    """One whole quota: as it stands in the status."""
-
-    mean: float
-    std: float  # of the population of episodes
-    min: float
-    max: float
-    episodes: int
-    mode: str
-    ref: ModelRef
-    rows: int  # that the weights were learned from
-    wall_s: float  # of the run, when the quota was done
-    seconds: float  # that it took
-    time: float  # unix
-    seats: int = 1  # of the environment, all of them played by this model; returns are those of the first
 
 
 class _Open(msgspec.Struct):

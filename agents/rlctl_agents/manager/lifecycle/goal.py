@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlctl.spec.schema import Stop
-from rlctl_agents.manager.evaluation.matches import Evaluation
 from rlctl_agents.manager.lifecycle import stopping
 from rlctl_agents.manager.membership.learner_progress import Learners
-from rlctl_agents.manager.state_store import Progress
+from rlctl_agents.manager.state_store import Evaluation, Progress
 
 
 class Goal:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any, Literal, NamedTuple
 
 from rlctl.spec.schema import Spec, Stop
-from rlctl_agents.manager.evaluation.matches import Evaluation
+from rlctl_agents.manager.state_store import Evaluation
 
 
 class Met(NamedTuple):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import msgspec
-
 from rlctl_agents.runtime.addresses import TALKS_TO
 from rlctl_agents.types.control import Experience, Hello
+from rlctl_agents.types.experience import schema_difference, short_json
 from rlctl_agents.types.figures import figure_names
 
 LARGEST_INDEX = 1_000_000
@@ -91,19 +90,7 @@ class Agreement:
 def _difference(one: Experience, other: Experience, *, schema: bool) -> str:
     """What is different, in words, the first one's first; "" when nothing is."""
     if one.spaces != other.spaces:
-        return f"spaces {_text(one.spaces)} instead of {_text(other.spaces)}"
+        return f"spaces {short_json(one.spaces)} instead of {short_json(other.spaces)}"
     if one.frame_skip != other.frame_skip:
         return f"{one.frame_skip} frames a step instead of {other.frame_skip}"
-    if not schema or one.schema == other.schema:
-        return ""
-    if one.schema.segment_steps != other.schema.segment_steps:
-        return f"segments of {one.schema.segment_steps} steps instead of {other.schema.segment_steps}"
-    here, there = set(one.schema.fields), set(other.schema.fields)
-    if here == there:
-        return "segments with their fields in another order"
-    return f"segments with {sorted(map(_text, here - there))} instead of {sorted(map(_text, there - here))}"
-
-
-def _text(value: msgspec.Struct) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 300 else text[:300] + "..."
+    return schema_difference(one.schema, other.schema) if schema else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
-from rlctl_agents.manager.checkpoints.manifests import Manifests
 from rlctl_agents.manager.state_store import Progress, Resumed
 from rlctl_agents.runtime.process import RANK, RESUMED, RESUMING, ROWS, SEEDED
 from rlctl_agents.types.control import Generation, Report
@@ -24,7 +23,7 @@ class Learners:
         populations: policy -> members, in the order in which learners are numbered.
         batch_rows: of a policy, as the spec says now: rows of an update, over all who step together.
         progress: gets the rows, and from where a learner resumed.
-        manifests: what a learner may have resumed from.
+        generations: of a policy, newest first: what a learner may have resumed from.
         clock: monotonic seconds.
     """
 
@@ -33,13 +32,13 @@ class Learners:
         populations: Mapping[str, int],
         batch_rows: Callable[[str], int],
         progress: Progress,
-        manifests: Manifests,
+        generations: Callable[[str], Sequence[Generation]],
         clock: Callable[[], float],
     ) -> None:
         self._members = [policy for policy, count in populations.items() for _ in range(count)]
         self._batch_rows = batch_rows
         self._progress = progress
-        self._manifests = manifests
+        self._generations = generations
         self._clock = clock
         self._offered: dict[str, Sequence[Generation]] = {}  # boot -> what it can resume from, newest first
         self._since: dict[str, float] = {}  # boot -> when its first update was seen
@@ -47,7 +46,7 @@ class Learners:
         self._said: set[str] = set()  # boots whose beginning is known
         self._pairs: dict[tuple[str, int], dict[int, int]] = {}  # policy, lineage -> version -> rows, ascending
         for policy in populations:
-            for one in reversed(manifests.of(policy)):
+            for one in reversed(generations(policy)):
                 self.know(one.ref, one.rows)
 
     def policy_of(self, index: int) -> str:
@@ -114,7 +113,7 @@ class Learners:
             return None
         self._said.add(report.boot)
         number = int(report.gauges.get(RESUMED, base.number))
-        found = next((one for one in self._manifests.of(policy) if one.number == number), base)
+        found = next((one for one in self._generations(policy) if one.number == number), base)
         version, rows = found.ref.version, found.rows
         if report.model is not None:
             self.know(ModelRef(policy, report.model.lineage, version), rows)
@@ -137,11 +136,11 @@ class Learners:
 
     def usable(self, policy: str) -> tuple[Generation, ...]:
         """Committed generations of a policy, newest first, without those that a learner passed over."""
-        return tuple(one for one in self._manifests.of(policy) if one.number not in self._progress.unusable)
+        return tuple(one for one in self._generations(policy) if one.number not in self._progress.unusable)
 
     def unusable(self) -> list[int]:
         """Committed generations that a learner could not go on from."""
-        kept = {one.number for policy in self._members for one in self._manifests.of(policy)}
+        kept = {one.number for policy in self._members for one in self._generations(policy)}
         return [number for number in self._progress.unusable if number in kept]
 
     def know(self, ref: ModelRef, rows: int) -> None:

@@ -11,11 +11,10 @@ from rlctl_agents.manager.accounting import ledger
 from rlctl_agents.manager.accounting.lag import LagWindow
 from rlctl_agents.manager.accounting.outliers import printable
 from rlctl_agents.manager.accounting.rates import Rates
-from rlctl_agents.manager.accounting.totals import Totals
-from rlctl_agents.manager.evaluation.cadence import Cpu
+from rlctl_agents.manager.accounting.totals import Cpu, Totals
 from rlctl_agents.manager.events import Lines
+from rlctl_agents.manager.membership.books import Books
 from rlctl_agents.manager.membership.leases import Holder, Leases
-from rlctl_agents.manager.state_store import Books
 from rlctl_agents.runtime.process import BASE_ROWS, RANK, RESTS, group_of
 from rlctl_agents.types.control import Origin, Report
 from rlctl_agents.types.experience import ModelRef

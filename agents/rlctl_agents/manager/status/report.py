@@ -10,7 +10,6 @@ import msgspec
 
 from rlctl.spec.machine import Machine
 from rlctl_agents.manager.accounting.ledger import Rows
-from rlctl_agents.manager.coordinator import Overseer
 from rlctl_agents.manager.evaluation.evaluations import every_s
 from rlctl_agents.manager.evaluation.matches import newer
 from rlctl_agents.manager.lifecycle import stopping
@@ -18,6 +17,7 @@ from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
 from rlctl_agents.manager.status.problems import SILENT_S, Facts, find
 from rlctl_agents.manager.status.sampling import counts, listed
+from rlctl_agents.manager.status.view import RunView
 from rlctl_agents.manager.timing import report_every_s
 from rlctl_agents.runtime.process import ENDLESS, RANK, RESUMING, STARVED, WORLD
 from rlctl_agents.types.control import to_plain
@@ -36,17 +36,17 @@ REFUSED_S = 30.0
 
 
 class StatusBuilder:
-    """Makes the status from what the overseer knows.
+    """Makes the status from what the view knows.
 
     Args:
         cores: of this machine that this process may use.
     """
 
-    def __init__(self, overseer: Overseer, *, cores: float | None = None) -> None:
-        self._overseer = overseer
+    def __init__(self, view: RunView, *, cores: float | None = None) -> None:
+        self._view = view
         self._cores = cores or Machine.here().cores
-        self._updates = overseer.members.totals.sum("learner", "updates")
-        self._updated = overseer.clock.monotonic()
+        self._updates = view.members.totals.sum("learner", "updates")
+        self._updated = view.clock.monotonic()
         self._heard: dict[str, float] = {}  # role -> when one of it was heard last
         self._held: dict[str, tuple[ModelRef | None, float]] = {}  # modelpool's boot -> its newest model, since when
         self._trained: dict[str, Any] = {}  # figures of the last seconds, as they were shown last
@@ -57,23 +57,23 @@ class StatusBuilder:
         Args:
             finished: this is the last one of a run that has done what was asked.
         """
-        overseer = self._overseer
-        known = overseer.members
+        view = self._view
+        known = view.members
         live = {role: known.leases.live(role) for role in ("modelpool", "learner", "actor", "evaluator")}
         rows = known.ledger.rows(known.leases.alive)
         faults = [*known.ledger.faults()]
         faults += [f"{policy}: {one.difference} rows are missing" for policy, one in rows.items() if one.difference]
-        progress, resumed, training = overseer.progress, overseer.learners.resumed, self._training(live)
+        progress, resumed, training = view.progress, view.learners.resumed, self._training(live)
         silent = self._silent(live)
         phase = "finished" if finished else "running" if progress.started else "starting"
         status: dict[str, Any] = {
             "apiVersion": API_VERSION,
-            "run": overseer.run,
-            "uid": overseer.uid,
-            "term": overseer.term,
+            "run": view.run,
+            "uid": view.uid,
+            "term": view.term,
             "phase": phase,
-            "time": round(overseer.clock.unix(), 3),
-            "wall_s": round(overseer.wall_s, 3),
+            "time": round(view.clock.unix(), 3),
+            "wall_s": round(view.wall_s, 3),
             "cpu_s": {role: round(known.totals.sum(role, "cpu_seconds"), 3) for role in known.totals.roles()},
             "verdict": training["verdict"] | self._ending(),
             "throughput": training["throughput"],
@@ -83,23 +83,23 @@ class StatusBuilder:
             "evaluation": None if progress.evaluation is None else to_plain(progress.evaluation),
             "cadence": self._cadence(),
             "history": [list(point) for point in progress.history],
-            "stop": {"conditions": stopping.conditions(overseer.settings.stop), "met": progress.met,
-                     "not_evaluated": overseer.measuring.not_evaluated},
+            "stop": {"conditions": stopping.conditions(view.settings.stop), "met": progress.met,
+                     "not_evaluated": view.measuring.not_evaluated},
             "policies": {policy: self._policy(policy, rows.get(policy, Rows()), not faults)
-                         for policy in overseer.policies},
+                         for policy in view.policies},
             "members": {role: counts(members, silent) for role, members in live.items()},
             "roles": {role: [self._member(one, silent) for one in listed(members, silent)]
                       for role, members in live.items()},
             "checkpoint": self._checkpoint(),
             "resumed": None if resumed is None else to_plain(resumed),
-            "problems": find(self._facts(live, rows, faults, silent), overseer.run),
+            "problems": find(self._facts(live, rows, faults, silent), view.run),
         }  # fmt: skip
         return {key: clean(value) for key, value in status.items()}
 
     def _training(self, live: dict[str, list[Holder]]) -> dict[str, Any]:
         """What is said of the last seconds. When a run ends nobody trains any more: then those before count."""
-        if self._overseer.ending.step == "not" or not self._trained:
-            lag = self._overseer.members.lag.value()
+        if self._view.ending.step == "not" or not self._trained:
+            lag = self._view.members.lag.value()
             none: dict[str, float | None] = {"mean": None, "p95": None, "max": None}
             self._trained = {
                 "verdict": to_plain(self._verdict(live)),
@@ -110,24 +110,24 @@ class StatusBuilder:
 
     def _cadence(self) -> dict[str, float | None]:
         """How often is evaluated: as the spec states it, as it was last, and what share of the CPU it took."""
-        overseer = self._overseer
-        taken = overseer.measuring.taken
+        view = self._view
+        taken = view.measuring.taken
         return {
-            "stated_s": every_s(overseer.settings),
+            "stated_s": every_s(view.settings),
             "every_s": None if taken is None else round(taken.every_s, 1),
             "cpu_share": None if taken is None or taken.cpu_share is None else round(taken.cpu_share, 4),
         }
 
     def _ending(self) -> dict[str, str]:
         """What a run that ends is about, in place of a verdict on its training; {} before, and at the very end."""
-        ending, measuring = self._overseer.ending, self._overseer.measuring
+        ending, measuring = self._view.ending, self._view.measuring
         if ending.how != "finish" or ending.step not in ("saving", "telling"):
             return {}
         last = "saving the last generation" if ending.step == "saving" else "the processes stop"
         return {"kind": "ending", "text": f"ending: {measuring.text if measuring.awaits else last}", "suggest": ""}
 
     def _verdict(self, live: dict[str, list[Holder]]) -> Verdict:
-        overseer, rates = self._overseer, self._overseer.members.rates
+        view, rates = self._view, self._view.members.rates
         learners, actors = _boots(live["learner"]), _boots(live["actor"])
         waits = Waits(
             learner_data=_share(rates.mean(learners, "wait_data_seconds")),
@@ -138,21 +138,21 @@ class StatusBuilder:
         )
         return judge(
             waits,
-            started=any(overseer.learners.learning_s(boot) >= SETTLED_S for boot in learners),
+            started=any(view.learners.learning_s(boot) >= SETTLED_S for boot in learners),
             actors=len(actors),
             cores_busy=sum(rates.sum(_boots(members), "cpu_seconds") for members in live.values()),
             cores=self._cores,
-            one_machine=overseer.addresses.one_machine,
-            run=overseer.run,
+            one_machine=view.addresses.one_machine,
+            run=view.run,
         )
 
     def _totals(self) -> dict[str, int]:
         """What all actors have done, and what the present weights have learned from: not what was learned by a learner
         that died before it was saved, which the ledger tells of."""
-        overseer = self._overseer
-        found = {name: int(overseer.members.totals.sum(role, name)) for name, role in COUNTED.items()}
-        learned = sum(map(overseer.learners.rows, overseer.policies))
-        updates = sum(map(overseer.learners.updates, overseer.policies))
+        view = self._view
+        found = {name: int(view.members.totals.sum(role, name)) for name, role in COUNTED.items()}
+        learned = sum(map(view.learners.rows, view.policies))
+        updates = sum(map(view.learners.updates, view.policies))
         return found | {
             "consumed_rows": learned, "unique_rows": min(found["unique_rows"], learned), "updates": updates
         }  # fmt: skip
@@ -161,38 +161,38 @@ class StatusBuilder:
         found: dict[str, float] = {}
         for role, counted in (("actor", ACTING), ("learner", LEARNING)):
             names = [name for name in counted if name != "episodes"]
-            sums = self._overseer.members.rates.sums(_boots(live[role]), names)
+            sums = self._view.members.rates.sums(_boots(live[role]), names)
             found |= {f"{name}_per_s": round(sums[name], 3) for name in names}
         return found
 
     def _train_return(self, actors: list[Holder]) -> dict[str, float] | None:
         means, episodes = [], 0
         for one in actors:
-            seen = self._overseer.members.seen.get(one.boot)
+            seen = self._view.members.seen.get(one.boot)
             if seen is not None and "train_return" in seen.gauges:
                 means.append(seen.gauges["train_return"])
                 episodes += min(int(seen.counters.get("episodes", 0)), RECENT_EPISODES)
         return {"mean": sum(means) / len(means), "episodes": episodes} if means else None
 
     def _policy(self, policy: str, rows: Rows, balanced: bool) -> dict[str, Any]:
-        overseer = self._overseer
+        view = self._view
         models = [
             seen.model
-            for one in overseer.members.leases.live("learner")
-            if (seen := overseer.members.seen.get(one.boot)) is not None
+            for one in view.members.leases.live("learner")
+            if (seen := view.members.seen.get(one.boot)) is not None
             and seen.model is not None
             and seen.model.policy == policy
         ]
         newest = max(models, key=lambda ref: (ref.lineage, ref.version), default=None)
         return {
             "ref": None if newest is None else to_plain(newest),
-            "rows": overseer.learners.rows(policy),
+            "rows": view.learners.rows(policy),
             "ledger": {**to_plain(rows), "balanced": balanced},
         }
 
     def _member(self, holder: Holder, silent: Container[str]) -> dict[str, Any]:
-        overseer, now = self._overseer, self._overseer.clock.monotonic()
-        seen = overseer.members.seen.get(holder.boot)
+        view, now = self._view, self._view.clock.monotonic()
+        seen = view.members.seen.get(holder.boot)
         shown = {
             "index": holder.index,
             "boot": holder.boot,
@@ -202,9 +202,9 @@ class StatusBuilder:
             "model": None if seen is None or seen.model is None else to_plain(seen.model),
         }
         if holder.role == "actor":
-            shown["env_steps_per_s"] = round(overseer.members.rates.of(holder.boot, "env_steps"), 1)
+            shown["env_steps_per_s"] = round(view.members.rates.of(holder.boot, "env_steps"), 1)
         elif holder.role == "learner":
-            shown["updates_per_s"] = round(overseer.members.rates.of(holder.boot, "updates"), 2)
+            shown["updates_per_s"] = round(view.members.rates.of(holder.boot, "updates"), 2)
             if seen is not None and seen.gauges.get(WORLD, 1.0) != 1:
                 shown |= {"rank": int(seen.gauges.get(RANK, 0.0)), "world": int(seen.gauges[WORLD])}
         if holder.boot in silent:
@@ -213,19 +213,19 @@ class StatusBuilder:
 
     def _silent(self, live: dict[str, list[Holder]]) -> dict[str, float]:
         """Boots that have not been heard for too long, and for how long, less what many leave between two reports."""
-        overseer, found = self._overseer, dict[str, float]()
+        view, found = self._view, dict[str, float]()
         for role, members in live.items():
-            since = overseer.clock.monotonic() - 3.0 * (report_every_s(len(overseer.members.leases), role) - 1.0)
+            since = view.clock.monotonic() - 3.0 * (report_every_s(len(view.members.leases), role) - 1.0)
             found |= {one.boot: since - one.heard for one in members if since - one.heard >= SILENT_S}
         return found
 
     def _absent(self, live: dict[str, list[Holder]]) -> dict[str, float]:
         """Roles without anybody, and since when: since one was heard last, or this manager began to listen."""
-        overseer = self._overseer
+        view = self._view
         for role, members in live.items():
-            self._heard[role] = max((one.heard for one in members), default=self._heard.get(role, overseer.began))
-        now, root = overseer.clock.monotonic(), overseer.members.root
-        self._heard["modelpool/0"] = self._heard.get("modelpool/0", overseer.began) if root is None else root.heard
+            self._heard[role] = max((one.heard for one in members), default=self._heard.get(role, view.began))
+        now, root = view.clock.monotonic(), view.members.root
+        self._heard["modelpool/0"] = self._heard.get("modelpool/0", view.began) if root is None else root.heard
         absent = [role for role, members in live.items() if not members]
         if live["modelpool"] and root is None:
             absent.append("modelpool/0")
@@ -233,7 +233,7 @@ class StatusBuilder:
 
     def _behind(self, pools: list[Holder]) -> dict[str, float]:
         """Modelpools with older weights than the first one, and for how long they have had no new ones."""
-        members, now = self._overseer.members, self._overseer.clock.monotonic()
+        members, now = self._view.members, self._view.clock.monotonic()
         newest, held, found = members.published, dict[str, tuple[ModelRef | None, float]](), dict[str, float]()
         for one in pools:
             seen = members.seen.get(one.boot)
@@ -248,11 +248,11 @@ class StatusBuilder:
         return found
 
     def _checkpoint(self) -> dict[str, Any] | None:
-        overseer = self._overseer
-        newest = next(iter(overseer.learners.usable(overseer.policies[0])), None)
+        view = self._view
+        newest = next(iter(view.learners.usable(view.policies[0])), None)
         if newest is None:
             return None
-        age_s = max(overseer.clock.unix() - newest.created, 0.0)
+        age_s = max(view.clock.unix() - newest.created, 0.0)
         return {
             "number": newest.number, "version": newest.ref.version, "rows": newest.rows, "age_s": round(age_s, 1)
         }  # fmt: skip
@@ -260,11 +260,11 @@ class StatusBuilder:
     def _facts(
         self, live: dict[str, list[Holder]], rows: dict[str, Rows], faults: list[str], silent: dict[str, float]
     ) -> Facts:
-        overseer, now = self._overseer, self._overseer.clock.monotonic()
-        known = overseer.members
+        view, now = self._view, self._view.clock.monotonic()
+        known = view.members
         updates = known.totals.sum("learner", "updates")
         # a run that ends makes no update; that is no problem
-        if updates > self._updates or not live["learner"] or overseer.ending.step != "not":
+        if updates > self._updates or not live["learner"] or view.ending.step != "not":
             self._updates, self._updated = max(updates, self._updates), now
         for policy, became in rows.items():
             known.rates.hear(
@@ -275,7 +275,7 @@ class StatusBuilder:
         members = [one for all_of_role in live.values() for one in all_of_role]
         rejected: dict[tuple[str, str], float] = {}
         for one in members:
-            seen = overseer.members.seen.get(one.boot)
+            seen = view.members.seen.get(one.boot)
             for name in seen.counters if seen is not None else ():
                 stem, _, reason = name.partition(".")
                 if stem == "rejected":
@@ -284,11 +284,11 @@ class StatusBuilder:
         for name in known.totals.of("manager"):
             stem, _, reason = name.partition(".")
             if stem == "rejected":
-                rejected["manager", reason] = known.rates.of(overseer.boot, name)
+                rejected["manager", reason] = known.rates.of(view.boot, name)
         late = [
-            (overseer.checkpoints.wanted(policy), overseer.checkpoints.waiting_s(policy))
-            for policy in overseer.policies
-            if overseer.checkpoints.wanted(policy)
+            (view.checkpoints.wanted(policy), view.checkpoints.waiting_s(policy))
+            for policy in view.policies
+            if view.checkpoints.wanted(policy)
         ]
         judges = known.reports("evaluator")
         learners = {
@@ -297,12 +297,12 @@ class StatusBuilder:
             if (seen := known.seen.get(one.boot)) is not None
         }
         together = max((int(gauges.get(WORLD, 1.0)) for gauges in learners.values()), default=0)
-        wanted = overseer.settings.roles.learner.replicas
-        broken, lately = overseer.progress.broken, now - overseer.refusal[1] < REFUSED_S
-        ends = overseer.ending.how == "finish" and overseer.ending.step != "not"
-        may_save = bool(live["learner"]) and overseer.ending.step == "saving"
+        wanted = view.settings.roles.learner.replicas
+        broken, lately = view.progress.broken, now - view.refusal[1] < REFUSED_S
+        ends = view.ending.how == "finish" and view.ending.step != "not"
+        may_save = bool(live["learner"]) and view.ending.step == "saving"
         return Facts(
-            now_s=now - overseer.began,
+            now_s=now - view.began,
             silent={f"{one.role}/{one.index}": silent[one.boot] for one in members if one.boot in silent},
             live={role: len(of_role) for role, of_role in live.items()},
             absent=self._absent(live),
@@ -311,27 +311,27 @@ class StatusBuilder:
             env_step_s=max(
                 (_step_s(seen.counters) for seen in known.reports("actor") if seen is not None), default=0.0
             ),
-            started=overseer.progress.started,
+            started=view.progress.started,
             nonfinite=sum(
                 seen.counters.get("nonfinite", 0.0)
                 for one in live["learner"]
-                if (seen := overseer.members.seen.get(one.boot)) is not None
+                if (seen := view.members.seen.get(one.boot)) is not None
             ),
             ledger_faults=faults,
             quarantined=known.quarantined(),
-            residuals=overseer.outliers.found,
+            residuals=view.outliers.found,
             stale_share=stale / (stale + consumed) if stale else 0.0,
             rejected_per_s=rejected,
             late_generation=max(late, key=lambda one: one[1], default=None),
-            damaged=overseer.checkpoints.manifests.damaged,
-            unusable=overseer.learners.unusable(),
-            lost=overseer.lost,
-            disk=overseer.disk,
-            unsaved=overseer.closing.unsaved if ends and not may_save else "",
-            refused=overseer.refusal[0] if lately and overseer.ending.step == "not" else "",
+            damaged=view.checkpoints.manifests.damaged,
+            unusable=view.learners.unusable(),
+            lost=view.lost,
+            disk=view.disk,
+            unsaved=view.closing.unsaved if ends and not may_save else "",
+            refused=view.refusal[0] if lately and view.ending.step == "not" else "",
             broken=None if broken is None else (broken.text, broken.process),
             starved=[name for name, gauges in learners.items() if gauges.get(STARVED, 0.0) > 0],
-            apart=(together, wanted) if 0 < together < wanted and overseer.ending.step == "not" else None,
+            apart=(together, wanted) if 0 < together < wanted and view.ending.step == "not" else None,
             endless_steps=max((seen.gauges.get(ENDLESS, 0.0) for seen in judges if seen is not None), default=0.0),
         )
 

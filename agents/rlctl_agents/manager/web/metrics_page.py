@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlctl import __version__
-from rlctl_agents.manager.coordinator import Overseer
+from rlctl_agents.manager.status.view import RunView
 from rlctl_agents.runtime import prometheus
 
 
-def text(overseer: Overseer, now: Mapping[str, Any]) -> str:
+def text(view: RunView, now: Mapping[str, Any]) -> str:
     """Metrics of all roles: counters summed over every boot, gauges as means over who lives, histograms of learners."""
-    run = {"run": overseer.run}
+    run = {"run": view.run}
     families: dict[str, prometheus.Family] = {}
-    totals = overseer.members.totals
+    totals = view.members.totals
     for role in totals.roles():
-        members = [report for report in overseer.members.reports(role) if report is not None]
+        members = [report for report in view.members.reports(role) if report is not None]
         names = {name for member in members for name in member.gauges}
         gauges = {}
         for name in names:
@@ -26,8 +26,8 @@ def text(overseer: Overseer, now: Mapping[str, Any]) -> str:
         families |= prometheus.family_of(role, totals.of(role), gauges, histograms, {**run, "role": role})
     own: dict[str, list[tuple[dict[str, str], float]]] = {
         "build_info": [({"version": __version__}, 1.0)],
-        "manager_term": [({}, float(overseer.term))],
-        "manager_wall_seconds": [({}, overseer.wall_s)],
+        "manager_term": [({}, float(view.term))],
+        "manager_wall_seconds": [({}, view.wall_s)],
         "manager_members": [({"of": role}, float(members["live"])) for role, members in now["members"].items()],
         "manager_members_silent": [({"of": role}, float(one["silent"])) for role, one in now["members"].items()],
         "ledger_rows": [

@@ -1,0 +1,126 @@
+"""Figures of the layout: `python -m tests.house` prints them, test_layers holds them below their ceilings."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("rlctl", "agents/rlctl_agents", "ci/rlctl_ci")
+ALIKE = {
+    "agents/rlctl_agents/algorithms", "agents/rlctl_agents/roles", "rlctl/cli/verbs", "ci/rlctl_ci/forges",
+}  # fmt: skip
+"""Folders of like things: as long as the list is."""
+
+
+class Ceiling(NamedTuple):
+    """The most that a figure may be."""
+
+    what: str
+    before: int
+    """In release 0.1."""
+    most: int
+
+
+def modules(folder: Path) -> list[Path]:
+    """Python files of one folder, without `__init__` and what is below it."""
+    return [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+
+
+def folders() -> Iterator[Path]:
+    """Every folder of the three packages that holds modules."""
+    for package in PACKAGES:
+        for path in [ROOT / package, *(ROOT / package).rglob("*")]:
+            if path.is_dir() and modules(path):
+                yield path
+
+
+def largest_folder() -> int:
+    """Modules in the largest folder of unlike things."""
+    return max(len(modules(folder)) for folder in folders() if str(folder.relative_to(ROOT)) not in ALIKE)
+
+
+def sources() -> list[Path]:
+    """Every module of the three packages."""
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def lines_of_code(path: Path) -> int:
+    """Lines without docstrings, comments and blank lines."""
+    text = path.read_text()
+    kept: set[int] = set()
+    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in skipped:
+            kept.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):  # a string that stands alone documents what is above it
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            kept.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(kept)
+
+
+def attributes(path: Path, name: str) -> int:
+    """Attributes that the methods of a class assign on self."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            for inner in ast.walk(node):
+                written = isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store)
+                if written and ast.unparse(inner).startswith("self.") and ast.unparse(inner).count(".") == 1:
+                    found.add(inner.attr)
+    if not found:
+        raise LookupError(f"{path} has no class {name} with attributes")
+    return len(found)
+
+
+def class_names() -> dict[str, list[str]]:
+    """Public class names that mean several things within a top-level package -> where."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found[package, node.name].append(str(path.relative_to(ROOT)))
+    return {name: where for (_, name), where in sorted(found.items()) if len(where) > 1}
+
+
+def figures() -> dict[Ceiling, int]:
+    """Each ceiling with what is."""
+    agents = ROOT / "agents/rlctl_agents"
+    roots = {"agents/rlctl_agents/roles": (91, 8), "rlctl/backends/kubernetes": (51, 3), "rlctl/cli": (38, 6),
+             "ci/rlctl_ci": (20, 3)}  # fmt: skip
+    return {
+        Ceiling("modules in the largest folder of unlike things", 91, 15): largest_folder(),
+        **{
+            Ceiling(f"modules in {folder}", before, most): len(modules(ROOT / folder))
+            for folder, (before, most) in roots.items()
+        },
+        Ceiling("lines of code", 36_500, CODE): sum(map(lines_of_code, sources())),
+        Ceiling("attributes of the learner", 32, LEARNER): attributes(agents / "roles/learner.py", "Learner"),
+        Ceiling("attributes of the coordinator", 29, COORDINATOR): attributes(
+            agents / "manager/coordinator.py", "Overseer"
+        ),
+        Ceiling("public class names with several meanings", 60, NAMES): len(class_names()),
+    }
+
+
+CODE, LEARNER, COORDINATOR, NAMES = 41_000, 40, 40, 80
+"""Ceilings that only go down: 34,000, 15, 15 and 14 are where they end."""
+
+
+def main() -> None:
+    """Print the figures, and the names with several meanings."""
+    print("| | 0.1 | today | at most |\n|---|---|---|---|")
+    for ceiling, today in figures().items():
+        print(f"| {ceiling.what} | {ceiling.before:,} | {today:,} | {ceiling.most:,} |")
+    for name, where in class_names().items():
+        print(f"{name}: {', '.join(where)}")
+
+
+if __name__ == "__main__":
+    main()
