@@ -24,10 +24,8 @@ from safetensors.numpy import load
 
 from rlctl_agents import envs
 from rlctl_agents.experience.segment_writer import Block, SegmentWriter
-from rlctl_agents.runtime.asking import Asked
-from rlctl_agents.runtime.manager_session import Member, Snapshot
-from rlctl_agents.runtime.process import Process, run_role
-from rlctl_agents.runtime.wiring import open_wire
+from rlctl_agents.runtime.manager_session import Asked, Member, Snapshot
+from rlctl_agents.runtime.process import Process, open_wire, run_role
 from rlctl_agents.types.control import Channels, Experience, GetModel, GotModel
 from rlctl_agents.types.experience import Arrays, ModelRef
 from rlctl_agents.wire.experience import ExperienceSender

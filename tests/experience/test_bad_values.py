@@ -12,8 +12,7 @@ import pytest
 from rlctl.spec.layout import Layout
 from rlctl_agents.roles import actor, learner
 from rlctl_agents.runtime.manager_session import Member
-from rlctl_agents.runtime.process import Process
-from rlctl_agents.runtime.wiring import open_wire
+from rlctl_agents.runtime.process import Process, open_wire
 from rlctl_agents.types.control import Account, Match
 from rlctl_agents.types.experience import ModelRef, Schema
 from rlctl_agents.wire.experience import ExperienceSender

@@ -19,9 +19,8 @@ from rlctl_agents.manager.loop import Desk, Shared
 from rlctl_agents.manager.state_store import Shelf
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.tensorboard import CurveWriter
-from rlctl_agents.runtime.process import UserFault
-from rlctl_agents.runtime.volume import FULL_S, LONGEST_DELAY_S, patiently, refusal
-from rlctl_agents.runtime.wiring import Refusals
+from rlctl_agents.runtime.process import Refusals, UserFault
+from rlctl_agents.runtime.storage import FULL_S, LONGEST_DELAY_S, patiently, refusal
 from tests.manager.world import LEARNER, POOL, Run, Time, commit, evaluate, everybody, ref, status
 from tests.support.fakes import Manager, process_of
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlctl.backends.kubernetes import names
 from rlctl_agents.runtime.addresses import CHANNELS, PORTS, Addresses
-from rlctl_agents.runtime.arguments import WORKLOADS, parse
+from rlctl_agents.runtime.process import WORKLOADS, parse
 from tests.manager.world import Time
 
 HERE, THERE = "ipc:///m", "tcp://r-manager-0.r-manager:7100"

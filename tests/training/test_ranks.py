@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from rlctl_agents.runtime.arguments import UserFault
 from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.collective import Broken
 from rlctl_agents.training.device import choose_device
 from rlctl_agents.training.ranks import VAIN, Ranks

@@ -47,7 +47,8 @@ def test_who_may_ask_what_is_documented_as_it_is() -> None:
 
 def test_every_reason_for_a_rejection_is_documented() -> None:
     sources = Path(__file__).parents[2] / "agents" / "rlctl_agents" / "wire"
-    code = "".join((sources / name).read_text() for name in ("codec.py", "protocol.py", "receiver.py"))
+    names = "codec.py", "experience/protocol.py", "experience/receiver.py"
+    code = "".join((sources / name).read_text() for name in names)
     reasons = set(re.findall(r'Rejected\(\s*"(\w+)"', code)) | {"quarantined"}
     assert len(reasons) > 15
     assert {reason for reason in reasons if f"`{reason}`" not in TEXT} == set()

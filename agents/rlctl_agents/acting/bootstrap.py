@@ -20,8 +20,7 @@ from rlctl_agents.models.precision import bf16_flag, choose
 from rlctl_agents.models.torso import hold_still
 from rlctl_agents.runtime.health import SIMULATOR_S
 from rlctl_agents.runtime.manager_session import Member, Snapshot
-from rlctl_agents.runtime.process import Process, UserFault
-from rlctl_agents.runtime.wiring import open_wire
+from rlctl_agents.runtime.process import Process, UserFault, open_wire
 from rlctl_agents.types.control import Experience
 from rlctl_agents.types.spaces import Spaces
 from rlctl_agents.wire.sockets import Wire

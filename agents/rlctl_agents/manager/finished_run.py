@@ -23,8 +23,7 @@ from rlctl_agents.manager.lifecycle.scale_down import Release
 from rlctl_agents.manager.state_store import Damaged, load_progress
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.status_page import Shown
-from rlctl_agents.runtime.arguments import Arguments
-from rlctl_agents.runtime.process import Process
+from rlctl_agents.runtime.process import Arguments, Process
 from rlctl_agents.runtime.storage import read_file, replace_file, sync_folder
 from rlctl_agents.types.control import (
     Commit,

@@ -24,11 +24,9 @@ from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.status_page import Shown
 from rlctl_agents.manager.web.tensorboard import CurveWriter
-from rlctl_agents.runtime.process import Process, RunFile, UserFault, parse_spec
-from rlctl_agents.runtime.profiler import Profiler
-from rlctl_agents.runtime.storage import replace_file
-from rlctl_agents.runtime.volume import patiently
-from rlctl_agents.runtime.wiring import Refusals
+from rlctl_agents.runtime.process import Process, Refusals, RunFile, UserFault, parse_spec
+from rlctl_agents.runtime.profiling import Profiler
+from rlctl_agents.runtime.storage import patiently, replace_file
 from rlctl_agents.types.control import Sampling, to_plain
 
 TURN_S = 0.25

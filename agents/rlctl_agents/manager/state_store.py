@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from rlctl_agents.runtime.storage import read_file, replace_file
-from rlctl_agents.runtime.volume import refusal
+from rlctl_agents.runtime.storage import read_file, refusal, replace_file
 from rlctl_agents.types.control import Generation
 from rlctl_agents.types.experience import ModelRef
 

@@ -15,8 +15,7 @@ from rlctl_agents.acting.rollout import NotTogether, Rollout, Seated
 from rlctl_agents.envs.base import Env
 from rlctl_agents.experience.segment_writer import SegmentWriter
 from rlctl_agents.models.weights import unpack_into
-from rlctl_agents.runtime.asking import Asked
-from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.manager_session import Asked, Member, Snapshot
 from rlctl_agents.runtime.process import Process, UserFault
 from rlctl_agents.types.control import Channels, Match, Peers
 from rlctl_agents.types.experience import Ledger, ModelRef

@@ -29,9 +29,11 @@ from rlctl_agents.runtime.process import (
     RESUMING,
     ROWS,
     Process,
+    Refusals,
     UserFault,
+    open_wire,
+    refused_connections,
 )
-from rlctl_agents.runtime.wiring import Refusals, open_wire, refused_connections
 from rlctl_agents.training.checkpoint_writer import Generations, Job, NothingReadable, resume
 from rlctl_agents.training.collective import Broken
 from rlctl_agents.training.device import choose_device, compiles, require_device

@@ -26,9 +26,8 @@ from rlctl_agents.manager.web import status_page
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.addresses import Addresses
-from rlctl_agents.runtime.process import Process, UserFault
-from rlctl_agents.runtime.volume import patiently
-from rlctl_agents.runtime.wiring import Refusals, open_wire, refused_connections
+from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections
+from rlctl_agents.runtime.storage import patiently
 from rlctl_agents.types.control import (
     Commit,
     Enlist,

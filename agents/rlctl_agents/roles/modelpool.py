@@ -18,8 +18,7 @@ from rlctl.spec.layout import Layout
 from rlctl.spec.units import mebibytes
 from rlctl_agents.runtime.manager_session import Member, Snapshot
 from rlctl_agents.runtime.metrics import Metrics
-from rlctl_agents.runtime.process import Process, UserFault
-from rlctl_agents.runtime.wiring import Refusals, open_wire, refused_connections
+from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections
 from rlctl_agents.types.control import GetModel, GotModel, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights.client import Model as Pulled

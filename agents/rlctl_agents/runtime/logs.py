@@ -7,10 +7,12 @@ import logging
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TextIO
 
 REPEATS = 10
@@ -157,3 +159,23 @@ def _log_thread_end(ended: threading.ExceptHookArgs) -> None:
         "thread %s ended: %s: %s", name, ended.exc_type.__name__, ended.exc_value,
         exc_info=(ended.exc_type, ended.exc_value, ended.exc_traceback),
     )  # fmt: skip
+
+
+_OURS = str(Path(__file__).parents[1])
+
+
+def users_traceback(error: BaseException) -> str:
+    """The innermost story of an error that is told by code outside this package: its frames there, and its last line.
+
+    Returns:
+        "" when none of its causes has been in such code.
+    """
+    cause = error.__cause__
+    while cause is not None:
+        told = traceback.TracebackException.from_exception(cause)
+        theirs = [frame for frame in told.stack if not Path(frame.filename).is_relative_to(_OURS)]
+        if theirs:
+            told.stack = traceback.StackSummary.from_list(theirs)
+            return "".join(told.format(chain=False)).rstrip()
+        cause = cause.__cause__
+    return ""

@@ -9,13 +9,12 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from rlctl_agents.runtime.arguments import IMAGE, NODE
-from rlctl_agents.runtime.process import Process
-from rlctl_agents.runtime.profiler import Profiler
+from rlctl_agents.runtime.process import IMAGE, NODE, Process
+from rlctl_agents.runtime.profiling import Profiler
 from rlctl_agents.types.control import (
     Account,
     Channels,
@@ -48,6 +47,7 @@ LOG_LINES = 400
 """Most log lines that wait for a manager that does not answer; the oldest go first."""
 
 T = TypeVar("T", bound=Struct)
+V = TypeVar("V")
 log = logging.getLogger(__name__)
 
 
@@ -300,3 +300,30 @@ class Member:
         self.stop_rows = lease.stop_rows
         self.ticket, self.leased_since_s = lease.ticket, lease.leased_since_s
         self._report_every_s = lease.report_every_s
+
+
+class Asked(Generic[V]):
+    """The owner looks between two pieces of work whether somebody asks; looking costs nothing.
+
+    Args:
+        value: given as long as the owner has not answered.
+    """
+
+    def __init__(self, value: V) -> None:
+        self._value = value
+        self._wanted = False
+        self._made = threading.Event()
+
+    def ask(self, timeout_s: float) -> V:
+        """The owner's newest answer; the one before when it does not answer in time."""
+        self._made.clear()
+        self._wanted = True
+        self._made.wait(timeout_s)
+        return self._value
+
+    def answer(self, make: Callable[[], V]) -> None:
+        """Called by the owner, often: make the value if somebody waits for it."""
+        if self._wanted:
+            self._wanted = False
+            self._value = make()
+            self._made.set()

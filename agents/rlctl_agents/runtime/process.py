@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
+import re
+import resource
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,18 +21,16 @@ import msgspec
 from pydantic import ValidationError
 
 from rlctl.errors import SpecError
+from rlctl.spec.base import ROLES
 from rlctl.spec.schema import Spec
 from rlctl_agents.runtime import logs, prometheus
-from rlctl_agents.runtime.arguments import Arguments as Arguments
-from rlctl_agents.runtime.arguments import UserFault as UserFault
-from rlctl_agents.runtime.arguments import parse as parse
-from rlctl_agents.runtime.farewell import last_words
 from rlctl_agents.runtime.health import ProbeListener, Pulse
 from rlctl_agents.runtime.http_server import Response
-from rlctl_agents.runtime.limits import allow_many_files
+from rlctl_agents.runtime.logs import users_traceback
 from rlctl_agents.runtime.metrics import Metrics
-from rlctl_agents.runtime.users_code import users_traceback
-from rlctl_agents.types.control import Report
+from rlctl_agents.types.control import Orders, Report
+from rlctl_agents.wire.rpc.client import RpcClient
+from rlctl_agents.wire.sockets import Wire
 
 STOP_S = 10.0
 """Between the first signal and the end, however it has to be brought about."""
@@ -328,3 +329,168 @@ class Signals:
 
 def _nothing(number: int, frame: object) -> None:
     """The pipe has it already."""
+
+
+ENOUGH = 65_536
+"""Open files: one for each process that is connected."""
+
+
+def allow_many_files(enough: int = ENOUGH) -> int:
+    """Raise the soft limit of open files towards the hard one; what it is now.
+
+    Container runtimes start processes with 1024, which a thousand actors use up.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return enough
+    wanted = enough if hard == resource.RLIM_INFINITY else min(enough, hard)
+    if soft >= wanted:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        log.warning("the limit of open files stays at %d: %s", soft, error)
+        return soft
+    return wanted
+
+
+def open_wire(arguments: Arguments) -> Wire:
+    """A wire for this process; without keys it does not leave the machine.
+
+    Raises:
+        UserFault: the keys cannot be read, or `--bind` is no address.
+    """
+    try:
+        return Wire.of(arguments.keys, arguments.bind)
+    except ValueError as error:
+        raise UserFault(f"--keys, --bind: {error}") from error
+
+
+def refused_connections(wire: Wire) -> dict[str, int]:
+    """Connections to this process that came to nothing, by a reason that is no message's."""
+    return {f"connection_{reason}": count for reason, count in wire.refused.items()}
+
+
+class Refusals:
+    """Brings counts by reason, which others keep, into the counters `rejected.REASON`.
+
+    Args:
+        sources: each gives totals since the start.
+    """
+
+    def __init__(self, metrics: Metrics, *sources: Callable[[], Mapping[str, int]]) -> None:
+        self._metrics, self._sources = metrics, sources
+        self._counted: dict[str, int] = {}
+
+    def count(self) -> None:
+        """Take what is new since the last call."""
+        now: dict[str, int] = {}
+        for source in self._sources:
+            for reason, total in source().items():
+                now[reason] = now.get(reason, 0) + total
+        for reason, total in now.items():
+            if new := total - self._counted.get(reason, 0):
+                self._metrics.add(f"rejected.{reason}", new)
+        self._counted = now
+
+
+WORKLOADS = "RLCTL_WORKLOADS"
+"""Environment variable: the default of `--workloads`."""
+NODE, IMAGE = "RLCTL_NODE", "RLCTL_IMAGE"
+"""Environment variables that say where a process of a cluster runs."""
+
+
+class UserFault(Exception):
+    """Something only the user can mend: one clear sentence, no traceback, exit code 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a backend tells a role process."""
+
+    role: str
+    name: str  # "actor-3"; on a cluster the name of the pod
+    run_file: Path
+    manager: str
+    probe: str  # "unix:PATH" or "tcp:ADDRESS:PORT"
+    volume: Path | None = None
+    addresses: str | None = None  # "ipc:///folder/{role}-{index}.{channel}", "tcp://r-{role}-{index}.r-{role}:{port}"
+    control: str | None = None  # "unix:PATH" or "tcp:127.0.0.1:PORT"
+    live: Path | None = None
+    bind: str = ""  # the own address on the network, listened on whatever host the leased address names
+    keys: Path | None = None
+    ordinal: str | None = None  # "run-learner-2": a name whose number is meant
+    stay: bool = False
+    logs: bool = False
+    workloads: str = ""  # "deployments/r-actor-0,statefulsets/r-learner"
+
+    @property
+    def off_host(self) -> bool:
+        """Processes of this run may be on other machines."""
+        return self.manager.startswith("tcp://")
+
+    @property
+    def prefer(self) -> int | None:
+        """The index asked for: 3 for the ordinal `run-actor-3`, and on one machine for the name `actor-3`.
+
+        Off this machine a name says nothing: the suffix of a Deployment's pod is random and may be all digits.
+        """
+        named = self.ordinal if self.ordinal is not None else "" if self.off_host else self.name
+        match = re.fullmatch(r"(?:.*-)?([0-9]{1,9})", named)
+        return int(match[1]) if match else None
+
+
+def parse(arguments: Sequence[str]) -> Arguments:
+    """Read the command line, without the program's name.
+
+    Raises:
+        UserFault: it is not one.
+    """
+    parser = _Parser("rlctl_agents", description="One role process of a run; started by a backend.")
+    parser.add_argument("role", choices=ROLES)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--run-file", type=Path, required=True)
+    parser.add_argument("--manager", required=True, metavar="ADDRESS")
+    parser.add_argument("--probe", required=True, metavar="unix:PATH|tcp:ADDRESS:PORT")
+    parser.add_argument("--volume", type=Path, metavar="RUNROOT")
+    parser.add_argument("--addresses", metavar="PATTERN")
+    parser.add_argument("--control", metavar="unix:PATH|tcp:127.0.0.1:PORT")
+    parser.add_argument("--live", type=Path, metavar="FILE")
+    parser.add_argument("--bind", default="", metavar="ADDRESS", help="listen here, on the port of the leased address")
+    parser.add_argument(
+        "--keys", type=Path, metavar="FOLDER", help="of CURVE keys; without, nothing leaves the machine"
+    )
+    parser.add_argument("--ordinal", metavar="NAME-NUMBER", help="of a pod whose number is the index")
+    parser.add_argument("--stay", action="store_true", help="manager: answer as finished until SIGTERM")
+    parser.add_argument("--logs", action="store_true", help="manager: keep what all processes say on the volume")
+    parser.add_argument(
+        "--workloads", default=os.environ.get(WORKLOADS, ""), metavar="KIND/NAME,...",
+        help=f"manager: scaled to 0 when the run is finished; default: ${WORKLOADS}",
+    )  # fmt: skip
+    return Arguments(**vars(parser.parse_args(list(arguments))))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UserFault(f"command line: {message}")
+
+
+LAST_WORDS_S = 1.0
+
+
+def last_words(arguments: Arguments, boot: str, report: Report) -> None:
+    """Report once more, over a connection of its own: that of the process is closed by then.
+
+    Raises:
+        TimeoutError: the manager does not answer.
+        RemoteError: it refuses.
+    """
+    wire = open_wire(arguments)
+    try:
+        client = RpcClient(wire, arguments.manager, boot)
+        try:
+            client.call(report, Orders, deadline_s=LAST_WORDS_S)
+        finally:
+            client.close()
+    finally:
+        wire.close()

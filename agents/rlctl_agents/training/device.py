@@ -7,7 +7,7 @@ import os
 import torch
 
 from rlctl.spec.schema import Spec
-from rlctl_agents.runtime.arguments import UserFault
+from rlctl_agents.runtime.process import UserFault
 
 
 def require_device(spec: Spec) -> None:

@@ -14,7 +14,7 @@ from rlctl_agents.manager.loop import Desk, Shared
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.metrics import Metrics
-from rlctl_agents.runtime.wiring import Refusals
+from rlctl_agents.runtime.process import Refusals
 from rlctl_agents.types.control import Report
 from tests.manager.world import LEARNER, Run, Time, boot, everybody
 from tests.support.fakes import Manager, process_of

@@ -21,8 +21,7 @@ from rlctl.spec.layout import Layout
 from rlctl_agents.envs.base import EnvError
 from rlctl_agents.roles import actor, learner
 from rlctl_agents.runtime.manager_session import Member, Snapshot
-from rlctl_agents.runtime.process import STOP_S, Process, run_role
-from rlctl_agents.runtime.wiring import open_wire
+from rlctl_agents.runtime.process import STOP_S, Process, open_wire, run_role
 from rlctl_agents.types.control import Match
 from rlctl_agents.types.experience import ModelRef
 from tests.roles.test_main import environment

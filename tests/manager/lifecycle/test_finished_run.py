@@ -20,9 +20,8 @@ from rlctl_agents.manager.lifecycle.scale_down import Release, workloads
 from rlctl_agents.manager.state_store import Shelf
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.runtime import logs
-from rlctl_agents.runtime.arguments import Arguments
 from rlctl_agents.runtime.http_server import Request, Response
-from rlctl_agents.runtime.process import Process
+from rlctl_agents.runtime.process import Arguments, Process
 from rlctl_agents.types.control import Hello, Report
 from tests.manager.world import UID, boot, spec
 from tests.support.api_server import cluster, serving

@@ -270,8 +270,8 @@ def test_a_late_word_of_a_learner_that_was_replaced_begins_nothing(run: Run) -> 
     run.after(EXPIRES_S + 1, ("actor", ACTOR))
     run.join("learner", 22, prefer=0)
     told.learn(22, 50, 0, 49)
-    assert told.learn(LEARNER, 910, 0, 890)["discarded"] == 900
-    assert told.learn(22, 60, 0, 58)["discarded"] == 900
+    assert told.learn(LEARNER, 910, 0, 890)["discarded"] == 910
+    assert told.learn(22, 60, 0, 58)["discarded"] == 910
 
 
 def test_a_learner_that_waits_for_its_place_begins_nothing(run: Run) -> None:

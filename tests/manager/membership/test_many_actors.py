@@ -15,7 +15,7 @@ from rlctl_agents.manager.status.report import StatusBuilder, encode
 from rlctl_agents.manager.status.sampling import LISTED, UNWELL, counts, listed
 from rlctl_agents.manager.timing import Every
 from rlctl_agents.manager.web.status_page import page
-from rlctl_agents.runtime.limits import allow_many_files
+from rlctl_agents.runtime.process import allow_many_files
 from tests.manager.world import Run, Time, boot, experience
 
 MANY = 10_000

@@ -256,7 +256,7 @@ class Manager:
             "--addresses": f"ipc://{sockets}/{{role}}-{{index}}.{{channel}}", "--live": live_file,
             "--probe": f"unix:{sockets}/manager-0.probe", "--control": f"unix:{sockets}/control",
         }  # fmt: skip
-        code = "import sys; from rlctl_agents.roles import manager, process;"
+        code = "import sys; from rlctl_agents.roles import manager; from rlctl_agents.runtime import process;"
         code += "sys.exit(process.run_role(sys.argv[1:], manager.main))"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, "manager", *(str(word) for pair in words.items() for word in pair)],

@@ -16,9 +16,25 @@ import pytest
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.web import flame
 from rlctl_agents.manager.web.profiles import KEPT, Profiles
-from rlctl_agents.runtime import sampler
-from rlctl_agents.runtime.profiler import AGAIN_S, ANSWER_S, NAME, Profiler, packed, unpacked
-from rlctl_agents.runtime.sampler import DEEPER, MAIN, NATIVE, RARE, Seen, Stacks, awake, fewer, look, short
+from rlctl_agents.runtime import profiling
+from rlctl_agents.runtime.profiling import (
+    AGAIN_S,
+    ANSWER_S,
+    DEEPER,
+    MAIN,
+    NAME,
+    NATIVE,
+    RARE,
+    Profiler,
+    Seen,
+    Stacks,
+    awake,
+    fewer,
+    look,
+    packed,
+    short,
+    unpacked,
+)
 from rlctl_agents.types.control import Sampled, Sampling
 from rlctl_agents.wire.rpc.client import RemoteError
 from tests.manager.world import ACTOR, LEARNER, Run, boot, everybody
@@ -66,7 +82,7 @@ class Ticks:
 
 
 def test_a_look_tells_where_a_thread_is_and_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "cpu_seconds", dict)  # where nobody says who is idle, everybody is shown
+    monkeypatch.setattr(profiling, "cpu_seconds", dict)  # where nobody says who is idle, everybody is shown
     ticks = Ticks()
     with parked("parked"):
         seen = look(1.0, ticks.wait, clock=ticks)
@@ -87,7 +103,7 @@ def test_a_look_that_is_ended_early_tells_what_it_has_seen() -> None:
 
 
 def test_a_late_look_counts_for_all_the_time_since_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "cpu_seconds", dict)
+    monkeypatch.setattr(profiling, "cpu_seconds", dict)
     times = iter([0.0, 0.01, 3.0, 99.0])
     with parked("parked"):
         seen = look(2.0, lambda _: False, clock=lambda: next(times))
@@ -105,22 +121,22 @@ def test_threads_that_only_wait_are_left_out_but_never_the_main_one() -> None:
 def test_the_cpu_time_of_a_busy_thread_is_counted() -> None:
     if sys.platform != "linux":
         pytest.skip("the system does not say")
-    before = sampler.cpu_seconds()[MAIN]
-    while sampler.cpu_seconds()[MAIN] < before + 0.02:
+    before = profiling.cpu_seconds()[MAIN]
+    while profiling.cpu_seconds()[MAIN] < before + 0.02:
         sum(range(10_000))
 
 
 def test_what_no_thread_of_python_used_is_told_as_that_of_native_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     for rest_s, native in ((3.0, {NATIVE: pytest.approx(3.0)}), (0.005, {})):
         told, used_s = iter([{"actor": 1.0}, {"actor": 1.5}]), iter([10.0, 10.5 + rest_s])
-        monkeypatch.setattr(sampler, "cpu_seconds", lambda told=told: next(told))
+        monkeypatch.setattr(profiling, "cpu_seconds", lambda told=told: next(told))
         ticks = Ticks()
         seen = look(1.0, ticks.wait, clock=ticks, cpu_clock=lambda used_s=used_s: next(used_s))  # type: ignore[misc]
         assert seen.threads == {"actor": 0.5, **native}
 
 
 def test_more_stacks_than_a_message_holds_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "MOST_STACKS", 2)
+    monkeypatch.setattr(profiling, "MOST_STACKS", 2)
     found = fewer({(MAIN, "a"): 9, (MAIN, "b"): 7, (MAIN, "c"): 2, ("x", "d"): 1, (MAIN, "e"): 1})
     assert found == {(MAIN, "a"): 9, (MAIN, "b"): 7, (MAIN, RARE): 3, ("x", RARE): 1}
 
@@ -132,7 +148,7 @@ def test_a_stack_that_is_too_deep_ends_in_words() -> None:
     stacks = Stacks()
     stacks.add("a;b\n", down(300), 5)
     ((stack, us),) = stacks.found.items()
-    assert (len(stack), stack[0], stack[-1], us) == (sampler.DEPTH, "a_b_", DEEPER, 5)
+    assert (len(stack), stack[0], stack[-1], us) == (profiling.DEPTH, "a_b_", DEEPER, 5)
 
 
 def test_files_are_named_as_they_are_imported() -> None:

@@ -18,7 +18,7 @@ from were consumed as well, but are told under their own name:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -89,11 +89,20 @@ class Sender(msgspec.Struct):
     claimed: dict[str, int] = {}  # receiver boot -> rows that were known to be sent when it last reported
 
 
-class Life(msgspec.Struct, frozen=True):
-    """The weights of a policy from one beginning to the next."""
+class Life(msgspec.Struct):
+    """The weights of a policy from one beginning, from nothing or from a generation, to the next."""
 
-    boot: str  # of the learner that began it, from nothing or from a generation
-    discarded: int  # rows that were consumed before, and of which nothing is in these weights
+    boots: set[str]  # of learners that step these weights
+    before: int  # rows that other learners have consumed, as far as they had time to tell
+    base: int  # rows that were in the weights when it began
+
+    @property
+    def discarded(self) -> int:
+        """Rows consumed before, of which nothing is in these weights.
+
+        A generation may hold what its learner had no time to tell of: that is lost, and nothing is discarded.
+        """
+        return max(self.before - self.base, 0)
 
 
 class Stored(msgspec.Struct):
@@ -124,23 +133,22 @@ class Books:
         """A process that receives, and whose rows."""
         self._receivers[boot] = policy
 
-    def begin(self, boot: str, base_rows: int, together: Container[str]) -> None:
+    def begin(self, boot: str, base_rows: int | None, together: Iterable[str]) -> None:
         """A learner says from what it began; said again, it changes nothing.
 
         Args:
-            base_rows: in the generation that it went on from; 0: there was none.
-            together: boots that learn in this life, it among them: their rows are not of an earlier one.
+            base_rows: in the generation that it went on from; 0: there was none; None: another learner gave it weights.
+            together: boots that step together with it: their rows are not of an earlier life.
         """
-        policy = self._policy(boot)
-        if policy in self._lives and self._lives[policy].boot == boot:
-            return
-        before = self._closed.get(policy, Rows()).consumed
-        for sender in self._senders.values():
-            for receiver, pair in sender.pairs.items():
-                if receiver not in together and self._policy(receiver) == policy:
-                    before += pair.account.consumed
-        # a generation may hold what its learner had no time to tell of: that is lost, and nothing is discarded
-        self._lives[policy] = Life(boot, max(before - base_rows, 0))
+        policy, boots = self._policy(boot), {boot, *together}
+        life = self._lives.get(policy)
+        if life is not None and life.boots & boots:
+            life.before -= self._consumed(lambda receiver: receiver in boots - life.boots)
+            life.boots |= boots
+        elif base_rows is not None:
+            closed = self._closed.get(policy, Rows()).consumed
+            others = self._consumed(lambda receiver: receiver not in boots and self._policy(receiver) == policy)
+            self._lives[policy] = Life(boots, closed + others, base_rows)
 
     def hear_sender(self, boot: str, sent: Mapping[str, Ledger], pending: int) -> None:
         """A report of a process that sends; receivers by boot."""
@@ -187,6 +195,9 @@ class Books:
                 continue  # an older report, come late
             if wrong := _contradiction(pair.account, account):
                 fault = f"{wrong} of {self._name(sender_boot)}"
+            life = self._lives.get(self._policy(boot))
+            if life is not None and boot not in life.boots:  # the last word of a learner of an earlier life, come late
+                life.before += account.consumed - pair.account.consumed
             pair.account = msgspec.structs.replace(account, ledger=msgspec.structs.replace(account.ledger))
         self._faults[boot] = fault
 
@@ -264,6 +275,11 @@ class Books:
         """Go on from what another manager stored."""
         self._closed, self._senders, self._receivers = stored.closed, stored.senders, stored.receivers
         self._lives = stored.lives
+
+    def _consumed(self, counts: Callable[[str], bool]) -> int:
+        """Rows that receivers say they have consumed, of senders whose books are open."""
+        pairs = (pair for sender in self._senders.values() for pair in sender.pairs.items())
+        return sum(pair.account.consumed for receiver, pair in pairs if counts(receiver))
 
     def _policy(self, receiver: str) -> str:
         return self._receivers.get(receiver, "main")

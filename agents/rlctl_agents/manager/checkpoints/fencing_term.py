@@ -6,8 +6,7 @@ import logging
 from pathlib import Path
 
 from rlctl_agents.manager.state_store import APART
-from rlctl_agents.runtime.storage import read_file, replace_file
-from rlctl_agents.runtime.volume import refusal
+from rlctl_agents.runtime.storage import read_file, refusal, replace_file
 
 log = logging.getLogger(__name__)
 

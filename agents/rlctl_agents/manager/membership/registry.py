@@ -86,8 +86,9 @@ class Members:
             before = self.ledger.quarantined() if faults else {}
             self.ledger.hear_receiver(boot, report.accounts, self.leases.is_buried)
             # what comes late, of a learner that was replaced, begins nothing
-            if BASE_ROWS in report.gauges and report.gauges.get(RANK, 0.0) >= 0.0 and self.leases.alive(boot):
-                self.ledger.begin(boot, int(report.gauges[BASE_ROWS]), self._together(report))
+            if report.gauges.get(RANK, 0.0) >= 0.0 and self.leases.alive(boot):
+                base = report.gauges.get(BASE_ROWS)
+                self.ledger.begin(boot, None if base is None else int(base), self._together(report))
             after = self.ledger.quarantined() if faults else {}
             quarantined = {sender: why for sender, why in after.items() if sender not in before}
             if "lag_versions" in report.histograms:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import NamedTuple
 
-from rlctl_agents.runtime.sampler import MAIN
+from rlctl_agents.runtime.profiling import MAIN
 
 WIDTH, ROW, TOP, CHARACTER = 1200.0, 17.0, 44.0, 6.6
 """Pixels: of the page, of a row, above the first row, of a letter."""

@@ -16,7 +16,7 @@ from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.manager.web import flame
 from rlctl_agents.runtime.http_server import Response
-from rlctl_agents.runtime.profiler import ANSWER_S, unpacked
+from rlctl_agents.runtime.profiling import ANSWER_S, unpacked
 from rlctl_agents.runtime.storage import replace_file
 from rlctl_agents.types.control import Sampled, Sampling
 

@@ -10,7 +10,7 @@ from rlctl.backends.kubernetes.preflight import api_port
 from tests.backends.kubernetes.fakes.reads import Reads
 from tests.backends.kubernetes.preflight.test_doctor import cluster, verdict
 
-TEMPLATE = Path(__file__).parents[3] / "templates" / "kubernetes" / "networkpolicy.yaml.j2"
+TEMPLATE = Path(__file__).parents[4] / "templates" / "kubernetes" / "networkpolicy.yaml.j2"
 
 
 def test_the_template_allows_the_ports_that_the_check_knows() -> None:
