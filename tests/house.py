@@ -103,7 +103,7 @@ def figures() -> dict[Ceiling, int]:
         Ceiling("lines of code", 36_500, CODE): sum(map(lines_of_code, sources())),
         Ceiling("attributes of the learner", 32, LEARNER): attributes(agents / "roles/learner.py", "Learner"),
         Ceiling("attributes of the coordinator", 29, COORDINATOR): attributes(
-            agents / "manager/coordinator.py", "Overseer"
+            agents / "manager/coordinator.py", "Coordinator"
         ),
         Ceiling("public class names with several meanings", 60, NAMES): len(class_names()),
     }

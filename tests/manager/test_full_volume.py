@@ -16,7 +16,7 @@ from rlctl_agents.manager.checkpoints.fencing_term import read_term, standing_te
 from rlctl_agents.manager.lifecycle.ending import SAVE_S, TELL_S
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.loop import Desk, Shared
-from rlctl_agents.manager.state_store import Shelf
+from rlctl_agents.manager.state_store import StateStore
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.process import Refusals, UserFault
@@ -174,7 +174,7 @@ def test_what_was_not_stored_stays_a_problem_although_something_else_could_be(en
     assert problem["next"] == "df -h"
     volume.error = 0
     ended.manager.store()
-    assert Shelf(ended.layout.results).progress.evaluation is not None
+    assert StateStore(ended.layout.results).progress.evaluation is not None
     assert not any("volume" in one["text"] for one in status(ended)["problems"])
 
 
@@ -192,7 +192,7 @@ def test_the_end_of_a_run_waits_for_space_and_is_stored_then(
     desk_of(ended, stop).end()
     assert all("the volume is full" in one and '"finished"' not in one for one in shown)
     assert json.loads((ended.layout.run / "finished.json").read_text())["met"].startswith("evaluation mean 8")
-    stored = Shelf(ended.layout.results).progress.evaluation
+    stored = StateStore(ended.layout.results).progress.evaluation
     assert stored is not None
     assert stored.mean == 8
     assert json.loads((ended.layout.results / "status.json").read_text())["phase"] == "finished"

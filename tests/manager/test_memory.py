@@ -9,8 +9,8 @@ import pytest
 
 from rlctl_agents.manager.checkpoints.fencing_term import next_term, read_term, standing_term
 from rlctl_agents.manager.events import Events, JsonLines, Lines
-from rlctl_agents.manager.membership.books import load_books
-from rlctl_agents.manager.state_store import APART, HISTORY, LINEAGES, Damaged, Evaluation, Progress, Shelf
+from rlctl_agents.manager.membership.registry import load_members
+from rlctl_agents.manager.state_store import APART, HISTORY, LINEAGES, Damaged, Evaluation, Progress, StateStore
 from rlctl_agents.runtime.storage import create_file, replace_file
 from tests.checkpoint.test_parts import files_of_at_most
 from tests.manager.world import ref
@@ -60,60 +60,60 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
 
 
 def test_progress_is_found_again(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    shelf.progress.wall_s = 12.5
-    shelf.progress.measured(measured(640))
-    shelf.progress.open_lineage("main", "a")
-    assert shelf.save_progress()
-    assert Shelf(tmp_path).progress == shelf.progress
+    store = StateStore(tmp_path)
+    store.progress.wall_s = 12.5
+    store.progress.measured(measured(640))
+    store.progress.open_lineage("main", "a")
+    assert store.save_progress()
+    assert StateStore(tmp_path).progress == store.progress
 
 
 def test_torn_progress_falls_back_to_the_one_before(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    store = StateStore(tmp_path)
     for wall_s in (5.0, 10.0, 15.0):
-        shelf.progress.wall_s = wall_s
-        assert shelf.save_progress()
+        store.progress.wall_s = wall_s
+        assert store.save_progress()
     (tmp_path / "progress.json").write_text('{"format": 1, "wall')
-    again = Shelf(tmp_path)
+    again = StateStore(tmp_path)
     assert again.progress.wall_s == 10.0
     assert "progress.json: " in again.lost
     assert again.save_progress()
     assert (tmp_path / "progress.json.1").read_bytes() != b'{"format": 1, "wall', "a torn one is not kept"
-    assert Shelf(tmp_path).lost == ""
+    assert StateStore(tmp_path).lost == ""
 
 
 def test_progress_torn_twice_is_not_overwritten_and_the_remedy_is_said(tmp_path: Path) -> None:
     for name in ("progress.json", "progress.json.1"):
         (tmp_path / name).write_bytes(b"\0" * 20)
         with pytest.raises(Damaged, match=r"progress\.json.* away: rows and lineage then come from the newest gener"):
-            Shelf(tmp_path)
+            StateStore(tmp_path)
 
 
 def test_progress_of_another_release_is_no_damage(tmp_path: Path) -> None:
-    Shelf(tmp_path).save_progress()
+    StateStore(tmp_path).save_progress()
     (tmp_path / "progress.json").rename(tmp_path / "progress.json.1")
     (tmp_path / "progress.json").write_text('{"format": 2, "wall_s": "of another kind"}')
     with pytest.raises(Damaged, match="use the release that wrote it"):
-        Shelf(tmp_path)
+        StateStore(tmp_path)
 
 
 def test_damaged_books_begin_anew(tmp_path: Path) -> None:
     (tmp_path / "ledger.json").write_bytes(b"\x00" * 50)
-    assert load_books(tmp_path).leases.holders == []
+    assert load_members(tmp_path).leases.holders == []
 
 
 def test_what_cannot_be_stored_is_said_and_does_no_harm(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    assert shelf.save_progress()
+    store = StateStore(tmp_path)
+    assert store.save_progress()
     before = (tmp_path / "progress.json").read_bytes()
     (tmp_path / "progress.json").unlink()
     (tmp_path / "progress.json").mkdir()
-    shelf.progress.wall_s = 99
-    assert not shelf.save_progress()
-    assert "progress.json" in shelf.failure
+    store.progress.wall_s = 99
+    assert not store.save_progress()
+    assert "progress.json" in store.failure
     (tmp_path / "progress.json").rmdir()
-    assert shelf.save_progress()
-    assert shelf.failure == ""
+    assert store.save_progress()
+    assert store.failure == ""
     assert before != (tmp_path / "progress.json").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"progress.json", "progress.json.1"}, (
         "nothing half-written stays"

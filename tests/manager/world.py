@@ -7,7 +7,7 @@ from typing import Any
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
-from rlctl_agents.manager.coordinator import Overseer
+from rlctl_agents.manager.coordinator import Coordinator
 from rlctl_agents.manager.status.report import StatusBuilder
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.runtime.addresses import Addresses
@@ -70,10 +70,10 @@ class Run:
         self.managers = 0
         self.manager = self.start()
 
-    def start(self, **more: Any) -> Overseer:
+    def start(self, **more: Any) -> Coordinator:
         """Another life of the manager."""
         self.managers += 1
-        self.manager = Overseer(
+        self.manager = Coordinator(
             run="r", uid=UID, boot=boot(900 + self.managers), settings=self.settings, layout=self.layout,
             addresses=Addresses(PATTERN, self.time), clock=Clock(self.time, lambda: 1.7e9 + self.time.now),
             **more,

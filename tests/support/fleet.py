@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlctl_agents.manager.accounting.outliers import SLICE_S, Actor, Outliers, Told
+from rlctl_agents.manager.accounting.outliers import SLICE_S, ActorEpisodes, Outliers, Told
 from rlctl_agents.types.control import Origin
 from rlctl_agents.types.figures import Moments
 from tests.manager.world import Time
@@ -79,9 +79,9 @@ class Simulated:
         m2 = old[:, 2] + np.square(values - mean).sum(0) + np.square(shift) * old[:, 0] * count / total
         self.totals = np.stack([total, old[:, 1] + shift * count / total, m2], -1)
 
-    def actor(self) -> Actor:
+    def actor(self) -> ActorEpisodes:
         figures = [Moments(*row) for row in self.totals.tolist()]
-        return Actor(f"{self.number:016x}", f"actor/{self.number}", self.origin, figures, self.epsilon)
+        return ActorEpisodes(f"{self.number:016x}", f"actor/{self.number}", self.origin, figures, self.epsilon)
 
 
 def plateau(now: float) -> float:

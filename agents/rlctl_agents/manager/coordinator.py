@@ -13,17 +13,16 @@ from rlctl_agents.manager.checkpoints.fencing_term import next_term, standing_te
 from rlctl_agents.manager.checkpoints.manifests import Manifests
 from rlctl_agents.manager.checkpoints.schedule import Checkpoints
 from rlctl_agents.manager.duties import Duties
-from rlctl_agents.manager.evaluation.evaluations import Measuring
+from rlctl_agents.manager.evaluation.evaluations import Evaluations
 from rlctl_agents.manager.events import Events
 from rlctl_agents.manager.lifecycle import stopping
 from rlctl_agents.manager.lifecycle.closing import Closing
-from rlctl_agents.manager.membership.books import load_books
-from rlctl_agents.manager.membership.experience_spec import Agreement, require_ours
+from rlctl_agents.manager.membership.experience_spec import ExperienceSpec, require_ours
 from rlctl_agents.manager.membership.learner_groups import Groups
 from rlctl_agents.manager.membership.learner_progress import Learners
 from rlctl_agents.manager.membership.leases import Holder
-from rlctl_agents.manager.membership.registry import Members
-from rlctl_agents.manager.state_store import Shelf
+from rlctl_agents.manager.membership.registry import Members, load_members
+from rlctl_agents.manager.state_store import StateStore
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.manager.web.profiles import Profiles
 from rlctl_agents.runtime.addresses import CHANNELS, Addresses
@@ -50,7 +49,7 @@ LEASED_S = 120.0
 """At least so long a learner gives credit to a boot that the manager does not hear of any more."""
 
 
-class Overseer:
+class Coordinator:
     """One life of a manager. Called by one thread; others may read `events` and the members' `lines`.
 
     Args:
@@ -84,7 +83,7 @@ class Overseer:
         self.policies = settings.policy_names
         self.began = clock.monotonic()
         self.events = Events(layout.results / "events.jsonl", clock.unix)
-        self._shelf = Shelf(layout.results)
+        self._shelf = StateStore(layout.results)
         self.progress, self.lost = self._shelf.progress, self._shelf.lost
         self.progress.met = None  # conditions may be others now
         self._wall_before_s = self.progress.wall_s
@@ -102,11 +101,11 @@ class Overseer:
             lambda policy: self.settings.policy(policy).algorithm.batch_rows, self.progress, manifests.of,
             clock.monotonic,
         )  # fmt: skip
-        self.members = Members(load_books(layout.results), clock.monotonic)
+        self.members = Members(load_members(layout.results), clock.monotonic)
         addresses.alive((one.role, one.index) for one in self.members.leases.live())
         self.groups = Groups(clock.monotonic, self.events.add)
-        self.agreement = Agreement(self.members.leases.alive)
-        self.measuring = Measuring(
+        self.agreement = ExperienceSpec(self.members.leases.alive)
+        self.evaluations = Evaluations(
             settings.seed, self.progress, self.learners, self.events, layout.results, clock, self.members.cpu
         )
         self.profiles = Profiles(layout.root, run, clock)
@@ -116,12 +115,12 @@ class Overseer:
         self._told: set[str] = set()
         self.closing = Closing(
             self.policies, progress=self.progress, learners=self.learners, checkpoints=self.checkpoints,
-            measuring=self.measuring, events=self.events, learning=self._learning, store=self._store_progress,
+            evaluations=self.evaluations, events=self.events, learning=self._learning, store=self._store_progress,
             clock=clock.monotonic,
         )  # fmt: skip
         self.ending = self.closing.ending
         self._duties = Duties(
-            self.policies, learners=self.learners, checkpoints=self.checkpoints, measuring=self.measuring,
+            self.policies, learners=self.learners, checkpoints=self.checkpoints, evaluations=self.evaluations,
             members=self.members, agreement=self.agreement, ending=self.ending,
         )  # fmt: skip
         self._joined: set[str] = set()  # roles
@@ -219,7 +218,7 @@ class Overseer:
     def result(self, result: EvalResult) -> Said:
         """An evaluator has played its quota."""
         try:
-            done = self.measuring.believe(result, self.wall_s)
+            done = self.evaluations.believe(result, self.wall_s)
         except ValueError as fault:
             return Said(False, str(fault))
         self.curve.append((done.rows, done.mean))
@@ -300,8 +299,8 @@ class Overseer:
             self._judge()
         else:
             self.closing.require_weights(self.settings.stop)
-        if self.measuring.awaits:
-            self.measuring.turn(
+        if self.evaluations.awaits:
+            self.evaluations.turn(
                 self.members.published,
                 final=self.members.rested,
                 evaluators=len(leases.live("evaluator")),
@@ -345,7 +344,7 @@ class Overseer:
     @property
     def disk(self) -> str:
         """Why something could not be stored, or removed; "" when all was."""
-        return self._shelf.failure or self.events.failure or self.measuring.failure or self.checkpoints.failure
+        return self._shelf.failure or self.events.failure or self.evaluations.failure or self.checkpoints.failure
 
     # inside
 
@@ -443,7 +442,7 @@ class Overseer:
     def _gone(self, holder: Holder, text: str) -> None:
         self.events.add("gone", text, role=holder.role, index=holder.index, boot=holder.boot)
         self.members.forget(holder.boot)
-        self.measuring.drop(holder.boot)
+        self.evaluations.drop(holder.boot)
         self.profiles.drop(holder.boot)
 
     def _store_progress(self) -> bool:

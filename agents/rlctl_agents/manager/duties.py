@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlctl.spec.schema import Spec
-from rlctl_agents.manager.accounting.outliers import Actor
+from rlctl_agents.manager.accounting.outliers import ActorEpisodes
 from rlctl_agents.manager.checkpoints.schedule import Checkpoints
-from rlctl_agents.manager.evaluation.evaluations import Measuring
+from rlctl_agents.manager.evaluation.evaluations import Evaluations
 from rlctl_agents.manager.evaluation.matches import training
 from rlctl_agents.manager.lifecycle.ending import Ending
-from rlctl_agents.manager.membership.experience_spec import Agreement
+from rlctl_agents.manager.membership.experience_spec import ExperienceSpec
 from rlctl_agents.manager.membership.learner_progress import Learners
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.membership.registry import Members
@@ -30,13 +30,13 @@ class Duties:
         *,
         learners: Learners,
         checkpoints: Checkpoints,
-        measuring: Measuring,
+        evaluations: Evaluations,
         members: Members,
-        agreement: Agreement,
+        agreement: ExperienceSpec,
         ending: Ending,
     ) -> None:
         self._policies, self._learners, self._checkpoints = policies, learners, checkpoints
-        self._measuring, self._members, self._agreement, self._ending = measuring, members, agreement, ending
+        self._evaluations, self._members, self._agreement, self._ending = evaluations, members, agreement, ending
 
     def generation(self, holder: Holder) -> int:
         """The generation that this process should save; 0: none."""
@@ -46,7 +46,7 @@ class Duties:
         """Rows after which this process makes no update: those of the first policy count; 0: no limit."""
         if holder.role != "learner":
             return 0
-        if self._measuring.rests:
+        if self._evaluations.rests:
             return 1  # it has learned from more than that
         first = self._learners.policy_of(holder.index) == self._policies[0]
         return (settings.stop.rows or 0) if first else 0
@@ -60,17 +60,17 @@ class Duties:
         seats = self._agreement.seats
         if holder.role == "actor":
             return training(self._policies[0], seats, settings.seed) if seats else None
-        plays = self._ending.step == "not" or self._measuring.awaits
+        plays = self._ending.step == "not" or self._evaluations.awaits
         if holder.role != "evaluator" or report is None or not seats or not plays:
             return None
-        return self._measuring.match(report, self._members.published, seats, settings)
+        return self._evaluations.match(report, self._members.published, seats, settings)
 
-    def playing(self, settings: Spec) -> list[Actor]:
+    def playing(self, settings: Spec) -> list[ActorEpisodes]:
         """Live actors, and what each says of its episodes."""
         members, found = self._members, []
         for one in members.leases.live("actor"):
             seen, match = members.seen.get(one.boot), self.match(one, None, settings)
             if seen is not None and match is not None:
                 origin, epsilon = members.origins.get(one.boot, Origin()), match.hyper.get("epsilon", 0.0)
-                found.append(Actor(one.boot, f"actor/{one.index}", origin, seen.figures, epsilon))
+                found.append(ActorEpisodes(one.boot, f"actor/{one.index}", origin, seen.figures, epsilon))
         return found

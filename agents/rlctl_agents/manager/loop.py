@@ -12,9 +12,9 @@ from typing import Any
 
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager import finished_run
-from rlctl_agents.manager.accounting.averages import Looks
+from rlctl_agents.manager.accounting.averages import LearnerAverages
 from rlctl_agents.manager.checkpoints.fencing_term import standing_term
-from rlctl_agents.manager.coordinator import Overseer
+from rlctl_agents.manager.coordinator import Coordinator
 from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.membership.leases import Holder
@@ -134,15 +134,15 @@ class Desk:
         curves: drawn for TensorBoard.
     """
 
-    def __init__(self, shared: Shared, overseer: Overseer, control: ControlApi, curves: CurveWriter) -> None:
-        self._shared, self._overseer, self._control, self._curves = shared, overseer, control, curves
-        self._process, self._layout = shared.process, overseer.layout
-        self._profiler = Profiler("manager", overseer.boot, shared.process.stop)
-        self._builder = report.StatusBuilder(overseer)
+    def __init__(self, shared: Shared, coordinator: Coordinator, control: ControlApi, curves: CurveWriter) -> None:
+        self._shared, self._coordinator, self._control, self._curves = shared, coordinator, control, curves
+        self._process, self._layout = shared.process, coordinator.layout
+        self._profiler = Profiler("manager", coordinator.boot, shared.process.stop)
+        self._builder = report.StatusBuilder(coordinator)
         self._status: dict[str, Any] = {}
-        self._looks = Looks()
+        self._looks = LearnerAverages()
         self._page = ""
-        clock = overseer.clock.monotonic
+        clock = coordinator.clock.monotonic
         self._turn, self._build, self._write = Every(TURN_S, clock), Every(BUILD_S, clock), Every(WRITE_S, clock)
         self._store, self._draw, self._term = Every(STORE_S, clock), Every(DRAW_S, clock), Every(SAME_TERM_S, clock)
 
@@ -152,18 +152,18 @@ class Desk:
         Raises:
             Fenced: another manager has taken over.
         """
-        process, overseer = self._process, self._overseer
+        process, coordinator = self._process, self._coordinator
         self._shared.turn()
         self._control.carry_out(self._carry_out)
         if process.stop.is_set():
-            overseer.closing.leave()
-        self._do(self._turn, overseer.turn)
-        if self._term.due() and (newest := standing_term(self._layout.run, overseer.term)) != overseer.term:
-            raise Fenced(f"a manager of term {newest} has taken over from term {overseer.term}")
+            coordinator.closing.leave()
+        self._do(self._turn, coordinator.turn)
+        if self._term.due() and (newest := standing_term(self._layout.run, coordinator.term)) != coordinator.term:
+            raise Fenced(f"a manager of term {newest} has taken over from term {coordinator.term}")
         self._do(self._build, self._publish)
         self._do(self._write, self._write_status)
         self._do(self._draw, self._draw_curves)
-        self._do(self._store, overseer.store)
+        self._do(self._store, coordinator.store)
 
     def end(self) -> None:
         """The last words: everything is stored, and that the run is finished, if it is.
@@ -171,29 +171,29 @@ class Desk:
         Raises:
             UserFault: it could have been finished, but the last model was not saved, or the volume takes nothing.
         """
-        overseer = self._overseer
-        done = overseer.progress.met is not None and overseer.ending.how == "finish"
-        unsaved = overseer.closing.unsaved if done else ""
+        coordinator = self._coordinator
+        done = coordinator.progress.met is not None and coordinator.ending.how == "finish"
+        unsaved = coordinator.closing.unsaved if done else ""
         if unsaved:
-            overseer.events.add("not_saved", unsaved)
+            coordinator.events.add("not_saved", unsaved)
         finished = done and not unsaved
         self._publish(finished=finished)
         self._draw_curves()
         try:
             if finished:
-                self._patiently(overseer.store_at_last)
+                self._patiently(coordinator.store_at_last)
             else:
-                overseer.store_at_last()
+                coordinator.store_at_last()
         except OSError:
-            log.error("%s", overseer.disk)
+            log.error("%s", coordinator.disk)
         self._write_status()
         if unsaved:
-            why = f" ({overseer.disk})" if overseer.disk else ""
+            why = f" ({coordinator.disk})" if coordinator.disk else ""
             raise UserFault(unsaved + why)
         if finished:
-            at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(overseer.clock.unix()))
-            end = finished_run.End(at, overseer.progress.met or "", overseer.term)
-            self._patiently(partial(overseer.store_end, finished_run.encode(end)))
+            at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(coordinator.clock.unix()))
+            end = finished_run.End(at, coordinator.progress.met or "", coordinator.term)
+            self._patiently(partial(coordinator.store_end, finished_run.encode(end)))
             self._publish(finished=True)
             self._write_status()
 
@@ -202,7 +202,7 @@ class Desk:
             self._publish(finished=False)  # with the problem
             self._write_status()
 
-        process, clock = self._process, self._overseer.clock.monotonic
+        process, clock = self._process, self._coordinator.clock.monotonic
         patiently(act, stop=process.stop, beat=process.pulse.beat, clock=clock, waiting=waiting)
 
     def metrics_text(self) -> str:
@@ -215,49 +215,49 @@ class Desk:
             every.spent()
 
     def _carry_out(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
-        overseer = self._overseer
+        coordinator = self._coordinator
         if what == "/reload":
-            return {"changes": overseer.reload(self._shared.reload(body.get("live")))}
+            return {"changes": coordinator.reload(self._shared.reload(body.get("live")))}
         if what == "/checkpoint":
-            return {"number": overseer.order_checkpoint()}
+            return {"number": coordinator.order_checkpoint()}
         if what == "/profile":
             return self._order_profile(body)
-        overseer.closing.finish(finished_run.ON_REQUEST)
+        coordinator.closing.finish(finished_run.ON_REQUEST)
         return {"stopping": True}
 
     def _order_profile(self, body: dict[str, Any]) -> dict[str, Any]:
         """Another process hears of it with the answer to its next report; this one looks at itself at once."""
-        overseer = self._overseer
+        coordinator = self._coordinator
 
         def live(role: str) -> list[Holder]:
-            now = overseer.clock.monotonic()
-            own = [Holder("manager", 0, overseer.boot, since=overseer.began, heard=now)]
-            return own if role == "manager" else overseer.members.leases.live(role)
+            now = coordinator.clock.monotonic()
+            own = [Holder("manager", 0, coordinator.boot, since=coordinator.began, heard=now)]
+            return own if role == "manager" else coordinator.members.leases.live(role)
 
-        made = overseer.profiles.order(body, live, overseer.report_every_s)
-        if made.boot == overseer.boot:
-            self._profiler.obey(Sampling(made.id, made.seconds), overseer.profiles.take)
-        within_s = made.until - overseer.clock.monotonic()
+        made = coordinator.profiles.order(body, live, coordinator.report_every_s)
+        if made.boot == coordinator.boot:
+            self._profiler.obey(Sampling(made.id, made.seconds), coordinator.profiles.take)
+        within_s = made.until - coordinator.clock.monotonic()
         return {"id": made.id, "process": made.process, "seconds": made.seconds, "within_s": round(within_s, 1)}
 
     def _publish(self, *, finished: bool = False) -> None:
-        overseer, store = self._overseer, self._shared.store
-        overseer.events.settle()
+        coordinator, store = self._coordinator, self._shared.store
+        coordinator.events.settle()
         counters = self._process.metrics.values().counters
-        overseer.members.totals.hear("manager", overseer.boot, counters)
-        overseer.members.rates.hear(overseer.boot, counters)
+        coordinator.members.totals.hear("manager", coordinator.boot, counters)
+        coordinator.members.rates.hear(coordinator.boot, counters)
         self._status = self._builder.build(finished=finished)
         if store is not None and store.failure:
             self._status["problems"].insert(0, {"text": store.failure, "next": "df -h"})
-        manifests = overseer.checkpoints.manifests
-        generations = [to_plain(one) for policy in overseer.policies for one in manifests.of(policy)]
+        manifests = coordinator.checkpoints.manifests
+        generations = [to_plain(one) for policy in coordinator.policies for one in manifests.of(policy)]
         self._shared.shown = Shown.of(self._status, generations, self._build.period_s)
         self._control.status = self._shared.shown.encoded
         self._control.checkpoints = {
             "generations": generations,
-            "wanted": {policy: overseer.checkpoints.wanted(policy) for policy in overseer.policies},
+            "wanted": {policy: coordinator.checkpoints.wanted(policy) for policy in coordinator.policies},
         }
-        self._page = metrics_page.text(overseer, self._status)
+        self._page = metrics_page.text(coordinator, self._status)
 
     def _write_status(self) -> None:
         try:
@@ -266,13 +266,13 @@ class Desk:
             log.error("cannot write results/status.json: %s", error)
 
     def _draw_curves(self) -> None:
-        overseer = self._overseer
-        for rows, mean in overseer.curve:
+        coordinator = self._coordinator
+        for rows, mean in coordinator.curve:
             if mean is None:
                 self._curves.void_from(rows)
             else:
                 self._curves.add(rows, {"return/evaluation": mean})
-        overseer.curve.clear()
-        if overseer.progress.started:
-            learner = self._looks.look(overseer.members.reports("learner"))
-            self._curves.add(overseer.rows, report.scalars(self._status, learner))
+        coordinator.curve.clear()
+        if coordinator.progress.started:
+            learner = self._looks.look(coordinator.members.reports("learner"))
+            self._curves.add(coordinator.rows, report.scalars(self._status, learner))

@@ -52,7 +52,7 @@ class Resumed(msgspec.Struct, frozen=True):
     text: str
 
 
-class Broken(msgspec.Struct, frozen=True):
+class LockStepBreak(msgspec.Struct, frozen=True):
     """From where on a run in lock-step cannot be repeated."""
 
     process: str  # "actor/0"
@@ -86,7 +86,7 @@ class Progress(msgspec.Struct):
     unusable: list[int] = []  # generations that a learner passed over
     met: str | None = None
     first_boots: dict[str, str] = {}  # in lock-step: "actor/0" -> its first boot
-    broken: Broken | None = None
+    broken: LockStepBreak | None = None
 
     def open_lineage(self, policy: str, boot: str) -> int:
         """The lineage of a learner boot: another one for every boot, the same one however often it asks."""
@@ -113,11 +113,11 @@ class Progress(msgspec.Struct):
             self.rows[policy], self.versions[policy] = generations[0].rows, generations[0].ref.version
             self.started = True
 
-    def break_lock_step(self, process: str, boot: str, row: int) -> Broken | None:
+    def break_lock_step(self, process: str, boot: str, row: int) -> LockStepBreak | None:
         """An actor or learner of a run in lock-step joins; what it broke, when it is the first that breaks anything."""
         if self.first_boots.setdefault(process, boot) == boot or self.broken is not None:
             return None
-        self.broken = Broken(process, row)
+        self.broken = LockStepBreak(process, row)
         return self.broken
 
     def measured(self, evaluation: Evaluation) -> None:
@@ -172,7 +172,7 @@ def load_progress(folder: Path) -> tuple[Progress, bytes | None, str]:
     return Progress(), None, ""
 
 
-class Shelf:
+class StateStore:
     """Where the manager keeps what outlives it. A full disk costs what is stored, never the run.
 
     Args:

@@ -13,7 +13,7 @@ import msgspec
 
 from rlctl.spec.layout import Layout
 from rlctl_agents.manager import finished_run
-from rlctl_agents.manager.coordinator import Overseer
+from rlctl_agents.manager.coordinator import Coordinator
 from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.lifecycle.scale_down import Cluster, Release, workloads
 from rlctl_agents.manager.logs.log_queries import LogQueries
@@ -136,13 +136,13 @@ def manage(
     Args:
         answers: is told who answers from now on.
         keys: of this process.
-        admit: as the overseer's.
+        admit: as the coordinator's.
     """
     process, arguments = shared.process, shared.process.arguments
     assert arguments.addresses is not None
     with ExitStack() as stack:
         make = partial(
-            Overseer,
+            Coordinator,
             run=process.run,
             uid=process.uid,
             boot=process.boot,
@@ -154,20 +154,20 @@ def manage(
             **({"ticket": partial(keys.ticket, process.uid)} if keys is not None else {}),
         )
         try:
-            overseer = patiently(make, stop=process.stop, beat=process.pulse.beat)
+            coordinator = patiently(make, stop=process.stop, beat=process.pulse.beat)
         except (Damaged, ValueError) as fault:
             raise UserFault(str(fault)) from fault
-        overseer.members.lines = shared.lines
-        control.events, control.profiles = overseer.events, overseer.profiles
-        draw = partial(CurveWriter, layout.results / "tensorboard", overseer.term)
+        coordinator.members.lines = shared.lines
+        control.events, control.profiles = coordinator.events, coordinator.profiles
+        draw = partial(CurveWriter, layout.results / "tensorboard", coordinator.term)
         curves = patiently(draw, stop=process.stop, beat=process.pulse.beat)
         stack.callback(curves.close)
-        desk = Desk(shared, overseer, control, curves)
-        answers(overseer)
+        desk = Desk(shared, coordinator, control, curves)
+        answers(coordinator)
         process.page = desk.metrics_text
         process.pulse.ready = True
-        log.info("listening", extra={"kv": {"address": server.address, "term": overseer.term}})
-        while not overseer.over:
+        log.info("listening", extra={"kv": {"address": server.address, "term": coordinator.term}})
+        while not coordinator.over:
             serve(server)
             desk.turn()
         desk.end()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.manager.accounting.averages import Looks
+from rlctl_agents.manager.accounting.averages import LearnerAverages
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.loop import Desk, Shared
 from rlctl_agents.manager.web.control_api import ControlApi
@@ -69,7 +69,7 @@ def test_an_update_that_is_not_finite_does_not_hide_the_others(metrics: Metrics)
 
 
 def test_a_curve_has_every_update_in_one_point_and_none_in_two(metrics: Metrics, time: Time) -> None:
-    looks, drawn = Looks(), list[float]()
+    looks, drawn = LearnerAverages(), list[float]()
     updates(metrics, 9.0)
     assert looks.look([report(metrics)])["loss.total"] == 9
     for point in range(5):
@@ -91,11 +91,11 @@ def test_a_manager_that_meets_a_running_learner_draws_its_last_seconds_and_not_i
         time.now += 1
         updates(metrics, 1.0, 3.0)
         metrics.values()
-    assert Looks().look([report(metrics)])["loss.total"] == 2
+    assert LearnerAverages().look([report(metrics)])["loss.total"] == 2
 
 
 def test_of_several_ranks_the_one_that_leads_is_drawn_and_a_new_one_begins_anew(metrics: Metrics, time: Time) -> None:
-    other, looks = Metrics(clock=time), Looks()
+    other, looks = Metrics(clock=time), LearnerAverages()
     updates(metrics, 1.0)
     updates(other, 5.0)
     assert looks.look([report(other, 2, rank=1.0), None, report(metrics, 1, rank=0.0)])["loss.total"] == 1
@@ -107,7 +107,7 @@ def test_of_several_ranks_the_one_that_leads_is_drawn_and_a_new_one_begins_anew(
 
 
 def test_what_is_no_average_is_drawn_as_it_is_now(metrics: Metrics) -> None:
-    looks = Looks()
+    looks = LearnerAverages()
     metrics.set("lr", 1e-3)
     looks.look([report(metrics)])
     metrics.set("lr", 5e-4)

@@ -9,7 +9,7 @@ import pytest
 
 from rlctl_agents.manager.accounting.lag import LagWindow
 from rlctl_agents.manager.accounting.rates import Rates
-from rlctl_agents.manager.accounting.totals import Stored, Totals
+from rlctl_agents.manager.accounting.totals import StoredTotals, Totals
 from rlctl_agents.manager.lifecycle.ending import SAVE_S, TELL_S, Ending
 from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
 from rlctl_agents.manager.status.problems import NO_UPDATE_S, SILENT_S, Facts, find
@@ -91,7 +91,7 @@ def test_totals_keep_what_the_dead_have_done() -> None:
     assert totals.of("actor") == {"env_steps": 110, "episodes": 1}
     assert totals.roles() == ["actor", "learner"]
     again = Totals()
-    again.restore(msgspec.json.decode(msgspec.json.encode(totals.store()), type=Stored))
+    again.restore(msgspec.json.decode(msgspec.json.encode(totals.store()), type=StoredTotals))
     again.hear("actor", "B", {"env_steps": 20})
     assert again.sum("actor", "env_steps") == 120
     assert again.boots() == {"B", "L"}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rlctl_agents.manager.accounting.ledger import TOLERATED_REPORTS, Books, Rows, Stored
+from rlctl_agents.manager.accounting.ledger import TOLERATED_REPORTS, Rows, RunLedger, StoredLedger
 from rlctl_agents.types.control import Account
 from rlctl_agents.types.experience import Ledger
 
@@ -31,9 +31,9 @@ def account(sent: int, received: int, *, produced: int = 0, lost: int = 0, queue
     return Account(Ledger(max(produced, sent), 0, sent), received=received, lost=lost, queued=queued, **decided)
 
 
-def books(*, sent: int = 100, received: int = 80, consumed: int = 60, pending: int = 7) -> Books:
+def books(*, sent: int = 100, received: int = 80, consumed: int = 60, pending: int = 7) -> RunLedger:
     """One actor that has made 120 rows, dropped 13, and one learner."""
-    found = Books()
+    found = RunLedger()
     found.receiver("L", "main")
     found.hear_sender("A", {"L": Ledger(sent + pending + 13, 13, sent)}, pending)
     found.hear_receiver("L", {"A": account(received, received, queued=received - consumed, consumed=consumed)}, nobody)
@@ -73,21 +73,21 @@ def test_a_learner_that_knows_more_than_the_actor_has_told_us_does_not_unbalance
 
 
 def test_an_actor_of_which_only_the_learner_has_heard_is_in_the_books() -> None:
-    found = Books()
+    found = RunLedger()
     found.receiver("L", "main")
     found.hear_receiver("L", {"A": account(30, 20, produced=40, lost=10, consumed=20)}, nobody)
     assert found.rows(lambda boot: boot == "L")["main"] == Rows(produced=40, consumed=20, lost=20)
 
 
 def test_an_actor_that_nobody_listens_to_has_its_rows_in_flight() -> None:
-    found = Books()
+    found = RunLedger()
     found.hear_sender("A", {}, 50)
     assert found.rows(everybody)["main"] == Rows(produced=50, in_flight=50)
     assert found.rows(nobody)["main"] == Rows(produced=50, lost=50)
 
 
 def test_policies_are_kept_apart() -> None:
-    found = Books()
+    found = RunLedger()
     found.receiver("L", "main")
     found.receiver("M", "exploiter")
     found.hear_sender("A", {"L": Ledger(50, 0, 40), "M": Ledger(30, 5, 20)}, 15)
@@ -124,8 +124,8 @@ def test_a_closed_sender_stays_in_the_sums_and_its_receiver_cannot_change_it() -
 
 
 def test_books_survive_the_manager() -> None:
-    found, again = books(), Books()
-    again.restore(msgspec.json.decode(msgspec.json.encode(found.store()), type=Stored))
+    found, again = books(), RunLedger()
+    again.restore(msgspec.json.decode(msgspec.json.encode(found.store()), type=StoredLedger))
     assert again.rows(everybody) == found.rows(everybody)
     assert again.boots() == {"A", "L"}
 
@@ -181,7 +181,7 @@ def test_the_last_word_of_a_learner_that_comes_after_its_successors_first_is_of_
 
 
 def test_a_learner_that_another_gave_its_weights_goes_on_with_their_life_though_the_other_dies() -> None:
-    found = Books()
+    found = RunLedger()
     for boot in "LMN":
         found.receiver(boot, "main")
     found.begin("L", 0, {"L"})
@@ -240,7 +240,7 @@ class World:
         self.produced = 0  # by everybody, in truth
         self.decided = dict.fromkeys(OUTCOMES, 0)  # likewise
         self.quiet = True  # nobody died, nothing was lost, the manager lived
-        self.books = Books()
+        self.books = RunLedger()
         self.manager_stores()
         self.learner = Learner(self.new_boot("l"))
         self.books.receiver(self.learner.boot, "main")
@@ -356,8 +356,8 @@ class World:
 
     def manager_restarts(self) -> None:
         self.quiet = False
-        self.books = Books()
-        self.books.restore(msgspec.json.decode(self.stored[0], type=Stored))
+        self.books = RunLedger()
+        self.books.restore(msgspec.json.decode(self.stored[0], type=StoredLedger))
         self.buried = set(self.stored[1])
         self.books.receiver(self.learner.boot, "main")
 

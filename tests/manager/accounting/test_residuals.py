@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlctl_agents.manager.accounting.outliers import MIXED_S, SLICE_S, SLICES, Actor, Outliers
+from rlctl_agents.manager.accounting.outliers import MIXED_S, SLICE_S, SLICES, ActorEpisodes, Outliers
 from rlctl_agents.manager.accounting.residuals import Figures, far_off, groups_off
 from rlctl_agents.types.control import Origin
 from rlctl_agents.types.figures import Moments
@@ -233,8 +233,8 @@ def test_whatever_a_strange_actor_says_of_itself_nothing_is_told_of_others(lie: 
     fleet, time, rng = [Simulated(number) for number in range(5)], Time(), np.random.default_rng(1)
     outliers = Outliers(time)
 
-    def actors() -> list[Actor]:
-        strange = Actor("f" * 16, "actor/9", Origin("\x1b[2J"), [lie] * len(NAMES))
+    def actors() -> list[ActorEpisodes]:
+        strange = ActorEpisodes("f" * 16, "actor/9", Origin("\x1b[2J"), [lie] * len(NAMES))
         return [*(one.actor() for one in fleet), strange, strange._replace(boot="e" * 16, figures=[lie])]
 
     for now in range(10):
@@ -249,10 +249,10 @@ def test_whatever_a_strange_actor_says_of_itself_nothing_is_told_of_others(lie: 
 def test_a_slice_of_many_actors_takes_longer_so_that_the_manager_has_time_for_others() -> None:
     time, asked = Time(), 0
 
-    def actors() -> list[Actor]:
+    def actors() -> list[ActorEpisodes]:
         nonlocal asked
         asked += 1
-        return [Actor(f"{at:016x}", f"actor/{at}", Origin(), [Moments()] * len(NAMES)) for at in range(2000)]
+        return [ActorEpisodes(f"{at:016x}", f"actor/{at}", Origin(), [Moments()] * len(NAMES)) for at in range(2000)]
 
     outliers = Outliers(time)
     for _ in range(5):

@@ -99,7 +99,7 @@ def test_when_its_time_is_over_the_learner_rests_so_that_what_is_measured_is_wha
     run.manager.turn()
     assert play(run, run.report("evaluator", JUDGE).match, 1.0, 1.0).ok
     run.manager.turn()
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
     assert run.learn(LEARNER, rows=300, version=3).stop_rows == 1, "it rests until it is told to stop"
 
 
@@ -110,7 +110,7 @@ def test_a_run_that_an_evaluation_ends_is_not_measured_again(tmp_path: Path) -> 
     evaluate(run, 40, 9.0, 9.0)
     run.manager.turn()
     assert run.manager.ending.step == "saving"
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
     assert run.learn(LEARNER, rows=4000, version=40).stop_rows == 5000
 
 
@@ -138,14 +138,14 @@ def test_an_evaluation_of_the_last_model_that_has_begun_goes_on(run: Run) -> Non
     assert run.report("evaluator", 44, index=1).match is None, "one measures, the others rest"
     play(run, match, 7.0, 9.0)
     run.manager.turn()
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
 
 
 def test_a_last_model_that_was_measured_is_not_measured_again(run: Run) -> None:
     everybody(run)
     evaluate(run, 50, 7.0, 9.0)
     reach(run, published=50)
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
     assert why_not(run) == []
 
 
@@ -177,11 +177,11 @@ def test_a_short_run_waits_for_an_evaluator_that_is_still_starting(run: Run) -> 
         run.join(role, number)
     reach(run, published=50)
     run.after(JOIN_S / 2, *NO_JUDGE)
-    assert run.manager.measuring.awaits
+    assert run.manager.evaluations.awaits
     run.join("evaluator", JUDGE)
     assert play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0).ok
     run.manager.turn()
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
 
 
 def test_a_run_without_an_evaluator_ends_without_and_says_so(run: Run) -> None:
@@ -189,10 +189,10 @@ def test_a_run_without_an_evaluator_ends_without_and_says_so(run: Run) -> None:
         run.join(role, number)
     reach(run, published=50)
     run.after(JOIN_S - 1, *NO_JUDGE)
-    assert run.manager.measuring.awaits
+    assert run.manager.evaluations.awaits
     assert status(run)["stop"]["not_evaluated"] is None
     run.after(1, *NO_JUDGE)
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
     said = "the last model, version 50, was not evaluated: no evaluator lives"
     assert why_not(run) == [said]
     assert status(run)["stop"]["not_evaluated"] == said
@@ -203,7 +203,7 @@ def test_a_run_that_asks_for_no_evaluator_waits_for_none(tmp_path: Path) -> None
     for role, number in NO_JUDGE:
         run.join(role, number)
     reach(run, published=50)
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
 
 
 def test_a_run_whose_evaluator_dies_at_the_end_ends_without_and_says_so(run: Run) -> None:
@@ -212,9 +212,9 @@ def test_a_run_whose_evaluator_dies_at_the_end_ends_without_and_says_so(run: Run
     run.after(JOIN_S, *ALL)
     assert run.report("evaluator", JUDGE).match is not None
     run.after(EXPIRES_S + JOIN_S - 2, *NO_JUDGE)
-    assert run.manager.measuring.awaits
+    assert run.manager.evaluations.awaits
     run.after(3, *NO_JUDGE)
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
     assert kinds(run).count("not_evaluated") == 1
 
 
@@ -227,7 +227,7 @@ def test_an_evaluator_that_is_killed_at_the_end_has_time_to_come_back(run: Run) 
     run.join("evaluator", 44)
     assert play(run, run.report("evaluator", 44).match, 7.0, 9.0).ok
     run.manager.turn()
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
     assert why_not(run) == []
 
 
@@ -243,9 +243,9 @@ def test_an_evaluator_that_takes_too_long_is_not_waited_for_and_the_remedy_is_sa
     everybody(run)
     reach(run, published=50)
     run.after(MEASURE_S - 1, *ALL)
-    assert run.manager.measuring.awaits
+    assert run.manager.evaluations.awaits
     run.after(1, *ALL)
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
     (text,) = why_not(run)
     assert text == (
         "the last model, version 50, was not evaluated: no evaluator was done within 600 s; fewer evaluation.episodes "
@@ -257,7 +257,7 @@ def test_who_asks_to_stop_meanwhile_does_not_wait_for_the_measurement(run: Run) 
     everybody(run)
     reach(run, published=40)
     run.manager.closing.finish("stopped on request")
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
     assert why_not(run) == ["the last model was not evaluated: stopped on request"]
     assert run.manager.progress.met == "5000 rows >= 5000"
 
@@ -280,7 +280,7 @@ def test_the_successor_of_a_manager_that_was_killed_meanwhile_measures_the_last_
     reach(run, published=50)
     assert play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0).ok
     run.manager.turn()
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
 
 
 def test_a_run_asked_for_more_rows_while_its_last_model_is_measured_goes_on(run: Run) -> None:
@@ -290,7 +290,7 @@ def test_a_run_asked_for_more_rows_while_its_last_model_is_measured_goes_on(run:
     more = spec(stop={"rows": 9000}, evaluation={"episodes": 2, "every": 10})
     assert run.manager.reload(more) == ["stop.rows: 5000 -> 9000"]
     assert (run.manager.ending.step, run.manager.progress.met) == ("not", None)
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
     assert run.learn(LEARNER, rows=5000, version=50).stop_rows == 9000
     said = [event["text"] for event in run.manager.events.since(0)[0] if event["kind"] == "goes_on"]
     assert said == ["the run goes on: 5000 rows >= 5000 is not enough any more"]
@@ -303,7 +303,7 @@ def test_a_run_asked_for_more_rows_while_its_last_model_is_measured_goes_on(run:
     assert play(run, run.report("evaluator", JUDGE).match, 1.0, 3.0).ok
     run.manager.turn()
     assert run.manager.ending.step == "saving"
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
     assert why_not(run) == []
 
 
@@ -311,7 +311,7 @@ def test_other_settings_that_are_met_all_the_same_do_not_hold_up_the_end(run: Ru
     everybody(run)
     reach(run, published=50)
     run.manager.reload(spec(stop={"rows": 4000}))
-    assert run.manager.measuring.awaits
+    assert run.manager.evaluations.awaits
     assert run.manager.progress.met == "5000 rows >= 5000"
 
 

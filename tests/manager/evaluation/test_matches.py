@@ -14,7 +14,7 @@ from rlctl_agents.manager.evaluation.matches import (
     STUCK_S,
     TRAINING,
     Evaluation,
-    Evaluations,
+    Quotas,
     training,
 )
 from rlctl_agents.manager.lifecycle import stopping
@@ -30,16 +30,16 @@ def time() -> Time:
     return Time()
 
 
-def of_run(seed: int, time: Time, *, match: int = TRAINING) -> Evaluations:
-    return Evaluations(seed, time, Cadence(time, lambda: Cpu(0.0, 0.0)), match=match)
+def of_run(seed: int, time: Time, *, match: int = TRAINING) -> Quotas:
+    return Quotas(seed, time, Cadence(time, lambda: Cpu(0.0, 0.0)), match=match)
 
 
 @pytest.fixture
-def evaluations(time: Time) -> Evaluations:
+def evaluations(time: Time) -> Quotas:
     return of_run(7, time)
 
 
-def order(evaluations: Evaluations, boot: str, model: ModelRef | None, **changes: object) -> Match | None:
+def order(evaluations: Quotas, boot: str, model: ModelRef | None, **changes: object) -> Match | None:
     values = {"seats": 1, "episodes": 3, "every_s": 10.0, "mode": "greedy"} | changes
     return evaluations.order(boot, model, **values)  # type: ignore[arg-type]
 
@@ -48,7 +48,7 @@ def result(match: Match, returns: tuple[float, ...] = (10.0, 20.0, 30.0), mode: 
     return EvalResult(match.id, match.seats[0], mode, list(returns), [1] * len(returns), 2.5)
 
 
-def finish(evaluations: Evaluations, done: EvalResult) -> Evaluation:
+def finish(evaluations: Quotas, done: EvalResult) -> Evaluation:
     return evaluations.finish(done, rows=5000, wall_s=60.0, unix=1.7e9)
 
 
@@ -60,7 +60,7 @@ def test_training_learns_from_every_seat_with_the_newest_weights() -> None:
     assert match == training("main", 2, 11), "a match stays the same as long as nothing changes"
 
 
-def test_an_evaluation_pins_one_model_on_every_seat_and_learns_nothing(evaluations: Evaluations) -> None:
+def test_an_evaluation_pins_one_model_on_every_seat_and_learns_nothing(evaluations: Quotas) -> None:
     match = order(evaluations, "E", ref(5), seats=2)
     assert match is not None
     assert match.seats == {0: ref(5), 1: ref(5)}
@@ -69,13 +69,13 @@ def test_an_evaluation_pins_one_model_on_every_seat_and_learns_nothing(evaluatio
     assert (match.quota.episodes, match.quota.mode) == (3, "greedy")
 
 
-def test_an_evaluator_is_told_the_same_until_it_is_done(evaluations: Evaluations, time: Time) -> None:
+def test_an_evaluator_is_told_the_same_until_it_is_done(evaluations: Quotas, time: Time) -> None:
     match = order(evaluations, "E", ref(5))
     time.now += 100
     assert order(evaluations, "E", ref(9)) is match
 
 
-def test_each_quota_goes_to_one_evaluator_and_starts_are_apart(evaluations: Evaluations, time: Time) -> None:
+def test_each_quota_goes_to_one_evaluator_and_starts_are_apart(evaluations: Quotas, time: Time) -> None:
     first = order(evaluations, "E", ref(5))
     assert order(evaluations, "F", ref(9)) is None
     time.now += 10
@@ -86,7 +86,7 @@ def test_each_quota_goes_to_one_evaluator_and_starts_are_apart(evaluations: Eval
     assert first.seed != second.seed
 
 
-def test_which_games_are_played_depends_on_model_and_run_alone(evaluations: Evaluations, time: Time) -> None:
+def test_which_games_are_played_depends_on_model_and_run_alone(evaluations: Quotas, time: Time) -> None:
     one = order(evaluations, "E", ref(5))
     later, other_run = of_run(7, time, match=900), of_run(8, time)
     same, other = order(later, "F", ref(5)), order(other_run, "F", ref(5))
@@ -97,7 +97,7 @@ def test_which_games_are_played_depends_on_model_and_run_alone(evaluations: Eval
     assert other.seed != one.seed
 
 
-def test_once_only_one_model_counts_no_other_is_played(evaluations: Evaluations, time: Time) -> None:
+def test_once_only_one_model_counts_no_other_is_played(evaluations: Quotas, time: Time) -> None:
     old = order(evaluations, "E", ref(5))
     time.now += 10
     last = order(evaluations, "F", ref(9))
@@ -109,7 +109,7 @@ def test_once_only_one_model_counts_no_other_is_played(evaluations: Evaluations,
         finish(evaluations, result(old))
 
 
-def test_no_model_is_measured_twice(evaluations: Evaluations, time: Time) -> None:
+def test_no_model_is_measured_twice(evaluations: Quotas, time: Time) -> None:
     match = order(evaluations, "E", ref(5))
     assert match is not None
     finish(evaluations, result(match))
@@ -119,11 +119,11 @@ def test_no_model_is_measured_twice(evaluations: Evaluations, time: Time) -> Non
     assert order(evaluations, "E", ref(1, lineage=2)) is not None
 
 
-def test_nothing_is_measured_before_there_is_a_model(evaluations: Evaluations) -> None:
+def test_nothing_is_measured_before_there_is_a_model(evaluations: Quotas) -> None:
     assert order(evaluations, "E", None) is None
 
 
-def test_what_a_dead_evaluator_was_playing_is_measured_by_another(evaluations: Evaluations) -> None:
+def test_what_a_dead_evaluator_was_playing_is_measured_by_another(evaluations: Quotas) -> None:
     order(evaluations, "E", ref(5))
     evaluations.drop("E")
     match = order(evaluations, "F", ref(5))
@@ -131,7 +131,7 @@ def test_what_a_dead_evaluator_was_playing_is_measured_by_another(evaluations: E
     assert match.seats[0] == ref(5)
 
 
-def test_a_model_that_the_pool_no_longer_has_is_replaced_by_a_newer_one(evaluations: Evaluations, time: Time) -> None:
+def test_a_model_that_the_pool_no_longer_has_is_replaced_by_a_newer_one(evaluations: Quotas, time: Time) -> None:
     order(evaluations, "E", ref(5))
     time.now += LOAD_S
     evaluations.hear("E", None, 0, 0)
@@ -141,7 +141,7 @@ def test_a_model_that_the_pool_no_longer_has_is_replaced_by_a_newer_one(evaluati
 
 
 def test_an_evaluator_that_plays_on_is_left_alone_and_one_that_stands_still_is_not(
-    evaluations: Evaluations, time: Time
+    evaluations: Quotas, time: Time
 ) -> None:
     match = order(evaluations, "E", ref(5))
     for steps in range(1, 100):
@@ -154,7 +154,7 @@ def test_an_evaluator_that_plays_on_is_left_alone_and_one_that_stands_still_is_n
 
 
 def test_an_evaluator_that_plays_its_match_may_take_minutes_to_reset_its_environments(
-    evaluations: Evaluations, time: Time
+    evaluations: Quotas, time: Time
 ) -> None:
     match = order(evaluations, "E", ref(5))
     assert match is not None
@@ -166,7 +166,7 @@ def test_an_evaluator_that_plays_its_match_may_take_minutes_to_reset_its_environ
     assert order(evaluations, "E", ref(9)) is not match, "it plays something else"
 
 
-def test_an_evaluator_that_hangs_in_its_match_gets_another_one_at_last(evaluations: Evaluations, time: Time) -> None:
+def test_an_evaluator_that_hangs_in_its_match_gets_another_one_at_last(evaluations: Quotas, time: Time) -> None:
     match = order(evaluations, "E", ref(5))
     assert match is not None
     evaluations.hear("E", ref(5), 7, match.id)
@@ -175,7 +175,7 @@ def test_an_evaluator_that_hangs_in_its_match_gets_another_one_at_last(evaluatio
     assert order(evaluations, "E", ref(9)) is not match
 
 
-def test_a_result_is_summed_up(evaluations: Evaluations) -> None:
+def test_a_result_is_summed_up(evaluations: Quotas) -> None:
     match = order(evaluations, "E", ref(5))
     assert match is not None
     done = finish(evaluations, result(match))
@@ -193,7 +193,7 @@ def test_a_result_is_summed_up(evaluations: Evaluations) -> None:
     ],
 )
 def test_a_result_that_is_not_the_whole_quota_does_not_count(
-    evaluations: Evaluations, returns: tuple[float, ...], mode: str, words: str
+    evaluations: Quotas, returns: tuple[float, ...], mode: str, words: str
 ) -> None:
     match = order(evaluations, "E", ref(5))
     assert match is not None
@@ -201,7 +201,7 @@ def test_a_result_that_is_not_the_whole_quota_does_not_count(
         finish(evaluations, result(match, returns, mode))
 
 
-def test_a_result_counts_once_and_only_for_its_own_model(evaluations: Evaluations) -> None:
+def test_a_result_counts_once_and_only_for_its_own_model(evaluations: Quotas) -> None:
     match = order(evaluations, "E", ref(5))
     assert match is not None
     other = EvalResult(match.id, ref(6), "greedy", [1.0] * 3, [1] * 3, 1.0)

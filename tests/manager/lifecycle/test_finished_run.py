@@ -17,7 +17,7 @@ from rlctl_agents.manager import finished_run
 from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.finished_run import ON_REQUEST, End, Finished, finish, finished, workloads_of
 from rlctl_agents.manager.lifecycle.scale_down import Release, workloads
-from rlctl_agents.manager.state_store import Shelf
+from rlctl_agents.manager.state_store import StateStore
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.runtime import logs
 from rlctl_agents.runtime.http_server import Request, Response
@@ -36,10 +36,10 @@ def layout(tmp_path: Path) -> Layout:
     """A run that has learned from 5000 rows, which was its goal."""
     layout = Layout(tmp_path)
     layout.make()
-    shelf = Shelf(layout.results)
-    shelf.progress.rows["main"] = 5000
-    shelf.progress.started = True
-    assert shelf.save_progress()
+    store = StateStore(layout.results)
+    store.progress.rows["main"] = 5000
+    store.progress.started = True
+    assert store.save_progress()
     status = {"run": "r", "phase": "running", "stop": {"conditions": {"rows": 5000}, "met": MET}, "problems": ["x"]}
     (layout.results / "status.json").write_text(json.dumps(status))
     return layout

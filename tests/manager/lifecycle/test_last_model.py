@@ -55,7 +55,7 @@ def step(run: Run) -> str:
 def measure(run: Run) -> None:
     assert play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0).ok
     run.manager.turn()
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
 
 
 def kill_learner(run: Run) -> None:
@@ -165,7 +165,7 @@ def test_a_run_whose_learner_is_killed_during_the_last_evaluation_learns_again_w
     run.learn(SECOND, rows=3000, version=50, lineage=2, gauges={"rows": 5000.0, **RESTS})
     run.report("modelpool", POOL, model=ref(50, 2))
     run.manager.turn()
-    assert run.manager.measuring.awaits
+    assert run.manager.evaluations.awaits
     assert play(run, run.report("evaluator", JUDGE).match, 1.0, 3.0).ok
     assert commit(run, 5, rows=5000, sender=SECOND).ok
     run.manager.turn()
@@ -231,7 +231,7 @@ def test_a_modelpool_that_is_frozen_during_the_last_evaluation_is_named_as_the_c
     reach(run)
     assert run.report("evaluator", JUDGE).match is not None
     run.after(EXPIRES_S + JOIN_S + 2, *NO_POOL)
-    assert not run.manager.measuring.awaits
+    assert not run.manager.evaluations.awaits
     (text,) = (one["text"] for one in run.manager.events.since(0)[0] if one["kind"] == "not_evaluated")
     assert "modelpool/0 has not been heard for 30 s" in text
     assert "evaluation.episodes" not in text
@@ -244,7 +244,7 @@ def test_an_evaluator_that_has_the_last_model_needs_no_modelpool(run: Run) -> No
     for second in range(round(EXPIRES_S + JOIN_S) + 5):
         run.report("evaluator", JUDGE, model=ref(50), counters={"agent_steps": float(second)})
         run.after(1, ("learner", LEARNER), ("actor", ACTOR))
-    assert run.manager.measuring.awaits
+    assert run.manager.evaluations.awaits
     assert play(run, match, 7.0, 9.0).ok
 
 
@@ -259,7 +259,7 @@ def test_a_run_that_is_taken_down_during_its_last_evaluation_is_measured_by_the_
     run.after(LEAVING_S + 1, ("modelpool", POOL))
     run.report("modelpool", POOL, gauges={"stopping": 1.0})
     run.after(LEAVING_S + 1)
-    assert run.manager.measuring.awaits
+    assert run.manager.evaluations.awaits
     run.manager.closing.leave()
     run.manager.closing.leave()
     assert run.manager.over
@@ -271,7 +271,7 @@ def test_a_run_that_is_taken_down_during_its_last_evaluation_is_measured_by_the_
     run.join("modelpool", 11)
     run.join("evaluator", 44)
     come_back(run, rows=5000)
-    assert run.manager.measuring.awaits
+    assert run.manager.evaluations.awaits
     run.learn(SECOND, rows=0, version=50, lineage=2, gauges={"rows": 5000.0, **RESTS})
     run.report("modelpool", 11, model=ref(50, 2))
     run.manager.turn()

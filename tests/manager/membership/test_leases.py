@@ -7,8 +7,8 @@ from collections import Counter
 import msgspec
 import pytest
 
-from rlctl_agents.manager.membership.experience_spec import Agreement, require_ours
-from rlctl_agents.manager.membership.leases import BURIED_AFTER_S, LEAVING_S, Leases, Stored
+from rlctl_agents.manager.membership.experience_spec import ExperienceSpec, require_ours
+from rlctl_agents.manager.membership.leases import BURIED_AFTER_S, LEAVING_S, Leases, StoredLeases
 from rlctl_agents.runtime.addresses import STAYS_S, Addresses
 from rlctl_agents.types.control import Experience, Hello
 from tests.manager.world import PATTERN, UID, Time, boot, experience
@@ -99,7 +99,7 @@ def test_the_buried_are_refused(leases: Leases, time: Time) -> None:
 def test_leases_survive_the_manager_and_must_be_confirmed(leases: Leases, time: Time) -> None:
     leases.grant("actor", boot(1), None)
     leases.grant("actor", boot(2), None)
-    stored = msgspec.json.decode(msgspec.json.encode(leases.store()), type=Stored)
+    stored = msgspec.json.decode(msgspec.json.encode(leases.store()), type=StoredLeases)
     again = Leases(expires_s=15, clock=time)
     again.restore(stored, [boot(7)])
     assert again.known(boot(7))
@@ -215,7 +215,7 @@ def hello(role: str, number: int, said: Experience | None = None) -> Hello:
 
 
 def test_the_first_experience_counts_and_another_one_is_refused_with_both_named() -> None:
-    agreement = Agreement({boot(1), boot(2)}.__contains__)
+    agreement = ExperienceSpec({boot(1), boot(2)}.__contains__)
     assert agreement.hear(hello("actor", 1, experience()))
     assert not agreement.hear(hello("actor", 2, experience()))
     with pytest.raises(ValueError, match=r"actor/0 does not fit actor/0: spaces .*\[9\].* instead of .*\[4\]"):
@@ -226,7 +226,7 @@ def test_the_first_experience_counts_and_another_one_is_refused_with_both_named(
 
 
 def test_an_evaluator_agrees_on_spaces_only_and_says_nothing_about_segments() -> None:
-    agreement = Agreement(lambda _: True)
+    agreement = ExperienceSpec(lambda _: True)
     assert not agreement.hear(hello("evaluator", 1, experience(steps=99)))
     assert (agreement.experience, agreement.seats) == (None, 1)
     with pytest.raises(ValueError, match="does not fit evaluator/0"):
@@ -239,7 +239,7 @@ def test_an_evaluator_agrees_on_spaces_only_and_says_nothing_about_segments() ->
 
 def test_when_all_who_agreed_are_gone_the_next_ones_experience_counts() -> None:
     living = {boot(1)}
-    agreement = Agreement(living.__contains__)
+    agreement = ExperienceSpec(living.__contains__)
     agreement.hear(hello("actor", 1, experience(steps=20)))
     living.clear()
     assert agreement.hear(hello("actor", 2, experience(steps=10)))
@@ -247,7 +247,7 @@ def test_when_all_who_agreed_are_gone_the_next_ones_experience_counts() -> None:
 
 
 def test_a_learner_says_nothing_about_the_environment() -> None:
-    agreement = Agreement(lambda _: True)
+    agreement = ExperienceSpec(lambda _: True)
     assert not agreement.hear(hello("learner", 1))
     assert agreement.seats == 0
 

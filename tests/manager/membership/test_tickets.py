@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rlctl_agents.manager.coordinator import LEASED_S, Overseer
+from rlctl_agents.manager.coordinator import LEASED_S, Coordinator
 from tests.manager.world import ACTOR, LEARNER, Run, boot, everybody
 
 UNIX = 1.7e9
@@ -14,7 +14,7 @@ UNIX = 1.7e9
 class Keyed(Run):
     """Its manager has keys."""
 
-    def start(self, **more: Any) -> Overseer:
+    def start(self, **more: Any) -> Coordinator:
         return super().start(ticket=lambda boot, made_s: f"{boot} {made_s}", **more)
 
 

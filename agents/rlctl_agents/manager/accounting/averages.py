@@ -8,9 +8,10 @@ from rlctl_agents.runtime.process import RANK
 from rlctl_agents.types.control import Average, Report
 
 
-class Looks:
-    """Looks at the learner that speaks for a policy, now and then. Every update counts in one look, none in two, and a
-    report that was lost leaves nothing out."""
+class LearnerAverages:
+    """Means of the learner that speaks for a policy, from one look at it to the next: every update counts in one look,
+    none in two, and a report that was lost leaves nothing out.
+    """
 
     def __init__(self) -> None:
         self._boot = ""

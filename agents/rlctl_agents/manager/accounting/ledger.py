@@ -79,7 +79,7 @@ class Pair(msgspec.Struct):
         return max(self.ledger.sent, self.account.ledger.sent)
 
 
-class Sender(msgspec.Struct):
+class SenderLedger(msgspec.Struct):
     """One boot of a process that sends."""
 
     pairs: dict[str, Pair] = {}  # by receiver boot
@@ -105,16 +105,16 @@ class Life(msgspec.Struct):
         return max(self.before - self.base, 0)
 
 
-class Stored(msgspec.Struct):
+class StoredLedger(msgspec.Struct):
     """The books, as they outlive the manager."""
 
     closed: dict[str, Rows] = {}  # policy -> rows of senders whose books are closed
-    senders: dict[str, Sender] = {}
+    senders: dict[str, SenderLedger] = {}
     receivers: dict[str, str] = {}  # boot -> policy
     lives: dict[str, Life] = {}  # policy -> the present one
 
 
-class Books:
+class RunLedger:
     """The ledger of a run.
 
     Args:
@@ -124,7 +124,7 @@ class Books:
     def __init__(self, name: Callable[[str], str] = str) -> None:
         self._name = name
         self._closed: dict[str, Rows] = {}
-        self._senders: dict[str, Sender] = {}
+        self._senders: dict[str, SenderLedger] = {}
         self._receivers: dict[str, str] = {}
         self._lives: dict[str, Life] = {}
         self._faults: dict[str, str] = {}  # receiver boot -> what its newest report gets wrong
@@ -154,7 +154,7 @@ class Books:
         """A report of a process that sends; receivers by boot."""
         if not sent and not pending and boot not in self._senders:
             return
-        sender = self._senders.setdefault(boot, Sender())
+        sender = self._senders.setdefault(boot, SenderLedger())
         before = _progress(pair.ledger for pair in sender.pairs.values())
         now = _progress([*sent.values(), *(one.ledger for key, one in sender.pairs.items() if key not in sent)])
         if now < before or (now == before and pending == sender.pending and sender.pairs):
@@ -189,7 +189,7 @@ class Books:
         for sender_boot, account in accounts.items():
             if closed(sender_boot):
                 continue
-            pair = self._senders.setdefault(sender_boot, Sender()).pairs.setdefault(boot, Pair())
+            pair = self._senders.setdefault(sender_boot, SenderLedger()).pairs.setdefault(boot, Pair())
             before, now = _decided(pair.account), _decided(account)
             if now < before:
                 continue  # an older report, come late
@@ -258,7 +258,7 @@ class Books:
         return found[:MAX_FAULTS]
 
     def quarantined(self) -> dict[str, str]:
-        """Sender boot -> what was wrong with its values first, of those whose books are open."""
+        """SenderLedger boot -> what was wrong with its values first, of those whose books are open."""
         pairs = ((boot, pair) for boot, sender in self._senders.items() for pair in sender.pairs.values())
         return {boot: pair.account.fault for boot, pair in pairs if pair.account.fault}
 
@@ -267,11 +267,11 @@ class Books:
         found = set(self._senders) | set(self._receivers)
         return found.union(*(sender.pairs for sender in self._senders.values()))
 
-    def store(self) -> Stored:
+    def store(self) -> StoredLedger:
         """For the next manager."""
-        return Stored(self._closed, self._senders, self._receivers, self._lives)
+        return StoredLedger(self._closed, self._senders, self._receivers, self._lives)
 
-    def restore(self, stored: Stored) -> None:
+    def restore(self, stored: StoredLedger) -> None:
         """Go on from what another manager stored."""
         self._closed, self._senders, self._receivers = stored.closed, stored.senders, stored.receivers
         self._lives = stored.lives
@@ -284,12 +284,12 @@ class Books:
     def _policy(self, receiver: str) -> str:
         return self._receivers.get(receiver, "main")
 
-    def _made(self, sender: Sender, *, reported: bool) -> tuple[int, int]:
+    def _made(self, sender: SenderLedger, *, reported: bool) -> tuple[int, int]:
         """Rows produced and dropped over all policies; a policy's are the same in the ledgers of all its receivers."""
         produced, dropped = self._by_policy(sender, reported=reported)
         return sum(produced.values()), sum(dropped.values())
 
-    def _by_policy(self, sender: Sender, *, reported: bool) -> tuple[dict[str, int], dict[str, int]]:
+    def _by_policy(self, sender: SenderLedger, *, reported: bool) -> tuple[dict[str, int], dict[str, int]]:
         produced: dict[str, int] = {}
         dropped: dict[str, int] = {}
         for receiver, pair in sender.pairs.items():
@@ -299,14 +299,14 @@ class Books:
             dropped[policy] = max(dropped.get(policy, 0), gave_up)
         return produced, dropped
 
-    def _kept(self, sender: Sender, produced: dict[str, int], dropped: dict[str, int]) -> dict[str, int]:
+    def _kept(self, sender: SenderLedger, produced: dict[str, int], dropped: dict[str, int]) -> dict[str, int]:
         """Policy -> rows at the sender, by the newest that anybody knows of it."""
         kept = {policy: produced[policy] - dropped[policy] for policy in produced}
         for receiver, pair in sender.pairs.items():
             kept[self._policy(receiver)] -= pair.sent
         return kept
 
-    def _rows_of(self, boot: str, sender: Sender, alive: Callable[[str], bool]) -> dict[str, Rows]:
+    def _rows_of(self, boot: str, sender: SenderLedger, alive: Callable[[str], bool]) -> dict[str, Rows]:
         produced, dropped = self._by_policy(sender, reported=False)
         found = {policy: Rows(produced=produced[policy], dropped=dropped[policy]) for policy in produced}
         if not sender.pairs and sender.pending:  # nobody has ever listened

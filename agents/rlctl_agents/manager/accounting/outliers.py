@@ -29,7 +29,7 @@ _TOLD_FIGURES = 3
 _PLAINLY = {RETURN: "returns", LENGTH: "episode lengths"}
 
 
-class Actor(NamedTuple):
+class ActorEpisodes(NamedTuple):
     """One live actor, and what it says of its episodes since its boot."""
 
     boot: str
@@ -74,7 +74,7 @@ class Outliers:
         self._slices: deque[_Slice] = deque()
         self._mixed_since: float | None = None
 
-    def turn(self, names: Sequence[str], actors: Callable[[], Sequence[Actor]]) -> None:
+    def turn(self, names: Sequence[str], actors: Callable[[], Sequence[ActorEpisodes]]) -> None:
         """Whatever is due; often called.
 
         Args:
@@ -94,7 +94,7 @@ class Outliers:
         self._until = now + self._slice_s * max(1.0, len(present) / PACED_ACTORS)
         self.found = [*self._mixed(present, now), *self._judge(present)][:MAX_TOLD]
 
-    def _close(self, present: Sequence[Actor]) -> None:
+    def _close(self, present: Sequence[ActorEpisodes]) -> None:
         rows = {one.boot: at for at, one in enumerate(present)}
         totals = np.array([[[f.count, f.mean, f.m2] for f in one.figures] for one in present], np.float64)
         totals = totals.reshape(len(present), len(self._names), 3)
@@ -127,14 +127,14 @@ class Outliers:
             values[:, there, k] = one.values[row[there], figure].T
         return Figures(*values)
 
-    def _judge(self, present: Sequence[Actor]) -> list[Told]:
+    def _judge(self, present: Sequence[ActorEpisodes]) -> list[Told]:
         told: list[tuple[float, Told]] = []
         _, group = grouped([one.epsilon for one in present])  # who explores otherwise by design plays otherwise
         for number in range(int(group.max(initial=-1)) + 1):
             told += self._judge_alike([one for at, one in enumerate(present) if group[at] == number])
         return [one for _, one in sorted(told, key=lambda pair: -pair[0])]
 
-    def _judge_alike(self, actors: Sequence[Actor]) -> list[tuple[float, Told]]:
+    def _judge_alike(self, actors: Sequence[ActorEpisodes]) -> list[tuple[float, Told]]:
         """Actors that play under the same conditions: all of an image, all of a node, then one by one."""
         kinds = [("image ", [one.origin.image for one in actors]), ("node ", [one.origin.node for one in actors])]
         kinds.append(("", [one.boot for one in actors]))
@@ -159,7 +159,7 @@ class Outliers:
             told.append(_told(what, inside, len(actors), offs_of))
         return told
 
-    def _mixed(self, present: Sequence[Actor], now: float) -> list[Told]:
+    def _mixed(self, present: Sequence[ActorEpisodes], now: float) -> list[Told]:
         """Actors of another image than the rest, for longer than a roll-out takes."""
         names, image = grouped([one.origin.image for one in present])
         if len(names) < 2:
@@ -177,7 +177,9 @@ class Outliers:
         return [Told(printable(text), others[0].name)]
 
 
-def _told(what: str, inside: Sequence[Actor], all_of_them: int, offs: Sequence[tuple[str, Off]]) -> tuple[float, Told]:
+def _told(
+    what: str, inside: Sequence[ActorEpisodes], all_of_them: int, offs: Sequence[tuple[str, Off]]
+) -> tuple[float, Told]:
     """How far it is off, and in what, the farthest first."""
     ordered = sorted(offs, key=lambda pair: -pair[1].sigma)
     figures = "; ".join(_figure(name, off) for name, off in ordered[:_TOLD_FIGURES])
@@ -196,7 +198,7 @@ def _figure(name: str, off: Off) -> str:
     return f"{what} {off.here:.4g} instead of {off.others:.4g} ({sigma}, {off.episodes} episodes)"
 
 
-def _named(actors: Sequence[Actor]) -> str:
+def _named(actors: Sequence[ActorEpisodes]) -> str:
     shown = ", ".join(f"{one.name} ({one.origin})" for one in actors[:3])
     return f"{shown} and {len(actors) - 3} more" if len(actors) > 3 else shown
 

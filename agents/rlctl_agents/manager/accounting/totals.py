@@ -22,7 +22,7 @@ class Boot(msgspec.Struct):
     counters: dict[str, float]
 
 
-class Stored(msgspec.Struct):
+class StoredTotals(msgspec.Struct):
     """What outlives the manager."""
 
     closed: dict[str, dict[str, float]] = {}  # role -> counters of boots that never come back
@@ -33,7 +33,7 @@ class Totals:
     """Sums that never fall: a boot's counters only grow, a new boot begins from 0 beside the old one."""
 
     def __init__(self) -> None:
-        self._stored = Stored()
+        self._stored = StoredTotals()
 
     def hear(self, role: str, boot: str, counters: Mapping[str, float]) -> None:
         """Counters since boot; an older report, come late, changes nothing."""
@@ -72,10 +72,10 @@ class Totals:
         """Boots that are not closed."""
         return set(self._stored.boots)
 
-    def store(self) -> Stored:
+    def store(self) -> StoredTotals:
         """For the next manager."""
         return self._stored
 
-    def restore(self, stored: Stored) -> None:
+    def restore(self, stored: StoredTotals) -> None:
         """Go on from what another manager stored."""
         self._stored = stored

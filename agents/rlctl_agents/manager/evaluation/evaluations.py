@@ -8,7 +8,7 @@ from pathlib import Path
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager.accounting.totals import Cpu
 from rlctl_agents.manager.evaluation.cadence import SHORTEST_S, Cadence, Taken
-from rlctl_agents.manager.evaluation.matches import Evaluations, newer
+from rlctl_agents.manager.evaluation.matches import Quotas, newer
 from rlctl_agents.manager.events import Events, JsonLines
 from rlctl_agents.manager.membership.learner_progress import Learners
 from rlctl_agents.manager.state_store import Evaluation, Progress
@@ -28,7 +28,7 @@ MATCHES_APART = 100
 """Numbers left out when a manager starts: the last one may have given away some that were not stored."""
 
 
-class Measuring:
+class Evaluations:
     """The evaluations of a run.
 
     A run that stops by rows or time has not been measured at its end. `finish` makes it wait: the learner rests, its
@@ -56,7 +56,7 @@ class Measuring:
     ) -> None:
         self._progress, self._learners, self._events, self._clock = progress, learners, events, clock
         self._cadence = Cadence(clock.monotonic, cpu)
-        self._evaluations = Evaluations(seed, clock.monotonic, self._cadence, match=progress.match + MATCHES_APART)
+        self._quotas = Quotas(seed, clock.monotonic, self._cadence, match=progress.match + MATCHES_APART)
         self._stored = JsonLines(results / "evaluations.jsonl")
         self._lived = clock.monotonic()  # when an evaluator was last alive, or first waited for
         self._held = self._lived  # when somebody last had the last model for one, or played it
@@ -98,15 +98,15 @@ class Measuring:
             settings: what its section `evaluation` asks for.
         """
         steps, plays = report.counters.get("agent_steps", 0.0), int(report.gauges.get(PLAYS, 0.0))
-        self._evaluations.hear(report.boot, report.model, steps, plays)
+        self._quotas.hear(report.boot, report.model, steps, plays)
         model, wanted = (self._last if self.rests else published), settings.evaluation
         if self.rests:
             self._cadence.again()
-        match = self._evaluations.order(
+        match = self._quotas.order(
             report.boot, model, seats=seats, episodes=wanted.episodes,
             every_s=every_s(settings), mode=wanted.mode,
         )  # fmt: skip
-        self._progress.match = self._evaluations.match
+        self._progress.match = self._quotas.match
         return match
 
     def believe(self, result: EvalResult, wall_s: float) -> Evaluation:
@@ -120,7 +120,7 @@ class Measuring:
         """
         # not when it was ordered: a modelpool may have told of the version before its learner did
         rows = self._learners.rows_at(result.ref)
-        done = self._evaluations.finish(result, rows=rows, wall_s=wall_s, unix=self._clock.unix())
+        done = self._quotas.finish(result, rows=rows, wall_s=wall_s, unix=self._clock.unix())
         self._progress.measured(done)
         self._stored.append({**to_plain(done), "returns": result.returns, "lengths": result.lengths})
         self._events.add(
@@ -132,7 +132,7 @@ class Measuring:
 
     def drop(self, boot: str) -> None:
         """This evaluator has gone."""
-        self._evaluations.drop(boot)
+        self._quotas.drop(boot)
 
     def finish(self) -> None:
         """The run has done what was asked, and its last model is to be measured before it ends."""
@@ -160,11 +160,11 @@ class Measuring:
         waited_s = now - self._finished
         if evaluators:
             self._lived = now
-        if served or (self._last is not None and self._evaluations.plays):
+        if served or (self._last is not None and self._quotas.plays):
             self._held = now
         if self._last is None and published is not None and (final or waited_s >= REST_S):
             self._last = published
-            self._evaluations.only(published)
+            self._quotas.only(published)
         newest = self._progress.evaluation
         if self._last is not None and newest is not None and not newer(self._last, newest.ref):
             self.awaits = False

@@ -38,7 +38,7 @@ class _Open(msgspec.Struct):
     moved: float  # when that was
 
 
-class Evaluations:
+class Quotas:
     """Hands out quotas, each to one evaluator, each with another pinned model.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from rlctl.spec.schema import Stop
 from rlctl_agents.manager.checkpoints.schedule import Checkpoints
-from rlctl_agents.manager.evaluation.evaluations import Measuring
+from rlctl_agents.manager.evaluation.evaluations import Evaluations
 from rlctl_agents.manager.events import Events
 from rlctl_agents.manager.lifecycle.ending import Ending
 from rlctl_agents.manager.lifecycle.goal import Goal
@@ -34,7 +34,7 @@ class Closing:
         progress: Progress,
         learners: Learners,
         checkpoints: Checkpoints,
-        measuring: Measuring,
+        evaluations: Evaluations,
         events: Events,
         learning: Callable[[], Collection[str]],
         store: Callable[[], object],
@@ -42,14 +42,14 @@ class Closing:
     ) -> None:
         self.ending = Ending()
         self._policies, self._progress, self._learners = policies, progress, learners
-        self._checkpoints, self._measuring, self._events = checkpoints, measuring, events
+        self._checkpoints, self._evaluations, self._events = checkpoints, evaluations, events
         self._learning, self._store, self._clock = learning, store, clock
         self._goal = Goal(policies, progress, learners)
 
     @property
     def unsaved(self) -> str:
         """Which last models no generation holds, in words; "" when all are saved."""
-        return self._goal.in_words(self._goal.unsaved(rests=self._measuring.rests))
+        return self._goal.in_words(self._goal.unsaved(rests=self._evaluations.rests))
 
     def finish(self, why: str, *, measure: bool = False) -> None:
         """The run has done what was asked: end every role in good order.
@@ -62,9 +62,9 @@ class Closing:
             self._progress.met = why
             self._events.add("stop", f"the run is finished: {why}")
             if measure:
-                self._measuring.finish()
+                self._evaluations.finish()
         else:
-            self._measuring.give_up(why)
+            self._evaluations.give_up(why)
         self._begin("finish")
 
     def leave(self) -> None:
@@ -72,7 +72,7 @@ class Closing:
         if self.ending.how == "finish" and self.ending.step == "saving":
             self._progress.met = None
             self._goal.forget()
-            self._measuring.cancel()  # another manager makes up for it
+            self._evaluations.cancel()  # another manager makes up for it
             self._events.add("left", "the run is not finished: the manager was asked to leave before that")
         self._begin("leave")
 
@@ -92,7 +92,7 @@ class Closing:
         """The run does not end after all."""
         self._progress.met = None
         self._goal.forget()
-        self._measuring.cancel()
+        self._evaluations.cancel()
         self.ending.cancel()
         self._store()
         self._events.add("goes_on", f"the run goes on: {why}")
@@ -116,7 +116,7 @@ class Closing:
             self.go_on(f"{self._progress.met}, but those weights are lost; {self._goal.rows} rows are left")
             return
         learning = self._learning()
-        for policy in self._goal.unsaved(rests=self._measuring.rests):
+        for policy in self._goal.unsaved(rests=self._evaluations.rests):
             if policy in learning and not self._checkpoints.wanted(policy):
                 self._checkpoints.order(policy)
                 self._store()
@@ -129,7 +129,7 @@ class Closing:
             everybody_gone: all who live have heard that they must stop, and gone silent.
         """
         now = self._clock()
-        if self._measuring.awaits:
+        if self._evaluations.awaits:
             self.ending.hold(now)  # the last generation is saved meanwhile
             return
         saved = not saving and (self.ending.how == "leave" or not self.unsaved)

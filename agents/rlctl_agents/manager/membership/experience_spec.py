@@ -27,7 +27,7 @@ def require_ours(hello: Hello, run: str, uid: str) -> None:
         raise ValueError(f"boot {hello.boot!r} or index {hello.prefer} is not what a process has")
 
 
-class Agreement:
+class ExperienceSpec:
     """The experience of a run.
 
     The first one's counts. An evaluator's segments are never sent, so of its experience only the spaces and the frames

@@ -26,7 +26,7 @@ class Holder(msgspec.Struct):
     leaving: bool = False
 
 
-class Grant(NamedTuple):
+class LeaseGrant(NamedTuple):
     """What hello leads to."""
 
     holder: Holder
@@ -34,7 +34,7 @@ class Grant(NamedTuple):
     replaced: Holder | None  # who had the index
 
 
-class Stored(msgspec.Struct):
+class StoredLeases(msgspec.Struct):
     """What outlives the manager; ages instead of times, because the clock starts anew."""
 
     holders: list[tuple[str, int, str]] = []  # role, index, boot
@@ -64,7 +64,7 @@ class Leases:
         self._replaced: set[str] = set()
         self._buried: dict[str, None] = {}
 
-    def grant(self, role: str, boot: str, prefer: int | None) -> Grant:
+    def grant(self, role: str, boot: str, prefer: int | None) -> LeaseGrant:
         """Answer a hello.
 
         Raises:
@@ -80,7 +80,7 @@ class Leases:
             if present.role != role:
                 raise ValueError(f"process {boot} is a {present.role}, it cannot be a {role} too")
             present.heard, present.leaving = now, False
-            return Grant(present, new=False, replaced=None)
+            return LeaseGrant(present, new=False, replaced=None)
         former = self._gone.get(boot)
         if prefer is not None:
             index = prefer
@@ -96,7 +96,7 @@ class Leases:
         holder = Holder(role, index, boot, since=now, heard=now)
         self._holders[boot] = holder
         self._at[role, index] = boot
-        return Grant(holder, new=former is None, replaced=replaced)
+        return LeaseGrant(holder, new=former is None, replaced=replaced)
 
     def hear(self, boot: str, *, leaving: bool) -> Holder | None:
         """A report has come; its holder, or None: it must say hello (again)."""
@@ -173,11 +173,11 @@ class Leases:
         holder = self._holders.get(boot) or self._gone.get(boot)
         return f"{holder.role}/{holder.index}" if holder is not None and holder.role else boot
 
-    def store(self) -> Stored:
+    def store(self) -> StoredLeases:
         """For the next manager."""
-        return Stored([(one.role, one.index, one.boot) for one in self.live()], list(self._buried))
+        return StoredLeases([(one.role, one.index, one.boot) for one in self.live()], list(self._buried))
 
-    def restore(self, stored: Stored, more: Iterable[str] = ()) -> None:
+    def restore(self, stored: StoredLeases, more: Iterable[str] = ()) -> None:
         """Go on from what another manager stored: everybody has `expires_s` from now to be heard.
 
         Args:

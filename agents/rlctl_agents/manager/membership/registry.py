@@ -2,39 +2,68 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from rlctl_agents.manager import timing
-from rlctl_agents.manager.accounting import ledger
 from rlctl_agents.manager.accounting.lag import LagWindow
+from rlctl_agents.manager.accounting.ledger import RunLedger, StoredLedger
 from rlctl_agents.manager.accounting.outliers import printable
 from rlctl_agents.manager.accounting.rates import Rates
-from rlctl_agents.manager.accounting.totals import Cpu, Totals
+from rlctl_agents.manager.accounting.totals import Cpu, StoredTotals, Totals
 from rlctl_agents.manager.events import Lines
-from rlctl_agents.manager.membership.books import Books
-from rlctl_agents.manager.membership.leases import Holder, Leases
+from rlctl_agents.manager.membership.leases import Holder, Leases, StoredLeases
 from rlctl_agents.runtime.process import BASE_ROWS, RANK, RESTS, group_of
+from rlctl_agents.runtime.storage import read_file
 from rlctl_agents.types.control import Origin, Report
 from rlctl_agents.types.experience import ModelRef
+
+FORMAT = 1
+
+log = logging.getLogger(__name__)
+
+
+class StoredMembers(msgspec.Struct):
+    """results/ledger.json: the totals of every boot, by its own count."""
+
+    format: int = FORMAT
+    leases: StoredLeases = msgspec.field(default_factory=StoredLeases)
+    ledger: StoredLedger = msgspec.field(default_factory=StoredLedger)
+    totals: StoredTotals = msgspec.field(default_factory=StoredTotals)
+
+
+def load_members(folder: Path) -> StoredMembers:
+    """As the last manager left them; empty when they cannot be read, for live processes say their totals again."""
+    path = folder / "ledger.json"
+    try:
+        data = read_file(path)
+        found = StoredMembers() if data is None else msgspec.json.decode(data, type=StoredMembers)
+        if found.format != FORMAT:
+            raise ValueError(f"format {found.format}")
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        log.error("%s cannot be read, the ledger begins anew: %s", path, error)
+        return StoredMembers()
+    return found
 
 
 class Members:
     """Leases and books of every process. Called by one thread; others may read `lines`.
 
     Args:
-        books: what an earlier manager stored.
+        stored: by an earlier manager.
         clock: monotonic seconds.
     """
 
-    def __init__(self, books: Books, clock: Callable[[], float]) -> None:
+    def __init__(self, stored: StoredMembers, clock: Callable[[], float]) -> None:
         self.leases = Leases(expires_s=timing.EXPIRES_S, clock=clock)
-        self.ledger = ledger.Books(self.leases.name)
+        self.ledger = RunLedger(self.leases.name)
         self.totals = Totals()
-        self.ledger.restore(books.ledger)
-        self.totals.restore(books.totals)
-        self.leases.restore(books.leases, [*sorted(self.ledger.boots()), *sorted(self.totals.boots())])
+        self.ledger.restore(stored.ledger)
+        self.totals.restore(stored.totals)
+        self.leases.restore(stored.leases, [*sorted(self.ledger.boots()), *sorted(self.totals.boots())])
         self.rates = Rates(clock)
         self.lag = LagWindow(clock)
         self.lines = Lines()
@@ -144,6 +173,6 @@ class Members:
                 buried.append(boot)
         return buried
 
-    def store(self) -> Books:
+    def store(self) -> StoredMembers:
         """For the next manager."""
-        return Books(1, self.leases.store(), self.ledger.store(), self.totals.store())
+        return StoredMembers(FORMAT, self.leases.store(), self.ledger.store(), self.totals.store())

@@ -84,7 +84,7 @@ class StatusBuilder:
             "cadence": self._cadence(),
             "history": [list(point) for point in progress.history],
             "stop": {"conditions": stopping.conditions(view.settings.stop), "met": progress.met,
-                     "not_evaluated": view.measuring.not_evaluated},
+                     "not_evaluated": view.evaluations.not_evaluated},
             "policies": {policy: self._policy(policy, rows.get(policy, Rows()), not faults)
                          for policy in view.policies},
             "members": {role: counts(members, silent) for role, members in live.items()},
@@ -111,7 +111,7 @@ class StatusBuilder:
     def _cadence(self) -> dict[str, float | None]:
         """How often is evaluated: as the spec states it, as it was last, and what share of the CPU it took."""
         view = self._view
-        taken = view.measuring.taken
+        taken = view.evaluations.taken
         return {
             "stated_s": every_s(view.settings),
             "every_s": None if taken is None else round(taken.every_s, 1),
@@ -120,11 +120,11 @@ class StatusBuilder:
 
     def _ending(self) -> dict[str, str]:
         """What a run that ends is about, in place of a verdict on its training; {} before, and at the very end."""
-        ending, measuring = self._view.ending, self._view.measuring
+        ending, evaluations = self._view.ending, self._view.evaluations
         if ending.how != "finish" or ending.step not in ("saving", "telling"):
             return {}
         last = "saving the last generation" if ending.step == "saving" else "the processes stop"
-        return {"kind": "ending", "text": f"ending: {measuring.text if measuring.awaits else last}", "suggest": ""}
+        return {"kind": "ending", "text": f"ending: {evaluations.text if evaluations.awaits else last}", "suggest": ""}
 
     def _verdict(self, live: dict[str, list[Holder]]) -> Verdict:
         view, rates = self._view, self._view.members.rates

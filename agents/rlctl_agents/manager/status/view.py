@@ -7,7 +7,7 @@ from typing import Protocol
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager.accounting.outliers import Outliers
 from rlctl_agents.manager.checkpoints.schedule import Checkpoints
-from rlctl_agents.manager.evaluation.evaluations import Measuring
+from rlctl_agents.manager.evaluation.evaluations import Evaluations
 from rlctl_agents.manager.lifecycle.closing import Closing
 from rlctl_agents.manager.lifecycle.ending import Ending
 from rlctl_agents.manager.membership.learner_progress import Learners
@@ -68,7 +68,7 @@ class RunView(Protocol):
     def checkpoints(self) -> Checkpoints: ...
 
     @property
-    def measuring(self) -> Measuring: ...
+    def evaluations(self) -> Evaluations: ...
 
     @property
     def closing(self) -> Closing: ...

@@ -32,7 +32,7 @@ READS = ("/status", "/events", "/logs", "/checkpoints", "/profiles")
 ORDERS = ("/reload", "/checkpoint", "/profile", "/stop")
 
 
-class Order:
+class ControlOrder:
     """Something the main loop is asked to do, and what with."""
 
     def __init__(self, what: str, body: dict[str, Any]) -> None:
@@ -79,7 +79,7 @@ class ControlApi:
         self.profiles: Profiles | None = None
         """The same."""
         self._logs = logs
-        self._orders: queue.Queue[Order] = queue.Queue(maxsize=16)
+        self._orders: queue.Queue[ControlOrder] = queue.Queue(maxsize=16)
         self._listener = HttpListener(address, self.answer, name="control")
         self.address = self._listener.address
 
@@ -145,7 +145,7 @@ class ControlApi:
             return Response.refusal(400, f"the body is not JSON: {error}")
         if not isinstance(body, dict):
             return Response.refusal(400, "the body must be an object")
-        order = Order(request.path, body)
+        order = ControlOrder(request.path, body)
         try:
             self._orders.put_nowait(order)
         except queue.Full:
