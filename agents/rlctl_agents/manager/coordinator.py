@@ -16,7 +16,7 @@ from rlctl_agents.manager.duties import Duties
 from rlctl_agents.manager.evaluation.evaluations import Evaluations
 from rlctl_agents.manager.events import Events
 from rlctl_agents.manager.lifecycle import stopping
-from rlctl_agents.manager.lifecycle.closing import Closing
+from rlctl_agents.manager.lifecycle.stop import Closing
 from rlctl_agents.manager.membership.experience_spec import ExperienceSpec, require_ours
 from rlctl_agents.manager.membership.learner_groups import Groups
 from rlctl_agents.manager.membership.learner_progress import Learners

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.manager.accounting.totals import Cpu
+from rlctl_agents.manager.accounting.counters import Cpu
 from rlctl_agents.manager.evaluation.cadence import CPU_SHARE, LONGEST_S, SHORTEST_S, Cadence
 from tests.manager.world import ACTOR, JUDGE, LEARNER, POOL, Run, Time, boot, everybody, play, ref, status
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlctl.spec.schema import Stop
-from rlctl_agents.manager.accounting.totals import Cpu
+from rlctl_agents.manager.accounting.counters import Cpu
 from rlctl_agents.manager.evaluation.cadence import Cadence
 from rlctl_agents.manager.evaluation.matches import (
     LOAD_S,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rlctl_agents.manager.accounting.totals import Cpu
+from rlctl_agents.manager.accounting.counters import Cpu
 from rlctl_agents.manager.timing import REPORT_EVERY_S
 
 SHORTEST_S = 10.0

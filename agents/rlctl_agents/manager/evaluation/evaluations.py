@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlctl.spec.schema import Spec
-from rlctl_agents.manager.accounting.totals import Cpu
+from rlctl_agents.manager.accounting.counters import Cpu
 from rlctl_agents.manager.evaluation.cadence import SHORTEST_S, Cadence, Taken
 from rlctl_agents.manager.evaluation.matches import Quotas, newer
 from rlctl_agents.manager.events import Events, JsonLines

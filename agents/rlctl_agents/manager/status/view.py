@@ -8,8 +8,8 @@ from rlctl.spec.schema import Spec
 from rlctl_agents.manager.accounting.outliers import Outliers
 from rlctl_agents.manager.checkpoints.schedule import Checkpoints
 from rlctl_agents.manager.evaluation.evaluations import Evaluations
-from rlctl_agents.manager.lifecycle.closing import Closing
 from rlctl_agents.manager.lifecycle.ending import Ending
+from rlctl_agents.manager.lifecycle.stop import Closing
 from rlctl_agents.manager.membership.learner_progress import Learners
 from rlctl_agents.manager.membership.registry import Members
 from rlctl_agents.manager.state_store import Progress
