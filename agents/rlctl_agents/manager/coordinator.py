@@ -7,8 +7,8 @@ from collections.abc import Callable
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager import timing
+from rlctl_agents.manager.accounting.counters import WINDOW_S
 from rlctl_agents.manager.accounting.outliers import Outliers
-from rlctl_agents.manager.accounting.rates import WINDOW_S
 from rlctl_agents.manager.checkpoints.fencing_term import next_term, standing_term
 from rlctl_agents.manager.checkpoints.manifests import Manifests
 from rlctl_agents.manager.checkpoints.schedule import Checkpoints

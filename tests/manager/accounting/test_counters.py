@@ -7,9 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from rlctl_agents.manager.accounting.counters import StoredTotals, Totals
-from rlctl_agents.manager.accounting.lag import LagWindow
-from rlctl_agents.manager.accounting.rates import Rates
+from rlctl_agents.manager.accounting.counters import LagWindow, Rates, StoredTotals, Totals
 from rlctl_agents.manager.lifecycle.ending import SAVE_S, TELL_S, Ending
 from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
 from rlctl_agents.manager.status.problems import NO_UPDATE_S, SILENT_S, Facts, find

@@ -1,11 +1,18 @@
-"""Counters of a role over all its processes, living and dead: what each boot says of itself, summed up."""
+"""Counters of all processes: totals over every boot, their growth and the lag of weights over the last seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
+
+from rlctl_agents.types.control import Histogram
+
+T = TypeVar("T")
+
+WINDOW_S = 10.0
 
 
 class Cpu(NamedTuple):
@@ -23,7 +30,7 @@ class Boot(msgspec.Struct):
 
 
 class StoredTotals(msgspec.Struct):
-    """What outlives the manager."""
+    """Totals as they outlive the manager."""
 
     closed: dict[str, dict[str, float]] = {}  # role -> counters of boots that never come back
     boots: dict[str, Boot] = {}
@@ -79,3 +86,117 @@ class Totals:
     def restore(self, stored: StoredTotals) -> None:
         """Go on from what another manager stored."""
         self._stored = stored
+
+
+class _Sample(NamedTuple, Generic[T]):
+    time: float
+    value: T
+
+
+class _Window(Generic[T]):
+    """Three samples of each process, so that growth spans between half a window and a whole one, whatever the number of
+    processes and reports.
+
+    Args:
+        clock: monotonic seconds.
+        window_s: older growth is forgotten; may be changed, and must hold several reports.
+    """
+
+    def __init__(self, clock: Callable[[], float], window_s: float = WINDOW_S) -> None:
+        self._clock = clock
+        self.window_s = window_s
+        self._samples: dict[str, tuple[_Sample[T], _Sample[T], _Sample[T]]] = {}  # oldest, middle, newest
+
+    def forget(self, boot: str) -> None:
+        """It has ended."""
+        self._samples.pop(boot, None)
+
+    def _add(self, boot: str, value: T, first: T) -> None:
+        """Another sample; growth of a process without any begins at `first`."""
+        new = _Sample(self._clock(), value)
+        oldest, middle, _ = self._samples.get(boot, (_Sample(new.time, first),) * 3)
+        if new.time - middle.time >= self.window_s / 2:
+            oldest, middle = middle, new
+        self._samples[boot] = (oldest, middle, new)
+
+
+class Rates(_Window[Mapping[str, float]]):
+    """Growth of totals over the last seconds."""
+
+    def begin(self, boot: str) -> None:
+        """A process that starts now, with nothing counted; without this its first report is where its growth begins."""
+        if boot not in self._samples:
+            self._add(boot, {}, {})
+
+    def hear(self, boot: str, values: Mapping[str, float]) -> None:
+        """Totals since boot."""
+        self._add(boot, dict(values), values)
+
+    def of(self, boot: str, name: str) -> float:
+        """Growth per second of one total; 0 when nothing was heard within the window."""
+        return self.sums((boot,), (name,))[name]
+
+    def sums(self, boots: Iterable[str], names: Sequence[str]) -> dict[str, float]:
+        """Growth per second of several totals over several processes, looking at each of these once."""
+        found, now = dict.fromkeys(names, 0.0), self._clock()
+        for boot in boots:
+            if boot not in self._samples:
+                continue
+            oldest, _, newest = self._samples[boot]
+            span_s = newest.time - oldest.time
+            if span_s <= 0 or now - newest.time >= self.window_s:
+                continue
+            for name in names:
+                found[name] += max(newest.value.get(name, 0.0) - oldest.value.get(name, 0.0), 0.0) / span_s
+        return found
+
+    def sum(self, boots: Iterable[str], name: str) -> float:
+        """Growth per second over several processes."""
+        return self.sums(boots, (name,))[name]
+
+    def mean(self, boots: Iterable[str], name: str) -> float:
+        """Mean growth per second; 0 without processes."""
+        counted = list(boots)
+        return self.sum(counted, name) / len(counted) if counted else 0.0
+
+
+class Lag(NamedTuple):
+    """Age of the weights behind consumed rows, in versions; p95 and max are the upper bounds of their buckets."""
+
+    mean: float
+    p95: float
+    max: float
+
+
+class LagWindow(_Window[Histogram]):
+    """Lag of the rows that learners have consumed over the last seconds, from histograms that only grow."""
+
+    def hear(self, boot: str, histogram: Histogram) -> None:
+        """Counts since boot."""
+        self._add(boot, histogram, Histogram(histogram.bounds, [0] * len(histogram.counts)))
+
+    def value(self) -> Lag | None:
+        """Over all learners; None when nothing was consumed within the window."""
+        counts: dict[float, int] = {}
+        total = 0.0
+        for (_, old), _, (_, newest) in self._samples.values():
+            total += newest.total - old.total
+            for bound, now, before in zip([*newest.bounds, math.inf], newest.counts, old.counts, strict=True):
+                counts[bound] = counts.get(bound, 0) + now - before
+        return _summary(counts, total)
+
+
+def _summary(counts: Mapping[float, int], total: float) -> Lag | None:
+    rows = sum(counts.values())
+    if rows <= 0:
+        return None
+    below, p95, largest = 0, 0.0, 0.0
+    finite = max((bound for bound in counts if math.isfinite(bound)), default=0.0)
+    for bound in sorted(counts):
+        if counts[bound] > 0:
+            shown = bound if math.isfinite(bound) else 2 * finite  # the last bucket has no bound
+            if below < 0.95 * rows:
+                p95 = shown
+            largest = shown
+        below += counts[bound]
+    return Lag(total / rows, p95, largest)

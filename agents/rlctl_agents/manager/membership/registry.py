@@ -9,11 +9,9 @@ from pathlib import Path
 import msgspec
 
 from rlctl_agents.manager import timing
-from rlctl_agents.manager.accounting.counters import Cpu, StoredTotals, Totals
-from rlctl_agents.manager.accounting.lag import LagWindow
+from rlctl_agents.manager.accounting.counters import Cpu, LagWindow, Rates, StoredTotals, Totals
 from rlctl_agents.manager.accounting.ledger import RunLedger, StoredLedger
 from rlctl_agents.manager.accounting.outliers import printable
-from rlctl_agents.manager.accounting.rates import Rates
 from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.membership.leases import Holder, Leases, StoredLeases
 from rlctl_agents.runtime.process import BASE_ROWS, RANK, RESTS, group_of
