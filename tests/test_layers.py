@@ -29,7 +29,7 @@ LAYERS = [
     *(
         [f"rlctl_agents.manager.{name}" for name in row]
         for row in (
-            ["timing", "events", "state_store"],
+            ["timing", "events", "state_store", "settings"],
             ["accounting"],
             ["membership"],
             ["checkpoints"],
@@ -37,9 +37,7 @@ LAYERS = [
             ["lifecycle"],
             ["status"],
             ["web", "logs"],
-            ["duties"],
             ["coordinator"],
-            ["finished_run"],
             ["loop"],
         )
     ),

@@ -29,11 +29,11 @@ from tests.manager.world import (
 
 
 def step(run: Run) -> str:
-    return run.manager.ending.step
+    return run.manager.stop.phase
 
 
 def over(run: Run) -> bool:
-    return run.manager.over
+    return run.manager.stop.phase == "over"
 
 
 def test_a_lease_says_everything_that_a_process_needs(run: Run) -> None:
@@ -137,7 +137,7 @@ def test_returns_of_training_do_not_end_a_run(tmp_path: Path) -> None:
     everybody(run)
     run.report("actor", ACTOR, gauges={"train_return": 500.0}, counters={"episodes": 1000.0})
     run.manager.turn()
-    assert step(run) == "not"
+    assert step(run) == "running"
 
 
 def test_a_run_ends_when_an_evaluation_is_good_enough(tmp_path: Path) -> None:
@@ -158,20 +158,20 @@ def test_a_run_ends_when_an_evaluation_is_good_enough(tmp_path: Path) -> None:
     run.time.now += 1.1
     run.manager.turn()
     assert over(run)
-    assert run.manager.progress.met == "evaluation mean 105 >= 100 over 2 episodes (greedy, version 50)"
+    assert run.manager.state.progress.met == "evaluation mean 105 >= 100 over 2 episodes (greedy, version 50)"
 
 
 def test_stop_conditions_are_read_again(run: Run) -> None:
     everybody(run)
     run.learn(LEARNER, rows=5000, version=50)
     run.manager.turn()
-    assert step(run) == "not"
+    assert step(run) == "running"
     changes = run.manager.reload(
         spec(stop={"rows": 5000}, evaluation={"episodes": 2, "every": 10}, checkpoint={"keep": 2})
     )
     assert changes == ["stop.rows: None -> 5000"]
     run.manager.turn()
-    assert run.manager.ending.how == "finish"
+    assert run.manager.stop.how == "finish"
 
 
 def test_a_successor_judges_by_the_conditions_of_its_own(tmp_path: Path) -> None:
@@ -183,8 +183,8 @@ def test_a_successor_judges_by_the_conditions_of_its_own(tmp_path: Path) -> None
     run.settings = spec(stop={"rows": 9000})
     run.start()
     run.manager.turn()
-    assert run.manager.progress.met is None
-    assert step(run) == "not"
+    assert run.manager.state.progress.met is None
+    assert step(run) == "running"
 
 
 def test_generations_are_ordered_in_time_and_the_learner_is_told_until_it_is_done(run: Run) -> None:
@@ -243,7 +243,7 @@ def test_a_manager_that_was_frozen_and_overtaken_commits_nothing(run: Run) -> No
 def test_a_manager_asked_to_leave_waits_for_a_generation_of_a_learner_that_lives(run: Run) -> None:
     everybody(run)
     run.learn(LEARNER, rows=5000, version=50)
-    run.manager.closing.leave()
+    run.manager.stop.leave()
     run.manager.turn()
     assert not over(run)
     assert run.learn(LEARNER, rows=5100, version=51).checkpoint == 1
@@ -251,14 +251,14 @@ def test_a_manager_asked_to_leave_waits_for_a_generation_of_a_learner_that_lives
     run.manager.turn()
     assert over(run)
     assert not run.report("actor", ACTOR).stop, "the others go on"
-    assert run.manager.progress.met is None
+    assert run.manager.state.progress.met is None
 
 
 def test_a_manager_asked_to_leave_when_nobody_learns_goes_at_once(run: Run) -> None:
     everybody(run)
     run.learn(LEARNER, rows=5000, version=50)
     run.time.now += 5
-    run.manager.closing.leave()
+    run.manager.stop.leave()
     run.manager.turn()
     assert over(run)
 

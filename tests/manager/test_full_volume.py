@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from rlctl_agents.manager.checkpoints.fencing_term import read_term, standing_term
-from rlctl_agents.manager.lifecycle.ending import SAVE_S, TELL_S
+from rlctl_agents.manager.lifecycle.stop import SAVE_S, TELL_S
 from rlctl_agents.manager.logs.log_queries import LogQueries
-from rlctl_agents.manager.loop import Desk, Shared
+from rlctl_agents.manager.loop import ManagerContext, RunningLoop
 from rlctl_agents.manager.state_store import StateStore
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.tensorboard import CurveWriter
@@ -71,24 +71,24 @@ def ended(tmp_path: Path) -> Run:
     run.report("modelpool", POOL, model=ref(50))
     evaluate(run, 50, 7.0, 9.0)
     run.manager.turn()
-    assert run.manager.progress.met is not None
+    assert run.manager.state.progress.met is not None
     return run
 
 
 @pytest.fixture
-def desk_of(short: Path) -> Iterator[Callable[[Run, Waiting], Desk]]:
+def loop_of(short: Path) -> Iterator[Callable[[Run, Waiting], RunningLoop]]:
     opened = ExitStack()
 
-    def make(run: Run, stop: Waiting) -> Desk:
+    def make(run: Run, stop: Waiting) -> RunningLoop:
         process = process_of("manager", Manager(short), run.settings, volume=run.layout.root)
         process.stop = stop
         lines = run.manager.members.lines
         control = ControlApi(f"unix:{short}/control", LogQueries(run.layout.logs, lines, None, "").answer)
-        control.events = run.manager.events
         curves = CurveWriter(run.layout.results / "tensorboard", run.manager.term)
         opened.callback(control.close)
         opened.callback(curves.close)
-        return Desk(Shared(process, lines, None, Refusals(process.metrics)), run.manager, control, curves)
+        context = ManagerContext(process, lines, None, Refusals(process.metrics), control)
+        return RunningLoop(context, run.manager, curves)
 
     with opened:
         yield make
@@ -150,8 +150,8 @@ def test_a_manager_that_starts_on_a_full_volume_goes_on_when_there_is_space_and_
     manager = patiently(ended.start, stop=stop, beat=lambda: None, clock=ended.time)
     assert len(stop.waits) == 3
     assert manager.term == read_term(ended.layout.run)
-    assert manager.progress.evaluation is not None
-    assert manager.progress.evaluation.mean == 8
+    assert manager.state.progress.evaluation is not None
+    assert manager.state.progress.evaluation.mean == 8
 
 
 def test_a_manager_that_cannot_count_its_start_names_the_volume(ended: Run, volume: Volume) -> None:
@@ -179,7 +179,7 @@ def test_what_was_not_stored_stays_a_problem_although_something_else_could_be(en
 
 
 def test_the_end_of_a_run_waits_for_space_and_is_stored_then(
-    ended: Run, volume: Volume, desk_of: Callable[[Run, Waiting], Desk]
+    ended: Run, volume: Volume, loop_of: Callable[[Run, Waiting], RunningLoop]
 ) -> None:
     commit(ended, 1, rows=5000)
     volume.error, stop, shown = errno.ENOSPC, Waiting(ended.time), list[str]()
@@ -189,7 +189,7 @@ def test_the_end_of_a_run_waits_for_space_and_is_stored_then(
         volume.error = 0 if len(stop.waits) == 4 else errno.ENOSPC
 
     stop.then = free
-    desk_of(ended, stop).end()
+    loop_of(ended, stop).end()
     assert all("the volume is full" in one and '"finished"' not in one for one in shown)
     assert json.loads((ended.layout.run / "finished.json").read_text())["met"].startswith("evaluation mean 8")
     stored = StateStore(ended.layout.results).progress.evaluation
@@ -199,24 +199,24 @@ def test_the_end_of_a_run_waits_for_space_and_is_stored_then(
 
 
 def test_the_end_of_a_run_on_a_volume_that_stays_full_is_a_failure_that_names_it(
-    ended: Run, volume: Volume, desk_of: Callable[[Run, Waiting], Desk]
+    ended: Run, volume: Volume, loop_of: Callable[[Run, Waiting], RunningLoop]
 ) -> None:
     commit(ended, 1, rows=5000)
     volume.error = errno.ENOSPC
     with pytest.raises(UserFault, match=f"the volume is full: {ended.layout.results}"):
-        desk_of(ended, Waiting(ended.time)).end()
+        loop_of(ended, Waiting(ended.time)).end()
     assert not (ended.layout.run / "finished.json").exists()
 
 
 def test_a_run_whose_last_model_is_not_saved_fails_and_says_so(
-    ended: Run, desk_of: Callable[[Run, Waiting], Desk]
+    ended: Run, loop_of: Callable[[Run, Waiting], RunningLoop]
 ) -> None:
     commit(ended, 1, rows=2000)
     ended.after(SAVE_S["finish"] + TELL_S + 2)
-    assert ended.manager.over
+    assert ended.manager.stop.phase == "over"
     text = "the last model, at 5000 rows, was not saved: newest generation 1 at 2000 rows"
     with pytest.raises(UserFault, match=text):
-        desk_of(ended, Waiting(ended.time)).end()
+        loop_of(ended, Waiting(ended.time)).end()
     assert not (ended.layout.run / "finished.json").exists()
     kept = json.loads((ended.layout.results / "status.json").read_text())
     assert kept["phase"] == "running"
@@ -225,9 +225,9 @@ def test_a_run_whose_last_model_is_not_saved_fails_and_says_so(
     assert (events[-1]["kind"], events[-1]["text"]) == ("not_saved", text)
 
 
-def test_a_manager_that_leaves_writes_no_end(ended: Run, desk_of: Callable[[Run, Waiting], Desk]) -> None:
+def test_a_manager_that_leaves_writes_no_end(ended: Run, loop_of: Callable[[Run, Waiting], RunningLoop]) -> None:
     commit(ended, 1, rows=5000)
-    ended.manager.closing.leave()
-    desk_of(ended, Waiting(ended.time)).end()
+    ended.manager.stop.leave()
+    loop_of(ended, Waiting(ended.time)).end()
     assert not (ended.layout.run / "finished.json").exists()
     assert json.loads((ended.layout.results / "status.json").read_text())["stop"]["met"] is None

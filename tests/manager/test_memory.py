@@ -61,7 +61,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
 
 def test_progress_is_found_again(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
-    store.progress.wall_s = 12.5
+    store.progress.term = 12
     store.progress.measured(measured(640))
     store.progress.open_lineage("main", "a")
     assert store.save_progress()
@@ -70,12 +70,12 @@ def test_progress_is_found_again(tmp_path: Path) -> None:
 
 def test_torn_progress_falls_back_to_the_one_before(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
-    for wall_s in (5.0, 10.0, 15.0):
-        store.progress.wall_s = wall_s
+    for term in (5, 10, 15):
+        store.progress.term = term
         assert store.save_progress()
     (tmp_path / "progress.json").write_text('{"format": 1, "wall')
     again = StateStore(tmp_path)
-    assert again.progress.wall_s == 10.0
+    assert again.progress.term == 10
     assert "progress.json: " in again.lost
     assert again.save_progress()
     assert (tmp_path / "progress.json.1").read_bytes() != b'{"format": 1, "wall', "a torn one is not kept"
@@ -108,7 +108,7 @@ def test_what_cannot_be_stored_is_said_and_does_no_harm(tmp_path: Path) -> None:
     before = (tmp_path / "progress.json").read_bytes()
     (tmp_path / "progress.json").unlink()
     (tmp_path / "progress.json").mkdir()
-    store.progress.wall_s = 99
+    store.progress.term = 99
     assert not store.save_progress()
     assert "progress.json" in store.failure
     (tmp_path / "progress.json").rmdir()

@@ -1,32 +1,35 @@
-"""The manager without its sockets: what it decides about a run, what it answers, what it does as time passes."""
+"""Coordinator of a run: routes what processes say to the subjects that hold the state, and their orders back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+
+import msgspec
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager import timing
-from rlctl_agents.manager.accounting.counters import WINDOW_S
 from rlctl_agents.manager.accounting.outliers import Outliers
 from rlctl_agents.manager.checkpoints.fencing_term import next_term, standing_term
 from rlctl_agents.manager.checkpoints.manifests import Manifests
 from rlctl_agents.manager.checkpoints.schedule import Checkpoints
-from rlctl_agents.manager.duties import Duties
 from rlctl_agents.manager.evaluation.evaluations import Evaluations
+from rlctl_agents.manager.evaluation.matches import training
 from rlctl_agents.manager.events import Events
-from rlctl_agents.manager.lifecycle import stopping
-from rlctl_agents.manager.lifecycle.stop import Closing
-from rlctl_agents.manager.membership.experience_spec import ExperienceSpec, require_ours
+from rlctl_agents.manager.lifecycle.stop import RunStop, require_measurable
+from rlctl_agents.manager.membership.admission import LeaseAdmission
 from rlctl_agents.manager.membership.learner_groups import Groups
 from rlctl_agents.manager.membership.learner_progress import Learners
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.membership.registry import Members, load_members
+from rlctl_agents.manager.settings import changes
 from rlctl_agents.manager.state_store import StateStore
+from rlctl_agents.manager.status.view import ManagerLife
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.manager.web.profiles import Profiles
-from rlctl_agents.runtime.addresses import CHANNELS, Addresses
-from rlctl_agents.runtime.process import FAILED_GENERATION, STOPPING, UserFault, group_of
+from rlctl_agents.runtime.addresses import Addresses
+from rlctl_agents.runtime.process import FAILED_GENERATION, STOPPING, group_of
 from rlctl_agents.types.control import (
     Commit,
     Enlist,
@@ -34,6 +37,7 @@ from rlctl_agents.types.control import (
     Generation,
     Hello,
     Lease,
+    Match,
     Note,
     Noted,
     Orders,
@@ -45,8 +49,6 @@ from rlctl_agents.types.control import (
 
 SPEAKS_REPORTS = 2.5
 """Who was heard within so many times the time between reports still runs."""
-LEASED_S = 120.0
-"""At least so long a learner gives credit to a boot that the manager does not hear of any more."""
 
 
 class Coordinator:
@@ -56,8 +58,7 @@ class Coordinator:
         boot: of this process.
         settings: the manager's part of the spec, what applies live included.
         layout: of the run; its folders exist.
-        ticket: proof for learners that a boot was leased at a unix time; "" where there are no keys.
-        admit: is asked about each hello, and whether its boot is known; raises ValueError for one too many.
+        ticket, admit: as those of `LeaseAdmission`.
 
     Raises:
         Damaged: what an earlier manager stored cannot be read.
@@ -77,77 +78,66 @@ class Coordinator:
         ticket: Callable[[str, int], str] = lambda boot, made_s: "",
         admit: Callable[[Hello, bool], None] = lambda hello, known: None,
     ) -> None:
-        self.run, self.uid, self.boot, self.settings, self.layout = run, uid, boot, settings, layout
-        self._ticket, self._admit = ticket, admit
-        self.addresses, self.clock = addresses, clock
-        self.policies = settings.policy_names
-        self.began = clock.monotonic()
+        self.settings, self.clock = settings, clock
+        self.state = StateStore(layout.results, clock.monotonic)
         self.events = Events(layout.results / "events.jsonl", clock.unix)
-        self._shelf = StateStore(layout.results)
-        self.progress, self.lost = self._shelf.progress, self._shelf.lost
-        self.progress.met = None  # conditions may be others now
-        self._wall_before_s = self.progress.wall_s
-        manifests = Manifests(layout.checkpoints)
-        for policy in self.policies:
-            self.progress.catch_up(policy, manifests.of(policy), lost=bool(self.lost))
-        self.term = next_term(layout.run, max(manifests.newest_term, self.progress.term))
-        self.progress.term = self.term
+        manifests, progress = Manifests(layout.checkpoints), self.state.progress
+        progress.met = None  # conditions may be others now
+        for policy in settings.policy_names:
+            progress.catch_up(policy, manifests.of(policy), lost=bool(self.state.lost))
+        progress.term = term = next_term(layout.run, max(manifests.newest_term, progress.term))
+        self.life = ManagerLife(run, uid, boot, term)
         self.checkpoints = Checkpoints(
-            manifests, self.term, self.progress.issued, clock.monotonic,
-            standing_term=lambda: standing_term(layout.run, self.term),
-        )  # fmt: skip
+            manifests, progress, clock.monotonic, standing_term=lambda: standing_term(layout.run, term)
+        )
         self.learners = Learners(
-            {name: settings.policy(name).population for name in self.policies},
-            lambda policy: self.settings.policy(policy).algorithm.batch_rows, self.progress, manifests.of,
-            clock.monotonic,
+            {name: settings.policy(name).population for name in settings.policy_names},
+            lambda policy: self.settings.policy(policy).algorithm.batch_rows, progress, manifests.of, clock.monotonic,
         )  # fmt: skip
-        self.members = Members(load_members(layout.results), clock.monotonic)
-        addresses.alive((one.role, one.index) for one in self.members.leases.live())
+        self.members = Members(load_members(layout.results), addresses, clock.monotonic)
+        self.admission = LeaseAdmission(run, uid, self.members, self.events, clock, ticket=ticket, admit=admit)
         self.groups = Groups(clock.monotonic, self.events.add)
-        self.agreement = ExperienceSpec(self.members.leases.alive)
         self.evaluations = Evaluations(
-            settings.seed, self.progress, self.learners, self.events, layout.results, clock, self.members.cpu
+            settings.seed, progress, self.learners, self.events, layout.results, clock, self.members.cpu
+        )
+        self.stop = RunStop(
+            self.state, self.members, self.learners, self.checkpoints, self.evaluations, self.events, clock
         )
         self.profiles = Profiles(layout.root, run, clock)
         self.outliers = Outliers(clock.monotonic)
-        self.refusal = ("", -1e9)  # newest refused hello, and when
-        self.curve: list[tuple[int, float | None]] = []  # not yet drawn: rows, mean of an evaluation or None: went back
-        self._told: set[str] = set()
-        self.closing = Closing(
-            self.policies, progress=self.progress, learners=self.learners, checkpoints=self.checkpoints,
-            evaluations=self.evaluations, events=self.events, learning=self._learning, store=self._store_progress,
-            clock=clock.monotonic,
-        )  # fmt: skip
-        self.ending = self.closing.ending
-        self._duties = Duties(
-            self.policies, learners=self.learners, checkpoints=self.checkpoints, evaluations=self.evaluations,
-            members=self.members, agreement=self.agreement, ending=self.ending,
-        )  # fmt: skip
-        self._joined: set[str] = set()  # roles
-        self.events.add("start", f"manager started, term {self.term}", term=self.term)
-        if self.lost:
-            self.events.add("lost", self.lost)
+        self.events.add("start", f"manager started, term {term}", term=term)
+        if self.state.lost:
+            self.events.add("lost", self.state.lost)
+
+    @property
+    def run(self) -> str:
+        """Name."""
+        return self.life.run
+
+    @property
+    def term(self) -> int:
+        """Of this manager."""
+        return self.life.term
 
     @property
     def wall_s(self) -> float:
         """Of the run, over all ups."""
-        return self._wall_before_s + self.clock.monotonic() - self.began
+        return self.state.wall_s
 
     @property
-    def rows(self) -> int:
-        """That the weights of the first policy were learned from."""
-        return self.learners.rows(self.policies[0])
-
-    @property
-    def over(self) -> bool:
-        """Nothing is left to do."""
-        return self.ending.step == "over"
-
-    @property
-    def report_every_s(self) -> float:
-        return timing.report_every_s(len(self.members.leases))
+    def disk(self) -> str:
+        """Why something could not be stored, or removed; "" when all was."""
+        return self.state.failure or self.events.failure or self.evaluations.failure or self.checkpoints.failure
 
     # what is asked
+
+    def answer(self, request: msgspec.Struct) -> msgspec.Struct:
+        """Any of the requests below.
+
+        Raises:
+            ValueError: it is refused, and why.
+        """
+        return ROUTES[type(request)](self, request)
 
     def hello(self, hello: Hello) -> Lease:
         """A process introduces itself.
@@ -156,17 +146,13 @@ class Coordinator:
             ValueError: it does not belong here, and why.
         """
         try:
-            self._admit(hello, self.members.leases.known(hello.boot))
             return self._lease(hello)
         except ValueError as fault:
-            text, now = str(fault), self.clock.monotonic()
-            if text != self.refusal[0] or now - self.refusal[1] >= 60.0:
-                self.events.add("refused", text, role=hello.role)
-            self.refusal = (text, now)
+            self.admission.refuse(hello.role, str(fault))
             raise
 
     def report(self, report: Report) -> Orders:
-        """A process says how it stands, and hears what to do."""
+        """Orders for a process that says how it stands."""
         boot, leases = report.boot, self.members.leases
         if leases.is_other(boot, report.role):  # nobody speaks for another role
             return Orders(self.term, known=False, peers={})
@@ -181,34 +167,25 @@ class Coordinator:
             self.events.add("quarantined", text, boot=sender)
         if holder is None or report.term != self.term or report.role != holder.role:
             return Orders(self.term, known=False, peers={})
-        if self.ending.tells:
-            self._told.add(boot)
         if holder.role == "learner":
-            self.groups.hear(boot, group_of(report))
-        if holder.role == "learner" and (resumed := self.learners.hear(holder.index, report)) is not None:
-            self.curve.append((resumed.rows, None))
-            self.events.add("resumed", resumed.text, number=resumed.number, rows=resumed.rows)
-        if holder.role == "learner" and self.checkpoints.failed(
-            self.learners.policy_of(holder.index), int(report.gauges.get(FAILED_GENERATION, 0.0))
-        ):
-            self._store_progress()
+            self._hear_learner(holder, report)
         return Orders(
             term=self.term,
             known=True,
-            peers=self.addresses.peers(holder.role, holder.index),
-            match=self._duties.match(holder, report, self.settings),
-            checkpoint=self._duties.generation(holder),
-            stop=self.ending.tells,
-            stop_rows=self._duties.stop_rows(holder, self.settings),
+            peers=self.members.addresses.peers(holder.role, holder.index),
+            match=self._match(holder, report),
+            checkpoint=self.checkpoints.wanted(self._policy(holder)) if holder.role == "learner" else 0,
+            stop=self.stop.tell(boot),
+            stop_rows=self.stop.stop_rows(holder, self.settings.stop),
             report_every_s=timing.report_every_s(len(leases), holder.role),
             group=self.groups.wanted if holder.role == "learner" else 0,
             profile=self.profiles.wanted(boot),
-            ticket=self._ticket(boot, int(self.clock.unix())) if holder.role == "actor" else "",
-            leased_since_s=self._leased_since_s if holder.role == "learner" else 0,
+            ticket=self.admission.ticket(holder),
+            leased_since_s=self.admission.leased_since_s(holder),
         )
 
     def enlist(self, ask: Enlist) -> Place:
-        """A learner asks for a place among those that step together."""
+        """The place of a learner among those that step together."""
         return self.groups.enlist(ask, self.members.leases.live("learner"), self._expected)
 
     def note(self, note: Note) -> Noted:
@@ -217,27 +194,18 @@ class Coordinator:
 
     def result(self, result: EvalResult) -> Said:
         """An evaluator has played its quota."""
-        try:
-            done = self.evaluations.believe(result, self.wall_s)
-        except ValueError as fault:
-            return Said(False, str(fault))
-        self.curve.append((done.rows, done.mean))
-        return Said(True)
+        return _said(lambda: self.evaluations.believe(result, self.wall_s))
 
     def sampled(self, sampled: Sampled) -> Said:
-        """A process that was asked says what it does."""
-        try:
-            self.profiles.take(sampled)
-        except ValueError as fault:
-            return Said(False, str(fault))
-        return Said(True)
+        """A process that was asked to look at itself says what it saw."""
+        return _said(lambda: self.profiles.take(sampled))
 
     def commit(self, commit: Commit) -> Said:
         """A learner has written a generation."""
         generation = commit.generation
         holder = next((one for one in self.members.leases.live("learner") if one.boot == commit.boot), None)
         try:
-            if holder is None or self.learners.policy_of(holder.index) != generation.policy:
+            if holder is None or self._policy(holder) != generation.policy:
                 raise ValueError(f"process {commit.boot} is not the learner of {generation.policy}")
             self.checkpoints.commit(generation)
         except (ValueError, OSError) as fault:
@@ -256,25 +224,25 @@ class Coordinator:
     def reload(self, settings: Spec) -> list[str]:
         """Other values of what applies live; the changes in words.
 
-        A run that has done what was asked, and now is asked for more, goes on as long as nobody was told to stop.
+        A run that has done what was asked, and now is asked for more, goes on as long as no process was told to stop.
 
         Raises:
             ValueError: it is too late for that, or it cannot be judged.
         """
-        stopping.require_measurable(settings.stop, self.agreement.seats)
-        changes = stopping.changes(self.settings, settings)
-        goes_on = self.closing.goes_on(self.settings.stop, settings.stop, self.wall_s)
+        require_measurable(settings.stop, self.admission.experience.seats)
+        changed = changes(self.settings, settings)
+        goes_on = self.stop.goes_on(self.settings.stop, settings.stop)
         self.settings = settings
-        if changes:
-            self.events.add("reload", f"settings changed: {', '.join(changes)}", changes=changes)
+        if changed:
+            self.events.add("reload", f"settings changed: {', '.join(changed)}", changes=changed)
         if goes_on:
-            self.closing.go_on(f"{self.progress.met} is not enough any more")
-        return changes
+            self.stop.go_on(f"{self.state.progress.met} is not enough any more")
+        return changed
 
     def order_checkpoint(self) -> int:
         """Want a generation of every policy now; the number of the newest."""
-        number = max(self.checkpoints.order(policy) for policy in self.policies)
-        self._store_progress()
+        number = max(self.checkpoints.order(policy) for policy in self.learners.policies)
+        self.state.save_progress()
         return number
 
     # as time passes
@@ -285,154 +253,110 @@ class Coordinator:
         Raises:
             UserFault: the time is over, and nothing was ever learned from; or what is asked cannot be judged.
         """
-        now, leases = self.clock.monotonic(), self.members.leases
-        leases.expires_s = timing.expires_s(len(leases))
-        self.members.rates.window_s = max(WINDOW_S, 3.0 * self.report_every_s)
         self._expire()
-        live = leases.live()
-        self.addresses.alive((one.role, one.index) for one in live)
-        if self.ending.step == "not":
-            for policy in self.policies:
+        members, live = self.members, self.members.leases.live()
+        members.addresses.alive((one.role, one.index) for one in live)
+        if self.stop.phase == "running":
+            for policy in self.learners.policies:
                 if self.checkpoints.due(policy, self.learners.rows(policy), self.settings.checkpoint.every):
                     self.checkpoints.order(policy)
-                    self._store_progress()
-            self._judge()
+                    self.state.save_progress()
+            self.stop.judge(self.settings.stop, seats=self.admission.experience.seats, joined=self.admission.joined)
         else:
-            self.closing.require_weights(self.settings.stop)
+            self.stop.require_weights(self.settings.stop)
         if self.evaluations.awaits:
             self.evaluations.turn(
-                self.members.published,
-                final=self.members.rested,
-                evaluators=len(leases.live("evaluator")),
+                members.published,
+                final=members.rested,
+                evaluators=len(members.leases.live("evaluator")),
                 expected=self.settings.roles.evaluator.replicas,
-                served=self.members.root is not None,
+                served=members.root is not None,
             )
-        self.outliers.turn(self.agreement.figures, lambda: self._duties.playing(self.settings))
-        within_s = SPEAKS_REPORTS * self.report_every_s
-        speaking = [one for one in live if now - one.heard < within_s]
-        self.closing.turn(
-            saving=any(map(self._duties.generation, speaking)),
-            everybody_gone=all(
-                one.boot in self._told and one.leaving and now - one.heard >= timing.REPORT_EVERY_S for one in speaking
-            ),
-        )
+        self.outliers.turn(self.admission.experience.figures, lambda: members.playing(self._match))
+        now, within_s = self.clock.monotonic(), SPEAKS_REPORTS * members.report_every_s
+        self.stop.turn([one for one in live if now - one.heard < within_s])
 
     def store(self) -> None:
         """Keep everything for the next manager."""
-        self._store_progress()
-        self._shelf.save_books(self.members.store())
-
-    def store_at_last(self) -> None:
-        """The same; nobody tries again a few seconds later.
-
-        Raises:
-            OSError: the volume refuses.
-        """
-        self.store()
-        self._shelf.require_stored()
-
-    def store_end(self, end: bytes) -> None:
-        """Say on the volume that the run is finished.
-
-        Raises:
-            OSError: the volume refuses.
-        """
-        path = self.layout.run / "finished.json"
-        self._shelf.save(path, end, durable=True)
-        self._shelf.require_stored(path)
-
-    @property
-    def disk(self) -> str:
-        """Why something could not be stored, or removed; "" when all was."""
-        return self._shelf.failure or self.events.failure or self.evaluations.failure or self.checkpoints.failure
+        self.state.save_progress()
+        self.state.save_members(self.members.store())
 
     # inside
 
-    def _judge(self) -> None:
-        stop, started, wall_s = self.settings.stop, self.progress.started, self.wall_s
-        try:
-            stopping.require_measurable(stop, self.agreement.seats)
-        except ValueError as error:
-            self.events.add("failed", str(error))
-            self.store()
-            raise UserFault(str(error)) from error
-        if self.closing.judge(stop, wall_s):
-            return
-        if (fault := stopping.in_vain(stop, wall_s=wall_s, learned=started, joined=self._joined)) is not None:
-            self._wall_before_s -= wall_s  # the next up has all its time again
-            self.events.add("failed", fault)
-            self.store()
-            raise UserFault(fault)
-
     def _lease(self, hello: Hello) -> Lease:
-        leases = self.members.leases
-        require_ours(hello, self.run, self.uid)
-        if self.ending.tells and not leases.alive(hello.boot):
-            raise ValueError("the run is finished")
-        if leases.refused(hello.boot):
-            leases.grant(hello.role, hello.boot, hello.prefer)  # says why not
-        if self.agreement.hear(hello):
-            self.events.add("experience", f"{hello.role} says what the environment looks like", role=hello.role)
-        # off this machine only who listens has an index of its own, which goes with its name
-        prefer = hello.prefer if self.addresses.one_machine or hello.role in CHANNELS else None
-        grant = leases.grant(hello.role, hello.boot, prefer)
-        role, index = grant.holder.role, grant.holder.index
-        self._joined.add(role)
-        self.members.origins[hello.boot] = hello.origin
+        grant = self.admission.grant(hello, closed=self.stop.tells)
+        holder, role, index = grant.holder, grant.holder.role, grant.holder.index
         if grant.replaced is not None:
             self._gone(grant.replaced, f"{role} {index} was replaced by a new process")
         if grant.new:
             self.members.rates.begin(hello.boot)
             self.events.add("lease", f"{role} {index} joined", role=role, index=index, boot=hello.boot)
-        policy = self.learners.policy_of(index)
         lineage, generations = 0, tuple[Generation, ...]()
         if role == "learner":
+            policy = self._policy(holder)
             self.members.ledger.receiver(hello.boot, policy)
             generations = self.checkpoints.manifests.of(policy)
             if grant.new:
                 self.learners.join(hello.boot, generations)
-            lineage = self.progress.open_lineage(policy, hello.boot)
-            if not self._store_progress():
-                raise ValueError(f"the lineage of learner {index} cannot be stored: {self._shelf.failure}")
+            lineage = self.state.progress.open_lineage(policy, hello.boot)
+            if not self.state.save_progress():
+                raise ValueError(f"the lineage of learner {index} cannot be stored: {self.state.failure}")
         if self.settings.sync and role in ("actor", "learner"):
-            row = self.rows if role == "actor" else max((one.rows for one in generations), default=0)
-            if (broken := self.progress.break_lock_step(f"{role}/{index}", hello.boot, row)) is not None:
+            learned = self.learners.rows(self.learners.policies[0])
+            row = learned if role == "actor" else max((one.rows for one in generations), default=0)
+            if (broken := self.state.progress.break_lock_step(f"{role}/{index}", hello.boot, row)) is not None:
                 self.events.add("lock_step", broken.text, row=row)
+        leases, addresses = self.members.leases, self.members.addresses
         return Lease(
             index=index,
             term=self.term,
-            manager=self.boot,
+            manager=self.life.boot,
             report_every_s=timing.report_every_s(len(leases), role),
             expires_s=timing.expires_s(len(leases)),
-            bind=self.addresses.bind(role, index),
-            peers=self.addresses.peers(role, index),
-            experience=self.agreement.experience,
-            match=self._duties.match(grant.holder, None, self.settings),
+            bind=addresses.bind(role, index),
+            peers=addresses.peers(role, index),
+            experience=self.admission.experience.experience,
+            match=self._match(holder),
             generations=generations,
             next_lineage=lineage,
-            stop_rows=self._duties.stop_rows(grant.holder, self.settings),
+            stop_rows=self.stop.stop_rows(holder, self.settings.stop),
             learners=max(self._expected, len(leases.live("learner"))),
-            ticket=self._ticket(hello.boot, int(self.clock.unix())) if role == "actor" else "",
-            leased_since_s=self._leased_since_s if role == "learner" else 0,
+            ticket=self.admission.ticket(holder),
+            leased_since_s=self.admission.leased_since_s(holder),
         )
 
-    @property
-    def _leased_since_s(self) -> int:
-        """Unix time; 0 as long as a live actor may not have had a ticket of this manager yet."""
-        window_s = max(LEASED_S, 2 * timing.expires_s(len(self.members.leases)))
-        return int(self.clock.unix() - window_s) if self.clock.monotonic() - self.began >= window_s else 0
+    def _hear_learner(self, holder: Holder, report: Report) -> None:
+        self.groups.hear(holder.boot, group_of(report))
+        if (resumed := self.learners.hear(holder.index, report)) is not None:
+            self.evaluations.void_from(resumed.rows)
+            self.events.add("resumed", resumed.text, number=resumed.number, rows=resumed.rows)
+        if self.checkpoints.failed(self._policy(holder), int(report.gauges.get(FAILED_GENERATION, 0.0))):
+            self.state.save_progress()
+
+    def _match(self, holder: Holder, report: Report | None = None) -> Match | None:
+        """What a process is to play.
+
+        Args:
+            report: of an evaluator; None: it has not said yet what it plays.
+        """
+        seats = self.admission.experience.seats
+        if holder.role == "actor":
+            return training(self.learners.policies[0], seats, self.settings.seed) if seats else None
+        plays = self.stop.phase == "running" or self.evaluations.awaits
+        if holder.role != "evaluator" or report is None or not seats or not plays:
+            return None
+        return self.evaluations.match(report, self.members.published, seats, self.settings)
+
+    def _policy(self, learner: Holder) -> str:
+        return self.learners.policy_of(learner.index)
 
     @property
     def _expected(self) -> int:
         """Learners that step together, as the spec has it now."""
         return self.settings.roles.learner.replicas
 
-    def _learning(self) -> set[str]:
-        """Policies that a live learner trains."""
-        return {self.learners.policy_of(one.index) for one in self.members.leases.live("learner")}
-
     def _expire(self) -> None:
-        for holder in self.members.leases.expire():
+        for holder in self.members.expire():
             silent_s = self.clock.monotonic() - holder.heard
             how = "ended" if holder.leaving else f"was not heard for {silent_s:.0f} s and lost its lease"
             self._gone(holder, f"{holder.role} {holder.index} {how}")
@@ -445,7 +369,23 @@ class Coordinator:
         self.evaluations.drop(holder.boot)
         self.profiles.drop(holder.boot)
 
-    def _store_progress(self) -> bool:
-        self.progress.wall_s = self.wall_s
-        self.progress.issued = max(self.progress.issued, self.checkpoints.issued)
-        return self._shelf.save_progress()
+
+ROUTES: dict[type[msgspec.Struct], Callable[[Coordinator, Any], msgspec.Struct]] = {
+    Hello: Coordinator.hello,
+    Report: Coordinator.report,
+    EvalResult: Coordinator.result,
+    Commit: Coordinator.commit,
+    Enlist: Coordinator.enlist,
+    Note: Coordinator.note,
+    Sampled: Coordinator.sampled,
+}
+"""Kind of a request -> what answers it."""
+
+
+def _said(take: Callable[[], object]) -> Said:
+    """Whether something is taken; a ValueError says why not."""
+    try:
+        take()
+    except ValueError as fault:
+        return Said(False, str(fault))
+    return Said(True)

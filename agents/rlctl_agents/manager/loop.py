@@ -1,30 +1,33 @@
-"""What a manager does between two requests while its run goes on, each at its own pace."""
+"""Main loop of a manager while a run goes on and when it is finished: orders, decisions, status, files, each at its own
+pace between two requests.
+"""
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from rlctl.spec.schema import Spec
-from rlctl_agents.manager import finished_run
+import msgspec
+
+from rlctl.spec.layout import Layout
 from rlctl_agents.manager.accounting.averages import LearnerAverages
 from rlctl_agents.manager.checkpoints.fencing_term import standing_term
 from rlctl_agents.manager.coordinator import Coordinator
 from rlctl_agents.manager.events import Lines
+from rlctl_agents.manager.lifecycle import finished
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.membership.leases import Holder
+from rlctl_agents.manager.settings import LiveSettings
 from rlctl_agents.manager.status import report
 from rlctl_agents.manager.timing import Every
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.status_page import Shown
 from rlctl_agents.manager.web.tensorboard import CurveWriter
-from rlctl_agents.runtime.process import Process, Refusals, RunFile, UserFault, parse_spec
+from rlctl_agents.runtime.process import Process, Refusals, UserFault
 from rlctl_agents.runtime.profiling import Profiler
 from rlctl_agents.runtime.storage import patiently, replace_file
 from rlctl_agents.types.control import Sampling, to_plain
@@ -44,25 +47,33 @@ class Fenced(Exception):
     """Another manager of the run has started since."""
 
 
-class Shared:
-    """What a manager has whether its run goes on or is finished.
+class ManagerContext:
+    """Surroundings of a manager, the same in every phase of its run.
 
     Args:
-        store: keeps log lines; None: nobody does.
-        refusals: of whoever may not talk to us.
+        store: keeps log lines; None: they are not kept.
+        refusals: of messages from processes that may not talk to us.
     """
 
-    def __init__(self, process: Process, lines: Lines, store: LogStore | None, refusals: Refusals) -> None:
-        self.process, self.lines, self.store = process, lines, store
+    def __init__(
+        self, process: Process, lines: Lines, store: LogStore | None, refusals: Refusals, control: ControlApi
+    ) -> None:
+        assert process.arguments.volume is not None
+        self.process, self.lines, self.store, self.control = process, lines, store, control
+        self.layout = Layout(process.arguments.volume)
+        self.settings = LiveSettings(process.arguments)
         self.shown = Shown()
         """The newest status, for watchers; replaced as a whole."""
-        self._live: Mapping[str, Any] | None = None  # what /reload brought last
         self._refusals = refusals
         self._own = Every(BUILD_S, time.monotonic)
         self._lost = 0  # log lines
 
-    def turn(self) -> None:
-        """The loop turns; often called."""
+    def turn(self, carry_out: Callable[[str, dict[str, Any]], Any]) -> None:
+        """The loop turns; often called.
+
+        Args:
+            carry_out: gets the orders of the control API.
+        """
         self.process.pulse.beat()
         if self._own.due():
             self._refusals.count()
@@ -71,80 +82,49 @@ class Shared:
                 lost = self.store.lost
                 self.process.metrics.add("log_lines_lost", lost - self._lost)
                 self._lost = lost
+        self.control.carry_out(carry_out)
 
-    def settings(self) -> Spec:
-        """The manager's part of the spec, as it is now.
-
-        Raises:
-            ValueError: it cannot be used.
-        """
-        return self.reload(self._live)
-
-    def reload(self, live: Mapping[str, Any] | None) -> Spec:
-        """The manager's part of the spec with other values of what applies live; None: those of live.json.
-
-        Raises:
-            ValueError: it cannot be used; nothing is changed then.
-        """
-        arguments = self.process.arguments
-        try:
-            found = settings(arguments.run_file, arguments.live, live)
-        except UserFault as fault:
-            raise ValueError(str(fault)) from fault
-        self._live = live
-        return found
+    def show(
+        self, status: Mapping[str, Any], generations: Sequence[Mapping[str, Any]] = (), every_s: float = 0.0
+    ) -> None:
+        """Another status for watchers, as that of `Shown`."""
+        self.shown = Shown.of(status, generations, every_s)
+        self.control.status = self.shown.encoded
 
 
-def settings(run_file: Path, live: Path | None, given: Mapping[str, Any] | None = None) -> Spec:
-    """The manager's part of the spec: what restarts it from the run file, what applies live from live.json.
-
-    Args:
-        given: instead of what live.json holds: a mounted file may be a minute late.
-
-    Raises:
-        UserFault: one of them cannot be used.
-    """
-    values = RunFile.read(run_file, "manager").spec
-    source, now = live or run_file, given
-    if given is None and live is not None:
-        try:
-            now = json.loads(live.read_bytes())
-        except (OSError, ValueError) as error:
-            raise UserFault(f"{live}: {error}") from error
-    if now is not None:
-        if not isinstance(now, dict):
-            raise UserFault(f"{source if given is None else 'live'}: must hold an object")
-        values = merged(values, now)
-    return parse_spec(values, source)
-
-
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both trees; where both have a leaf, the one above."""
-    found = dict(below)
-    for key, value in above.items():
-        here = found.get(key)
-        found[key] = merged(here, value) if isinstance(here, dict) and isinstance(value, dict) else value
-    return found
-
-
-class Desk:
-    """The work of one life of a run's manager. What takes long is done more rarely: there may be ten thousand actors.
+class RunningLoop:
+    """Work of one life of a run's manager. What takes long is done more rarely: there may be ten thousand actors.
 
     Args:
         curves: drawn for TensorBoard.
     """
 
-    def __init__(self, shared: Shared, coordinator: Coordinator, control: ControlApi, curves: CurveWriter) -> None:
-        self._shared, self._coordinator, self._control, self._curves = shared, coordinator, control, curves
-        self._process, self._layout = shared.process, coordinator.layout
-        self._profiler = Profiler("manager", coordinator.boot, shared.process.stop)
+    def __init__(self, context: ManagerContext, coordinator: Coordinator, curves: CurveWriter) -> None:
+        self._context, self._coordinator, self._curves = context, coordinator, curves
+        self._profiler = Profiler("manager", coordinator.life.boot, context.process.stop)
         self._builder = report.StatusBuilder(coordinator)
         self._status: dict[str, Any] = {}
-        self._looks = LearnerAverages()
+        self._averages = LearnerAverages()
         self._page = ""
+        context.control.events, context.control.profiles = coordinator.events, coordinator.profiles
         clock = coordinator.clock.monotonic
-        self._turn, self._build, self._write = Every(TURN_S, clock), Every(BUILD_S, clock), Every(WRITE_S, clock)
-        self._store, self._draw, self._term = Every(STORE_S, clock), Every(DRAW_S, clock), Every(SAME_TERM_S, clock)
+        self._term, self._build = Every(SAME_TERM_S, clock), Every(BUILD_S, clock)
+        self._due: list[tuple[Every, Callable[[], None]]] = [
+            (Every(TURN_S, clock), coordinator.turn),
+            (self._build, self._publish),
+            (Every(WRITE_S, clock), self._write_status),
+            (Every(DRAW_S, clock), self._draw_curves),
+            (Every(STORE_S, clock), coordinator.store),
+        ]
+
+    @property
+    def over(self) -> bool:
+        """Nothing is left to do."""
+        return self._coordinator.stop.phase == "over"
+
+    def answer(self, request: msgspec.Struct) -> msgspec.Struct:
+        """As the coordinator."""
+        return self._coordinator.answer(request)
 
     def turn(self) -> None:
         """Whatever is due.
@@ -152,18 +132,16 @@ class Desk:
         Raises:
             Fenced: another manager has taken over.
         """
-        process, coordinator = self._process, self._coordinator
-        self._shared.turn()
-        self._control.carry_out(self._carry_out)
-        if process.stop.is_set():
-            coordinator.closing.leave()
-        self._do(self._turn, coordinator.turn)
-        if self._term.due() and (newest := standing_term(self._layout.run, coordinator.term)) != coordinator.term:
-            raise Fenced(f"a manager of term {newest} has taken over from term {coordinator.term}")
-        self._do(self._build, self._publish)
-        self._do(self._write, self._write_status)
-        self._do(self._draw, self._draw_curves)
-        self._do(self._store, coordinator.store)
+        coordinator, term = self._coordinator, self._coordinator.term
+        self._context.turn(self._carry_out)
+        if self._context.process.stop.is_set():
+            coordinator.stop.leave()
+        if self._term.due() and (newest := standing_term(self._context.layout.run, term)) != term:
+            raise Fenced(f"a manager of term {newest} has taken over from term {term}")
+        for every, do in self._due:
+            if every.due():
+                do()
+                every.spent()
 
     def end(self) -> None:
         """The last words: everything is stored, and that the run is finished, if it is.
@@ -171,108 +149,132 @@ class Desk:
         Raises:
             UserFault: it could have been finished, but the last model was not saved, or the volume takes nothing.
         """
-        coordinator = self._coordinator
-        done = coordinator.progress.met is not None and coordinator.ending.how == "finish"
-        unsaved = coordinator.closing.unsaved if done else ""
+        coordinator, state, stop = self._coordinator, self._coordinator.state, self._coordinator.stop
+        done = state.progress.met is not None and stop.how == "finish"
+        unsaved = stop.unsaved if done else ""
         if unsaved:
             coordinator.events.add("not_saved", unsaved)
-        finished = done and not unsaved
-        self._publish(finished=finished)
+        is_finished = done and not unsaved
+        self._publish(is_finished=is_finished)
         self._draw_curves()
+
+        def store() -> None:
+            coordinator.store()
+            state.require_stored()
+
         try:
-            if finished:
-                self._patiently(coordinator.store_at_last)
+            if is_finished:
+                self._patiently(store)
             else:
-                coordinator.store_at_last()
+                store()
         except OSError:
             log.error("%s", coordinator.disk)
         self._write_status()
         if unsaved:
             why = f" ({coordinator.disk})" if coordinator.disk else ""
             raise UserFault(unsaved + why)
-        if finished:
+        if is_finished:
             at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(coordinator.clock.unix()))
-            end = finished_run.End(at, coordinator.progress.met or "", coordinator.term)
-            self._patiently(partial(coordinator.store_end, finished_run.encode(end)))
-            self._publish(finished=True)
+            end = finished.End(at, state.progress.met or "", coordinator.term)
+            self._patiently(partial(finished.finish, self._context.layout, end, state))
+            self._publish(is_finished=True)
             self._write_status()
-
-    def _patiently(self, act: Callable[[], None]) -> None:
-        def waiting() -> None:
-            self._publish(finished=False)  # with the problem
-            self._write_status()
-
-        process, clock = self._process, self._coordinator.clock.monotonic
-        patiently(act, stop=process.stop, beat=process.pulse.beat, clock=clock, waiting=waiting)
 
     def metrics_text(self) -> str:
         """The page /metrics: all roles together. From any thread."""
         return self._page
 
-    def _do(self, every: Every, what: Callable[[], None]) -> None:
-        if every.due():
-            what()
-            every.spent()
+    def _patiently(self, act: Callable[[], None]) -> None:
+        def waiting() -> None:
+            self._publish()  # with the problem
+            self._write_status()
+
+        process, clock = self._context.process, self._coordinator.clock.monotonic
+        patiently(act, stop=process.stop, beat=process.pulse.beat, clock=clock, waiting=waiting)
 
     def _carry_out(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
         coordinator = self._coordinator
         if what == "/reload":
-            return {"changes": coordinator.reload(self._shared.reload(body.get("live")))}
+            return {"changes": coordinator.reload(self._context.settings.reload(body.get("live")))}
         if what == "/checkpoint":
             return {"number": coordinator.order_checkpoint()}
         if what == "/profile":
             return self._order_profile(body)
-        coordinator.closing.finish(finished_run.ON_REQUEST)
+        coordinator.stop.finish(finished.ON_REQUEST)
         return {"stopping": True}
 
     def _order_profile(self, body: dict[str, Any]) -> dict[str, Any]:
         """Another process hears of it with the answer to its next report; this one looks at itself at once."""
-        coordinator = self._coordinator
+        coordinator, boot = self._coordinator, self._coordinator.life.boot
 
         def live(role: str) -> list[Holder]:
-            now = coordinator.clock.monotonic()
-            own = [Holder("manager", 0, coordinator.boot, since=coordinator.began, heard=now)]
-            return own if role == "manager" else coordinator.members.leases.live(role)
+            own = Holder("manager", 0, boot, since=coordinator.state.began, heard=coordinator.clock.monotonic())
+            return [own] if role == "manager" else coordinator.members.leases.live(role)
 
-        made = coordinator.profiles.order(body, live, coordinator.report_every_s)
-        if made.boot == coordinator.boot:
+        made = coordinator.profiles.order(body, live, coordinator.members.report_every_s)
+        if made.boot == boot:
             self._profiler.obey(Sampling(made.id, made.seconds), coordinator.profiles.take)
         within_s = made.until - coordinator.clock.monotonic()
         return {"id": made.id, "process": made.process, "seconds": made.seconds, "within_s": round(within_s, 1)}
 
-    def _publish(self, *, finished: bool = False) -> None:
-        coordinator, store = self._coordinator, self._shared.store
+    def _publish(self, *, is_finished: bool = False) -> None:
+        context, coordinator, members = self._context, self._coordinator, self._coordinator.members
         coordinator.events.settle()
-        counters = self._process.metrics.values().counters
-        coordinator.members.totals.hear("manager", coordinator.boot, counters)
-        coordinator.members.rates.hear(coordinator.boot, counters)
-        self._status = self._builder.build(finished=finished)
-        if store is not None and store.failure:
-            self._status["problems"].insert(0, {"text": store.failure, "next": "df -h"})
-        manifests = coordinator.checkpoints.manifests
-        generations = [to_plain(one) for policy in coordinator.policies for one in manifests.of(policy)]
-        self._shared.shown = Shown.of(self._status, generations, self._build.period_s)
-        self._control.status = self._shared.shown.encoded
-        self._control.checkpoints = {
+        counters = context.process.metrics.values().counters
+        members.totals.hear("manager", coordinator.life.boot, counters)
+        members.rates.hear(coordinator.life.boot, counters)
+        self._status = self._builder.build(finished=is_finished)
+        if context.store is not None and context.store.failure:
+            self._status["problems"].insert(0, {"text": context.store.failure, "next": "df -h"})
+        checkpoints, policies = coordinator.checkpoints, coordinator.learners.policies
+        generations = [to_plain(one) for policy in policies for one in checkpoints.manifests.of(policy)]
+        context.show(self._status, generations, self._build.period_s)
+        context.control.checkpoints = {
             "generations": generations,
-            "wanted": {policy: coordinator.checkpoints.wanted(policy) for policy in coordinator.policies},
+            "wanted": {policy: checkpoints.wanted(policy) for policy in policies},
         }
         self._page = metrics_page.text(coordinator, self._status)
 
     def _write_status(self) -> None:
         try:
-            replace_file(self._layout.results / "status.json", report.encode(self._status))
+            replace_file(self._context.layout.results / "status.json", report.encode(self._status))
         except OSError as error:
             log.error("cannot write results/status.json: %s", error)
 
     def _draw_curves(self) -> None:
-        coordinator = self._coordinator
-        for rows, mean in coordinator.curve:
+        coordinator, learners = self._coordinator, self._coordinator.learners
+        for rows, mean in coordinator.evaluations.undrawn:
             if mean is None:
                 self._curves.void_from(rows)
             else:
                 self._curves.add(rows, {"return/evaluation": mean})
-        coordinator.curve.clear()
-        if coordinator.progress.started:
-            learner = self._looks.look(coordinator.members.reports("learner"))
-            self._curves.add(coordinator.rows, report.scalars(self._status, learner))
+        coordinator.evaluations.undrawn.clear()
+        if coordinator.state.progress.started:
+            learner = self._averages.look(coordinator.members.reports("learner"))
+            self._curves.add(learners.rows(learners.policies[0]), report.scalars(self._status, learner))
+
+
+class FinishedLoop:
+    """Work of the manager of a finished run, until by other settings it goes on."""
+
+    def __init__(self, context: ManagerContext, finished: finished.Finished) -> None:
+        self._context, self._finished = context, finished
+        context.control.events = finished.events
+        context.show(finished.status)
+
+    @property
+    def over(self) -> bool:
+        """The run goes on, or the manager was asked to leave."""
+        return self._finished.goes_on or self._context.process.stop.is_set()
+
+    def answer(self, request: msgspec.Struct) -> msgspec.Struct:
+        """Too late for everything."""
+        return self._finished.answer(request)
+
+    def turn(self) -> None:
+        """Whatever is due."""
+        self._context.turn(self._finished.carry_out)
+        self._finished.turn()
+
+    def end(self) -> None:
+        """Everything was stored when the run ended."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -173,10 +174,11 @@ def load_progress(folder: Path) -> tuple[Progress, bytes | None, str]:
 
 
 class StateStore:
-    """Where the manager keeps what outlives it. A full disk costs what is stored, never the run.
+    """Progress of the run and other files that outlive the manager. A full disk costs what is stored, never the run.
 
     Args:
         folder: results/.
+        clock: monotonic seconds.
 
     Raises:
         Damaged: progress.json and the one before it cannot be read.
@@ -186,12 +188,24 @@ class StateStore:
     lost: str
     """Why the progress is not the newest that was stored; "" when it is."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._clock = folder, clock
+        self.began = clock()
+        """Of this life of the manager; monotonic seconds."""
         self.progress, self._newest, self.lost = load_progress(folder)
         if self.lost:
             log.error("%s", self.lost)
+        self._wall_before_s = self.progress.wall_s
         self._errors: dict[Path, OSError] = {}  # of what is not stored as it is now
+
+    @property
+    def wall_s(self) -> float:
+        """Of the run, over all ups."""
+        return self._wall_before_s + self._clock() - self.began
+
+    def restart_wall_time(self) -> None:
+        """The run has all its time again."""
+        self._wall_before_s -= self.wall_s
 
     @property
     def failure(self) -> str:
@@ -201,7 +215,7 @@ class StateStore:
         return ""
 
     def require_stored(self, *paths: Path) -> None:
-        """Nothing if these files are stored as they are now.
+        """Check that these files are stored as they are now.
 
         Args:
             paths: none: all that were tried.
@@ -215,6 +229,7 @@ class StateStore:
 
     def save_progress(self) -> bool:
         """Store the progress, durably, and keep the one before it; says whether it could."""
+        self.progress.wall_s = self.wall_s
         data = msgspec.json.encode(self.progress)
         # a torn newest never takes the place of the one that helped
         if self._newest is not None and not self.save(self._folder / PREVIOUS, self._newest, durable=True):
@@ -224,9 +239,9 @@ class StateStore:
         self._newest = data
         return True
 
-    def save_books(self, books: msgspec.Struct) -> bool:
-        """Store the books; says whether it could."""
-        return self.save(self._folder / "ledger.json", msgspec.json.encode(books), durable=False)
+    def save_members(self, members: msgspec.Struct) -> bool:
+        """Store leases and ledger; says whether it could."""
+        return self.save(self._folder / "ledger.json", msgspec.json.encode(members), durable=False)
 
     def save(self, path: Path, data: bytes, *, durable: bool) -> bool:
         """Store a file; says whether it could. `failure` tells of each until it can be stored."""

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from rlctl.spec.layout import Layout
-from rlctl_agents.manager import finished_run
-from rlctl_agents.manager.coordinator import Coordinator
+from rlctl_agents.manager.coordinator import ROUTES, Coordinator
 from rlctl_agents.manager.events import Lines
+from rlctl_agents.manager.lifecycle import finished
 from rlctl_agents.manager.lifecycle.scale_down import Cluster, Release, workloads
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.logs.log_store import LogStore
-from rlctl_agents.manager.loop import Desk, Shared
+from rlctl_agents.manager.loop import FinishedLoop, ManagerContext, RunningLoop
 from rlctl_agents.manager.membership.newcomers import Newcomers
 from rlctl_agents.manager.state_store import Damaged
 from rlctl_agents.manager.timing import Clock
@@ -28,20 +28,7 @@ from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.addresses import Addresses
 from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections
 from rlctl_agents.runtime.storage import patiently
-from rlctl_agents.types.control import (
-    Commit,
-    Enlist,
-    EvalResult,
-    Hello,
-    Lease,
-    Note,
-    Noted,
-    Orders,
-    Place,
-    Report,
-    Said,
-    Sampled,
-)
+from rlctl_agents.types.control import Hello
 from rlctl_agents.wire.classes import MANAGER
 from rlctl_agents.wire.keys import Keys
 from rlctl_agents.wire.rpc.server import RpcServer
@@ -51,22 +38,18 @@ SERVE_S = 0.05
 log = logging.getLogger(__name__)
 
 
-class Answering(Protocol):
-    """Whoever answers for the run now. A ValueError is a refusal."""
+class RunPhase(Protocol):
+    """Phase of a run in which its manager answers processes and does what is due: it goes on, or is finished."""
 
-    def hello(self, hello: Hello) -> Lease: ...
+    @property
+    def over(self) -> bool: ...
 
-    def report(self, report: Report) -> Orders: ...
+    def answer(self, request: msgspec.Struct) -> msgspec.Struct:
+        """A ValueError is a refusal."""
 
-    def result(self, result: EvalResult) -> Said: ...
+    def turn(self) -> None: ...
 
-    def commit(self, commit: Commit) -> Said: ...
-
-    def enlist(self, ask: Enlist) -> Place: ...
-
-    def note(self, note: Note) -> Noted: ...
-
-    def sampled(self, sampled: Sampled) -> Said: ...
+    def end(self) -> None: ...
 
 
 def main(process: Process) -> None:
@@ -87,15 +70,18 @@ def main(process: Process) -> None:
     with ExitStack() as stack:
         wire = open_wire(arguments)
         stack.callback(wire.close)
-        answering: list[Answering] = []
+        phase: RunPhase
         newcomers = Newcomers(time.monotonic)
 
         def admit(hello: Hello, known: bool) -> None:
             if hello.role == "actor":
                 newcomers.admit(hello.boot, server.caller_address, known=known)
 
+        def answer(request: msgspec.Struct, _buffers: object) -> tuple[msgspec.Struct, list[bytes]]:
+            return phase.answer(request), []
+
         try:
-            server = RpcServer(wire, arguments.manager, process.boot, handlers(lambda: answering[-1]), MANAGER)
+            server = RpcServer(wire, arguments.manager, process.boot, dict.fromkeys(ROUTES, answer), MANAGER)
         except ValueError as fault:
             raise UserFault(f"--manager: {fault}") from fault
         stack.callback(server.close)
@@ -105,124 +91,96 @@ def main(process: Process) -> None:
             lines.keep = store.add
             store.start()
             stack.callback(store.close)
-        shared = Shared(process, lines, store, refusals)
-        process.pages.update(status_page.pages(lambda: shared.shown))
         try:
             control = ControlApi(arguments.control, LogQueries(layout.logs, lines, store, process.boot).answer)
         except ValueError as fault:
             raise UserFault(f"--control: {fault}") from fault
         stack.callback(control.close)
+        context = ManagerContext(process, lines, store, refusals, control)
+        process.pages.update(status_page.pages(lambda: context.shown))
         while True:
-            end = finished_run.finished(layout) if arguments.stay else None
-            if end is None:
-                manage(shared, layout, control, server, answering.append, wire.keys, admit)
-            elif not rest(shared, layout, control, server, answering.append, end):
-                return
+            end = finished.finished(layout) if arguments.stay else None
+            with ExitStack() as opened:
+                if end is None:
+                    phase = running(context, server, opened, wire.keys, admit)
+                else:
+                    phase = resting(context, opened, end)
+                manage(server, phase)
             if process.stop.is_set() or not arguments.stay:
                 return
 
 
-def manage(
-    shared: Shared,
-    layout: Layout,
-    control: ControlApi,
+def manage(server: RpcServer, phase: RunPhase) -> None:
+    """Answer and do what is due until the phase is over."""
+    while not phase.over:
+        serve(server)
+        phase.turn()
+    phase.end()
+
+
+def running(
+    context: ManagerContext,
     server: RpcServer,
-    answers: Callable[[Answering], None],
+    opened: ExitStack,
     keys: Keys | None,
     admit: Callable[[Hello, bool], None],
-) -> None:
+) -> RunningLoop:
     """One life of the manager of a run.
 
     Args:
-        answers: is told who answers from now on.
+        opened: closes what is opened here.
         keys: of this process.
-        admit: as the coordinator's.
+        admit: as that of `LeaseAdmission`.
     """
-    process, arguments = shared.process, shared.process.arguments
-    assert arguments.addresses is not None
-    with ExitStack() as stack:
-        make = partial(
-            Coordinator,
-            run=process.run,
-            uid=process.uid,
-            boot=process.boot,
-            settings=shared.settings(),
-            layout=layout,
-            addresses=Addresses(arguments.addresses, time.monotonic),
-            clock=Clock(time.monotonic, time.time),
-            admit=admit,
-            **({"ticket": partial(keys.ticket, process.uid)} if keys is not None else {}),
-        )
-        try:
-            coordinator = patiently(make, stop=process.stop, beat=process.pulse.beat)
-        except (Damaged, ValueError) as fault:
-            raise UserFault(str(fault)) from fault
-        coordinator.members.lines = shared.lines
-        control.events, control.profiles = coordinator.events, coordinator.profiles
-        draw = partial(CurveWriter, layout.results / "tensorboard", coordinator.term)
-        curves = patiently(draw, stop=process.stop, beat=process.pulse.beat)
-        stack.callback(curves.close)
-        desk = Desk(shared, coordinator, control, curves)
-        answers(coordinator)
-        process.page = desk.metrics_text
-        process.pulse.ready = True
-        log.info("listening", extra={"kv": {"address": server.address, "term": coordinator.term}})
-        while not coordinator.over:
-            serve(server)
-            desk.turn()
-        desk.end()
+    process, layout = context.process, context.layout
+    assert process.arguments.addresses is not None
+    make = partial(
+        Coordinator,
+        run=process.run,
+        uid=process.uid,
+        boot=process.boot,
+        settings=context.settings.read(),
+        layout=layout,
+        addresses=Addresses(process.arguments.addresses, time.monotonic),
+        clock=Clock(time.monotonic, time.time),
+        admit=admit,
+        **({"ticket": partial(keys.ticket, process.uid)} if keys is not None else {}),
+    )
+    try:
+        coordinator = patiently(make, stop=process.stop, beat=process.pulse.beat)
+    except (Damaged, ValueError) as fault:
+        raise UserFault(str(fault)) from fault
+    coordinator.members.lines = context.lines
+    draw = partial(CurveWriter, layout.results / "tensorboard", coordinator.term)
+    curves = patiently(draw, stop=process.stop, beat=process.pulse.beat)
+    opened.callback(curves.close)
+    loop = RunningLoop(context, coordinator, curves)
+    process.page, process.pulse.ready = loop.metrics_text, True
+    log.info("listening", extra={"kv": {"address": server.address, "term": coordinator.term}})
+    return loop
 
 
-def rest(
-    shared: Shared,
-    layout: Layout,
-    control: ControlApi,
-    server: RpcServer,
-    answers: Callable[[Answering], None],
-    end: finished_run.End,
-) -> bool:
-    """Answer for a finished run; True: it goes on, False: asked to leave."""
-    process = shared.process
+def resting(context: ManagerContext, opened: ExitStack, end: finished.End) -> FinishedLoop:
+    """The manager of a finished run.
+
+    Args:
+        opened: closes what is opened here.
+    """
+    process = context.process
 
     def release() -> Release:
         try:
-            return Release(workloads(finished_run.workloads_of(process.arguments)), Cluster.found())
+            return Release(workloads(finished.workloads_of(process.arguments)), Cluster.found())
         except ValueError as fault:
             raise UserFault(f"--workloads: {fault}") from fault
 
-    finished = finished_run.Finished(
-        process, layout, end, shared.lines, settings=shared.settings, reload=shared.reload, release=release
-    )
-    try:
-        answers(finished)
-        control.events = finished.events
-        shared.shown, control.status = finished.shown, finished.shown.encoded
-        process.page, process.pulse.ready = None, True
-        log.info("the run is finished: %s", end.met)
-        finished.begin()
-        while not process.stop.is_set() and not finished.goes_on:
-            serve(server)
-            shared.turn()
-            finished.turn(control)
-        return finished.goes_on
-    finally:
-        finished.close()
-
-
-def handlers(
-    answering: Callable[[], Answering],
-) -> Mapping[type[msgspec.Struct], Callable[..., tuple[msgspec.Struct, list[bytes]]]]:
-    """What the RPC server answers."""
-    answers: dict[type[msgspec.Struct], Callable[[Any], Lease | Noted | Orders | Place | Said]] = {
-        Hello: lambda hello: answering().hello(hello),
-        Report: lambda report: answering().report(report),
-        EvalResult: lambda result: answering().result(result),
-        Commit: lambda commit: answering().commit(commit),
-        Enlist: lambda ask: answering().enlist(ask),
-        Note: lambda note: answering().note(note),
-        Sampled: lambda sampled: answering().sampled(sampled),
-    }
-    return {kind: lambda request, _buffers, answer=answer: (answer(request), []) for kind, answer in answers.items()}
+    run = finished.Finished(process, context.layout, end, context.lines, settings=context.settings, release=release)
+    opened.callback(run.close)
+    loop = FinishedLoop(context, run)
+    process.page, process.pulse.ready = None, True
+    log.info("the run is finished: %s", end.met)
+    run.begin()
+    return loop
 
 
 def serve(server: RpcServer) -> None:

@@ -21,7 +21,7 @@ from rlctl.spec.schema import Spec
 from rlctl_agents import algorithms, envs
 from rlctl_agents.algorithms.base import AlgorithmError
 from rlctl_agents.envs import EnvError, EnvRefused
-from rlctl_agents.manager.lifecycle import stopping
+from rlctl_agents.manager.lifecycle.stop import require_measurable
 from rlctl_agents.types.control import Experience
 
 USERS_FAULT = 3
@@ -44,7 +44,7 @@ def probe(spec: Spec, policy: str = "main") -> Experience:
     )
     try:
         try:
-            stopping.require_measurable(spec.stop, env.spaces.seats)
+            require_measurable(spec.stop, env.spaces.seats)
         except ValueError as fault:
             raise EnvRefused(str(fault)) from fault
         env.reset()

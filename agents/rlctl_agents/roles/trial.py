@@ -75,7 +75,7 @@ def tried(spec: dict[str, Any]) -> Trial:
         spaces = _spaces(spec)
     if spaces is not None and spaces.seats > 1 and spec["stop"]["eval_return"] is not None:
         from rlctl.spec.schema import Stop
-        from rlctl_agents.manager.lifecycle.stopping import require_measurable
+        from rlctl_agents.manager.lifecycle.stop import require_measurable
 
         with found.telling("stop", "eval_return"):
             require_measurable(Stop.model_validate(spec["stop"]), spaces.seats)

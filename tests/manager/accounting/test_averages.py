@@ -10,7 +10,7 @@ import pytest
 
 from rlctl_agents.manager.accounting.averages import LearnerAverages
 from rlctl_agents.manager.logs.log_queries import LogQueries
-from rlctl_agents.manager.loop import Desk, Shared
+from rlctl_agents.manager.loop import ManagerContext, RunningLoop
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.metrics import Metrics
@@ -140,13 +140,14 @@ def test_the_manager_draws_the_mean_of_all_updates_between_two_points(run: Run, 
     process = process_of("manager", Manager(short), run.settings, volume=run.layout.root)
     lines, curves = run.manager.members.lines, Curves(run.layout.results / "tensorboard")
     control = ControlApi(f"unix:{short}/control", LogQueries(run.layout.logs, lines, None, "").answer)
-    desk = Desk(Shared(process, lines, None, Refusals(process.metrics)), run.manager, control, curves)
+    context = ManagerContext(process, lines, None, Refusals(process.metrics), control)
+    loop = RunningLoop(context, run.manager, curves)
     try:
         for second in range(16):
             updates(metrics, *[float(second)] * 90)
             seen = metrics.values()
             run.learn(LEARNER, rows=100, version=1 + second, gauges=seen.gauges, averages=metrics.averages())
-            desk.turn()
+            loop.turn()
             run.time.now += 1
     finally:
         control.close()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from rlctl_agents.manager.accounting.counters import LagWindow, Rates, StoredTotals, Totals
-from rlctl_agents.manager.lifecycle.ending import SAVE_S, TELL_S, Ending
+from rlctl_agents.manager.lifecycle.stop import SAVE_S, TELL_S, Phases
 from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
 from rlctl_agents.manager.status.problems import NO_UPDATE_S, SILENT_S, Facts, find
 from rlctl_agents.types.control import Histogram
@@ -259,41 +259,41 @@ def test_many_silent_processes_do_not_fill_the_screen() -> None:
 
 
 def test_a_finished_run_saves_then_tells_then_ends() -> None:
-    ending = Ending()
-    ending.begin("finish", 0)
-    ending.turn(1, saved=False, everybody_gone=False)
-    assert (ending.step, ending.tells) == ("saving", False)
-    ending.turn(2, saved=True, everybody_gone=False)
-    assert (ending.step, ending.tells) == ("telling", True)
-    ending.turn(3, saved=True, everybody_gone=True)
-    assert ending.step == "over"
+    phases = Phases()
+    phases.begin("finish", 0)
+    phases.advance(1, saved=False, all_gone=False)
+    assert (phases.phase, phases.tells) == ("saving", False)
+    phases.advance(2, saved=True, all_gone=False)
+    assert (phases.phase, phases.tells) == ("telling", True)
+    phases.advance(3, saved=True, all_gone=True)
+    assert phases.phase == "over"
 
 
 def test_nobody_is_waited_for_for_ever() -> None:
-    ending = Ending()
-    ending.begin("finish", 0)
-    ending.turn(SAVE_S["finish"], saved=False, everybody_gone=False)
-    ending.turn(SAVE_S["finish"] + TELL_S, saved=False, everybody_gone=False)
-    assert ending.step == "over"
+    phases = Phases()
+    phases.begin("finish", 0)
+    phases.advance(SAVE_S["finish"], saved=False, all_gone=False)
+    phases.advance(SAVE_S["finish"] + TELL_S, saved=False, all_gone=False)
+    assert phases.phase == "over"
 
 
 def test_a_manager_that_leaves_tells_nobody_to_stop() -> None:
-    ending = Ending()
-    ending.begin("leave", 0)
-    ending.turn(1, saved=True, everybody_gone=False)
-    assert (ending.step, ending.tells) == ("over", False)
+    phases = Phases()
+    phases.begin("leave", 0)
+    phases.advance(1, saved=True, all_gone=False)
+    assert (phases.phase, phases.tells) == ("over", False)
 
 
 def test_a_finishing_manager_that_is_asked_to_leave_goes_at_once_and_the_run_is_not_finished() -> None:
-    ending = Ending()
-    ending.begin("finish", 0)
-    ending.begin("leave", 1)
-    assert (ending.step, ending.how) == ("over", "leave")
+    phases = Phases()
+    phases.begin("finish", 0)
+    phases.begin("leave", 1)
+    assert (phases.phase, phases.how) == ("over", "leave")
 
 
 def test_a_run_of_which_everybody_was_told_that_it_is_finished_stays_so_when_the_manager_is_asked_to_leave() -> None:
-    ending = Ending()
-    ending.begin("finish", 0)
-    ending.turn(1, saved=True, everybody_gone=False)
-    ending.begin("leave", 2)
-    assert (ending.step, ending.how) == ("over", "finish")
+    phases = Phases()
+    phases.begin("finish", 0)
+    phases.advance(1, saved=True, all_gone=False)
+    phases.begin("leave", 2)
+    assert (phases.phase, phases.how) == ("over", "finish")

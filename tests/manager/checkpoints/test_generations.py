@@ -9,6 +9,7 @@ import pytest
 
 from rlctl_agents.manager.checkpoints.manifests import Manifests
 from rlctl_agents.manager.checkpoints.schedule import RETRY_S, Checkpoints
+from rlctl_agents.manager.state_store import Progress
 from rlctl_agents.types.control import Generation
 from tests.manager.world import Time, ref
 
@@ -121,7 +122,7 @@ def time() -> Time:
 
 @pytest.fixture
 def checkpoints(tmp_path: Path, time: Time) -> Checkpoints:
-    return Checkpoints(Manifests(tmp_path), 3, 0, time, standing_term=lambda: 3)
+    return Checkpoints(Manifests(tmp_path), Progress(term=3), time, standing_term=lambda: 3)
 
 
 def test_a_generation_is_due_after_its_time_when_something_was_learned(checkpoints: Checkpoints, time: Time) -> None:
@@ -177,7 +178,9 @@ def test_a_generation_of_another_term_is_refused(checkpoints: Checkpoints, tmp_p
 
 
 def test_numbers_that_any_manager_issued_are_not_issued_again(tmp_path: Path, time: Time) -> None:
-    assert Checkpoints(Manifests(tmp_path), 3, 41, time, standing_term=lambda: 3).order("main") == 42
+    assert (
+        Checkpoints(Manifests(tmp_path), Progress(term=3, issued=41), time, standing_term=lambda: 3).order("main") == 42
+    )
 
 
 def test_a_learner_that_saves_on_its_own_account_is_believed(checkpoints: Checkpoints, tmp_path: Path) -> None:
@@ -228,7 +231,7 @@ def test_what_a_damaged_generation_may_name_stays(tmp_path: Path, time: Time) ->
     for number in (1, 2, 4):
         generation(tmp_path, number)
     (tmp_path / "generation-000002.json").write_text('{"format": 1, "gener')
-    checkpoints = Checkpoints(Manifests(tmp_path), 3, 0, time, standing_term=lambda: 3)
+    checkpoints = Checkpoints(Manifests(tmp_path), Progress(term=3), time, standing_term=lambda: 3)
     newest = generation(tmp_path, 5, term=3)
     checkpoints.commit(newest)
     checkpoints.tidy(newest, keep=1)
@@ -239,7 +242,7 @@ def test_a_manager_that_was_overtaken_after_its_commit_removes_no_part_that_nobo
     tmp_path: Path, time: Time
 ) -> None:
     standing = [3]
-    checkpoints = Checkpoints(Manifests(tmp_path), 3, 0, time, standing_term=lambda: standing[0])
+    checkpoints = Checkpoints(Manifests(tmp_path), Progress(term=3), time, standing_term=lambda: standing[0])
     generation(tmp_path, 1)
     newest = generation(tmp_path, 2, term=3)
     checkpoints.commit(newest)

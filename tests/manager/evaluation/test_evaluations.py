@@ -45,7 +45,7 @@ def reach(run: Run, *, published: int) -> None:
     run.learn(LEARNER, rows=5000, version=50, gauges=RESTS)
     run.report("modelpool", POOL, model=ref(published))
     run.manager.turn()
-    assert run.manager.progress.met == "5000 rows >= 5000"
+    assert run.manager.state.progress.met == "5000 rows >= 5000"
 
 
 def why_not(run: Run) -> list[str]:
@@ -59,7 +59,7 @@ def test_a_run_that_stops_by_rows_ends_when_its_last_model_is_measured_and_that_
     reach(run, published=40)
     assert commit(run, 1, rows=5000).ok
     run.manager.turn()
-    assert run.manager.ending.step == "saving", "everything is saved, but the last weights are not published"
+    assert run.manager.stop.phase == "saving", "everything is saved, but the last weights are not published"
     assert run.report("evaluator", JUDGE).match is None
 
     run.report("modelpool", POOL, model=ref(50))
@@ -72,7 +72,7 @@ def test_a_run_that_stops_by_rows_ends_when_its_last_model_is_measured_and_that_
     assert not run.report("actor", ACTOR).stop
     assert play(run, match, 7.0, 9.0).ok
     run.manager.turn()
-    assert run.manager.ending.step == "telling"
+    assert run.manager.stop.phase == "telling"
     found = status(run)
     assert (found["evaluation"]["mean"], found["evaluation"]["rows"]) == (8, 5000)
     assert found["evaluation"]["ref"]["version"] == 50
@@ -81,8 +81,8 @@ def test_a_run_that_stops_by_rows_ends_when_its_last_model_is_measured_and_that_
     assert why_not(run) == []
     run.manager.store()
     run.start()
-    assert run.manager.progress.evaluation is not None
-    assert run.manager.progress.evaluation.mean == 8
+    assert run.manager.state.progress.evaluation is not None
+    assert run.manager.state.progress.evaluation.mean == 8
 
 
 def test_when_its_time_is_over_the_learner_rests_so_that_what_is_measured_is_what_is_saved(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_when_its_time_is_over_the_learner_rests_so_that_what_is_measured_is_wha
     everybody(run)
     assert run.learn(LEARNER, rows=100, version=1).stop_rows == 0
     run.after(40, *ALL)
-    assert run.manager.progress.met == "40 s >= 40 s"
+    assert run.manager.state.progress.met == "40 s >= 40 s"
     assert run.learn(LEARNER, rows=200, version=2).stop_rows == 1
     assert run.join("learner", LEARNER).stop_rows == 1
     assert run.report("actor", ACTOR).stop_rows == 0
@@ -109,7 +109,7 @@ def test_a_run_that_an_evaluation_ends_is_not_measured_again(tmp_path: Path) -> 
     run.learn(LEARNER, rows=4000, version=40)
     evaluate(run, 40, 9.0, 9.0)
     run.manager.turn()
-    assert run.manager.ending.step == "saving"
+    assert run.manager.stop.phase == "saving"
     assert not run.manager.evaluations.awaits
     assert run.learn(LEARNER, rows=4000, version=40).stop_rows == 5000
 
@@ -256,18 +256,18 @@ def test_an_evaluator_that_takes_too_long_is_not_waited_for_and_the_remedy_is_sa
 def test_who_asks_to_stop_meanwhile_does_not_wait_for_the_measurement(run: Run) -> None:
     everybody(run)
     reach(run, published=40)
-    run.manager.closing.finish("stopped on request")
+    run.manager.stop.finish("stopped on request")
     assert not run.manager.evaluations.awaits
     assert why_not(run) == ["the last model was not evaluated: stopped on request"]
-    assert run.manager.progress.met == "5000 rows >= 5000"
+    assert run.manager.state.progress.met == "5000 rows >= 5000"
 
 
 def test_a_manager_asked_to_leave_meanwhile_goes_at_once(run: Run) -> None:
     everybody(run)
     reach(run, published=50)
-    run.manager.closing.leave()
-    assert run.manager.over
-    assert run.manager.ending.how == "leave"
+    run.manager.stop.leave()
+    assert run.manager.stop.phase == "over"
+    assert run.manager.stop.how == "leave"
     assert why_not(run) == [], "another manager measures it"
 
 
@@ -289,7 +289,7 @@ def test_a_run_asked_for_more_rows_while_its_last_model_is_measured_goes_on(run:
     last = run.report("evaluator", JUDGE).match
     more = spec(stop={"rows": 9000}, evaluation={"episodes": 2, "every": 10})
     assert run.manager.reload(more) == ["stop.rows: 5000 -> 9000"]
-    assert (run.manager.ending.step, run.manager.progress.met) == ("not", None)
+    assert (run.manager.stop.phase, run.manager.state.progress.met) == ("running", None)
     assert not run.manager.evaluations.awaits
     assert run.learn(LEARNER, rows=5000, version=50).stop_rows == 9000
     said = [event["text"] for event in run.manager.events.since(0)[0] if event["kind"] == "goes_on"]
@@ -299,10 +299,10 @@ def test_a_run_asked_for_more_rows_while_its_last_model_is_measured_goes_on(run:
     run.learn(LEARNER, rows=9000, version=90, gauges=RESTS)
     run.report("modelpool", POOL, model=ref(90))
     run.manager.turn()
-    assert run.manager.progress.met == "9000 rows >= 9000"
+    assert run.manager.state.progress.met == "9000 rows >= 9000"
     assert play(run, run.report("evaluator", JUDGE).match, 1.0, 3.0).ok
     run.manager.turn()
-    assert run.manager.ending.step == "saving"
+    assert run.manager.stop.phase == "saving"
     assert not run.manager.evaluations.awaits
     assert why_not(run) == []
 
@@ -312,7 +312,7 @@ def test_other_settings_that_are_met_all_the_same_do_not_hold_up_the_end(run: Ru
     reach(run, published=50)
     run.manager.reload(spec(stop={"rows": 4000}))
     assert run.manager.evaluations.awaits
-    assert run.manager.progress.met == "5000 rows >= 5000"
+    assert run.manager.state.progress.met == "5000 rows >= 5000"
 
 
 def end_once_measured(run: Run) -> None:
@@ -321,18 +321,18 @@ def end_once_measured(run: Run) -> None:
     commit(run, 1, rows=5000)
     play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0)
     run.manager.turn()
-    assert run.manager.ending.step == "telling"
+    assert run.manager.stop.phase == "telling"
 
 
 def stop_on_request(run: Run) -> None:
     everybody(run)
-    run.manager.closing.finish("stopped on request")
+    run.manager.stop.finish("stopped on request")
 
 
 def stop_what_is_measured_on_request(run: Run) -> None:
     everybody(run)
     reach(run, published=50)
-    run.manager.closing.finish("stopped on request")
+    run.manager.stop.finish("stopped on request")
 
 
 @pytest.mark.parametrize("end", [end_once_measured, stop_on_request, stop_what_is_measured_on_request])

@@ -17,7 +17,7 @@ from rlctl_agents.manager.evaluation.matches import (
     Quotas,
     training,
 )
-from rlctl_agents.manager.lifecycle import stopping
+from rlctl_agents.manager.lifecycle.stop import in_vain, met
 from rlctl_agents.types.control import EvalResult, Match
 from rlctl_agents.types.experience import ModelRef
 from tests.manager.world import Time, ref
@@ -230,19 +230,19 @@ def measured(mean: float) -> Evaluation:
     ],
 )
 def test_a_run_stops_when_a_condition_is_met_and_says_which(stop: Stop, words: str | None) -> None:
-    found = stopping.met(stop, evaluation=measured(480), rows=9000, wall_s=70, learned=True)
+    found = met(stop, evaluation=measured(480), rows=9000, wall_s=70, learned=True)
     assert (None if found is None else found.why) == words
 
 
 def test_only_an_evaluation_says_how_good_a_policy_is() -> None:
-    assert stopping.met(Stop(eval_return=1), evaluation=None, rows=10**9, wall_s=10**6, learned=True) is None
+    assert met(Stop(eval_return=1), evaluation=None, rows=10**9, wall_s=10**6, learned=True) is None
 
 
 def test_time_that_is_over_is_a_failure_when_nothing_was_ever_learned_from() -> None:
     stop = Stop(wall_time=40)
-    assert stopping.met(stop, evaluation=None, rows=0, wall_s=40, learned=False) is None
-    assert stopping.in_vain(stop, wall_s=39, learned=False, joined=ROLES) is None
-    assert stopping.in_vain(stop, wall_s=40, learned=True, joined=ROLES) is None
-    assert stopping.in_vain(stop, wall_s=40, learned=False, joined=ROLES) == (
+    assert met(stop, evaluation=None, rows=0, wall_s=40, learned=False) is None
+    assert in_vain(stop, wall_s=39, learned=False, joined=ROLES) is None
+    assert in_vain(stop, wall_s=40, learned=True, joined=ROLES) is None
+    assert in_vain(stop, wall_s=40, learned=False, joined=ROLES) == (
         "stop.wall_time of 40 s is over, and nothing was ever learned from"
     )

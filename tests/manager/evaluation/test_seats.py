@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.manager.finished_run import still_met
+from rlctl_agents.manager.lifecycle.finished import still_met
 from rlctl_agents.runtime.process import UserFault
 from tests.manager.world import ACTOR, JUDGE, LEARNER, POOL, Run, evaluate, experience, spec, status
 
@@ -17,7 +17,7 @@ def test_a_return_is_no_goal_in_a_game_of_several_seats_and_the_way_out_is_named
     run.join("actor", ACTOR, experience=experience(seats=2))
     with pytest.raises(UserFault, match=r"2 seats.* about 0 .*stop\.rows or stop\.wall_time$") as failed:
         run.manager.turn()
-    assert run.manager.progress.met is None
+    assert run.manager.state.progress.met is None
     assert f'"{failed.value}"' in (run.layout.results / "events.jsonl").read_text()
 
 
@@ -45,5 +45,5 @@ def test_a_manager_that_knows_no_seats_yet_does_not_believe_what_was_measured_on
     run.join("learner", LEARNER)
     run.learn(LEARNER, rows=100, version=1)
     run.manager.turn()
-    assert run.manager.progress.met is None
+    assert run.manager.state.progress.met is None
     assert still_met(run.settings, run.layout) is None, "nor does a manager of a run that is finished"

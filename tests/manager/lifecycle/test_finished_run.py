@@ -7,22 +7,31 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
-from rlctl_agents.manager import finished_run
 from rlctl_agents.manager.events import Lines
-from rlctl_agents.manager.finished_run import ON_REQUEST, End, Finished, finish, finished, workloads_of
+from rlctl_agents.manager.lifecycle.finished import (
+    ON_REQUEST,
+    OVER,
+    PATIENCE_S,
+    End,
+    Finished,
+    finish,
+    finished,
+    workloads_of,
+)
 from rlctl_agents.manager.lifecycle.scale_down import Release, workloads
 from rlctl_agents.manager.state_store import StateStore
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.runtime import logs
 from rlctl_agents.runtime.http_server import Request, Response
 from rlctl_agents.runtime.process import Arguments, Process
-from rlctl_agents.types.control import Hello, Report
+from rlctl_agents.types.control import Hello, Orders, Report
 from tests.manager.world import UID, boot, spec
 from tests.support.api_server import cluster, serving
 from tests.support.chain import private_folder
@@ -70,7 +79,7 @@ class Rest:
         assert known is not None
         releases = iter([self.release, *others])
         self.manager = Finished(
-            process, layout, known, self.lines, settings=lambda: self.settings, reload=self.given,
+            process, layout, known, self.lines, settings=SimpleNamespace(read=lambda: self.settings, reload=self.given),
             release=lambda: next(releases), clock=lambda: self.now,
         )  # fmt: skip
         self.control = ControlApi(f"unix:{folder}/c", lambda query: Response.of({}))
@@ -88,16 +97,20 @@ class Rest:
         client = threading.Thread(target=ask)
         client.start()
         while client.is_alive():
-            self.manager.turn(self.control)
+            self.turn()
             client.join(0.01)
         return answers[0]
 
     def joins(self) -> None:
-        with pytest.raises(ValueError, match=finished_run.OVER):
-            self.manager.hello(Hello("actor", boot(9), 0, UID))
+        with pytest.raises(ValueError, match=OVER):
+            self.manager.answer(Hello("actor", boot(9), 0, UID))
+
+    def turn(self) -> None:
+        self.control.carry_out(self.manager.carry_out)
+        self.manager.turn()
 
     def turned(self) -> list[str]:
-        self.manager.turn(self.control)
+        self.turn()
         return self.events()
 
     def events(self) -> list[str]:
@@ -118,11 +131,11 @@ def test_a_run_folder_says_that_the_run_is_finished_even_when_it_is_torn(layout:
     (layout.run / "finished.json").write_text('{"at')
     torn = finished(layout)
     assert torn is not None
-    assert torn.met == finished_run.OVER
+    assert torn.met == OVER
 
 
 def test_its_status_is_the_last_one_and_says_finished(rest: Rest) -> None:
-    status = json.loads(rest.manager.shown.encoded)
+    status = rest.manager.status
     assert (status["run"], status["phase"], status["problems"]) == ("r", "finished", [])
     assert status["stop"] == {"conditions": {"rows": 5000}, "met": MET}
 
@@ -131,14 +144,15 @@ def test_a_status_that_cannot_be_read_is_still_finished(layout: Layout, folder: 
     (layout.results / "status.json").write_text("{")
     rest = Rest(layout, folder)
     rest.control.close()
-    status = json.loads(rest.manager.shown.encoded)
+    status = rest.manager.status
     assert (status["run"], status["phase"], status["stop"]["met"]) == ("r", "finished", MET)
 
 
 def test_whoever_still_runs_is_told_to_stop_and_what_it_says_is_kept(rest: Rest) -> None:
     with pytest.raises(ValueError, match="the run is finished"):
-        rest.manager.hello(Hello("actor", boot(3), 0, UID))
-    orders = rest.manager.report(Report("actor", 0, boot(3), 3, log=["last words"]))
+        rest.manager.answer(Hello("actor", boot(3), 0, UID))
+    orders = rest.manager.answer(Report("actor", 0, boot(3), 3, log=["last words"]))
+    assert isinstance(orders, Orders)
     assert (orders.stop, orders.known, orders.term) == (True, True, 3)
     assert rest.lines.since(0)[0] == ["last words"]
 
@@ -186,7 +200,7 @@ def test_its_pods_are_given_back_once_and_it_is_remembered(layout: Layout, folde
         try:
             rest.manager.begin()
             wait_until(lambda: rest.turned() == ["release"], "the release")
-            rest.manager.turn(rest.control)
+            rest.turn()
         finally:
             rest.control.close()
         assert rest.events() == ["release"]
@@ -214,7 +228,7 @@ def test_pods_that_somebody_has_scaled_up_are_given_back_again_when_they_stay(
             rest.manager.begin()
             wait_until(lambda: rest.turned() == ["release"], "the release")
             rest.joins()  # one that takes its time to end
-            rest.now += finished_run.PATIENCE_S + 1
+            rest.now += PATIENCE_S + 1
             assert rest.turned() == ["release"]
             assert releases[1].idle, "nobody is there any more"
 
@@ -222,7 +236,7 @@ def test_pods_that_somebody_has_scaled_up_are_given_back_again_when_they_stay(
             for _ in range(5):
                 rest.joins()
                 rest.turned()
-                rest.now += finished_run.PATIENCE_S / 4
+                rest.now += PATIENCE_S / 4
             wait_until(lambda: rest.turned() == ["release", "release"], "the second release")
         finally:
             rest.control.close()

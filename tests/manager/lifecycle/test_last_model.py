@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlctl_agents.manager.evaluation.evaluations import JOIN_S
-from rlctl_agents.manager.lifecycle.ending import SAVE_S, TELL_S
+from rlctl_agents.manager.lifecycle.stop import SAVE_S, TELL_S
 from rlctl_agents.manager.membership.leases import LEAVING_S
 from rlctl_agents.manager.timing import EXPIRES_S
 from tests.manager.world import (
@@ -45,11 +45,11 @@ def reach(run: Run) -> None:
     run.learn(LEARNER, rows=5000, version=50, gauges=RESTS)
     run.report("modelpool", POOL, model=ref(50))
     run.manager.turn()
-    assert run.manager.progress.met == "5000 rows >= 5000"
+    assert run.manager.state.progress.met == "5000 rows >= 5000"
 
 
 def step(run: Run) -> str:
-    return run.manager.ending.step
+    return run.manager.stop.phase
 
 
 def measure(run: Run) -> None:
@@ -78,12 +78,12 @@ def test_a_new_manager_does_not_finish_a_run_by_rows_that_nobody_alive_has_learn
     run.manager.store()
     run.start()
     run.manager.turn()
-    assert run.manager.progress.met is None
+    assert run.manager.state.progress.met is None
     come_back(run, rows=2000)
-    assert run.manager.progress.met is None
+    assert run.manager.state.progress.met is None
     run.learn(SECOND, rows=3000, version=50, lineage=2, gauges={"rows": 5000.0})
     run.manager.turn()
-    assert run.manager.progress.met == "5000 rows >= 5000"
+    assert run.manager.state.progress.met == "5000 rows >= 5000"
 
 
 def test_a_new_manager_without_any_generation_claims_nothing(run: Run) -> None:
@@ -92,11 +92,11 @@ def test_a_new_manager_without_any_generation_claims_nothing(run: Run) -> None:
     run.manager.store()
     run.start()
     run.manager.turn()
-    assert run.manager.progress.met is None
+    assert run.manager.state.progress.met is None
     run.settings = spec(stop={"wall_time": 10})
     run.start()
     run.after(11)
-    assert run.manager.progress.met is None, "time is over, but nothing is left of what was learned"
+    assert run.manager.state.progress.met is None, "time is over, but nothing is left of what was learned"
 
 
 def test_a_new_manager_believes_a_learner_that_lives_on(run: Run) -> None:
@@ -106,10 +106,10 @@ def test_a_new_manager_believes_a_learner_that_lives_on(run: Run) -> None:
     run.start()
     run.join("learner", LEARNER)
     run.manager.turn()
-    assert run.manager.progress.met is None
+    assert run.manager.state.progress.met is None
     run.learn(LEARNER, rows=5000, version=50)
     run.manager.turn()
-    assert run.manager.progress.met == "5000 rows >= 5000"
+    assert run.manager.state.progress.met == "5000 rows >= 5000"
 
 
 def test_a_new_manager_finishes_a_run_of_which_the_last_model_is_saved(run: Run) -> None:
@@ -119,7 +119,7 @@ def test_a_new_manager_finishes_a_run_of_which_the_last_model_is_saved(run: Run)
     run.manager.store()
     run.start()
     run.manager.turn()
-    assert run.manager.progress.met == "5000 rows >= 5000"
+    assert run.manager.state.progress.met == "5000 rows >= 5000"
 
 
 def test_a_good_evaluation_of_a_model_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
@@ -132,9 +132,9 @@ def test_a_good_evaluation_of_a_model_that_is_gone_does_not_end_the_run(tmp_path
     run.settings = spec(stop={"eval_return": 5})
     run.start()
     run.manager.turn()
-    assert run.manager.progress.met is None
+    assert run.manager.state.progress.met is None
     come_back(run, rows=2000)
-    assert run.manager.progress.met is None
+    assert run.manager.state.progress.met is None
 
 
 def test_a_good_evaluation_of_a_model_that_a_generation_holds_ends_the_run(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_good_evaluation_of_a_model_that_a_generation_holds_ends_the_run(tmp_p
     run.settings = spec(stop={"eval_return": 5})
     run.start()
     run.manager.turn()
-    assert run.manager.progress.met is not None
+    assert run.manager.state.progress.met is not None
 
 
 def test_a_run_whose_learner_is_killed_during_the_last_evaluation_learns_again_what_was_lost(run: Run) -> None:
@@ -158,8 +158,8 @@ def test_a_run_whose_learner_is_killed_during_the_last_evaluation_learns_again_w
     measure(run)
     assert step(run) == "saving", "the model that was measured is saved nowhere"
     come_back(run, rows=2000)
-    assert run.manager.progress.met is None
-    assert step(run) == "not"
+    assert run.manager.state.progress.met is None
+    assert step(run) == "running"
     assert kinds(run).count("goes_on") == 1
     assert run.learn(SECOND, rows=0, version=20, lineage=2, gauges={"rows": 2000.0}).stop_rows == 5000
     run.learn(SECOND, rows=3000, version=50, lineage=2, gauges={"rows": 5000.0, **RESTS})
@@ -184,8 +184,8 @@ def test_a_run_whose_learner_is_killed_and_never_comes_back_says_which_model_was
     text = "the last model, at 5000 rows, was not saved: newest generation 1 at 2000 rows"
     assert text in [problem["text"] for problem in status(run)["problems"]]
     run.after(2 + TELL_S, *NO_LEARNER)
-    assert run.manager.over
-    assert run.manager.closing.unsaved == text
+    assert run.manager.stop.phase == "over"
+    assert run.manager.stop.unsaved == text
 
 
 def test_a_learner_that_was_killed_after_its_last_model_was_saved_holds_nobody_up(run: Run) -> None:
@@ -195,7 +195,7 @@ def test_a_learner_that_was_killed_after_its_last_model_was_saved_holds_nobody_u
     kill_learner(run)
     measure(run)
     assert step(run) == "telling"
-    assert run.manager.closing.unsaved == ""
+    assert run.manager.stop.unsaved == ""
 
 
 def test_what_was_learned_between_the_last_order_and_rest_is_saved_too(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_who_asks_for_the_end_does_not_wait_for_a_learner_that_goes_on_learning(
     run = Run(tmp_path)
     everybody(run)
     run.learn(LEARNER, rows=1000, version=10)
-    run.manager.closing.finish("stopped on request")
+    run.manager.stop.finish("stopped on request")
     assert commit(run, 1, rows=1100).ok
     run.learn(LEARNER, rows=1200, version=12)
     run.manager.turn()
@@ -260,10 +260,10 @@ def test_a_run_that_is_taken_down_during_its_last_evaluation_is_measured_by_the_
     run.report("modelpool", POOL, gauges={"stopping": 1.0})
     run.after(LEAVING_S + 1)
     assert run.manager.evaluations.awaits
-    run.manager.closing.leave()
-    run.manager.closing.leave()
-    assert run.manager.over
-    assert run.manager.ending.how == "leave"
+    run.manager.stop.leave()
+    run.manager.stop.leave()
+    assert run.manager.stop.phase == "over"
+    assert run.manager.stop.how == "leave"
     assert status(run)["stop"] == {"conditions": {"rows": 5000}, "met": None, "not_evaluated": None}
     assert kinds(run).count("left") == 1
     run.manager.store()

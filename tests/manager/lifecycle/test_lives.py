@@ -39,7 +39,7 @@ def test_status_says_from_where_a_learner_went_on_and_rows_go_back_to_there(run:
     assert found["totals"]["consumed_rows"] == 7100, "what was learned and forgotten is not in the weights"
     assert found["totals"]["updates"] == 71
     assert kinds(run).count("resumed") == 1
-    assert run.manager.curve == [(7000, None)]
+    assert run.manager.evaluations.undrawn == [(7000, None)]
 
 
 def test_who_followed_a_learner_that_resumed_is_not_told_of_as_resumed_when_it_leads_later(run: Run) -> None:
@@ -114,7 +114,7 @@ def test_without_its_progress_a_run_goes_on_from_the_newest_generation(run: Run)
     for path in run.layout.results.glob("progress.json*"):
         path.unlink()
     run.start()
-    assert run.manager.rows == 7000
+    assert run.manager.learners.rows("main") == 7000
     assert run.join("learner", 22).next_lineage > 100, "nobody knows which lineages were given away"
 
 
@@ -126,7 +126,7 @@ def test_torn_progress_and_term_do_not_end_the_run(run: Run) -> None:
     (run.layout.results / "progress.json").write_bytes(b"\0" * 9)
     (run.layout.run / "term").write_bytes(b"\0")
     run.start()
-    assert run.manager.rows == 900
+    assert run.manager.learners.rows("main") == 900
     assert run.manager.term > 100
     assert run.join("learner", 22).next_lineage > 100
     (problem,) = status(run)["problems"]

@@ -42,10 +42,10 @@ def test_time_that_is_over_in_vain_ends_the_manager_with_the_users_fault_and_the
     run.after(39, ("actor", ACTOR), ("learner", LEARNER))
     with pytest.raises(UserFault, match=r"stop\.wall_time of 40 s is over, and nothing was ever learned from$"):
         run.after(1, ("actor", ACTOR), ("learner", LEARNER))
-    assert run.manager.progress.met is None
+    assert run.manager.state.progress.met is None
     run.start()
     run.after(39)
-    assert run.manager.ending.step == "not"
+    assert run.manager.stop.phase == "running"
 
 
 def test_time_that_is_over_in_vain_says_who_never_joined_and_an_event_of_it_stays(tmp_path: Path) -> None:
@@ -64,18 +64,18 @@ def test_time_that_is_over_is_success_once_something_was_learned_from(tmp_path: 
     everybody(run)
     run.learn(LEARNER, rows=100, version=1)
     run.after(40, ("actor", ACTOR), ("learner", LEARNER))
-    assert run.manager.progress.met == "40 s >= 40 s"
+    assert run.manager.state.progress.met == "40 s >= 40 s"
 
 
 def test_who_comes_too_late_to_a_run_that_ends_is_no_problem(tmp_path: Path) -> None:
     run = Run(tmp_path)
     everybody(run)
-    run.manager.closing.finish("stopped on request")
+    run.manager.stop.finish("stopped on request")
     run.manager.turn()
     with pytest.raises(ValueError, match="the run is finished"):
         run.join("actor", 33)
     assert problems(run) == []
-    assert run.manager.refusal[0] == "the run is finished"
+    assert run.manager.admission.refusal[0] == "the run is finished"
 
 
 def test_a_process_started_again_breaks_lock_step_and_it_is_said_once(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_without_lock_step_whoever_starts_again_breaks_nothing(tmp_path: Path) -
     run = Run(tmp_path)
     everybody(run)
     run.join("actor", 33, prefer=0)
-    assert run.manager.progress.broken is None
+    assert run.manager.state.progress.broken is None

@@ -81,5 +81,5 @@ def test_a_hello_that_is_not_admitted_has_no_lease_and_is_told_in_the_status(tmp
     with pytest.raises(ValueError, match="too many"):
         run.join("actor", 2)
     assert asked == [(boot(1), False), (boot(1), True), (boot(2), False)]
-    assert run.manager.refusal[0] == "too many"
+    assert run.manager.admission.refusal[0] == "too many"
     assert [one.boot for one in run.manager.members.leases.live("actor")] == [boot(1)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rlctl_agents.manager.coordinator import LEASED_S, Coordinator
+from rlctl_agents.manager.coordinator import Coordinator
+from rlctl_agents.manager.membership.admission import LEASED_S
 from tests.manager.world import ACTOR, LEARNER, Run, boot, everybody
 
 UNIX = 1.7e9

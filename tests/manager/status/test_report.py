@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rlctl_agents.manager.lifecycle.ending import TELL_S
+from rlctl_agents.manager.lifecycle.stop import TELL_S
 from rlctl_agents.manager.status.report import StatusBuilder, encode, scalars
 from rlctl_agents.types.control import Histogram
 from tests.manager.world import ACTOR, JUDGE, LEARNER, POOL, UID, Run, boot, everybody, ref, spec, status
@@ -176,12 +176,12 @@ def test_a_learner_that_stands_still_because_of_a_slow_simulator_is_told_with_th
 def test_at_the_very_end_the_verdict_is_that_of_the_training_again(run: Run) -> None:
     everybody(run)
     builder = StatusBuilder(run.manager, cores=8)
-    run.manager.closing.finish("stopped on request")
+    run.manager.stop.finish("stopped on request")
     assert builder.build()["verdict"]["text"] == "ending: saving the last generation"
     run.manager.turn()
     assert builder.build()["verdict"]["text"] == "ending: the processes stop"
     run.after(TELL_S)
-    assert run.manager.over
+    assert run.manager.stop.phase == "over"
     assert builder.build(finished=True)["verdict"]["kind"] == "starting"
 
 

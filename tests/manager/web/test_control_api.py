@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rlctl_agents.manager.events import Events, Lines
 from rlctl_agents.manager.logs.log_queries import LogQueries
-from rlctl_agents.manager.loop import merged, settings
+from rlctl_agents.manager.settings import merged, settings
 from rlctl_agents.manager.status.report import StatusBuilder
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi

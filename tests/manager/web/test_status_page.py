@@ -73,7 +73,7 @@ def run(tmp_path: Path) -> Run:
         run.learn(3, rows=200 * second, version=second, counters={"wait_data_seconds": 0.7 * second})
         run.report("modelpool", 1, model=ref(second))
     for rows in range(100, 2100, 100):
-        run.manager.progress.measured(measured(rows))
+        run.manager.state.progress.measured(measured(rows))
     return run
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlctl_agents.manager.checkpoints.manifests import Manifests
+from rlctl_agents.manager.state_store import Progress
 from rlctl_agents.types.control import Generation
 
 RETRY_S = 10.0
@@ -16,8 +17,7 @@ class Checkpoints:
 
     Args:
         manifests: what is committed.
-        term: of this manager.
-        issued: newest number that any manager of the run ever ordered.
+        progress: term of this manager, and the newest number that any manager of the run ever ordered.
         clock: monotonic seconds.
         standing_term: of the newest manager, as the volume says; may raise OSError.
     """
@@ -28,16 +28,15 @@ class Checkpoints:
     def __init__(
         self,
         manifests: Manifests,
-        term: int,
-        issued: int,
+        progress: Progress,
         clock: Callable[[], float],
         *,
         standing_term: Callable[[], int],
     ) -> None:
         self.manifests = manifests
-        self.issued = max(issued, manifests.highest)
         self.failure = ""
-        self._term = term
+        self._progress = progress
+        progress.issued = max(progress.issued, manifests.highest)
         self._clock = clock
         self._standing_term = standing_term
         self._wanted: dict[str, tuple[int, float]] = {}  # policy -> number, when it was ordered
@@ -67,8 +66,7 @@ class Checkpoints:
     def order(self, policy: str) -> int:
         """Want a generation; the one that is wanted already, if there is one."""
         if policy not in self._wanted:
-            self.issued = max(self.issued, self.manifests.highest) + 1
-            self._wanted[policy] = (self.issued, self._clock())
+            self._wanted[policy] = (self._next_number(), self._clock())
         return self._wanted[policy][0]
 
     def failed(self, policy: str, number: int) -> bool:
@@ -83,8 +81,7 @@ class Checkpoints:
             self._failed[policy] = (wanted, now)
         if now - self._failed[policy][1] < RETRY_S:
             return False
-        self.issued = max(self.issued, self.manifests.highest) + 1
-        self._wanted[policy] = (self.issued, since)
+        self._wanted[policy] = (self._next_number(), since)
         return True
 
     def commit(self, generation: Generation) -> None:
@@ -94,14 +91,15 @@ class Checkpoints:
             ValueError: another manager has taken over; it is of another term, with a used number, or without its parts.
             OSError: the volume refuses.
         """
-        if (term := self._standing_term()) != self._term:
+        own = self._progress.term
+        if (term := self._standing_term()) != own:
             raise ValueError(f"a manager of term {term} has taken over")
-        if generation.term != self._term:
+        if generation.term != own:
             raise ValueError(
-                f"generation {generation.number} was saved under term {generation.term}, the run is at {self._term}"
+                f"generation {generation.number} was saved under term {generation.term}, the run is at {own}"
             )
         self.manifests.commit(generation)
-        self.issued = max(self.issued, generation.number)
+        self._progress.issued = max(self._progress.issued, generation.number)
         self._last[generation.policy] = self._clock()
         if generation.number >= self.wanted(generation.policy):
             self._wanted.pop(generation.policy, None)
@@ -118,8 +116,12 @@ class Checkpoints:
             self.manifests.prune(keep)
             unclaimed = self.manifests.unclaimed(newest)
             # asked after looking: all that was there is from before a successor, which takes no commit of our term
-            if self._standing_term() == self._term:
+            if self._standing_term() == self._progress.term:
                 self.manifests.remove_parts(unclaimed)
             self.failure = ""
         except OSError as error:
             self.failure = f"cannot remove old generations: {error.strerror}"
+
+    def _next_number(self) -> int:
+        self._progress.issued = max(self._progress.issued, self.manifests.highest) + 1
+        return self._progress.issued

@@ -66,6 +66,8 @@ class Evaluations:
         """The run may not end yet."""
         self.not_evaluated: str | None = None
         """Why there is no evaluation of the last model, in words."""
+        self.undrawn: list[tuple[int, float | None]] = []
+        """New points of the curve: rows, and the mean of an evaluation; None: the learner went back to there."""
 
     @property
     def rests(self) -> bool:
@@ -128,7 +130,12 @@ class Evaluations:
             f"evaluation mean {done.mean:.4g} over {done.episodes} episodes ({done.mode}, version {done.ref.version})",
             mean=done.mean, rows=done.rows, version=done.ref.version,
         )  # fmt: skip
+        self.undrawn.append((done.rows, done.mean))
         return done
+
+    def void_from(self, rows: int) -> None:
+        """A learner went back to a generation: the curve goes on from there."""
+        self.undrawn.append((rows, None))
 
     def drop(self, boot: str) -> None:
         """This evaluator has gone."""

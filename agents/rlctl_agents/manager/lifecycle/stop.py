@@ -1,55 +1,201 @@
-"""How a run comes to its end, and how it goes on after all: its goal, its last evaluation, its last generation."""
+"""Stop: the state machine by which a run, or one life of its manager, comes to its end.
+
+    running ──stop condition, or on request──> saving ──> telling ──> over     the run is finished
+       │  ^                                      │
+       │  └── more is asked, weights are lost ───┘
+       └──asked to leave──> saving ──> over                                    another manager may go on
+
+While it saves, a run that stops by rows or time has its last model evaluated first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Literal
+from collections.abc import Collection, Sequence
+from typing import Literal, NamedTuple
 
 from rlctl.spec.schema import Stop
 from rlctl_agents.manager.checkpoints.schedule import Checkpoints
 from rlctl_agents.manager.evaluation.evaluations import Evaluations
 from rlctl_agents.manager.events import Events
-from rlctl_agents.manager.lifecycle.ending import Ending
-from rlctl_agents.manager.lifecycle.goal import Goal
 from rlctl_agents.manager.membership.learner_progress import Learners
-from rlctl_agents.manager.state_store import Progress
+from rlctl_agents.manager.membership.leases import Holder
+from rlctl_agents.manager.membership.registry import Members
+from rlctl_agents.manager.state_store import Evaluation, StateStore
+from rlctl_agents.manager.timing import REPORT_EVERY_S, Clock
+from rlctl_agents.runtime.process import UserFault
+
+SAVE_S = {"finish": 60.0, "leave": 5.0}
+"""Longest wait for the last generation, from the last evaluation on: a learner that was killed meanwhile comes back
+within that, and says what it has. A manager that was asked to leave has ten seconds in all."""
+TELL_S = 8.0
+"""Longest wait for all processes to hear and to go; a learner saves once more when it goes."""
+
+Phase = Literal["running", "saving", "telling", "over"]
+How = Literal["finish", "leave"]
 
 
-class Closing:
-    """The end of a run, as one life of its manager decides it.
+class Met(NamedTuple):
+    """A stop condition that holds."""
+
+    condition: Literal["eval_return", "rows", "wall_time"]
+    why: str  # in words
+
+
+def met(stop: Stop, *, evaluation: Evaluation | None, rows: int, wall_s: float, learned: bool) -> Met | None:
+    """The stop condition by which the run has succeeded; None: not yet.
 
     Args:
-        policies: of the run; rows of the first one count for `stop`.
-        progress: gets why the run is finished.
+        evaluation: the newest whole one: the only thing that says how good a policy is.
+        rows: that the weights were learned from.
+        wall_s: over all ups.
+        learned: something was ever learned from; time alone is no success.
+    """
+    alone = evaluation is not None and evaluation.seats == 1  # else see `require_measurable`
+    if stop.eval_return is not None and evaluation is not None and alone and evaluation.mean >= stop.eval_return:
+        text = (
+            f"evaluation mean {evaluation.mean:.4g} >= {stop.eval_return:g} over {evaluation.episodes} episodes "
+            f"({evaluation.mode}, version {evaluation.ref.version})"
+        )
+        return Met("eval_return", text)
+    if stop.rows is not None and rows >= stop.rows:
+        return Met("rows", f"{rows} rows >= {stop.rows}")
+    if stop.wall_time is not None and wall_s >= stop.wall_time and learned:
+        return Met("wall_time", f"{wall_s:.0f} s >= {stop.wall_time:g} s")
+    return None
+
+
+def require_measurable(stop: Stop, seats: int) -> None:
+    """Check that an evaluation can say whether `stop.eval_return` is reached.
+
+    Args:
+        seats: of the environment.
+
+    Raises:
+        ValueError: it cannot, and what to do instead.
+    """
+    if stop.eval_return is not None and seats > 1:
+        raise ValueError(
+            f"stop.eval_return cannot be judged: the environment has {seats} seats, an evaluation has the same model "
+            "on all of them and gives the return of one, which in a game that one wins and another loses is about 0 "
+            "however good the model is; remove it and stop by stop.rows or stop.wall_time"
+        )
+
+
+def in_vain(stop: Stop, *, wall_s: float, learned: bool, joined: Collection[str]) -> str | None:
+    """Why the run has failed, in words; None: it has not.
+
+    Args:
+        joined: roles of which a process has joined.
+    """
+    if stop.wall_time is None or wall_s < stop.wall_time or learned:
+        return None
+    absent = [f"no {role}" for role in ("modelpool", "learner", "actor") if role not in joined]
+    why = f": {', '.join(absent)} had joined" if absent else ""
+    return f"stop.wall_time of {stop.wall_time:g} s is over, and nothing was ever learned from{why}"
+
+
+class Phases:
+    """The present phase of an end, and the transitions that time makes; time is passed in.
+
+    finish: the run is done, all roles end. leave: only the manager ends; another one may go on.
+    """
+
+    def __init__(self) -> None:
+        self.phase: Phase = "running"
+        self.how: How = "leave"
+        self._since = 0.0
+
+    @property
+    def tells(self) -> bool:
+        """Processes that report are told to stop."""
+        return self.phase == "telling"
+
+    def begin(self, how: How, now: float) -> None:
+        """Start to end. Asked to leave while it finishes, it saves no longer, and the run is not finished unless the
+        roles were told so already.
+        """
+        if self.phase == "running":
+            self.phase, self.how, self._since = "saving", how, now
+        elif how == "leave":
+            if self.phase == "saving":
+                self.how = "leave"
+            self.phase = "over"
+
+    def hold(self, now: float) -> None:
+        """Something else is waited for: what is to be saved has all its time after that."""
+        self._since = now
+
+    def cancel(self) -> None:
+        """Run again, as long as no process was told to stop."""
+        assert self.phase in ("running", "saving"), "who was told goes"
+        self.phase, self.how = "running", "leave"
+
+    def advance(self, now: float, *, saved: bool, all_gone: bool) -> None:
+        """Go on as far as possible.
+
+        Args:
+            saved: nothing is wanted that a learner could still save.
+            all_gone: all who live have heard that they must stop, and gone silent.
+        """
+        if self.phase == "saving" and (saved or now - self._since >= SAVE_S[self.how]):
+            self.phase, self._since = ("telling" if self.how == "finish" else "over"), now
+        elif self.phase == "telling" and (all_gone or now - self._since >= TELL_S):
+            self.phase = "over"
+
+
+class RunStop(Phases):
+    """The end of a run, as one life of its manager decides it. Rows and evaluations count only as long as the weights
+    behind them exist, and the run ends with these weights saved.
+
+    Args:
+        state: gets why the run is finished.
         events: hear of every decision.
-        learning: policies that a live learner trains.
-        store: keeps the progress for the next manager.
-        clock: monotonic seconds.
     """
 
     def __init__(
         self,
-        policies: Sequence[str],
-        *,
-        progress: Progress,
+        state: StateStore,
+        members: Members,
         learners: Learners,
         checkpoints: Checkpoints,
         evaluations: Evaluations,
         events: Events,
-        learning: Callable[[], Collection[str]],
-        store: Callable[[], object],
-        clock: Callable[[], float],
+        clock: Clock,
     ) -> None:
-        self.ending = Ending()
-        self._policies, self._progress, self._learners = policies, progress, learners
-        self._checkpoints, self._evaluations, self._events = checkpoints, evaluations, events
-        self._learning, self._store, self._clock = learning, store, clock
-        self._goal = Goal(policies, progress, learners)
+        super().__init__()
+        self._state, self._members, self._learners = state, members, learners
+        self._checkpoints, self._evaluations, self._events, self._clock = checkpoints, evaluations, events, clock
+        self._proof: tuple[Met, Evaluation | None] | None = None  # why it ends, unless on request
+        self._claimed: dict[str, int] = {}  # policy -> rows, when the run began to end
+        self._told: set[str] = set()  # boots
 
     @property
     def unsaved(self) -> str:
         """Which last models no generation holds, in words; "" when all are saved."""
-        return self._goal.in_words(self._goal.unsaved(rests=self._evaluations.rests))
+        texts = []
+        for policy in self._unsaved():
+            newest = next(iter(self._learners.usable(policy)), None)
+            which = f" of {policy}" if len(self._learners.policies) > 1 else ""
+            saved = "there is no generation"
+            if newest is not None:
+                saved = f"newest generation {newest.number} at {newest.rows} rows"
+            texts.append(f"the last model{which}, at {self._learners.rows(policy)} rows, was not saved: {saved}")
+        return "; ".join(texts)
+
+    def stop_rows(self, holder: Holder, stop: Stop) -> int:
+        """Rows after which a process makes no update: those of the first policy count; 0: no limit."""
+        if holder.role != "learner":
+            return 0
+        if self._evaluations.rests:
+            return 1  # it has learned from more than that
+        first = self._learners.policy_of(holder.index) == self._learners.policies[0]
+        return (stop.rows or 0) if first else 0
+
+    def tell(self, boot: str) -> bool:
+        """A process that reports; whether it is told to stop."""
+        if self.tells:
+            self._told.add(boot)
+        return self.tells
 
     def finish(self, why: str, *, measure: bool = False) -> None:
         """The run has done what was asked: end every role in good order.
@@ -57,9 +203,9 @@ class Closing:
         Args:
             measure: evaluate the last model before. Told to finish once more, the run does not wait for that.
         """
-        self._goal.forget()
-        if self._progress.met is None:
-            self._progress.met = why
+        self._proof = None
+        if self._state.progress.met is None:
+            self._state.progress.met = why
             self._events.add("stop", f"the run is finished: {why}")
             if measure:
                 self._evaluations.finish()
@@ -68,78 +214,144 @@ class Closing:
         self._begin("finish")
 
     def leave(self) -> None:
-        """End this manager only; the run is not finished by it, unless everybody was told already that it is."""
-        if self.ending.how == "finish" and self.ending.step == "saving":
-            self._progress.met = None
-            self._goal.forget()
+        """End this manager only; the run is not finished by it, unless all were told already that it is."""
+        if self.how == "finish" and self.phase == "saving":
+            self._state.progress.met = self._proof = None
             self._evaluations.cancel()  # another manager makes up for it
             self._events.add("left", "the run is not finished: the manager was asked to leave before that")
         self._begin("leave")
 
-    def goes_on(self, before: Stop, stop: Stop, wall_s: float) -> bool:
+    def goes_on(self, before: Stop, stop: Stop) -> bool:
         """Whether other conditions ask for more of a run that ends because it has done what was asked.
 
         Raises:
             ValueError: they do, and it is too late for that.
         """
-        other = stop != before
-        more = other and self.ending.how == "finish" and self._goal.met(stop, wall_s) is None
-        if more and not (self._goal.judged and self.ending.step == "saving"):
+        more = stop != before and self.how == "finish" and self._met(stop) is None
+        if more and not (self._proof is not None and self.phase == "saving"):
             raise ValueError("the run is ending; run the same command again when it has ended")
         return more
 
     def go_on(self, why: str) -> None:
         """The run does not end after all."""
-        self._progress.met = None
-        self._goal.forget()
+        self._state.progress.met = self._proof = None
         self._evaluations.cancel()
-        self.ending.cancel()
-        self._store()
+        self.cancel()
+        self._state.save_progress()
         self._events.add("goes_on", f"the run goes on: {why}")
 
-    def judge(self, stop: Stop, wall_s: float) -> bool:
-        """Finish the run if a stop condition holds; whether one does."""
-        met = self._goal.met(stop, wall_s)
-        if met is None:
-            return False
-        self.finish(met.why, measure=met.condition != "eval_return")
-        self._goal.reached(met)
-        return True
+    def judge(self, stop: Stop, *, seats: int, joined: Collection[str]) -> None:
+        """Finish the run if a stop condition holds.
+
+        Args:
+            seats: of the environment.
+            joined: roles of which a process has joined.
+
+        Raises:
+            UserFault: the time is over, and nothing was ever learned from; or what is asked cannot be judged.
+        """
+        try:
+            require_measurable(stop, seats)
+        except ValueError as error:
+            raise self._failed(str(error)) from error
+        found = self._met(stop)
+        if found is not None:
+            evaluation = self._state.progress.evaluation
+            self.finish(found.why, measure=found.condition != "eval_return")
+            self._proof = found, evaluation
+            return
+        wall_s, learned = self._state.wall_s, self._state.progress.started
+        if (fault := in_vain(stop, wall_s=wall_s, learned=learned, joined=joined)) is not None:
+            self._state.restart_wall_time()  # for the next up
+            raise self._failed(fault)
 
     def require_weights(self, stop: Stop) -> None:
         """A run that ends has the weights that it ends for: a learner that was killed meanwhile, and came back with an
         older generation, learns what was lost again. What is not saved is ordered.
         """
-        if self.ending.step != "saving" or self.ending.how != "finish":
+        if self.phase != "saving" or self.how != "finish":
             return
-        if self._goal.lost(stop):
-            self.go_on(f"{self._progress.met}, but those weights are lost; {self._goal.rows} rows are left")
+        if self._lost(stop):
+            self.go_on(f"{self._state.progress.met}, but those weights are lost; {self._rows} rows are left")
             return
         learning = self._learning()
-        for policy in self._goal.unsaved(rests=self._evaluations.rests):
+        for policy in self._unsaved():
             if policy in learning and not self._checkpoints.wanted(policy):
                 self._checkpoints.order(policy)
-                self._store()
+                self._state.save_progress()
 
-    def turn(self, *, saving: bool, everybody_gone: bool) -> None:
+    def turn(self, speaking: Sequence[Holder]) -> None:
         """Go on as far as possible.
 
         Args:
-            saving: a learner that speaks may still save what is wanted of it.
-            everybody_gone: all who live have heard that they must stop, and gone silent.
+            speaking: live processes that have been heard lately.
         """
-        now = self._clock()
+        now = self._clock.monotonic()
         if self._evaluations.awaits:
-            self.ending.hold(now)  # the last generation is saved meanwhile
+            self.hold(now)  # the last generation is saved meanwhile
             return
-        saved = not saving and (self.ending.how == "leave" or not self.unsaved)
-        self.ending.turn(now, saved=saved, everybody_gone=everybody_gone)
+        saving = any(map(self._checkpoints.wanted, self._policies_of(speaking)))
+        self.advance(
+            now,
+            saved=not saving and (self.how == "leave" or not self._unsaved()),
+            all_gone=all(
+                one.boot in self._told and one.leaving and now - one.heard >= REPORT_EVERY_S for one in speaking
+            ),
+        )
 
-    def _begin(self, how: Literal["finish", "leave"]) -> None:
-        if self.ending.step == "not":
-            self._goal.claim()
+    @property
+    def _rows(self) -> int:
+        """That weights which exist for sure were learned from."""
+        return self._learners.sure_rows(self._learners.policies[0])
+
+    def _met(self, stop: Stop) -> Met | None:
+        progress, rows = self._state.progress, self._rows
+        evaluation = progress.evaluation
+        if evaluation is not None and not self._learners.stands(evaluation.ref):
+            evaluation = None  # that model is gone with its learner
+        learned = progress.started and rows > 0
+        return met(stop, evaluation=evaluation, rows=rows, wall_s=self._state.wall_s, learned=learned)
+
+    def _lost(self, stop: Stop) -> bool:
+        """The weights for which the run ends are gone: their learner was killed and came back with older ones."""
+        if self._proof is None:
+            return False
+        found, evaluation = self._proof
+        if found.condition == "eval_return":
+            return evaluation is not None and not self._learners.stands(evaluation.ref)
+        return self._rows == 0 if found.condition == "wall_time" else self._rows < (stop.rows or 0)
+
+    def _unsaved(self) -> list[str]:
+        """Policies whose newest generation holds less than the run claims to have learned. Until learners rest they go
+        on; what they had learned before the run began to end counts.
+        """
+        found = []
+        for policy in self._learners.policies:
+            claimed = rows = self._learners.sure_rows(policy)
+            if not self._evaluations.rests:
+                claimed = min(rows, self._claimed.get(policy, rows))
+            if claimed > self._learners.saved_rows(policy):
+                found.append(policy)
+        return found
+
+    def _begin(self, how: How) -> None:
+        if self.phase == "running":
+            self._claimed = {policy: self._learners.sure_rows(policy) for policy in self._learners.policies}
             for policy in self._learning():
                 if self._checkpoints.worth_saving(policy, self._learners.rows(policy)):
                     self._checkpoints.order(policy)
-            self._store()
-        self.ending.begin(how, self._clock())
+            self._state.save_progress()
+        self.begin(how, self._clock.monotonic())
+
+    def _learning(self) -> set[str]:
+        """Policies that a live learner trains."""
+        return self._policies_of(self._members.leases.live("learner"))
+
+    def _policies_of(self, holders: Sequence[Holder]) -> set[str]:
+        return {self._learners.policy_of(one.index) for one in holders if one.role == "learner"}
+
+    def _failed(self, why: str) -> UserFault:
+        self._events.add("failed", why)
+        self._state.save_progress()
+        self._state.save_members(self._members.store())
+        return UserFault(why)

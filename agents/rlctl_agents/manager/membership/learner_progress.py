@@ -35,6 +35,8 @@ class Learners:
         generations: Callable[[str], Sequence[Generation]],
         clock: Callable[[], float],
     ) -> None:
+        self.policies = list(populations)
+        """Of the run; rows of the first one count for `stop`."""
         self._members = [policy for policy, count in populations.items() for _ in range(count)]
         self._batch_rows = batch_rows
         self._progress = progress

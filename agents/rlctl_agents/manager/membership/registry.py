@@ -9,14 +9,15 @@ from pathlib import Path
 import msgspec
 
 from rlctl_agents.manager import timing
-from rlctl_agents.manager.accounting.counters import Cpu, LagWindow, Rates, StoredTotals, Totals
+from rlctl_agents.manager.accounting.counters import WINDOW_S, Cpu, LagWindow, Rates, StoredTotals, Totals
 from rlctl_agents.manager.accounting.ledger import RunLedger, StoredLedger
-from rlctl_agents.manager.accounting.outliers import printable
+from rlctl_agents.manager.accounting.outliers import ActorEpisodes, printable
 from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.membership.leases import Holder, Leases, StoredLeases
+from rlctl_agents.runtime.addresses import Addresses
 from rlctl_agents.runtime.process import BASE_ROWS, RANK, RESTS, group_of
 from rlctl_agents.runtime.storage import read_file
-from rlctl_agents.types.control import Origin, Report
+from rlctl_agents.types.control import Match, Origin, Report
 from rlctl_agents.types.experience import ModelRef
 
 FORMAT = 1
@@ -48,20 +49,22 @@ def load_members(folder: Path) -> StoredMembers:
 
 
 class Members:
-    """Leases and books of every process. Called by one thread; others may read `lines`.
+    """Leases, addresses and accounts of every process. Called by one thread; others may read `lines`.
 
     Args:
         stored: by an earlier manager.
         clock: monotonic seconds.
     """
 
-    def __init__(self, stored: StoredMembers, clock: Callable[[], float]) -> None:
+    def __init__(self, stored: StoredMembers, addresses: Addresses, clock: Callable[[], float]) -> None:
+        self.addresses = addresses
         self.leases = Leases(expires_s=timing.EXPIRES_S, clock=clock)
         self.ledger = RunLedger(self.leases.name)
         self.totals = Totals()
         self.ledger.restore(stored.ledger)
         self.totals.restore(stored.totals)
         self.leases.restore(stored.leases, [*sorted(self.ledger.boots()), *sorted(self.totals.boots())])
+        self.addresses.alive((one.role, one.index) for one in self.leases.live())
         self.rates = Rates(clock)
         self.lag = LagWindow(clock)
         self.lines = Lines()
@@ -69,6 +72,11 @@ class Members:
         """Boot -> its newest report to this manager, without its books."""
         self.origins: dict[str, Origin] = {}
         """Boot -> where it runs, or ran, of those who have said hello to this manager."""
+
+    @property
+    def report_every_s(self) -> float:
+        """Between two reports of each actor."""
+        return timing.report_every_s(len(self.leases))
 
     def reports(self, role: str) -> list[Report | None]:
         """The newest of everybody who holds a lease, by index; None: this manager has not heard of it yet."""
@@ -90,6 +98,16 @@ class Members:
         """Nothing newer will be published: the learner rests and the modelpool holds its weights, or nobody learns."""
         learners, published = self.reports("learner"), self.published
         return all(one is not None and one.gauges.get(RESTS, 0.0) > 0 and one.model == published for one in learners)
+
+    def playing(self, match: Callable[[Holder], Match | None]) -> list[ActorEpisodes]:
+        """Live actors that have a match, and their episodes by their own count."""
+        found = []
+        for one in self.leases.live("actor"):
+            seen, plays = self.seen.get(one.boot), match(one)
+            if seen is not None and plays is not None:
+                origin, epsilon = self.origins.get(one.boot, Origin()), plays.hyper.get("epsilon", 0.0)
+                found.append(ActorEpisodes(one.boot, f"actor/{one.index}", origin, seen.figures, epsilon))
+        return found
 
     def cpu(self) -> Cpu:
         """CPU seconds of the run so far, as processes say, and those of its evaluators."""
@@ -159,6 +177,12 @@ class Members:
         self.rates.forget(boot)
         self.lag.forget(boot)
         self.seen.pop(boot, None)
+
+    def expire(self) -> list[Holder]:
+        """Take the leases of the silent, as their number allows; the former holders."""
+        self.leases.expires_s = timing.expires_s(len(self.leases))
+        self.rates.window_s = max(WINDOW_S, 3.0 * self.report_every_s)
+        return self.leases.expire()
 
     def bury(self) -> list[str]:
         """Close the books of those who have been gone for long enough; who they were."""

@@ -12,7 +12,6 @@ from rlctl.spec.machine import Machine
 from rlctl_agents.manager.accounting.ledger import Rows
 from rlctl_agents.manager.evaluation.evaluations import every_s
 from rlctl_agents.manager.evaluation.matches import newer
-from rlctl_agents.manager.lifecycle import stopping
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
 from rlctl_agents.manager.status.problems import SILENT_S, Facts, find
@@ -63,13 +62,13 @@ class StatusBuilder:
         rows = known.ledger.rows(known.leases.alive)
         faults = [*known.ledger.faults()]
         faults += [f"{policy}: {one.difference} rows are missing" for policy, one in rows.items() if one.difference]
-        progress, resumed, training = view.progress, view.learners.resumed, self._training(live)
+        progress, resumed, training = view.state.progress, view.learners.resumed, self._training(live)
         silent = self._silent(live)
         phase = "finished" if finished else "running" if progress.started else "starting"
         status: dict[str, Any] = {
             "apiVersion": API_VERSION,
             "run": view.run,
-            "uid": view.uid,
+            "uid": view.life.uid,
             "term": view.term,
             "phase": phase,
             "time": round(view.clock.unix(), 3),
@@ -83,10 +82,10 @@ class StatusBuilder:
             "evaluation": None if progress.evaluation is None else to_plain(progress.evaluation),
             "cadence": self._cadence(),
             "history": [list(point) for point in progress.history],
-            "stop": {"conditions": stopping.conditions(view.settings.stop), "met": progress.met,
+            "stop": {"conditions": view.settings.stop.model_dump(mode="json", exclude_none=True), "met": progress.met,
                      "not_evaluated": view.evaluations.not_evaluated},
             "policies": {policy: self._policy(policy, rows.get(policy, Rows()), not faults)
-                         for policy in view.policies},
+                         for policy in view.learners.policies},
             "members": {role: counts(members, silent) for role, members in live.items()},
             "roles": {role: [self._member(one, silent) for one in listed(members, silent)]
                       for role, members in live.items()},
@@ -98,7 +97,7 @@ class StatusBuilder:
 
     def _training(self, live: dict[str, list[Holder]]) -> dict[str, Any]:
         """What is said of the last seconds. When a run ends nobody trains any more: then those before count."""
-        if self._view.ending.step == "not" or not self._trained:
+        if self._view.stop.phase == "running" or not self._trained:
             lag = self._view.members.lag.value()
             none: dict[str, float | None] = {"mean": None, "p95": None, "max": None}
             self._trained = {
@@ -120,10 +119,10 @@ class StatusBuilder:
 
     def _ending(self) -> dict[str, str]:
         """What a run that ends is about, in place of a verdict on its training; {} before, and at the very end."""
-        ending, evaluations = self._view.ending, self._view.evaluations
-        if ending.how != "finish" or ending.step not in ("saving", "telling"):
+        stop, evaluations = self._view.stop, self._view.evaluations
+        if stop.how != "finish" or stop.phase not in ("saving", "telling"):
             return {}
-        last = "saving the last generation" if ending.step == "saving" else "the processes stop"
+        last = "saving the last generation" if stop.phase == "saving" else "the processes stop"
         return {"kind": "ending", "text": f"ending: {evaluations.text if evaluations.awaits else last}", "suggest": ""}
 
     def _verdict(self, live: dict[str, list[Holder]]) -> Verdict:
@@ -142,7 +141,7 @@ class StatusBuilder:
             actors=len(actors),
             cores_busy=sum(rates.sum(_boots(members), "cpu_seconds") for members in live.values()),
             cores=self._cores,
-            one_machine=view.addresses.one_machine,
+            one_machine=view.members.addresses.one_machine,
             run=view.run,
         )
 
@@ -151,8 +150,8 @@ class StatusBuilder:
         that died before it was saved, which the ledger tells of."""
         view = self._view
         found = {name: int(view.members.totals.sum(role, name)) for name, role in COUNTED.items()}
-        learned = sum(map(view.learners.rows, view.policies))
-        updates = sum(map(view.learners.updates, view.policies))
+        learned = sum(map(view.learners.rows, view.learners.policies))
+        updates = sum(map(view.learners.updates, view.learners.policies))
         return found | {
             "consumed_rows": learned, "unique_rows": min(found["unique_rows"], learned), "updates": updates
         }  # fmt: skip
@@ -223,9 +222,9 @@ class StatusBuilder:
         """Roles without anybody, and since when: since one was heard last, or this manager began to listen."""
         view = self._view
         for role, members in live.items():
-            self._heard[role] = max((one.heard for one in members), default=self._heard.get(role, view.began))
+            self._heard[role] = max((one.heard for one in members), default=self._heard.get(role, view.state.began))
         now, root = view.clock.monotonic(), view.members.root
-        self._heard["modelpool/0"] = self._heard.get("modelpool/0", view.began) if root is None else root.heard
+        self._heard["modelpool/0"] = self._heard.get("modelpool/0", view.state.began) if root is None else root.heard
         absent = [role for role, members in live.items() if not members]
         if live["modelpool"] and root is None:
             absent.append("modelpool/0")
@@ -249,7 +248,7 @@ class StatusBuilder:
 
     def _checkpoint(self) -> dict[str, Any] | None:
         view = self._view
-        newest = next(iter(view.learners.usable(view.policies[0])), None)
+        newest = next(iter(view.learners.usable(view.learners.policies[0])), None)
         if newest is None:
             return None
         age_s = max(view.clock.unix() - newest.created, 0.0)
@@ -264,7 +263,7 @@ class StatusBuilder:
         known = view.members
         updates = known.totals.sum("learner", "updates")
         # a run that ends makes no update; that is no problem
-        if updates > self._updates or not live["learner"] or view.ending.step != "not":
+        if updates > self._updates or not live["learner"] or view.stop.phase != "running":
             self._updates, self._updated = max(updates, self._updates), now
         for policy, became in rows.items():
             known.rates.hear(
@@ -284,10 +283,10 @@ class StatusBuilder:
         for name in known.totals.of("manager"):
             stem, _, reason = name.partition(".")
             if stem == "rejected":
-                rejected["manager", reason] = known.rates.of(view.boot, name)
+                rejected["manager", reason] = known.rates.of(view.life.boot, name)
         late = [
             (view.checkpoints.wanted(policy), view.checkpoints.waiting_s(policy))
-            for policy in view.policies
+            for policy in view.learners.policies
             if view.checkpoints.wanted(policy)
         ]
         judges = known.reports("evaluator")
@@ -298,11 +297,11 @@ class StatusBuilder:
         }
         together = max((int(gauges.get(WORLD, 1.0)) for gauges in learners.values()), default=0)
         wanted = view.settings.roles.learner.replicas
-        broken, lately = view.progress.broken, now - view.refusal[1] < REFUSED_S
-        ends = view.ending.how == "finish" and view.ending.step != "not"
-        may_save = bool(live["learner"]) and view.ending.step == "saving"
+        broken, lately = view.state.progress.broken, now - view.admission.refusal[1] < REFUSED_S
+        ends = view.stop.how == "finish" and view.stop.phase != "running"
+        may_save = bool(live["learner"]) and view.stop.phase == "saving"
         return Facts(
-            now_s=now - view.began,
+            now_s=now - view.state.began,
             silent={f"{one.role}/{one.index}": silent[one.boot] for one in members if one.boot in silent},
             live={role: len(of_role) for role, of_role in live.items()},
             absent=self._absent(live),
@@ -311,7 +310,7 @@ class StatusBuilder:
             env_step_s=max(
                 (_step_s(seen.counters) for seen in known.reports("actor") if seen is not None), default=0.0
             ),
-            started=view.progress.started,
+            started=view.state.progress.started,
             nonfinite=sum(
                 seen.counters.get("nonfinite", 0.0)
                 for one in live["learner"]
@@ -325,13 +324,13 @@ class StatusBuilder:
             late_generation=max(late, key=lambda one: one[1], default=None),
             damaged=view.checkpoints.manifests.damaged,
             unusable=view.learners.unusable(),
-            lost=view.lost,
+            lost=view.state.lost,
             disk=view.disk,
-            unsaved=view.closing.unsaved if ends and not may_save else "",
-            refused=view.refusal[0] if lately and view.ending.step == "not" else "",
+            unsaved=view.stop.unsaved if ends and not may_save else "",
+            refused=view.admission.refusal[0] if lately and view.stop.phase == "running" else "",
             broken=None if broken is None else (broken.text, broken.process),
             starved=[name for name, gauges in learners.items() if gauges.get(STARVED, 0.0) > 0],
-            apart=(together, wanted) if 0 < together < wanted and view.ending.step == "not" else None,
+            apart=(together, wanted) if 0 < together < wanted and view.stop.phase == "running" else None,
             endless_steps=max((seen.gauges.get(ENDLESS, 0.0) for seen in judges if seen is not None), default=0.0),
         )
 

@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager.accounting.outliers import Outliers
 from rlctl_agents.manager.checkpoints.schedule import Checkpoints
 from rlctl_agents.manager.evaluation.evaluations import Evaluations
-from rlctl_agents.manager.lifecycle.ending import Ending
-from rlctl_agents.manager.lifecycle.stop import Closing
+from rlctl_agents.manager.lifecycle.stop import RunStop
+from rlctl_agents.manager.membership.admission import LeaseAdmission
 from rlctl_agents.manager.membership.learner_progress import Learners
 from rlctl_agents.manager.membership.registry import Members
-from rlctl_agents.manager.state_store import Progress
+from rlctl_agents.manager.state_store import StateStore
 from rlctl_agents.manager.timing import Clock
-from rlctl_agents.runtime.addresses import Addresses
+
+
+class ManagerLife(NamedTuple):
+    """One life of a run's manager."""
+
+    run: str
+    uid: str
+    boot: str
+    term: int
 
 
 class RunView(Protocol):
-    """What the coordinator lets others read."""
+    """Read-only view of the coordinator."""
+
+    @property
+    def life(self) -> ManagerLife: ...
 
     @property
     def run(self) -> str:
         """Name."""
 
     @property
-    def uid(self) -> str: ...
-
-    @property
-    def boot(self) -> str:
-        """Of the manager."""
-
-    @property
     def term(self) -> int: ...
-
-    @property
-    def policies(self) -> list[str]: ...
-
-    @property
-    def began(self) -> float:
-        """Monotonic seconds."""
 
     @property
     def wall_s(self) -> float:
@@ -53,16 +50,16 @@ class RunView(Protocol):
     def clock(self) -> Clock: ...
 
     @property
-    def addresses(self) -> Addresses: ...
+    def state(self) -> StateStore: ...
 
     @property
     def members(self) -> Members: ...
 
     @property
-    def learners(self) -> Learners: ...
+    def admission(self) -> LeaseAdmission: ...
 
     @property
-    def progress(self) -> Progress: ...
+    def learners(self) -> Learners: ...
 
     @property
     def checkpoints(self) -> Checkpoints: ...
@@ -71,21 +68,10 @@ class RunView(Protocol):
     def evaluations(self) -> Evaluations: ...
 
     @property
-    def closing(self) -> Closing: ...
-
-    @property
-    def ending(self) -> Ending: ...
+    def stop(self) -> RunStop: ...
 
     @property
     def outliers(self) -> Outliers: ...
-
-    @property
-    def refusal(self) -> tuple[str, float]:
-        """Newest refused hello, and when."""
-
-    @property
-    def lost(self) -> str:
-        """What of the progress was lost; empty: nothing."""
 
     @property
     def disk(self) -> str:

@@ -1,14 +1,14 @@
-"""What is left of a manager when its run is finished: on a cluster somebody has to go on answering for it.
+"""Finished: the last phase of a run, in which its manager gives the pods back and goes on answering on a cluster.
 
-The run folder says that the run is finished, so a manager that is started again knows it too. It goes on as a run when
-settings come by which it would not have ended.
+The run folder says that the run is finished, so a manager that is started again knows it too. It is running
+again when settings come by which it would not have ended.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +18,13 @@ from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Policy, Spec
 from rlctl_agents.manager.checkpoints.fencing_term import TornTerm, read_term
 from rlctl_agents.manager.events import Events, Lines
-from rlctl_agents.manager.lifecycle import stopping
 from rlctl_agents.manager.lifecycle.scale_down import Release
-from rlctl_agents.manager.state_store import Damaged, load_progress
-from rlctl_agents.manager.web.control_api import ControlApi
-from rlctl_agents.manager.web.status_page import Shown
+from rlctl_agents.manager.lifecycle.stop import met
+from rlctl_agents.manager.settings import LiveSettings
+from rlctl_agents.manager.state_store import Damaged, StateStore, load_progress
 from rlctl_agents.runtime.process import Arguments, Process
 from rlctl_agents.runtime.storage import read_file, replace_file, sync_folder
-from rlctl_agents.types.control import (
-    Commit,
-    Enlist,
-    EvalResult,
-    Hello,
-    Lease,
-    Note,
-    Noted,
-    Orders,
-    Place,
-    Report,
-    Said,
-    Sampled,
-)
+from rlctl_agents.types.control import Commit, EvalResult, Hello, Orders, Report, Said, Sampled
 
 ON_REQUEST = "stopped on request"
 OVER = "the run is finished"
@@ -71,18 +57,21 @@ def finished(layout: Layout) -> End | None:
         return End("", OVER, 0)
 
 
-def encode(end: End) -> bytes:
-    """As it is stored."""
-    return msgspec.json.encode(end) + b"\n"
-
-
-def finish(layout: Layout, end: End) -> None:
+def finish(layout: Layout, end: End, state: StateStore | None = None) -> None:
     """The run has ended; it is on the disk when this returns.
+
+    Args:
+        state: remembers what could not be stored.
 
     Raises:
         OSError: the volume refuses.
     """
-    replace_file(_file(layout), encode(end), durable=True)
+    path, data = _file(layout), msgspec.json.encode(end) + b"\n"
+    if state is None:
+        replace_file(path, data, durable=True)
+    else:
+        state.save(path, data, durable=True)
+        state.require_stored(path)
 
 
 def still_met(settings: Spec, layout: Layout) -> str | None:
@@ -97,23 +86,22 @@ def still_met(settings: Spec, layout: Layout) -> str | None:
     except Damaged as fault:
         raise ValueError(str(fault)) from fault
     policy = next(iter(settings.policies or {"main": Policy()}))
-    met = stopping.met(
+    found = met(
         settings.stop,
         evaluation=progress.evaluation,
         rows=progress.rows.get(policy, 0),
         wall_s=progress.wall_s,
         learned=progress.started,
     )
-    return None if met is None else met.why
+    return None if found is None else found.why
 
 
 class Finished:
-    """Answers for a run that is finished; where a manager answers, it does.
+    """Answers for a run that is finished, where its coordinator did.
 
     Args:
         end: how it ended.
-        settings: of the run as they are; raises ValueError.
-        reload: likewise, given what `/reload` brings.
+        settings: of the run.
         release: one that gives its pods back, each time it is asked for.
         clock: seconds, monotonic.
     """
@@ -125,19 +113,18 @@ class Finished:
         end: End,
         lines: Lines,
         *,
-        settings: Callable[[], Spec],
-        reload: Callable[[Mapping[str, Any] | None], Spec],
+        settings: LiveSettings,
         release: Callable[[], Release],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._layout, self._end, self._clock = layout, end, clock
         self._another, self._release = release, release()
         self._back: tuple[float, float] | None = None  # heard of pods after all had been given back: first, last
-        self._settings, self._reload = settings, reload
+        self._settings = settings
         self._told = ""
         self.lines = lines
         self.events = Events(layout.results / "events.jsonl", time.time)
-        self.shown = Shown.of(_last_status(process, layout, end))
+        self.status = _last_status(process, layout, end)
         self.goes_on = False
         """By other settings the run has not ended."""
         try:
@@ -149,15 +136,14 @@ class Finished:
         """Judge by the settings of now, which may be others; and give the pods back."""
         if self._end.met != ON_REQUEST and self._end.at:
             try:
-                self._judge(self._settings())
+                self._judge(self._settings.read())
             except ValueError as fault:
                 log.error("it stays finished: %s", fault)
         if not self.goes_on and not self._end.released:
             self._release.start()
 
-    def turn(self, control: ControlApi) -> None:
+    def turn(self) -> None:
         """Whatever is due."""
-        control.carry_out(self._carry_out)
         self.events.settle()
         said = self._release.said
         if said and said != self._told and not self.goes_on:
@@ -172,52 +158,31 @@ class Finished:
         """Give nothing back any more."""
         self._release.cancel()
 
-    def hello(self, hello: Hello) -> Lease:
-        """Nobody joins any more.
+    def answer(self, request: msgspec.Struct) -> msgspec.Struct:
+        """Processes that still run shall stop; what they have to say is kept. Anything else comes too late.
 
         Raises:
-            ValueError: always.
+            ValueError: no process joins, or learns in a group, any more.
         """
-        self._heard()
+        match request:
+            case Report():
+                self._heard()
+                self.lines.add(request.log, request.role)
+                return Orders(self.term, known=True, peers={}, stop=True)
+            case EvalResult() | Commit() | Sampled():
+                return Said(False, OVER)
+            case Hello():
+                self._heard()
         raise ValueError(OVER)
 
-    def report(self, report: Report) -> Orders:
-        """Whoever still runs shall stop; what it has to say is kept."""
-        self._heard()
-        self.lines.add(report.log, report.role)
-        return Orders(self.term, known=True, peers={}, stop=True)
-
-    def result(self, result: EvalResult) -> Said:
-        """Too late."""
-        return Said(False, OVER)
-
-    def commit(self, commit: Commit) -> Said:
-        """Too late."""
-        return Said(False, OVER)
-
-    def enlist(self, ask: Enlist) -> Place:
-        """There is nothing to learn any more.
+    def carry_out(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
+        """An order of the control API.
 
         Raises:
-            ValueError: always.
+            ValueError: it comes too late.
         """
-        raise ValueError(OVER)
-
-    def note(self, note: Note) -> Noted:
-        """Nor is there a group.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(OVER)
-
-    def sampled(self, sampled: Sampled) -> Said:
-        """Too late."""
-        return Said(False, OVER)
-
-    def _carry_out(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
         if what == "/reload":
-            self._judge(self._reload(body.get("live")))
+            self._judge(self._settings.reload(body.get("live")))
             return {"changes": [], "resumed": self.goes_on}
         if what in ("/checkpoint", "/profile"):
             raise ValueError(OVER)
@@ -229,7 +194,7 @@ class Finished:
             self._back = (now if self._back is None else self._back[0], now)
 
     def _give_back_again(self) -> None:
-        """Somebody has scaled workloads up, and not by settings by which the run would go on."""
+        """Workloads were scaled up, and not by settings by which the run would go on: release them once more."""
         now = self._clock()
         if self._back is None or self.goes_on or now - self._back[0] < PATIENCE_S:
             return
@@ -241,13 +206,13 @@ class Finished:
 
     def _judge(self, settings: Spec) -> None:
         try:
-            met = still_met(settings, self._layout)
-            if met is None:
+            over = still_met(settings, self._layout)
+            if over is None:
                 _file(self._layout).unlink(missing_ok=True)
                 sync_folder(self._layout.run)
         except OSError as error:
             raise ValueError(str(error)) from error
-        if met is None:
+        if over is None:
             self.goes_on = True
             self._release.cancel()  # before whoever asked hears of it, and scales everything up again
             self.events.add("resume", "by the settings of now the run is not finished: it goes on")

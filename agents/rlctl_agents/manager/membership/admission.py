@@ -1,0 +1,95 @@
+"""Admission of processes to a run: hellos are granted a lease or refused, and actors get tickets for learners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlctl_agents.manager import timing
+from rlctl_agents.manager.events import Events
+from rlctl_agents.manager.membership.experience_spec import ExperienceSpec, require_ours
+from rlctl_agents.manager.membership.leases import Holder, LeaseGrant
+from rlctl_agents.manager.membership.registry import Members
+from rlctl_agents.manager.timing import Clock
+from rlctl_agents.runtime.addresses import CHANNELS
+from rlctl_agents.types.control import Hello
+
+LEASED_S = 120.0
+"""At least so long a learner gives credit to a boot that the manager does not hear of any more."""
+TOLD_AGAIN_S = 60.0
+"""The same refusal is an event no more often."""
+
+
+class LeaseAdmission:
+    """Decides over hellos and tickets.
+
+    Args:
+        run, uid: of the run.
+        members: get the leases.
+        ticket: proof for learners that a boot was leased at a unix time; "" where there are no keys.
+        admit: is asked about each hello, and whether its boot is known; raises ValueError for one too many.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        uid: str,
+        members: Members,
+        events: Events,
+        clock: Clock,
+        *,
+        ticket: Callable[[str, int], str],
+        admit: Callable[[Hello, bool], None],
+    ) -> None:
+        self._run, self._uid, self._members, self._events, self._clock = run, uid, members, events, clock
+        self._ticket, self._admit = ticket, admit
+        self._began = clock.monotonic()
+        self.experience = ExperienceSpec(members.leases.alive)
+        self.joined: set[str] = set()
+        """Roles of which a process has joined."""
+        self.refusal = ("", -1e9)
+        """Newest refused hello, and when."""
+
+    def grant(self, hello: Hello, *, closed: bool) -> LeaseGrant:
+        """The lease of a process that introduces itself.
+
+        Args:
+            closed: the run takes no new processes any more.
+
+        Raises:
+            ValueError: it does not belong here, and why.
+        """
+        leases = self._members.leases
+        self._admit(hello, leases.known(hello.boot))
+        require_ours(hello, self._run, self._uid)
+        if closed and not leases.alive(hello.boot):
+            raise ValueError("the run is finished")
+        if leases.refused(hello.boot):
+            leases.grant(hello.role, hello.boot, hello.prefer)  # says why not
+        if self.experience.hear(hello):
+            self._events.add("experience", f"{hello.role} says what the environment looks like", role=hello.role)
+        # off this machine only who listens has an index of its own, which goes with its name
+        prefer = hello.prefer if self._members.addresses.one_machine or hello.role in CHANNELS else None
+        grant = leases.grant(hello.role, hello.boot, prefer)
+        self.joined.add(grant.holder.role)
+        self._members.origins[hello.boot] = hello.origin
+        return grant
+
+    def refuse(self, role: str, why: str) -> None:
+        """A hello was refused: said over and over again, it is told once a minute."""
+        now = self._clock.monotonic()
+        if why != self.refusal[0] or now - self.refusal[1] >= TOLD_AGAIN_S:
+            self._events.add("refused", why, role=role)
+        self.refusal = (why, now)
+
+    def ticket(self, holder: Holder) -> str:
+        """Proof for learners that an actor is leased now; "" for other roles, and where there are no keys."""
+        return self._ticket(holder.boot, int(self._clock.unix())) if holder.role == "actor" else ""
+
+    def leased_since_s(self, holder: Holder) -> int:
+        """Unix time of the oldest ticket that a learner believes; 0 for other roles, and as long as a live actor may
+        not have had a ticket of this manager yet.
+        """
+        window_s = max(LEASED_S, 2 * timing.expires_s(len(self._members.leases)))
+        if holder.role != "learner" or self._clock.monotonic() - self._began < window_s:
+            return 0
+        return int(self._clock.unix() - window_s)
