@@ -1,4 +1,4 @@
-"""Coordinator of a run: routes what processes say to the subjects that hold the state, and their orders back."""
+"""Coordinator of a run: routes reports of processes to the subjects that hold the state, and orders back."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Coordinator:
         return ROUTES[type(request)](self, request)
 
     def hello(self, hello: Hello) -> Lease:
-        """A process introduces itself.
+        """Lease of a process that introduces itself.
 
         Raises:
             ValueError: it does not belong here, and why.
@@ -189,19 +189,19 @@ class Coordinator:
         return self.groups.enlist(ask, self.members.leases.live("learner"), self._expected)
 
     def note(self, note: Note) -> Noted:
-        """A member of a group of learners tells the others where it is."""
+        """Exchange notes between the members of a group of learners."""
         return self.groups.note(note)
 
     def result(self, result: EvalResult) -> Said:
-        """An evaluator has played its quota."""
+        """Take the result of a quota that an evaluator has played."""
         return _said(lambda: self.evaluations.believe(result, self.wall_s))
 
     def sampled(self, sampled: Sampled) -> Said:
-        """A process that was asked to look at itself says what it saw."""
+        """Take the profile of a process that was asked to look at itself."""
         return _said(lambda: self.profiles.take(sampled))
 
     def commit(self, commit: Commit) -> Said:
-        """A learner has written a generation."""
+        """Commit a generation that a learner has written."""
         generation = commit.generation
         holder = next((one for one in self.members.leases.live("learner") if one.boot == commit.boot), None)
         try:
@@ -222,7 +222,7 @@ class Coordinator:
         return Said(True)
 
     def reload(self, settings: Spec) -> list[str]:
-        """Other values of what applies live; the changes in words.
+        """Take other live settings; the changes in words.
 
         A run that has done what was asked, and now is asked for more, goes on as long as no process was told to stop.
 
@@ -248,7 +248,7 @@ class Coordinator:
     # as time passes
 
     def turn(self) -> None:
-        """Whatever is due now; often called.
+        """Do all that is due now; often called.
 
         Raises:
             UserFault: the time is over, and nothing was ever learned from; or what is asked cannot be judged.
@@ -334,7 +334,7 @@ class Coordinator:
             self.state.save_progress()
 
     def _match(self, holder: Holder, report: Report | None = None) -> Match | None:
-        """What a process is to play.
+        """Match that a process is to play.
 
         Args:
             report: of an evaluator; None: it has not said yet what it plays.
@@ -379,11 +379,11 @@ ROUTES: dict[type[msgspec.Struct], Callable[[Coordinator, Any], msgspec.Struct]]
     Note: Coordinator.note,
     Sampled: Coordinator.sampled,
 }
-"""Kind of a request -> what answers it."""
+"""Kind of a request -> its handler."""
 
 
 def _said(take: Callable[[], object]) -> Said:
-    """Whether something is taken; a ValueError says why not."""
+    """Answer of a request that may be refused by a ValueError."""
     try:
         take()
     except ValueError as fault:

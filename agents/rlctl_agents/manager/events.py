@@ -1,4 +1,4 @@
-"""What happened in a run, newest last: in memory for whoever watches, and in a file for ever."""
+"""Events of a run, newest last: in memory for watchers, and in a file for ever."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class JsonLines:
         self._mend()
 
     def append(self, value: dict[str, Any]) -> None:
-        """Write a line, or nothing of it."""
+        """Write a whole line or none."""
         left = memoryview(json.dumps(value).encode() + b"\n")
         try:
             with self._path.open("ab", buffering=0) as file:
@@ -113,7 +113,7 @@ class Lines:
             return [line for at, line in self._lines if at > number], self._number
 
     def frozen(self, do: Callable[[], T]) -> tuple[T, int]:
-        """What `do` returns, called while no line can come, and the number of the newest."""
+        """Result of `do`, called while no line can come, and the number of the newest."""
         with self._lock:
             return do(), self._number
 
@@ -150,7 +150,7 @@ class Events:
         self._number = number if isinstance(number, int) else 0
 
     def add(self, kind: str, text: str, **values: Any) -> None:
-        """Something happened.
+        """Tell an event.
 
         Args:
             kind: one word for machines: "lease", "gone", "evaluation", "checkpoint", "refused", "reload", "stop".

@@ -69,7 +69,7 @@ class ManagerContext:
         self._lost = 0  # log lines
 
     def turn(self, carry_out: Callable[[str, dict[str, Any]], Any]) -> None:
-        """The loop turns; often called.
+        """Beat, count and carry out orders; often called.
 
         Args:
             carry_out: gets the orders of the control API.
@@ -93,7 +93,7 @@ class ManagerContext:
 
 
 class RunningLoop:
-    """Work of one life of a run's manager. What takes long is done more rarely: there may be ten thousand actors.
+    """Work of one life of a run's manager. Slow parts are done more rarely: there may be ten thousand actors.
 
     Args:
         curves: drawn for TensorBoard.
@@ -119,15 +119,15 @@ class RunningLoop:
 
     @property
     def over(self) -> bool:
-        """Nothing is left to do."""
+        """The manager has come to its end."""
         return self._coordinator.stop.phase == "over"
 
     def answer(self, request: msgspec.Struct) -> msgspec.Struct:
-        """As the coordinator."""
+        """Answer of the coordinator."""
         return self._coordinator.answer(request)
 
     def turn(self) -> None:
-        """Whatever is due.
+        """Do all that is due.
 
         Raises:
             Fenced: another manager has taken over.
@@ -144,7 +144,7 @@ class RunningLoop:
                 every.spent()
 
     def end(self) -> None:
-        """The last words: everything is stored, and that the run is finished, if it is.
+        """Store everything, and that the run is finished, if it is.
 
         Raises:
             UserFault: it could have been finished, but the last model was not saved, or the volume takes nothing.
@@ -268,11 +268,11 @@ class FinishedLoop:
         return self._finished.goes_on or self._context.process.stop.is_set()
 
     def answer(self, request: msgspec.Struct) -> msgspec.Struct:
-        """Too late for everything."""
+        """Answer that the run is finished."""
         return self._finished.answer(request)
 
     def turn(self) -> None:
-        """Whatever is due."""
+        """Do all that is due."""
         self._context.turn(self._finished.carry_out)
         self._finished.turn()
 

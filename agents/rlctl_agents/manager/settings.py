@@ -1,4 +1,4 @@
-"""Live settings: the manager's part of the spec, and what of it is read again while the run goes on."""
+"""Live settings: the manager's part of the spec, read again while the run goes on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LiveSettings:
         self._live: Mapping[str, Any] | None = None  # what /reload brought last
 
     def read(self) -> Spec:
-        """With what was given last.
+        """Settings with the live values that were given last.
 
         Raises:
             ValueError: it cannot be used.
@@ -31,7 +31,7 @@ class LiveSettings:
         return self.reload(self._live)
 
     def reload(self, live: Mapping[str, Any] | None) -> Spec:
-        """With other values of what applies live; None: those of live.json.
+        """Settings with other live values; None: those of live.json.
 
         Raises:
             ValueError: it cannot be used; nothing is changed then.
@@ -45,7 +45,7 @@ class LiveSettings:
 
 
 def settings(run_file: Path, live: Path | None, given: Mapping[str, Any] | None = None) -> Spec:
-    """The manager's part of the spec: what restarts it from the run file, what applies live from live.json.
+    """The manager's part of the spec: values that restart it from the run file, live ones from live.json.
 
     Args:
         given: instead of what live.json holds: a mounted file may be a minute late.

@@ -1,4 +1,4 @@
-"""What a run has reached, as it outlives the manager."""
+"""State of a run that outlives its manager: progress, and files stored as well as a full disk allows."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Progress(msgspec.Struct):
         return self.lineage_of[boot]
 
     def catch_up(self, policy: str, generations: Sequence[Generation], *, lost: bool) -> None:
-        """Take rows and lineage from what was committed, as far as this does not know better.
+        """Take rows and lineage from committed generations, as far as they are not known better.
 
         Args:
             generations: of the policy, newest first.
@@ -115,7 +115,7 @@ class Progress(msgspec.Struct):
             self.started = True
 
     def break_lock_step(self, process: str, boot: str, row: int) -> LockStepBreak | None:
-        """An actor or learner of a run in lock-step joins; what it broke, when it is the first that breaks anything."""
+        """Note an actor or learner that joins a run in lock-step; the break, when it is the first that breaks it."""
         if self.first_boots.setdefault(process, boot) == boot or self.broken is not None:
             return None
         self.broken = LockStepBreak(process, row)
@@ -174,7 +174,8 @@ def load_progress(folder: Path) -> tuple[Progress, bytes | None, str]:
 
 
 class StateStore:
-    """Progress of the run and other files that outlive the manager. A full disk costs what is stored, never the run.
+    """Progress of the run and other files that outlive the manager. A full disk costs files, never the
+    run.
 
     Args:
         folder: results/.

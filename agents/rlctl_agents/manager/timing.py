@@ -48,7 +48,7 @@ class Every:
         return True
 
     def spent(self) -> None:
-        """What was due has been done just now: if it took long, the period grows, so that time is left for others."""
+        """Lengthen the period if the work that was due has just taken long, so that time is left for others."""
         self.period_s = max(self._shortest_s, (self._clock() - self._last) / SHARE)
 
 

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class RunPhase(Protocol):
-    """Phase of a run in which its manager answers processes and does what is due: it goes on, or is finished."""
+    """Phase of a run, in which its manager answers requests and does all that is due: running, or finished."""
 
     @property
     def over(self) -> bool: ...
@@ -111,7 +111,7 @@ def main(process: Process) -> None:
 
 
 def manage(server: RpcServer, phase: RunPhase) -> None:
-    """Answer and do what is due until the phase is over."""
+    """Answer requests and do all that is due until the phase is over."""
     while not phase.over:
         serve(server)
         phase.turn()
@@ -184,7 +184,7 @@ def resting(context: ManagerContext, opened: ExitStack, end: finished.End) -> Fi
 
 
 def serve(server: RpcServer) -> None:
-    """Answer what has come. A request that makes us fail is the sender's loss: a run must not end by one message."""
+    """Answer requests that have come. One that makes us fail is the sender's loss: a run does not end by it."""
     try:
         server.serve(SERVE_S)
     except Exception as error:

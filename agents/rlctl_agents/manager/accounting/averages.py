@@ -18,8 +18,8 @@ class LearnerAverages:
         self._before: dict[str, Average] = {}
 
     def look(self, reports: Iterable[Report | None]) -> dict[str, float]:
-        """Gauges of that learner: means since the last look where it averages, else as they are now. What has no value
-        since then is left out.
+        """Gauges of that learner: means since the last look where it averages, else as they are now, without those
+        that have no value since then.
 
         Args:
             reports: newest of each learner. Who step together have equal means, and rank 0 speaks for them.

@@ -1,4 +1,4 @@
-"""What became of every row: books kept from what senders and receivers say of themselves, and checks that can fail.
+"""Ledger of rows: books kept from the reports of senders and receivers, and checks that can fail.
 
 A sender says how many rows it has produced, dropped, sent to which receiver, and still has. A receiver says of each
 sender how many came, how many are missing between those that came, and what it did with them. Both say totals since
@@ -31,7 +31,7 @@ MAX_FAULTS = 5
 
 
 class Rows(msgspec.Struct):
-    """Rows of one policy by what became of them."""
+    """Rows of one policy by their fate."""
 
     produced: int = 0
     consumed: int = 0
@@ -130,11 +130,11 @@ class RunLedger:
         self._faults: dict[str, str] = {}  # receiver boot -> what its newest report gets wrong
 
     def receiver(self, boot: str, policy: str) -> None:
-        """A process that receives, and whose rows."""
+        """Enter a process that receives, and the policy of its rows."""
         self._receivers[boot] = policy
 
     def begin(self, boot: str, base_rows: int | None, together: Iterable[str]) -> None:
-        """A learner says from what it began; said again, it changes nothing.
+        """Enter the beginning of a learner; said again, it changes nothing.
 
         Args:
             base_rows: in the generation that it went on from; 0: there was none; None: another learner gave it weights.
@@ -225,7 +225,7 @@ class RunLedger:
         return True
 
     def rows(self, alive: Callable[[str], bool]) -> dict[str, Rows]:
-        """Policy -> what became of its rows.
+        """Policy -> the fate of its rows.
 
         Args:
             alive: whether a boot holds a lease.
@@ -243,7 +243,7 @@ class RunLedger:
         return found
 
     def faults(self) -> list[str]:
-        """What does not add up, in words; empty when the books balance."""
+        """Contradictions in words; empty when the books balance."""
         found = [
             f"{self._name(boot)} {sender.fault}"
             for boot, sender in self._senders.items()
@@ -258,12 +258,12 @@ class RunLedger:
         return found[:MAX_FAULTS]
 
     def quarantined(self) -> dict[str, str]:
-        """SenderLedger boot -> what was wrong with its values first, of those whose books are open."""
+        """Boot of a sender -> the first fault in its values, of all senders with open books."""
         pairs = ((boot, pair) for boot, sender in self._senders.items() for pair in sender.pairs.values())
         return {boot: pair.account.fault for boot, pair in pairs if pair.account.fault}
 
     def boots(self) -> set[str]:
-        """Everybody of whom there are open books."""
+        """Processes with open books."""
         found = set(self._senders) | set(self._receivers)
         return found.union(*(sender.pairs for sender in self._senders.values()))
 
@@ -300,7 +300,7 @@ class RunLedger:
         return produced, dropped
 
     def _kept(self, sender: SenderLedger, produced: dict[str, int], dropped: dict[str, int]) -> dict[str, int]:
-        """Policy -> rows at the sender, by the newest that anybody knows of it."""
+        """Policy -> rows at the sender, by the newest word of either side."""
         kept = {policy: produced[policy] - dropped[policy] for policy in produced}
         for receiver, pair in sender.pairs.items():
             kept[self._policy(receiver)] -= pair.sent
@@ -347,7 +347,7 @@ def _decided(account: Account) -> int:
 
 
 def _contradiction(before: Account, now: Account) -> str:
-    """What cannot be in one account, or between two accounts one after the other; "" when all is well."""
+    """Contradiction within one account, or between two accounts one after the other; "" when all is well."""
     names = ("received", "lost", "consumed", "stale", "fenced", "invalid")
     if min(now.queued, *(getattr(now, name) for name in names)) < 0:
         return "has fewer than no rows"

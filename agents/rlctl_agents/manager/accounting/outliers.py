@@ -1,4 +1,4 @@
-"""Actors, nodes and images whose episodes are far from those of all others, from what actors report of them."""
+"""Actors, nodes and images whose episodes are far from those of all others, by the reports of the actors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLAINLY = {RETURN: "returns", LENGTH: "episode lengths"}
 
 
 class ActorEpisodes(NamedTuple):
-    """One live actor, and what it says of its episodes since its boot."""
+    """One live actor, and its episodes since its boot by its own count."""
 
     boot: str
     name: str  # "actor/3"
@@ -75,7 +75,7 @@ class Outliers:
         self._mixed_since: float | None = None
 
     def turn(self, names: Sequence[str], actors: Callable[[], Sequence[ActorEpisodes]]) -> None:
-        """Whatever is due; often called.
+        """Compare, if that is due; often called.
 
         Args:
             names: of the figures, in their order; other ones than before begin anew.
@@ -180,7 +180,7 @@ class Outliers:
 def _told(
     what: str, inside: Sequence[ActorEpisodes], all_of_them: int, offs: Sequence[tuple[str, Off]]
 ) -> tuple[float, Told]:
-    """How far it is off, and in what, the farthest first."""
+    """Distance in sigma, and the problem in words, the farthest figure first."""
     ordered = sorted(offs, key=lambda pair: -pair[1].sigma)
     figures = "; ".join(_figure(name, off) for name, off in ordered[:_TOLD_FIGURES])
     others = all_of_them - len(inside)
@@ -217,7 +217,7 @@ def _sound(figures: Iterable[Moments], count: int) -> bool:
 
 
 def _since(old: NDArray[np.float64], new: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Moments of what came between two totals; nothing where there was less than before."""
+    """Moments between two totals; none where there was less than before."""
     count = np.maximum(new[..., 0] - old[..., 0], 0.0)
     mean = (new[..., 0] * new[..., 1] - old[..., 0] * old[..., 1]) / np.maximum(count, 1.0)
     mean = np.where(count > 0, mean, 0.0).clip(-MOST, MOST)

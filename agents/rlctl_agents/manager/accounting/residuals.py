@@ -1,4 +1,4 @@
-"""Whose episodes are not like those of all others: the statistics, without processes and clocks.
+"""Statistics of outliers: units with episodes unlike those of all others, without processes and clocks.
 
 Every figure (returns, lengths, shares of actions) of every unit (an actor, or all actors of a node or an image) is
 compared with that of all other units over the same slices of time, so that what the fleet learns meanwhile makes no

@@ -36,7 +36,7 @@ def next_term(folder: Path, at_least: int) -> int:
 
 
 def standing_term(folder: Path, own: int) -> int:
-    """The newest term, for the manager of term `own`; a torn counter is written anew: nobody is known to be newer.
+    """The newest term, for the manager of term `own`; a torn counter is written anew, for no newer one is known.
 
     Raises:
         OSError: the volume cannot be read.

@@ -120,7 +120,7 @@ class Manifests:
         return removed
 
     def unclaimed(self, newest: Generation) -> set[str]:
-        """Parts that no generation names or ever will: their commits were refused, or nobody heard the answer.
+        """Parts that no generation names or ever will: their commits were refused, or the answer was lost.
 
         Only those of the same policy, from before the newest: a commit of theirs that is still on its way is refused,
         because its number is too low. What a damaged manifest may name is not among them, and nothing is when a
@@ -146,7 +146,7 @@ class Manifests:
         }
 
     def remove_parts(self, files: Iterable[str]) -> None:
-        """Remove what no generation names.
+        """Remove parts that no generation names.
 
         Raises:
             OSError: the volume refuses.

@@ -1,4 +1,4 @@
-"""When a generation is due, which one is wanted, which commits count, and what is removed when one does."""
+"""Schedule of generations: orders when one is due, commits that count, removal of old ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RETRY_S = 10.0
 
 
 class Checkpoints:
-    """Orders generations, one at a time for each policy. An order stands until it is committed, whoever learns then.
+    """Orders generations, one at a time for each policy. An order stands until it is committed, by whichever learner.
 
     Args:
         manifests: what is committed.
@@ -70,7 +70,7 @@ class Checkpoints:
         return self._wanted[policy][0]
 
     def failed(self, policy: str, number: int) -> bool:
-        """The learner says that this generation came to nothing: RETRY_S later it is wanted under another number, for
+        """Note that this generation came to nothing: RETRY_S later it is wanted under another number, for
         a number that was once refused is refused for ever. True when that has just happened.
         """
         wanted, since = self._wanted.get(policy, (0, 0.0))
@@ -105,8 +105,8 @@ class Checkpoints:
             self._wanted.pop(generation.policy, None)
 
     def tidy(self, newest: Generation, keep: int) -> None:
-        """Remove old generations, and parts of which the commit came to nothing. What cannot be removed is said, and
-        tried again after the next commit.
+        """Remove old generations, and parts of which the commit came to nothing. A failure is said, and removal tried
+        again after the next commit.
 
         Args:
             newest: committed just now.

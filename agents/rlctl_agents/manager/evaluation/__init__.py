@@ -1,1 +1,1 @@
-"""Matches and evaluations: who plays, how often, and what came of it."""
+"""Matches and evaluations: quotas, their cadence and their results."""

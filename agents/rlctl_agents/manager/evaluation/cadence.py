@@ -24,7 +24,7 @@ class Taken(NamedTuple):
 
 
 class Cadence:
-    """When an evaluation may start, and what the last one took.
+    """Time and CPU between the starts of evaluations.
 
     An evaluation is paid for before the next one starts: the run computes until the CPU seconds of the evaluators since
     the last start are a tenth of all. So the share holds for one machine and for a cluster alike, whatever else a

@@ -1,4 +1,4 @@
-"""What evaluators find out: ordered, believed, stored; and once more before a run ends that stops by rows or time."""
+"""Evaluations: ordered, believed, stored; and once more before a run ends that stops by rows or time."""
 
 from __future__ import annotations
 
@@ -71,19 +71,19 @@ class Evaluations:
 
     @property
     def rests(self) -> bool:
-        """Learners make no update any more: what is measured last is what is saved last."""
+        """Learners make no update any more: the model that is evaluated last is saved last."""
         return self._finished is not None
 
     @property
     def text(self) -> str:
-        """What is waited for."""
+        """Progress of the last evaluation, in words."""
         if self._last is None:
             return "waiting for the last model"
         return f"measuring the last model, version {self._last.version}"
 
     @property
     def taken(self) -> Taken | None:
-        """How long it was from one evaluation to the next, and what they took of the run's CPU."""
+        """Time from one evaluation to the next, and their share of the run's CPU."""
         return self._cadence.taken
 
     @property
@@ -92,7 +92,7 @@ class Evaluations:
         return self._stored.failure
 
     def match(self, report: Report, published: ModelRef | None, seats: int, settings: Spec) -> Match | None:
-        """What the evaluator that reports has to play.
+        """Match that the evaluator that reports has to play.
 
         Args:
             published: newest model that the modelpool holds of which evaluators get theirs.
@@ -112,7 +112,7 @@ class Evaluations:
         return match
 
     def believe(self, result: EvalResult, wall_s: float) -> Evaluation:
-        """An evaluator has played its quota.
+        """Take the result of a quota, if it counts.
 
         Args:
             wall_s: of the run.
@@ -138,17 +138,17 @@ class Evaluations:
         self.undrawn.append((rows, None))
 
     def drop(self, boot: str) -> None:
-        """This evaluator has gone."""
+        """Forget an evaluator that has gone."""
         self._quotas.drop(boot)
 
     def finish(self) -> None:
-        """The run has done what was asked, and its last model is to be measured before it ends."""
+        """Have the last model of a run that ends evaluated before."""
         if self._finished is None:
             self._finished, self.awaits = self._clock.monotonic(), True
             self._lived = self._held = self._finished
 
     def cancel(self) -> None:
-        """More is asked of the run than before: learners learn again, and its last model is still to come."""
+        """Wait for no last evaluation: more is asked of the run, and its last model is still to come."""
         self._finished, self._last, self.awaits, self.not_evaluated = None, None, False, None
 
     def turn(self, published: ModelRef | None, *, final: bool, evaluators: int, expected: int, served: bool) -> None:

@@ -1,4 +1,4 @@
-"""Who plays whom: every seat for training, one whole quota at a time for measuring."""
+"""Matches: every seat for training, one whole quota at a time for evaluation."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Quotas:
         return any(one.loaded for one in self._open.values())
 
     def hear(self, boot: str, model: ModelRef | None, steps: float, plays: int) -> None:
-        """A report of an evaluator. What it cannot load, because the modelpool has gone on, or does not play, is taken
-        from it.
+        """Take a report of an evaluator. A match that it cannot load, because the modelpool has gone on, or does not
+        play, is taken from it.
 
         Args:
             model: whose weights it has.
@@ -84,7 +84,7 @@ class Quotas:
     def order(
         self, boot: str, ref: ModelRef | None, *, seats: int, episodes: int, every_s: float | None, mode: str
     ) -> Match | None:
-        """What this evaluator has to play: what it was given before, or something new if that is due.
+        """Match that this evaluator has to play: the one it was given before, or a new one if that is due.
 
         Args:
             ref: newest model that the modelpool holds.
@@ -109,7 +109,7 @@ class Quotas:
         return match
 
     def finish(self, result: EvalResult, *, rows: int, wall_s: float, unix: float) -> Evaluation:
-        """An evaluator has played its quota.
+        """Evaluation from the result of a quota.
 
         Args:
             rows: that the weights were learned from, as far as is known by now.
@@ -151,14 +151,14 @@ class Quotas:
         )
 
     def only(self, ref: ModelRef) -> None:
-        """From now on nothing but this model is measured: what is played of others is taken from their evaluators."""
+        """Evaluate this model alone from now on: matches of others are taken from their evaluators."""
         for boot in [boot for boot, one in self._open.items() if ref not in one.match.seats.values()]:
             self.drop(boot)
         if self._open:
             self.newest = ref  # somebody plays it already
 
     def drop(self, boot: str) -> None:
-        """This evaluator will not finish; its model may be measured again, at once."""
+        """Forget an evaluator that will not finish; its model may be evaluated again, at once."""
         if self._open.pop(boot, None) is not None:
             self._cadence.again()
             self.newest = self._done
@@ -170,7 +170,7 @@ def newer(ref: ModelRef, than: ModelRef) -> bool:
 
 
 def _seed(run_seed: int, ref: ModelRef) -> int:
-    """By what is measured, not by how often: runs in lock-step that end equal say equal returns."""
+    """Seed of an evaluation by its model, not by its number: runs in lock-step that end equal say equal returns."""
     text = f"rlctl evaluation {run_seed} {ref.policy} {ref.lineage} {ref.version}"
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:4], "little") >> 1

@@ -1,1 +1,1 @@
-"""The end of a run: stop conditions, the last generation, and what stays of a manager afterwards."""
+"""Phases of a run: running, saving, telling, over; finished, and running again when more is asked of it."""

@@ -58,7 +58,7 @@ def finished(layout: Layout) -> End | None:
 
 
 def finish(layout: Layout, end: End, state: StateStore | None = None) -> None:
-    """The run has ended; it is on the disk when this returns.
+    """Store that the run has ended, durably.
 
     Args:
         state: remembers what could not be stored.
@@ -143,7 +143,7 @@ class Finished:
             self._release.start()
 
     def turn(self) -> None:
-        """Whatever is due."""
+        """Do all that is due."""
         self.events.settle()
         said = self._release.said
         if said and said != self._told and not self.goes_on:
@@ -155,11 +155,11 @@ class Finished:
         self._give_back_again()
 
     def close(self) -> None:
-        """Give nothing back any more."""
+        """Cancel the release of pods."""
         self._release.cancel()
 
     def answer(self, request: msgspec.Struct) -> msgspec.Struct:
-        """Processes that still run shall stop; what they have to say is kept. Anything else comes too late.
+        """Tell processes that still run to stop; their log lines are kept. Anything else comes too late.
 
         Raises:
             ValueError: no process joins, or learns in a group, any more.

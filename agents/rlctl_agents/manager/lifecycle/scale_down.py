@@ -1,4 +1,4 @@
-"""A finished run gives its pods back: the manager scales every other workload of its run to 0, and nothing more.
+"""Release of the pods of a finished run: its manager scales every other workload to 0, and does no more.
 
 The API server is asked over plain HTTPS with the pod's service account, which may patch the scale of exactly these
 workloads. Where it may not, or there is no service account, the run stays as it is until somebody runs `rlctl down`.
@@ -171,7 +171,7 @@ class Release:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Scale nothing any more; a request that is under way has come to its end, if that does not take too long."""
+        """Scale no more workloads; a request that is under way has come to its end, if that does not take too long."""
         self._cancelled.set()
         if self._thread.is_alive():
             self._thread.join(CANCEL_S)
@@ -208,7 +208,7 @@ class Release:
         self.said = f"the run is finished: its other {count} workloads were scaled to 0"
 
     def _stuck(self, error: OSError) -> str:
-        """Why it does not come to its end, and what to do."""
+        """Reason for the delay, and advice."""
         text = (
             f"the pods of this run stay for now: its manager cannot scale them ({type(error).__name__}: {error}) and "
             f"tries again every {AGAIN_S:.0f} s; `rlctl down` removes them"
@@ -219,7 +219,7 @@ class Release:
 
 
 def _message(said: bytes) -> str:
-    """What an answer of the API server says in words."""
+    """Message of an answer of the API server."""
     try:
         return str(json.loads(said).get("message", ""))[:500]
     except (ValueError, AttributeError):

@@ -122,7 +122,7 @@ class Phases:
             self.phase = "over"
 
     def hold(self, now: float) -> None:
-        """Something else is waited for: what is to be saved has all its time after that."""
+        """Begin the time for saving anew, while something else is waited for."""
         self._since = now
 
     def cancel(self) -> None:
@@ -192,13 +192,13 @@ class RunStop(Phases):
         return (stop.rows or 0) if first else 0
 
     def tell(self, boot: str) -> bool:
-        """A process that reports; whether it is told to stop."""
+        """Whether a process that reports is told to stop."""
         if self.tells:
             self._told.add(boot)
         return self.tells
 
     def finish(self, why: str, *, measure: bool = False) -> None:
-        """The run has done what was asked: end every role in good order.
+        """End every role in good order: the run has reached its goal, or was asked to stop.
 
         Args:
             measure: evaluate the last model before. Told to finish once more, the run does not wait for that.
@@ -222,7 +222,7 @@ class RunStop(Phases):
         self._begin("leave")
 
     def goes_on(self, before: Stop, stop: Stop) -> bool:
-        """Whether other conditions ask for more of a run that ends because it has done what was asked.
+        """Whether other stop conditions ask for more of a run that has reached its goal.
 
         Raises:
             ValueError: they do, and it is too late for that.
@@ -233,7 +233,7 @@ class RunStop(Phases):
         return more
 
     def go_on(self, why: str) -> None:
-        """The run does not end after all."""
+        """Let the run go on after all."""
         self._state.progress.met = self._proof = None
         self._evaluations.cancel()
         self.cancel()
@@ -266,8 +266,8 @@ class RunStop(Phases):
             raise self._failed(fault)
 
     def require_weights(self, stop: Stop) -> None:
-        """A run that ends has the weights that it ends for: a learner that was killed meanwhile, and came back with an
-        older generation, learns what was lost again. What is not saved is ordered.
+        """Hold on to the weights that the run ends for: a learner that was killed meanwhile, and came back with an
+        older generation, learns the rest again. Generations that are missing are ordered.
         """
         if self.phase != "saving" or self.how != "finish":
             return
@@ -313,7 +313,7 @@ class RunStop(Phases):
         return met(stop, evaluation=evaluation, rows=rows, wall_s=self._state.wall_s, learned=learned)
 
     def _lost(self, stop: Stop) -> bool:
-        """The weights for which the run ends are gone: their learner was killed and came back with older ones."""
+        """Whether the weights for which the run ends are gone: their learner was killed and came back without."""
         if self._proof is None:
             return False
         found, evaluation = self._proof
@@ -322,8 +322,8 @@ class RunStop(Phases):
         return self._rows == 0 if found.condition == "wall_time" else self._rows < (stop.rows or 0)
 
     def _unsaved(self) -> list[str]:
-        """Policies whose newest generation holds less than the run claims to have learned. Until learners rest they go
-        on; what they had learned before the run began to end counts.
+        """Policies with a newest generation that holds less than the run claims to have learned. Until learners rest
+        they go on; all that they had learned before the run began to end counts.
         """
         found = []
         for policy in self._learners.policies:

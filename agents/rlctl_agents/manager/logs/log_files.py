@@ -73,7 +73,7 @@ def hour(unix: float) -> str:
 
 
 def line_of(role: str, line: str, unix: float) -> bytes:
-    """What is written for a line that a process of that role has said; its word is not taken for anything else."""
+    """Record of a line from a process of that role; a line that claims another role or process is wrapped."""
     text = line.replace("\r", " ").replace("\n", " ")
     data = text.encode(errors="replace")
     head = HEAD.match(data)

@@ -1,4 +1,4 @@
-"""`GET /logs` of the control API: what was kept of all processes, and what is said from now on."""
+"""`GET /logs` of the control API: kept lines of all processes, and new ones as they come."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Search = Callable[[Query], tuple[int, bytes, str]]
 
 
 class LogQueries:
-    """Answers from files that `store` writes, and from `lines` what is newer.
+    """Answers from files that `store` writes, and with newer lines from `lines`.
 
     Args:
         folder: logs/.

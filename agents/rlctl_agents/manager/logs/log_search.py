@@ -30,7 +30,7 @@ WRONG = 2
 
 
 class Query(msgspec.Struct, frozen=True):
-    """What is asked. Moments are RFC 3339 in UTC with six digits behind the second, as in the lines."""
+    """Query for log lines. Moments are RFC 3339 in UTC with six digits behind the second, as in the lines."""
 
     folder: str
     role: str | None = None

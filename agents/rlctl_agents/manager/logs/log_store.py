@@ -1,4 +1,4 @@
-"""What all processes of a run have said, kept on the volume by the manager: pods go, and their logs go with them.
+"""Log lines of all processes of a run, kept on the volume by the manager: pods go, and their logs go with them.
 
 Lines come with reports and are written by a thread, a batch for each role every second. A full disk costs lines, which
 are counted, and never the run; more than the thread can write costs the oldest lines that wait.
@@ -94,7 +94,7 @@ class LogStore:
                 self._turn.notify()
 
     def flush(self, lines: Lines | None = None) -> Mark:
-        """Write what waits: the files, as far as the mark says, hold the lines up to its number, and no others.
+        """Write waiting lines: the files, as far as the mark says, hold the lines up to its number, and no others.
 
         Args:
             lines: what adds lines here, and numbers them.
@@ -109,7 +109,7 @@ class LogStore:
             return Mark(number, dict(self._sizes))
 
     def close(self) -> None:
-        """Write what waits, and stop."""
+        """Write waiting lines, and stop."""
         with self._turn:
             self._stop = True
             self._turn.notify()

@@ -1,1 +1,1 @@
-"""Processes of a run: leases, learner groups, and what each is to do."""
+"""Processes of a run: admission, leases, learner groups, and progress of the learners."""

@@ -1,4 +1,4 @@
-"""What the environment looks like: whoever has the simulator says so first, and everybody else must mean the same."""
+"""Spec of a run's experience: the first process with the simulator states it, all others must mean the same."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ class ExperienceSpec:
 
     @property
     def seats(self) -> int:
-        """Of the environment; 0: nobody has said."""
+        """Of the environment; 0: not known yet."""
         return self._agreed.spaces.seats if self._agreed is not None else 0
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """What actors report of their episodes, in its order; () as long as no actor has spoken."""
+        """Figures that actors report of their episodes, in order; () as long as no actor has spoken."""
         return self._figures if self._whole else ()
 
     def hear(self, hello: Hello) -> bool:
-        """A hello; whether the experience is new or another one now.
+        """Take a hello; whether the experience is new or another one now.
 
         Raises:
             ValueError: this process means something else than a live one, both named.
@@ -88,7 +88,7 @@ class ExperienceSpec:
 
 
 def _difference(one: Experience, other: Experience, *, schema: bool) -> str:
-    """What is different, in words, the first one's first; "" when nothing is."""
+    """Difference in words, the first one's first; "" without any."""
     if one.spaces != other.spaces:
         return f"spaces {short_json(one.spaces)} instead of {short_json(other.spaces)}"
     if one.frame_skip != other.frame_skip:

@@ -1,4 +1,4 @@
-"""Which learners of a policy step together: the manager forms groups of them, and forms them again when one dies."""
+"""Groups of learners of a policy that step together; formed anew when one dies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Asker(NamedTuple):
 
     @property
     def age(self) -> tuple[bool, int, int]:
-        """Larger is newer. What was learned in a group is newer than what a fresh process read from a generation; the
+        """Larger is newer. Weights learned in a group are newer than those a fresh process read from a generation; the
         lineage of a fresh one says only when it came."""
         learned, ref = self.ask.learned, self.ask.ref
         return learned, ref.lineage if learned else 0, ref.version
@@ -60,7 +60,7 @@ class Groups:
 
     @property
     def wanted(self) -> int:
-        """Number of the group that is being formed: everybody leaves an older one; 0: none is."""
+        """Number of the group that is being formed, for which older ones are left; 0: none is."""
         now = self._clock()
         return self._number + 1 if any(now - one.newest < ASKS_S for one in self._asked.values()) else 0
 
@@ -73,7 +73,7 @@ class Groups:
         self._running[boot] = number
 
     def enlist(self, ask: Enlist, live: Sequence[Holder], expected: int) -> Place:
-        """A learner without a place asks for one.
+        """Give a place to a learner that asks for one.
 
         Args:
             live: learners of the policy with a lease, it among them.
@@ -98,7 +98,7 @@ class Groups:
         return self._placed[ask.boot]
 
     def note(self, note: Note) -> Noted:
-        """A member of the newest group leaves something for the others, or reads it.
+        """Store or read a note of a member of the newest group.
 
         Raises:
             ValueError: it is no member, or there is too much.

@@ -1,4 +1,4 @@
-"""How far each policy has been learned, from what its learners report."""
+"""Progress of each policy, from the reports of its learners."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Learners:
                 self.know(one.ref, one.rows)
 
     def policy_of(self, index: int) -> str:
-        """What learner `index` trains."""
+        """Policy that learner `index` trains."""
         return self._members[index % len(self._members)]
 
     def rows(self, policy: str) -> int:
@@ -64,8 +64,8 @@ class Learners:
         return self._progress.versions.get(policy, 0)
 
     def sure_rows(self, policy: str) -> int:
-        """The same of weights that exist: what its learner has told this manager, or what a generation holds. Progress
-        that an older manager stored is no proof: the learner may have died with it.
+        """The same of weights that exist: told to this manager by its learner, or held by a generation. Progress that
+        an older manager stored is no proof: the learner may have died with it.
         """
         if policy in self._newest:
             return self.rows(policy)
@@ -77,14 +77,14 @@ class Learners:
         return newest.rows if newest is not None else 0
 
     def stands(self, ref: ModelRef) -> bool:
-        """A model, or what was made of it, is still there: its learner lives on, or a generation holds it."""
+        """A model, or a descendant of it, is still there: its learner lives on, or a generation holds it."""
         newest = self._newest.get(ref.policy)
         if newest is not None and newest.model is not None and newest.model.lineage == ref.lineage:
             return True
         return any(one.ref.lineage == ref.lineage and one.ref.version >= ref.version for one in self.usable(ref.policy))
 
     def join(self, boot: str, generations: Sequence[Generation]) -> None:
-        """A new learner was given its generations, newest first."""
+        """Note the generations that a new learner was given, newest first."""
         if generations:
             self._offered[boot] = generations
 
@@ -127,7 +127,7 @@ class Learners:
 
     @property
     def resumed(self) -> Resumed | None:
-        """From where the newest learner went on; None until it has reported to this manager: what is stored may be of
+        """From where the newest learner went on; None until it has reported to this manager: the stored one may be of
         the life before."""
         joined = {report.boot for report in self._newest.values()}
         return self._progress.resumed if self._progress.resumed_boot in joined else None
@@ -146,7 +146,7 @@ class Learners:
         return [number for number in self._progress.unusable if number in kept]
 
     def know(self, ref: ModelRef, rows: int) -> None:
-        """Somebody who knows it exactly says what a version was learned from."""
+        """Note the exact number of rows that a version was learned from."""
         pairs = self._pairs.setdefault((ref.policy, ref.lineage), {})
         ascending = not pairs or ref.version > next(reversed(pairs))
         pairs[ref.version] = rows
@@ -157,7 +157,7 @@ class Learners:
             del self._pairs[min(self._pairs, key=lambda one: one[1])]
 
     def rows_at(self, ref: ModelRef) -> int:
-        """What a version was learned from: as it was said, or between what was said of the versions around it.
+        """Rows that a version was learned from: as noted, or interpolated between the versions around it.
 
         Example:
             Version 10 was learned from 1000 rows, version 20 from 1900: version 12 counts as 1180.
@@ -177,7 +177,7 @@ class Learners:
         return max(pairs[known] + (ref.version - known) * self._batch_rows(ref.policy), 0)
 
     def bury(self, boot: str) -> None:
-        """It never comes back."""
+        """Forget a boot that never comes back."""
         self._offered.pop(boot, None)
         self._since.pop(boot, None)
         self._said.discard(boot)

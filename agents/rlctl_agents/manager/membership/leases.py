@@ -1,4 +1,4 @@
-"""Which process is which replica: indexes handed out by hello, kept by reports, taken back by silence."""
+"""Leases: indexes of replicas handed out by hello, kept by reports, taken back by silence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Holder(msgspec.Struct):
 
 
 class LeaseGrant(NamedTuple):
-    """What hello leads to."""
+    """Answer to a hello."""
 
     holder: Holder
     new: bool  # this boot had no lease before
@@ -35,7 +35,7 @@ class LeaseGrant(NamedTuple):
 
 
 class StoredLeases(msgspec.Struct):
-    """What outlives the manager; ages instead of times, because the clock starts anew."""
+    """Leases as they outlive the manager, without times, because the clock starts anew."""
 
     holders: list[tuple[str, int, str]] = []  # role, index, boot
     buried: list[str] = []
@@ -129,7 +129,7 @@ class Leases:
         return [boot for boot, holder in self._gone.items() if now - holder.heard >= BURIED_AFTER_S]
 
     def bury(self, boot: str) -> None:
-        """It never comes back."""
+        """Give up a boot for good."""
         self._gone.pop(boot, None)
         self._replaced.discard(boot)
         self._buried[boot] = None
@@ -140,7 +140,7 @@ class Leases:
         return len(self._holders)
 
     def live(self, role: str | None = None) -> list[Holder]:
-        """Who holds a lease, by role and index."""
+        """Holders of a lease, by role and index."""
         return sorted(
             (holder for holder in self._holders.values() if role in (None, holder.role)),
             key=lambda holder: (holder.role, holder.index),
@@ -163,7 +163,7 @@ class Leases:
         return boot in self._holders or boot in self._gone
 
     def mention(self, boot: str) -> None:
-        """Somebody speaks of a process that we have never heard: it counts as one that lost its lease."""
+        """Note a process that others speak of and that was never heard: it counts as one that lost its lease."""
         if not self.known(boot) and boot not in self._buried:
             now = self._clock()
             self._gone[boot] = Holder("", -1, boot, since=now, heard=now)
@@ -178,7 +178,7 @@ class Leases:
         return StoredLeases([(one.role, one.index, one.boot) for one in self.live()], list(self._buried))
 
     def restore(self, stored: StoredLeases, more: Iterable[str] = ()) -> None:
-        """Go on from what another manager stored: everybody has `expires_s` from now to be heard.
+        """Go on from what another manager stored: all holders have `expires_s` from now to be heard.
 
         Args:
             more: boots of which books are open; those without a lease count as gone.

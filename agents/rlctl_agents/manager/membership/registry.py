@@ -1,4 +1,4 @@
-"""All processes of a run, as its manager knows them: who lives, what each has said of itself, what that adds up to."""
+"""Registry of the processes of a run: their leases, newest reports, ledger, counters and log lines."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Members:
         return timing.report_every_s(len(self.leases))
 
     def reports(self, role: str) -> list[Report | None]:
-        """The newest of everybody who holds a lease, by index; None: this manager has not heard of it yet."""
+        """Newest report of each holder of a lease, by index; None: this manager has not heard of it yet."""
         return [self.seen.get(one.boot) for one in self.leases.live(role)]
 
     @property
@@ -95,7 +95,7 @@ class Members:
 
     @property
     def rested(self) -> bool:
-        """Nothing newer will be published: the learner rests and the modelpool holds its weights, or nobody learns."""
+        """No newer model will be published: the learner rests and the modelpool holds its weights, or none learns."""
         learners, published = self.reports("learner"), self.published
         return all(one is not None and one.gauges.get(RESTS, 0.0) > 0 and one.model == published for one in learners)
 
@@ -110,7 +110,7 @@ class Members:
         return found
 
     def cpu(self) -> Cpu:
-        """CPU seconds of the run so far, as processes say, and those of its evaluators."""
+        """CPU seconds of the run so far, by the count of its processes, and those of its evaluators."""
         each = {role: self.totals.sum(role, "cpu_seconds") for role in self.totals.roles()}
         return Cpu(each.get("evaluator", 0.0), sum(each.values()))
 
@@ -147,7 +147,7 @@ class Members:
         return printable(f"{self.leases.name(boot)} ({self.origins.get(boot, Origin())})")
 
     def quarantined(self) -> dict[str, str]:
-        """ "actor/3" -> what is, or was, wrong with the values that it sends, in words.
+        """ "actor/3" -> the fault in the values that it sends, or sent, in words.
 
         Who was quarantined and has ended is named as long as its books are open, so that a process that is started
         anew again and again is seen although the present one has not sent anything yet.
@@ -173,7 +173,7 @@ class Members:
         return {report.boot, *others}
 
     def forget(self, boot: str) -> None:
-        """It lost its lease: what it said of the last seconds is of no use any more. Its books stay open."""
+        """Drop figures of the last seconds of a boot that lost its lease. Its books stay open."""
         self.rates.forget(boot)
         self.lag.forget(boot)
         self.seen.pop(boot, None)
@@ -185,7 +185,7 @@ class Members:
         return self.leases.expire()
 
     def bury(self) -> list[str]:
-        """Close the books of those who have been gone for long enough; who they were."""
+        """Close the books of boots that have been gone for long enough; these boots."""
         buried = []
         for boot in self.leases.to_bury():
             if self.ledger.close(boot, self.leases.alive, self.leases.is_buried):

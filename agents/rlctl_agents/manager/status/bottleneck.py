@@ -1,4 +1,4 @@
-"""Which side is slow: one sentence, the shares of time that it rests on, and what to do."""
+"""Bottleneck of a run: one sentence, the shares of time that it rests on, and advice."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Verdict(msgspec.Struct, frozen=True):
 def judge(
     waits: Waits, *, started: bool, actors: int, cores_busy: float, cores: float, one_machine: bool, run: str
 ) -> Verdict:
-    """Name the slow side: the cause, not whoever waits because of it.
+    """Name the slow side: the cause, not the side that waits because of it.
 
     A modelpool that is slow stops the learner, so that actors wait for credit too; a simulator that is slow starves the
     learner. So shares are followed to where time is really spent.
@@ -104,7 +104,7 @@ def _find(waits: Waits, actors: int, started: bool) -> tuple[Kind, str, int | No
 
 
 def _upstream(waits: Waits, actors: int) -> tuple[Kind, str, int | None]:
-    """The learner starves: what actors do most of the time is why."""
+    """Bottleneck of a learner that starves, from the time of its actors."""
     rest = 1.0 - waits.actor_credit - waits.actor_model - waits.simulator
     if waits.actor_model >= WORTH_SAYING and waits.actor_model > max(rest, waits.simulator):
         return "modelpool-bound", _for_weights(waits), None

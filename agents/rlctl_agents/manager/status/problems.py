@@ -1,4 +1,4 @@
-"""What is wrong, in plain words, each with the command to type next."""
+"""Problems of a run in plain words, each with the command to type next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_NAMED = 5
 
 @dataclass(frozen=True)
 class Facts:
-    """What problems are found from, over the last seconds where it is a rate."""
+    """Facts that problems are found from, over the last seconds where it is a rate."""
 
     now_s: float  # since the manager's start
     silent: Mapping[str, float] = field(default_factory=dict)  # "actor/3" -> seconds since its last report
@@ -138,7 +138,7 @@ def _learning(facts: Facts) -> Iterable[tuple[str, str]]:
 
 
 def _experience(facts: Facts) -> Iterable[tuple[str, str]]:
-    """Who sends what cannot be, or what is not like that of all others: a broken build, or a broken machine."""
+    """Senders of impossible values, or of values unlike those of all others: a broken build, or a broken machine."""
     for name, text in [*facts.quarantined.items()][:MAX_NAMED]:
         yield text, f"rlctl logs {name if '/' in name else 'actor'} --level WARNING"
     if (more := len(facts.quarantined) - MAX_NAMED) > 0:

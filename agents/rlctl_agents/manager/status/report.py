@@ -1,4 +1,4 @@
-"""The status of a run: what `rlctl status` shows, what is stored, what is drawn."""
+"""Status of a run: shown by `rlctl status`, stored, drawn as curves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REFUSED_S = 30.0
 
 
 class StatusBuilder:
-    """Makes the status from what the view knows.
+    """Makes the status from the view of a run.
 
     Args:
         cores: of this machine that this process may use.
@@ -51,7 +51,7 @@ class StatusBuilder:
         self._trained: dict[str, Any] = {}  # figures of the last seconds, as they were shown last
 
     def build(self, *, finished: bool = False) -> dict[str, Any]:
-        """The status now; call it about once a second, for what it says of the last seconds.
+        """The status now; call it about once a second, for its figures of the last seconds.
 
         Args:
             finished: this is the last one of a run that has done what was asked.
@@ -96,7 +96,7 @@ class StatusBuilder:
         return {key: clean(value) for key, value in status.items()}
 
     def _training(self, live: dict[str, list[Holder]]) -> dict[str, Any]:
-        """What is said of the last seconds. When a run ends nobody trains any more: then those before count."""
+        """Figures of the last seconds of training; while a run ends, of those before."""
         if self._view.stop.phase == "running" or not self._trained:
             lag = self._view.members.lag.value()
             none: dict[str, float | None] = {"mean": None, "p95": None, "max": None}
@@ -108,7 +108,7 @@ class StatusBuilder:
         return self._trained
 
     def _cadence(self) -> dict[str, float | None]:
-        """How often is evaluated: as the spec states it, as it was last, and what share of the CPU it took."""
+        """Cadence of evaluations: as the spec states it, as it was last, and its share of the CPU."""
         view = self._view
         taken = view.evaluations.taken
         return {
@@ -118,7 +118,7 @@ class StatusBuilder:
         }
 
     def _ending(self) -> dict[str, str]:
-        """What a run that ends is about, in place of a verdict on its training; {} before, and at the very end."""
+        """Verdict on a run that ends, in place of one on its training; {} before, and at the very end."""
         stop, evaluations = self._view.stop, self._view.evaluations
         if stop.how != "finish" or stop.phase not in ("saving", "telling"):
             return {}
@@ -146,8 +146,9 @@ class StatusBuilder:
         )
 
     def _totals(self) -> dict[str, int]:
-        """What all actors have done, and what the present weights have learned from: not what was learned by a learner
-        that died before it was saved, which the ledger tells of."""
+        """Totals of all actors, and of all that the present weights have learned from: not of updates by a learner that
+        died before it was saved, which the ledger tells of.
+        """
         view = self._view
         found = {name: int(view.members.totals.sum(role, name)) for name, role in COUNTED.items()}
         learned = sum(map(view.learners.rows, view.learners.policies))
@@ -211,7 +212,7 @@ class StatusBuilder:
         return shown
 
     def _silent(self, live: dict[str, list[Holder]]) -> dict[str, float]:
-        """Boots that have not been heard for too long, and for how long, less what many leave between two reports."""
+        """Boots that have not been heard for too long, and for how long, less the usual time between reports."""
         view, found = self._view, dict[str, float]()
         for role, members in live.items():
             since = view.clock.monotonic() - 3.0 * (report_every_s(len(view.members.leases), role) - 1.0)
@@ -219,7 +220,7 @@ class StatusBuilder:
         return found
 
     def _absent(self, live: dict[str, list[Holder]]) -> dict[str, float]:
-        """Roles without anybody, and since when: since one was heard last, or this manager began to listen."""
+        """Roles without a process, and since when: since one was heard last, or this manager began to listen."""
         view = self._view
         for role, members in live.items():
             self._heard[role] = max((one.heard for one in members), default=self._heard.get(role, view.state.began))
@@ -356,7 +357,7 @@ def scalars(status: dict[str, Any], gauges: dict[str, float]) -> dict[str, float
 
 
 def clean(value: Any) -> Any:
-    """The same without what JSON has no word for: not-a-number and infinities become null."""
+    """The same as valid JSON: not-a-number and infinities become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

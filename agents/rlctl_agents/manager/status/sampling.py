@@ -1,4 +1,4 @@
-"""Who is listed in the status: everybody of a small run; of ten thousand, who is not well, and a sample."""
+"""Processes listed in the status: all of a small run; of ten thousand, the silent ones and a sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manager's control API: what the command line asks and orders, over a Unix socket or the loopback address.
+"""Control API of the manager: questions and orders of the command line, over a Unix socket or the loopback address.
 
     GET  /status                the newest status
     GET  /events?since=N        {"events": [...], "next": N}
@@ -33,7 +33,7 @@ ORDERS = ("/reload", "/checkpoint", "/profile", "/stop")
 
 
 class ControlOrder:
-    """Something the main loop is asked to do, and what with."""
+    """Order to the main loop, and its body."""
 
     def __init__(self, what: str, body: dict[str, Any]) -> None:
         self.what, self.body = what, body
@@ -52,7 +52,7 @@ class ControlOrder:
         self._done.set()
 
     def wait(self, timeout_s: float) -> Response:
-        """What the client hears."""
+        """Response to the client."""
         if not self._done.wait(timeout_s):
             return Response.refusal(503, f"the manager did not answer within {timeout_s:g} s")
         return Response.refusal(400, self._fault) if self._fault else Response.of(self._answer)
@@ -96,7 +96,7 @@ class ControlApi:
         return Response.refusal(404, f"there is no {request.path}; here are {', '.join(READS + ORDERS)}")
 
     def carry_out(self, do: Callable[[str, dict[str, Any]], Any]) -> None:
-        """Do what was ordered since the last call; by the main loop.
+        """Carry out all orders since the last call; by the main loop.
 
         Args:
             do: gets the path and the body and returns the answer; a ValueError is a refusal.

@@ -45,7 +45,7 @@ class CurveWriter:
         self._write([Event(wall_time=self._unix(), step=rows, summary=summary)])
 
     def void_from(self, rows: int) -> None:
-        """A learner went back to a generation: what was drawn from there on is not shown any more."""
+        """Hide points from there on: a learner went back to a generation."""
         session = SessionLog(status=SessionLog.START)
         self._write([Event(wall_time=self._unix(), step=rows, session_log=session)])
 
