@@ -111,17 +111,17 @@ class Coordinator:
 
     @property
     def run(self) -> str:
-        """Name."""
+        """Name of the run."""
         return self.life.run
 
     @property
     def term(self) -> int:
-        """Of this manager."""
+        """Term of this manager."""
         return self.life.term
 
     @property
     def wall_s(self) -> float:
-        """Of the run, over all ups."""
+        """Wall time of the run, over all ups."""
         return self.state.wall_s
 
     @property

@@ -87,7 +87,7 @@ class ManagerContext:
     def show(
         self, status: Mapping[str, Any], generations: Sequence[Mapping[str, Any]] = (), every_s: float = 0.0
     ) -> None:
-        """Another status for watchers, as that of `Shown`."""
+        """Replace the status for watchers, as `Shown` takes it."""
         self.shown = Shown.of(status, generations, every_s)
         self.control.status = self.shown.encoded
 
@@ -119,7 +119,7 @@ class RunningLoop:
 
     @property
     def over(self) -> bool:
-        """The manager has come to its end."""
+        """Whether the manager has come to its end."""
         return self._coordinator.stop.phase == "over"
 
     def answer(self, request: msgspec.Struct) -> msgspec.Struct:
@@ -204,7 +204,7 @@ class RunningLoop:
         return {"stopping": True}
 
     def _order_profile(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Another process hears of it with the answer to its next report; this one looks at itself at once."""
+        """Order a profile: with the answer to the next report of a process; of this one at once."""
         coordinator, boot = self._coordinator, self._coordinator.life.boot
 
         def live(role: str) -> list[Holder]:
@@ -264,7 +264,7 @@ class FinishedLoop:
 
     @property
     def over(self) -> bool:
-        """The run goes on, or the manager was asked to leave."""
+        """Whether the run goes on, or the manager was asked to leave."""
         return self._finished.goes_on or self._context.process.stop.is_set()
 
     def answer(self, request: msgspec.Struct) -> msgspec.Struct:

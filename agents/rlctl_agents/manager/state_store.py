@@ -122,7 +122,7 @@ class Progress(msgspec.Struct):
         return self.broken
 
     def measured(self, evaluation: Evaluation) -> None:
-        """Another point of the curve."""
+        """Add a point to the curve."""
         self.evaluation = evaluation
         self.history.append((evaluation.rows, round(evaluation.wall_s, 3), evaluation.mean))
         if len(self.history) > HISTORY:
@@ -138,7 +138,7 @@ class Damaged(Exception):
 
 
 def load_progress(folder: Path) -> tuple[Progress, bytes | None, str]:
-    """As the last manager left it; the previous one where the newest is torn; a fresh one when there was none.
+    """Progress as the last manager left it; the previous one where the newest is torn; a fresh one without any.
 
     Returns:
         The progress, the bytes of the newest file when it is sound, and what was lost, in words ("": nothing).
@@ -201,11 +201,11 @@ class StateStore:
 
     @property
     def wall_s(self) -> float:
-        """Of the run, over all ups."""
+        """Wall time of the run, over all ups."""
         return self._wall_before_s + self._clock() - self.began
 
     def restart_wall_time(self) -> None:
-        """The run has all its time again."""
+        """Give the run all its time again."""
         self._wall_before_s -= self.wall_s
 
     @property

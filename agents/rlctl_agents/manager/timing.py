@@ -40,7 +40,7 @@ class Every:
         self._last = -float("inf")
 
     def due(self) -> bool:
-        """Whether it has, since the last time this said so."""
+        """Whether the period has gone by since the last time that this said so."""
         now = self._clock()
         if now - self._last < self.period_s:
             return False
@@ -53,5 +53,5 @@ class Every:
 
 
 def expires_s(processes: int) -> float:
-    """Of silence, until a lease is lost: several reports."""
+    """Silence until a lease is lost: several reports."""
     return max(EXPIRES_S, 5 * report_every_s(processes))

@@ -43,14 +43,14 @@ class Totals:
         self._stored = StoredTotals()
 
     def hear(self, role: str, boot: str, counters: Mapping[str, float]) -> None:
-        """Counters since boot; an older report, come late, changes nothing."""
+        """Take counters since boot; an older report, come late, changes nothing."""
         present = self._stored.boots.setdefault(boot, Boot(role, {})).counters
         for name, value in counters.items():
             if value > present.get(name, 0.0) or name not in present:
                 present[name] = value
 
     def close(self, boot: str) -> None:
-        """It never comes back."""
+        """Add the counters of a boot that never comes back to the sums of its role."""
         ended = self._stored.boots.pop(boot, None)
         if ended is not None:
             sums = self._stored.closed.setdefault(ended.role, {})
@@ -108,11 +108,11 @@ class _Window(Generic[T]):
         self._samples: dict[str, tuple[_Sample[T], _Sample[T], _Sample[T]]] = {}  # oldest, middle, newest
 
     def forget(self, boot: str) -> None:
-        """It has ended."""
+        """Drop the samples of a process that has ended."""
         self._samples.pop(boot, None)
 
     def _add(self, boot: str, value: T, first: T) -> None:
-        """Another sample; growth of a process without any begins at `first`."""
+        """Add a sample; growth of a process without any begins at `first`."""
         new = _Sample(self._clock(), value)
         oldest, middle, _ = self._samples.get(boot, (_Sample(new.time, first),) * 3)
         if new.time - middle.time >= self.window_s / 2:
@@ -124,7 +124,7 @@ class Rates(_Window[Mapping[str, float]]):
     """Growth of totals over the last seconds."""
 
     def begin(self, boot: str) -> None:
-        """A process that starts now, with nothing counted; without this its first report is where its growth begins."""
+        """Enter a process that starts now, with nothing counted; else its growth begins with its first report."""
         if boot not in self._samples:
             self._add(boot, {}, {})
 

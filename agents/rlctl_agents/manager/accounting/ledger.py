@@ -151,7 +151,7 @@ class RunLedger:
             self._lives[policy] = Life(boots, closed + others, base_rows)
 
     def hear_sender(self, boot: str, sent: Mapping[str, Ledger], pending: int) -> None:
-        """A report of a process that sends; receivers by boot."""
+        """Take a report of a process that sends; receivers by boot."""
         if not sent and not pending and boot not in self._senders:
             return
         sender = self._senders.setdefault(boot, SenderLedger())
@@ -180,7 +180,7 @@ class RunLedger:
         sender.claimed = {receiver: pair.account.ledger.sent for receiver, pair in sender.pairs.items()}
 
     def hear_receiver(self, boot: str, accounts: Mapping[str, Account], closed: Callable[[str], bool]) -> None:
-        """A report of a process that receives; senders by boot.
+        """Take a report of a process that receives; senders by boot.
 
         Args:
             closed: whether the books of a sender were closed: nothing is changed in them any more.
@@ -202,7 +202,7 @@ class RunLedger:
         self._faults[boot] = fault
 
     def close(self, boot: str, alive: Callable[[str], bool], buried: Callable[[str], bool]) -> bool:
-        """A process never comes back: its books become sums.
+        """Close the books of a process that never comes back: they become sums.
 
         Args:
             alive: whether a boot holds a lease, so that its newest report is younger than the end of this process.

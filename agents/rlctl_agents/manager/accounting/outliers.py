@@ -204,7 +204,7 @@ def _named(actors: Sequence[ActorEpisodes]) -> str:
 
 
 def printable(text: str) -> str:
-    """The same without control characters, which a stranger may have put there."""
+    """Text without control characters, which a stranger may have put there."""
     return "".join(one if one.isprintable() else "?" for one in text)
 
 

@@ -55,12 +55,12 @@ class Manifests:
 
     @property
     def highest(self) -> int:
-        """Of the numbers ever used, damaged ones included; 0: none."""
+        """Highest number ever used, by damaged ones too; 0: none."""
         return max([0, *self._known, *self._damaged_numbers])
 
     @property
     def newest_term(self) -> int:
-        """Of all generations; 0: none."""
+        """Newest term of all generations; 0: none."""
         return max((one.term for one in self._known.values()), default=0)
 
     def of(self, policy: str) -> tuple[Generation, ...]:

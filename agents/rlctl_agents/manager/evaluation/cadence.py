@@ -43,7 +43,7 @@ class Cadence:
         """None: this manager has not seen two evaluations start."""
 
     def due(self, every_s: float | None) -> bool:
-        """Another evaluation may start now.
+        """Whether another evaluation may start now.
 
         Args:
             every_s: as stated; None: by CPU.
@@ -60,7 +60,7 @@ class Cadence:
         return spent.evaluators <= CPU_SHARE * spent.everything
 
     def begin(self) -> None:
-        """An evaluation starts."""
+        """Start an evaluation."""
         if self._started is not None and not self._at_once:  # one that was cut short says nothing of the cadence
             at, before = self._started
             spent = self._since(before)

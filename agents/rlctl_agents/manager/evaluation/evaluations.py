@@ -134,7 +134,7 @@ class Evaluations:
         return done
 
     def void_from(self, rows: int) -> None:
-        """A learner went back to a generation: the curve goes on from there."""
+        """Continue the curve from there: a learner went back to a generation."""
         self.undrawn.append((rows, None))
 
     def drop(self, boot: str) -> None:
@@ -185,7 +185,7 @@ class Evaluations:
             self.give_up(f"no evaluator was done within {MEASURE_S:.0f} s; fewer evaluation.episodes take less")
 
     def give_up(self, why: str) -> None:
-        """The run ends without its last evaluation, if that is still waited for."""
+        """End the run without its last evaluation, if that is still waited for."""
         if self.awaits:
             self.awaits = False
             what = "the last model" if self._last is None else f"the last model, version {self._last.version},"

@@ -165,7 +165,7 @@ class Quotas:
 
 
 def newer(ref: ModelRef, than: ModelRef) -> bool:
-    """Of the same policy: made later."""
+    """Whether a model is newer than another of its policy."""
     return (ref.lineage, ref.version) > (than.lineage, than.version)
 
 

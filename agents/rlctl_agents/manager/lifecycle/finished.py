@@ -176,7 +176,7 @@ class Finished:
         raise ValueError(OVER)
 
     def carry_out(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
-        """An order of the control API.
+        """Carry out an order of the control API.
 
         Raises:
             ValueError: it comes too late.
@@ -229,7 +229,7 @@ def workloads_of(arguments: Arguments) -> str:
 
 
 def _last_status(process: Process, layout: Layout, end: End) -> dict[str, Any]:
-    """As the manager stored it when the run ended."""
+    """Last status that the manager stored before the run ended."""
     try:
         status = msgspec.json.decode((layout.results / "status.json").read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError) as error:

@@ -163,7 +163,7 @@ class Release:
 
     @property
     def idle(self) -> bool:
-        """It has not begun."""
+        """Whether it has not begun."""
         return self._thread.ident is None
 
     def start(self) -> None:

@@ -301,7 +301,7 @@ class RunStop(Phases):
 
     @property
     def _rows(self) -> int:
-        """That weights which exist for sure were learned from."""
+        """Rows that the weights which exist for sure were learned from."""
         return self._learners.sure_rows(self._learners.policies[0])
 
     def _met(self, stop: Stop) -> Met | None:

@@ -68,7 +68,7 @@ def files(folder: Path, role: str | None = None) -> Iterator[LogFile]:
 
 
 def hour(unix: float) -> str:
-    """As in a name."""
+    """Hour of a moment, as in a name."""
     return datetime.fromtimestamp(unix, UTC).strftime("%Y%m%dT%H")
 
 

@@ -124,7 +124,7 @@ def _process(asked: Mapping[str, str]) -> tuple[str | None, int | None]:
 
 
 def _moment(asked: Mapping[str, str], name: str) -> str:
-    """As lines are stamped, so that texts can be compared."""
+    """Moment as lines are stamped, so that texts can be compared."""
     text = asked.get(name, "")
     if not text:
         return ""

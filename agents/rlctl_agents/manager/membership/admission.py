@@ -20,7 +20,7 @@ TOLD_AGAIN_S = 60.0
 
 
 class LeaseAdmission:
-    """Decides over hellos and tickets.
+    """Grants leases and tickets, or refuses.
 
     Args:
         run, uid: of the run.
@@ -75,7 +75,7 @@ class LeaseAdmission:
         return grant
 
     def refuse(self, role: str, why: str) -> None:
-        """A hello was refused: said over and over again, it is told once a minute."""
+        """Note a refused hello: said over and over again, it is told once a minute."""
         now = self._clock.monotonic()
         if why != self.refusal[0] or now - self.refusal[1] >= TOLD_AGAIN_S:
             self._events.add("refused", why, role=role)

@@ -14,7 +14,7 @@ LARGEST_INDEX = 1_000_000
 
 
 def require_ours(hello: Hello, run: str, uid: str) -> None:
-    """A hello is of a process of this run.
+    """Check that a hello is of a process of this run.
 
     Raises:
         ValueError: it is not, or it is not well-formed.
@@ -47,12 +47,12 @@ class ExperienceSpec:
 
     @property
     def experience(self) -> Experience | None:
-        """As agreed; None as long as no actor has spoken."""
+        """Experience as agreed; None as long as no actor has spoken."""
         return self._agreed if self._whole else None
 
     @property
     def seats(self) -> int:
-        """Of the environment; 0: not known yet."""
+        """Seats of the environment; 0: not known yet."""
         return self._agreed.spaces.seats if self._agreed is not None else 0
 
     @property

@@ -65,7 +65,7 @@ class Groups:
         return self._number + 1 if any(now - one.newest < ASKS_S for one in self._asked.values()) else 0
 
     def hear(self, boot: str, number: int | None) -> None:
-        """A report: the group in which a learner steps; None: in none."""
+        """Note the group in which a learner steps, by its report; None: in none."""
         if number is None:
             self._running.pop(boot, None)
             return

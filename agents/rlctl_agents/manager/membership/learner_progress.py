@@ -56,15 +56,15 @@ class Learners:
         return self._members[index % len(self._members)]
 
     def rows(self, policy: str) -> int:
-        """That its weights were learned from."""
+        """Rows that the weights of a policy were learned from."""
         return self._progress.rows.get(policy, 0)
 
     def updates(self, policy: str) -> int:
-        """That made its weights."""
+        """Updates that made the weights of a policy."""
         return self._progress.versions.get(policy, 0)
 
     def sure_rows(self, policy: str) -> int:
-        """The same of weights that exist: told to this manager by its learner, or held by a generation. Progress that
+        """Rows behind weights that exist: told to this manager by its learner, or held by a generation. Progress that
         an older manager stored is no proof: the learner may have died with it.
         """
         if policy in self._newest:
@@ -72,12 +72,12 @@ class Learners:
         return min(self.rows(policy), self.saved_rows(policy))
 
     def saved_rows(self, policy: str) -> int:
-        """Of the newest generation that can be used; 0: there is none."""
+        """Rows of the newest generation that can be used; 0: there is none."""
         newest = next(iter(self.usable(policy)), None)
         return newest.rows if newest is not None else 0
 
     def stands(self, ref: ModelRef) -> bool:
-        """A model, or a descendant of it, is still there: its learner lives on, or a generation holds it."""
+        """Whether a model, or a descendant of it, is still there: its learner lives on, or a generation holds it."""
         newest = self._newest.get(ref.policy)
         if newest is not None and newest.model is not None and newest.model.lineage == ref.lineage:
             return True
@@ -89,7 +89,7 @@ class Learners:
             self._offered[boot] = generations
 
     def hear(self, index: int, report: Report) -> Resumed | None:
-        """A report; from where the learner went on, when this is the first that says so. Rank 0 speaks for all who step
+        """Take a report; from where the learner went on, when this is the first to tell. Rank 0 speaks for all who step
         together.
         """
         if int(report.counters.get("consumed_rows", 0)) > 0:

@@ -46,8 +46,8 @@ class Leases:
 
     - The same boot gets the same index, as often as it asks.
     - `prefer` names an index whose former holder is surely gone, so it is taken from it; without, the lowest free one.
-    - Who is silent for `expires_s` loses its lease, and gets it back by hello if the index is still free.
-    - Who was replaced, or is buried, is refused: it may live on behind a broken network, but not as that replica.
+    - A process that is silent for `expires_s` loses its lease, and gets it back by hello if the index is still free.
+    - One that was replaced, or is buried, is refused: it may live on behind a broken network, but not as that replica.
 
     Args:
         expires_s: of silence.
@@ -99,7 +99,7 @@ class Leases:
         return LeaseGrant(holder, new=former is None, replaced=replaced)
 
     def hear(self, boot: str, *, leaving: bool) -> Holder | None:
-        """A report has come; its holder, or None: it must say hello (again)."""
+        """Note a report; its holder, or None: the process must say hello (again)."""
         holder = self._holders.get(boot)
         if holder is not None:
             holder.heard, holder.leaving = self._clock(), leaving
@@ -108,7 +108,7 @@ class Leases:
         return holder
 
     def refused(self, boot: str) -> bool:
-        """It would be refused by `grant`: it should end."""
+        """Whether `grant` would refuse a boot, which should end."""
         return boot in self._replaced or boot in self._buried
 
     def expire(self) -> list[Holder]:
@@ -147,19 +147,19 @@ class Leases:
         )
 
     def alive(self, boot: str) -> bool:
-        """It holds a lease."""
+        """Whether a boot holds a lease."""
         return boot in self._holders
 
     def is_buried(self, boot: str) -> bool:
         return boot in self._buried
 
     def is_other(self, boot: str, role: str) -> bool:
-        """It is known, as a process of another role."""
+        """Whether a boot is known as a process of another role."""
         holder = self._holders.get(boot) or self._gone.get(boot)
         return holder is not None and holder.role not in ("", role)
 
     def known(self, boot: str) -> bool:
-        """It has a lease, or had one."""
+        """Whether a boot has a lease, or had one."""
         return boot in self._holders or boot in self._gone
 
     def mention(self, boot: str) -> None:

@@ -32,7 +32,7 @@ class Newcomers:
         self._usual: dict[str, int] = {}  # address -> most boots that it has had at a time, the newest last
 
     def admit(self, boot: str, address: str, *, known: bool = False) -> None:
-        """A boot says hello, maybe again.
+        """Admit a boot that says hello, maybe again.
 
         Args:
             known: it has had a lease before, also from an earlier manager: it is not judged.

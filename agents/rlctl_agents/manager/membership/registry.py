@@ -35,7 +35,7 @@ class StoredMembers(msgspec.Struct):
 
 
 def load_members(folder: Path) -> StoredMembers:
-    """As the last manager left them; empty when they cannot be read, for live processes say their totals again."""
+    """Members as the last manager left them; none where they cannot be read: processes say them again."""
     path = folder / "ledger.json"
     try:
         data = read_file(path)

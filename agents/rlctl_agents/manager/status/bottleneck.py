@@ -29,7 +29,7 @@ class Waits(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """As it stands in the status."""
+    """Verdict as it stands in the status."""
 
     kind: Kind
     text: str

@@ -357,7 +357,7 @@ def scalars(status: dict[str, Any], gauges: dict[str, float]) -> dict[str, float
 
 
 def clean(value: Any) -> Any:
-    """The same as valid JSON: not-a-number and infinities become null."""
+    """Value as valid JSON: not-a-number and infinities become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -368,7 +368,7 @@ def clean(value: Any) -> Any:
 
 
 def encode(status: dict[str, Any]) -> bytes:
-    """As it is stored and served."""
+    """Status as it is stored and served."""
     return msgspec.json.encode(status) + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""A run as its status and its pages read it: one object per subject, none of them changed here."""
+"""Read-only view of a run for its status and its pages: one object per subject, none of them changed here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ManagerLife(NamedTuple):
 
 
 class RunView(Protocol):
-    """Read-only view of the coordinator."""
+    """Coordinator, as others read it."""
 
     @property
     def life(self) -> ManagerLife: ...

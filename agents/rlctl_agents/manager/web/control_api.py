@@ -42,12 +42,12 @@ class ControlOrder:
         self._fault = ""
 
     def answer(self, value: Any) -> None:
-        """It is done."""
+        """Answer an order that is carried out."""
         self._answer = value
         self._done.set()
 
     def refuse(self, why: str) -> None:
-        """It will not be done."""
+        """Refuse an order."""
         self._fault = why
         self._done.set()
 
@@ -84,7 +84,7 @@ class ControlApi:
         self.address = self._listener.address
 
     def answer(self, request: Request) -> Response:
-        """One request, in a thread of the listener."""
+        """Answer a request, in a thread of the listener."""
         if request.path in READS:
             if request.method not in ("GET", "HEAD"):
                 return Response.refusal(405, f"{request.path} is read with GET")

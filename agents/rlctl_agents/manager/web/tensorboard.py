@@ -40,7 +40,7 @@ class CurveWriter:
         self._write([Event(wall_time=unix(), file_version="brain.Event:2")])
 
     def add(self, rows: int, values: Mapping[str, float]) -> None:
-        """One point of each curve, out of this process's hands when it returns."""
+        """Add a point to each curve, out of this process's hands when this returns."""
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in sorted(values.items())])
         self._write([Event(wall_time=self._unix(), step=rows, summary=summary)])
 
