@@ -82,6 +82,10 @@ class Members:
         """Newest report of each holder of a lease, by index; None: this manager has not heard of it yet."""
         return [self.seen.get(one.boot) for one in self.leases.live(role)]
 
+    def heard(self, role: str) -> list[Report]:
+        """Newest report of each holder of a lease that this manager has heard of, by index."""
+        return [one for one in self.reports(role) if one is not None]
+
     @property
     def root(self) -> Holder | None:
         """The modelpool to which learners bring weights, and of which evaluators get them; None: it does not live."""

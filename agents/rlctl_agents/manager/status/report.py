@@ -78,7 +78,7 @@ class StatusBuilder:
             "throughput": training["throughput"],
             "totals": self._totals(),
             "lag": training["lag"],
-            "train_return": self._train_return(live["actor"]),
+            "train_return": self._train_return(),
             "evaluation": None if progress.evaluation is None else to_plain(progress.evaluation),
             "cadence": self._cadence(),
             "history": [list(point) for point in progress.history],
@@ -165,25 +165,19 @@ class StatusBuilder:
             found |= {f"{name}_per_s": round(sums[name], 3) for name in names}
         return found
 
-    def _train_return(self, actors: list[Holder]) -> dict[str, float] | None:
-        means, episodes = [], 0
-        for one in actors:
-            seen = self._view.members.seen.get(one.boot)
-            if seen is not None and "train_return" in seen.gauges:
-                means.append(seen.gauges["train_return"])
-                episodes += min(int(seen.counters.get("episodes", 0)), RECENT_EPISODES)
-        return {"mean": sum(means) / len(means), "episodes": episodes} if means else None
+    def _train_return(self) -> dict[str, float] | None:
+        told = [one for one in self._view.members.heard("actor") if "train_return" in one.gauges]
+        if not told:
+            return None
+        episodes = sum(min(int(one.counters.get("episodes", 0)), RECENT_EPISODES) for one in told)
+        return {"mean": sum(one.gauges["train_return"] for one in told) / len(told), "episodes": episodes}
 
     def _policy(self, policy: str, rows: Rows, balanced: bool) -> dict[str, Any]:
         view = self._view
-        models = [
-            seen.model
-            for one in view.members.leases.live("learner")
-            if (seen := view.members.seen.get(one.boot)) is not None
-            and seen.model is not None
-            and seen.model.policy == policy
-        ]
-        newest = max(models, key=lambda ref: (ref.lineage, ref.version), default=None)
+        models = [one.model for one in view.members.heard("learner") if one.model is not None]
+        newest = max(
+            (ref for ref in models if ref.policy == policy), key=lambda ref: (ref.lineage, ref.version), default=None
+        )
         return {
             "ref": None if newest is None else to_plain(newest),
             "rows": view.learners.rows(policy),
@@ -290,7 +284,6 @@ class StatusBuilder:
             for policy in view.learners.policies
             if view.checkpoints.wanted(policy)
         ]
-        judges = known.reports("evaluator")
         learners = {
             f"learner/{one.index}": seen.gauges
             for one in live["learner"]
@@ -308,15 +301,9 @@ class StatusBuilder:
             absent=self._absent(live),
             behind=self._behind(live["modelpool"]),
             idle_s=now - self._updated,
-            env_step_s=max(
-                (_step_s(seen.counters) for seen in known.reports("actor") if seen is not None), default=0.0
-            ),
+            env_step_s=max((_step_s(one.counters) for one in known.heard("actor")), default=0.0),
             started=view.state.progress.started,
-            nonfinite=sum(
-                seen.counters.get("nonfinite", 0.0)
-                for one in live["learner"]
-                if (seen := view.members.seen.get(one.boot)) is not None
-            ),
+            nonfinite=sum(one.counters.get("nonfinite", 0.0) for one in known.heard("learner")),
             ledger_faults=faults,
             quarantined=known.quarantined(),
             residuals=view.outliers.found,
@@ -332,7 +319,7 @@ class StatusBuilder:
             broken=None if broken is None else (broken.text, broken.process),
             starved=[name for name, gauges in learners.items() if gauges.get(STARVED, 0.0) > 0],
             apart=(together, wanted) if 0 < together < wanted and view.stop.phase == "running" else None,
-            endless_steps=max((seen.gauges.get(ENDLESS, 0.0) for seen in judges if seen is not None), default=0.0),
+            endless_steps=max((one.gauges.get(ENDLESS, 0.0) for one in known.heard("evaluator")), default=0.0),
         )
 
 
