@@ -1,6 +1,4 @@
-"""Main loop of a manager while a run goes on and when it is finished: orders, decisions, status, files, each at its own
-pace between two requests.
-"""
+"""Main loop of a manager while its run goes on: decisions, status, files, curves, each at its own pace."""
 
 from __future__ import annotations
 
@@ -69,11 +67,7 @@ class ManagerContext:
         self._lost = 0  # log lines
 
     def turn(self, carry_out: Callable[[str, dict[str, Any]], Any]) -> None:
-        """Beat, count and carry out orders; often called.
-
-        Args:
-            carry_out: gets the orders of the control API.
-        """
+        """Beat, count, and have the orders of the control API carried out; often called."""
         self.process.pulse.beat()
         if self._own.due():
             self._refusals.count()
@@ -133,7 +127,6 @@ class RunningLoop:
             Fenced: another manager has taken over.
         """
         coordinator, term = self._coordinator, self._coordinator.term
-        self._context.turn(self._carry_out)
         if self._context.process.stop.is_set():
             coordinator.stop.leave()
         if self._term.due() and (newest := standing_term(self._context.layout.run, term)) != term:
@@ -192,7 +185,12 @@ class RunningLoop:
         process, clock = self._context.process, self._coordinator.clock.monotonic
         patiently(act, stop=process.stop, beat=process.pulse.beat, clock=clock, waiting=waiting)
 
-    def _carry_out(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
+    def carry_out(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Carry out an order of the control API.
+
+        Raises:
+            ValueError: it is refused.
+        """
         coordinator = self._coordinator
         if what == "/reload":
             return {"changes": coordinator.reload(self._context.settings.reload(body.get("live")))}
@@ -252,29 +250,3 @@ class RunningLoop:
         if coordinator.state.progress.started:
             learner = self._averages.look(coordinator.members.reports("learner"))
             self._curves.add(learners.rows(learners.policies[0]), report.scalars(self._status, learner))
-
-
-class FinishedLoop:
-    """Work of the manager of a finished run, until by other settings it goes on."""
-
-    def __init__(self, context: ManagerContext, finished: finished.Finished) -> None:
-        self._context, self._finished = context, finished
-        context.control.events = finished.events
-        context.show(finished.status)
-
-    @property
-    def over(self) -> bool:
-        """Whether the run goes on, or the manager was asked to leave."""
-        return self._finished.goes_on or self._context.process.stop.is_set()
-
-    def answer(self, request: msgspec.Struct) -> msgspec.Struct:
-        """Answer that the run is finished."""
-        return self._finished.answer(request)
-
-    def turn(self) -> None:
-        """Do all that is due."""
-        self._context.turn(self._finished.carry_out)
-        self._finished.turn()
-
-    def end(self) -> None:
-        """Everything was stored when the run ended."""

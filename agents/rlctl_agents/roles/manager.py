@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -18,7 +17,7 @@ from rlctl_agents.manager.lifecycle import finished
 from rlctl_agents.manager.lifecycle.scale_down import Cluster, Release, workloads
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.logs.log_store import LogStore
-from rlctl_agents.manager.loop import FinishedLoop, ManagerContext, RunningLoop
+from rlctl_agents.manager.loop import ManagerContext, RunningLoop
 from rlctl_agents.manager.membership.newcomers import Newcomers
 from rlctl_agents.manager.state_store import Damaged
 from rlctl_agents.manager.timing import Clock
@@ -38,18 +37,8 @@ SERVE_S = 0.05
 log = logging.getLogger(__name__)
 
 
-class RunPhase(Protocol):
-    """Phase of a run, in which its manager answers requests and does all that is due: running, or finished."""
-
-    @property
-    def over(self) -> bool: ...
-
-    def answer(self, request: msgspec.Struct) -> msgspec.Struct:
-        """A ValueError is a refusal."""
-
-    def turn(self) -> None: ...
-
-    def end(self) -> None: ...
+RunPhase = RunningLoop | finished.Finished
+"""Answers requests, carries out orders and does all that is due."""
 
 
 def main(process: Process) -> None:
@@ -105,15 +94,16 @@ def main(process: Process) -> None:
                     phase = running(context, server, opened, wire.keys, admit)
                 else:
                     phase = resting(context, opened, end)
-                manage(server, phase)
+                manage(server, context, phase)
             if process.stop.is_set() or not arguments.stay:
                 return
 
 
-def manage(server: RpcServer, phase: RunPhase) -> None:
+def manage(server: RpcServer, context: ManagerContext, phase: RunPhase) -> None:
     """Answer requests and do all that is due until the phase is over."""
     while not phase.over:
         serve(server)
+        context.turn(phase.carry_out)
         phase.turn()
     phase.end()
 
@@ -160,7 +150,7 @@ def running(
     return loop
 
 
-def resting(context: ManagerContext, opened: ExitStack, end: finished.End) -> FinishedLoop:
+def resting(context: ManagerContext, opened: ExitStack, end: finished.End) -> finished.Finished:
     """The manager of a finished run.
 
     Args:
@@ -175,12 +165,13 @@ def resting(context: ManagerContext, opened: ExitStack, end: finished.End) -> Fi
             raise UserFault(f"--workloads: {fault}") from fault
 
     run = finished.Finished(process, context.layout, end, context.lines, settings=context.settings, release=release)
-    opened.callback(run.close)
-    loop = FinishedLoop(context, run)
+    opened.callback(run.end)
+    context.control.events = run.events
+    context.show(run.status)
     process.page, process.pulse.ready = None, True
     log.info("the run is finished: %s", end.met)
     run.begin()
-    return loop
+    return run
 
 
 def serve(server: RpcServer) -> None:

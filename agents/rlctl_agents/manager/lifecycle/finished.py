@@ -117,7 +117,7 @@ class Finished:
         release: Callable[[], Release],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._layout, self._end, self._clock = layout, end, clock
+        self._layout, self._end, self._clock, self._stop = layout, end, clock, process.stop
         self._another, self._release = release, release()
         self._back: tuple[float, float] | None = None  # heard of pods after all had been given back: first, last
         self._settings = settings
@@ -131,6 +131,11 @@ class Finished:
             self.term = max(end.term, read_term(layout.run))
         except TornTerm:
             self.term = end.term
+
+    @property
+    def over(self) -> bool:
+        """Whether the run goes on, or the manager was asked to leave."""
+        return self.goes_on or self._stop.is_set()
 
     def begin(self) -> None:
         """Judge by the settings of now, which may be others; and give the pods back."""
@@ -154,7 +159,7 @@ class Finished:
                 finish(self._layout, self._end)
         self._give_back_again()
 
-    def close(self) -> None:
+    def end(self) -> None:
         """Cancel the release of pods."""
         self._release.cancel()
 
