@@ -48,7 +48,7 @@ from rlctl_agents.types.control import (
 )
 
 SPEAKS_REPORTS = 2.5
-"""Who was heard within so many times the time between reports still runs."""
+"""A process that was heard within so many times the time between reports still runs."""
 
 
 class Coordinator:

@@ -174,8 +174,7 @@ def load_progress(folder: Path) -> tuple[Progress, bytes | None, str]:
 
 
 class StateStore:
-    """Progress of the run and other files that outlive the manager. A full disk costs files, never the
-    run.
+    """Progress of the run and other files that outlive the manager. A full disk costs files, never the run.
 
     Args:
         folder: results/.

@@ -28,9 +28,9 @@ FAR_SIGMA = 6.0
 MIN_EPISODES = 30
 """Of a unit, and of all others together, before it is judged."""
 LEAST_SLICES = 3
-"""With episodes, before anybody is judged: from fewer it is not known how fast the whole fleet changes."""
+"""With episodes, before a unit is judged: from fewer it is not known how fast the whole fleet changes."""
 MIN_DEVIATIONS = 0.25
-"""What is nearer than so many standard deviations of single episodes is not far off, however sure it is."""
+"""A unit nearer than so many standard deviations of single episodes is not far off, however sure that is."""
 MIN_RATIO = 0.05
 """Nor what is nearer than so much of the others' mean: where all episodes are alike, anything would be."""
 MIN_SHARE = 0.05

@@ -124,7 +124,7 @@ class Manifests:
 
         Only those of the same policy, from before the newest: a commit of theirs that is still on its way is refused,
         because its number is too low. What a damaged manifest may name is not among them, and nothing is when a
-        manifest lies there that we have never seen: somebody else commits here.
+        manifest lies there that we have never seen: another process commits here.
 
         Args:
             newest: committed just now.

@@ -59,7 +59,7 @@ class Evaluations:
         self._quotas = Quotas(seed, clock.monotonic, self._cadence, match=progress.match + MATCHES_APART)
         self._stored = JsonLines(results / "evaluations.jsonl")
         self._lived = clock.monotonic()  # when an evaluator was last alive, or first waited for
-        self._held = self._lived  # when somebody last had the last model for one, or played it
+        self._held = self._lived  # when an evaluator could last get the last model, or played it
         self._finished: float | None = None  # when the last evaluation began to be waited for
         self._last: ModelRef | None = None  # what it is about, once that is known
         self.awaits = False

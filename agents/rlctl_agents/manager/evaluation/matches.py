@@ -116,7 +116,7 @@ class Quotas:
             wall_s, unix: the time.
 
         Raises:
-            ValueError: nobody's quota, not all of it, another model's, or not numbers.
+            ValueError: an unknown quota, not all of it, another model's, or not numbers.
         """
         boot, mine = next(((boot, one) for boot, one in self._open.items() if one.match.id == result.match), ("", None))
         if mine is None:

@@ -1,7 +1,7 @@
 """Release of the pods of a finished run: its manager scales every other workload to 0, and does no more.
 
 The API server is asked over plain HTTPS with the pod's service account, which may patch the scale of exactly these
-workloads. Where it may not, or there is no service account, the run stays as it is until somebody runs `rlctl down`.
+workloads. Where it may not, or there is no service account, the run stays as it is until `rlctl down`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ EARLY = timedelta(minutes=10)
 """Or of an earlier one: its clock is ahead."""
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 WRONG = 2
-"""Exit code: the query cannot be answered by anybody."""
+"""Exit code: the query cannot be answered at all."""
 
 
 class Query(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ class ExperienceSpec:
     """The experience of a run.
 
     The first one's counts. An evaluator's segments are never sent, so of its experience only the spaces and the frames
-    of a step matter. The agreement ends with the last live process that carries it: then everybody has been restarted
+    of a step matter. The agreement ends with the last live process that carries it: then all have been restarted
     with other settings, and the next one's counts.
 
     Args:

@@ -16,7 +16,7 @@ FIRST_S = 30.0
 AGAIN_S = 3.0
 """So long survivors wait for each other; who comes later makes another group necessary."""
 ASKS_S = 3.0
-"""Who asks for a place does so several times a second; who has been silent for so long has died meanwhile."""
+"""A learner asks for a place several times a second; one that has been silent for so long has died meanwhile."""
 NOTES = 4096
 """Most keys that a group may leave here, of 64 KiB at most each. gloo needs one a member."""
 
@@ -38,7 +38,7 @@ class _Asker(NamedTuple):
 class Groups:
     """Places of the learners of one policy. Groups are numbered; the newest is the only one that counts.
 
-    A group is over as soon as one of its members asks for a place again, or somebody asks who has none: then all are
+    A group is over as soon as one of its members asks for a place again, or one asks that has none: then all are
     told to leave it, and the next one is formed of all who ask. Ranks follow the indexes of the leases. The newest
     weights seed the new group; nothing is read from the volume as long as one learner lives.
 

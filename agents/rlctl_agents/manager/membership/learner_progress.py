@@ -13,7 +13,7 @@ from rlctl_agents.types.experience import ModelRef
 PAIRS = 512
 """Versions of a lineage whose rows are remembered; every second one goes when there are more."""
 LINEAGES = 8
-"""Whose versions are remembered."""
+"""Lineages of which versions are remembered."""
 
 
 class Learners:

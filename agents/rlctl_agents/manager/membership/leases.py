@@ -8,11 +8,11 @@ from typing import NamedTuple
 import msgspec
 
 LEAVING_S = 3.0
-"""Who said that it is ending and has been silent for so long has ended."""
+"""A process that said that it is ending and has been silent for so long has ended."""
 BURIED_AFTER_S = 120.0
-"""Who lost its lease and was not heard of for so long never comes back; its books can be closed."""
+"""A boot that lost its lease and was not heard of for so long never comes back; its books can be closed."""
 MAX_BURIED = 100_000
-"""More than any receiver has accounts of, so nobody's rows are counted twice."""
+"""More than any receiver has accounts of, so no rows are counted twice."""
 
 
 class Holder(msgspec.Struct):

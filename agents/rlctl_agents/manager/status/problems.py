@@ -56,7 +56,7 @@ def find(facts: Facts, run: str) -> list[dict[str, str]]:
     """Every problem: `text` and `next`; the likeliest cause of others first.
 
     Args:
-        run: its name, which every command carries: whoever types it may have several.
+        run: its name, which every command carries: a user may have several runs.
     """
     found = [*_disk(facts), *_processes(facts), *_experience(facts), *_learning(facts), *_books(facts)]
     return [
