@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from prometheus_client import Metric
 
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager import finished_run
@@ -141,7 +143,7 @@ class Desk:
         self._builder = report.StatusBuilder(overseer)
         self._status: dict[str, Any] = {}
         self._looks = Looks()
-        self._page = ""
+        self._families: Sequence[Metric] = ()
         clock = overseer.clock.monotonic
         self._turn, self._build, self._write = Every(TURN_S, clock), Every(BUILD_S, clock), Every(WRITE_S, clock)
         self._store, self._draw, self._term = Every(STORE_S, clock), Every(DRAW_S, clock), Every(SAME_TERM_S, clock)
@@ -205,9 +207,9 @@ class Desk:
         process, clock = self._process, self._overseer.clock.monotonic
         patiently(act, stop=process.stop, beat=process.pulse.beat, clock=clock, waiting=waiting)
 
-    def metrics_text(self) -> str:
-        """The page /metrics: all roles together. From any thread."""
-        return self._page
+    def families(self) -> Sequence[Metric]:
+        """What /metrics shows: all roles together. From any thread."""
+        return self._families
 
     def _do(self, every: Every, what: Callable[[], None]) -> None:
         if every.due():
@@ -257,7 +259,7 @@ class Desk:
             "generations": generations,
             "wanted": {policy: overseer.checkpoints.wanted(policy) for policy in overseer.policies},
         }
-        self._page = metrics_page.text(overseer, self._status)
+        self._families = metrics_page.families(overseer, self._status)
 
     def _write_status(self) -> None:
         try:

@@ -164,7 +164,7 @@ def manage(
         stack.callback(curves.close)
         desk = Desk(shared, overseer, control, curves)
         answers(overseer)
-        process.page = desk.metrics_text
+        process.families = desk.families
         process.pulse.ready = True
         log.info("listening", extra={"kv": {"address": server.address, "term": overseer.term}})
         while not overseer.over:
@@ -197,7 +197,7 @@ def rest(
         answers(finished)
         control.events = finished.events
         shared.shown, control.status = finished.shown, finished.shown.encoded
-        process.page, process.pulse.ready = None, True
+        process.families, process.pulse.ready = None, True
         log.info("the run is finished: %s", end.met)
         finished.begin()
         while not process.stop.is_set() and not finished.goes_on:
