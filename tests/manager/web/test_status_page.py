@@ -15,8 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from rlctl_agents.manager.status.report import StatusBuilder
-from rlctl_agents.manager.web import sparkline
-from rlctl_agents.manager.web.status_page import STALE_S, Shown, page, pages
+from rlctl_agents.manager.web.status_page import MOST_POINTS, STALE_S, Shown, curve_of, page, pages
 from rlctl_agents.types.control import EvalResult, to_plain
 from tests.manager.test_memory import measured
 from tests.manager.world import Run, ref
@@ -194,14 +193,15 @@ def test_checkpoints_are_listed_with_their_age(run: Run) -> None:
 
 def test_a_long_curve_is_drawn_with_few_points_and_both_ends() -> None:
     points = [(float(x), float(x % 7)) for x in range(2000)]
-    thin = sparkline.thinned(points)
-    assert len(thin) <= sparkline.MOST_POINTS
-    assert (thin[0], thin[-1]) == (points[0], points[-1])
-    assert len(sparkline.svg(points, "x")) < 10_000
-    assert sparkline.svg(points[:1], "x") == ""
-    flat = ElementTree.fromstring(sparkline.svg([(0, 5), (1, 5)], "a < b"))
-    assert flat[0].text == "a < b"
-    assert flat[1].attrib["points"] == "4.0,60.0 596.0,60.0"
+    curve = curve_of(points)
+    assert curve is not None
+    assert len(curve.line) == MOST_POINTS
+    assert (curve.first, curve.last) == (points[0], points[-1])
+    assert (curve.line[0], curve.line[-1]) == ((4.0, 116.0), (596.0, 41.3)), "the last is at 4 of 6"
+    flat = curve_of([(0, 5), (1, 5)])
+    assert flat is not None
+    assert flat.line == [(4.0, 60.0), (596.0, 60.0)]
+    assert curve_of(points[:1]) is None
 
 
 def test_an_evaluation_of_the_manager_itself_fits_the_page(run: Run) -> None:
