@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from rlctl_agents.manager.status.report import StatusBuilder
+from rlctl_agents.manager.web.rendering import LONGEST
 from rlctl_agents.manager.web.status_page import MOST_POINTS, STALE_S, Shown, curve_of, page, pages
 from rlctl_agents.types.control import EvalResult, to_plain
 from tests.manager.test_memory import measured
@@ -125,6 +126,15 @@ def test_nothing_that_a_process_has_said_becomes_markup(run: Run) -> None:
         assert not names & {"script", "img", "iframe", "object", "form"}
         assert not any(name.startswith("on") or name == "style" for _, attrs in tags.tags for name in attrs)
         assert "".join(tags.text).count("<script>alert(1)") >= 8
+
+
+def test_a_text_without_an_end_is_cut_wherever_it_stands(run: Run) -> None:
+    status = status_of(run)
+    status["verdict"]["text"] = status["verdict"]["suggest"] = status["run"] = "x" * 5000
+    status["problems"] = [{"text": "x" * 5000, "next": "x" * 5000}]
+    text = page(status, [], status["time"])
+    assert text.count("x" * LONGEST + "...") == 6, "the run stands in title and heading"
+    assert "x" * (LONGEST + 1) not in text
 
 
 def test_nothing_is_fetched_from_elsewhere_and_no_script_may_run(run: Run) -> None:
