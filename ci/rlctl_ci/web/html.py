@@ -9,6 +9,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from rlctl.spec.words import duration
 from rlctl_ci.forges.base import text as one_line
 
 MARKS: Final[dict[str, tuple[str, str]]] = {
@@ -34,13 +35,6 @@ def stamp(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def age(past_s: float) -> str:
-    """Whole days, hours, minutes or seconds: 3 min. live.js says the same."""
-    past = max(0, int(past_s))
-    size, unit = next((one for one in ((86_400, "d"), (3600, "h"), (60, "min")) if past >= one[0]), (1, "s"))
-    return f"{past // size} {unit}"
-
-
 def render(template: str, **values: object) -> str:
     """One document.
 
@@ -60,5 +54,10 @@ _ENGINE = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENGINE.filters |= {"stamp": stamp, "age": age, "line": one_line, "words": lambda name: name.replace("_", " ")}
+_ENGINE.filters |= {
+    "stamp": stamp,
+    "duration": duration,
+    "line": one_line,
+    "words": lambda name: name.replace("_", " "),
+}
 _ENGINE.globals |= {"MARKS": MARKS}

@@ -10,6 +10,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from rlctl.spec.words import clock, duration
+
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST = 400
 """Characters of a text that a process has said."""
@@ -46,16 +48,15 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{share * 100:.0f} %"
 
 
-def duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes, hours = divmod(int(seconds) // 60, 60)[::-1]
-    days, hours = divmod(hours, 24)
-    return f"{days} d {hours} h" if days else f"{hours} h {minutes} min" if hours else f"{minutes} min"
-
-
 def moment(unix: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))
 
 
-ENGINE.filters |= {"number": number, "whole": whole, "percent": percent, "duration": duration, "moment": moment}
+ENGINE.filters |= {
+    "clock": clock,
+    "number": number,
+    "whole": whole,
+    "percent": percent,
+    "duration": duration,
+    "moment": moment,
+}
