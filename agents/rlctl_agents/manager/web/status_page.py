@@ -145,14 +145,12 @@ def curve_of(points: Sequence[tuple[float, float]]) -> Curve | None:
     shown = [points[round(at * (len(points) - 1) / steps)] for at in range(steps + 1)]
     xs, ys = zip(*points, strict=True)
     size = Curve._field_defaults
-    line = [
-        (round(_place(x, xs, size["width"]), 1), round(size["height"] - _place(y, ys, size["height"]), 1))
-        for x, y in shown
-    ]
+    across, up = _scale(min(xs), max(xs), size["width"]), _scale(min(ys), max(ys), size["height"])
+    line = [(round(across(x), 1), round(size["height"] - up(y), 1)) for x, y in shown]
     return Curve(len(points), points[0], points[-1], min(ys), max(ys), line)
 
 
-def _place(value: float, all_of_them: Sequence[float], size: int) -> float:
-    low, high = min(all_of_them), max(all_of_them)
-    share = (value - low) / (high - low) if high > low else 0.5
-    return MARGIN + share * (size - 2 * MARGIN)
+def _scale(low: float, high: float, pixels: int) -> Callable[[float], float]:
+    """From values to pixels between two margins; where all values are one, to the middle."""
+    factor = (pixels - 2 * MARGIN) / (high - low) if high > low else 0.0
+    return lambda value: MARGIN + (value - low) * factor if factor else pixels / 2
