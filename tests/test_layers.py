@@ -59,7 +59,7 @@ AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors")
 NOT_FOR_ALGORITHMS = ("rlctl_agents.wire", "rlctl_agents.envs", "rlctl_agents.checkpoint")
 TARGETS = ("rlctl.backends.kubernetes", "rlctl.backends.local", "rlctl.backends.memory")
 DOORS = {
-    "jinja2": ["rlctl.render"],
+    "jinja2": ["rlctl.render", "rlctl_agents.manager.web.rendering", "rlctl_ci.web.html"],
     "typer": ["rlctl.cli"],
     "click": ["rlctl.cli"],
     "rich": ["rlctl.cli"],

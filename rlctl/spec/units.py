@@ -7,10 +7,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from rlctl.spec.words import show
+from rlctl.spec.words import seconds_of, show
 
 _MEMORY_BYTES = {"Ti": 2**40, "Gi": 2**30, "G": 10**9, "Mi": 2**20, "M": 10**6, "Ki": 2**10, "K": 10**3}  # by size
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def cores(value: object) -> float:
@@ -60,11 +59,10 @@ def seconds(value: object) -> float:
         ValueError: not a duration, or not positive.
     """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        total = float(value)
-    elif isinstance(value, str) and re.fullmatch(r"(?:[0-9]{1,12}(?:\.[0-9]{1,9})?(?:ms|[smhd])){1,8}", value):
-        parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])", value)
-        total = sum(float(amount) * _SECONDS[unit] for amount, unit in parts)
+        total: float | None = float(value)
     else:
+        total = seconds_of(value) if isinstance(value, str) else None
+    if total is None:
         raise ValueError(f"must be a duration, as in 30s, 5m or 1h30m, got {show(value)}")
     if not 0 < total < 1e10:
         raise ValueError(f"must be longer than zero and shorter than 300 years, got {show(value)}")

@@ -1,4 +1,4 @@
-"""How values and choices read in a message."""
+"""How values, times and choices read in a message."""
 
 from __future__ import annotations
 
@@ -53,6 +53,36 @@ def show(value: object) -> str:
 def number(value: float) -> str:
     """A number without a needless fraction: 2 for 2.0, 0.5 for 0.5."""
     return str(int(value)) if float(value).is_integer() else f"{value:.6g}"
+
+
+_AGES = ((120, 1, "s"), (7200, 60, "min"), (48 * 3600, 3600, "h"), (1000 * 86_400, 86_400, "d"))
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def duration(seconds: float, *, short: bool = False) -> str:
+    """A length of time in one unit: 45 s, 12 min, 3 h, 2 d, 3 y; - when there is none.
+
+    Args:
+        short: at most four characters, as kubectl prints an age: 45s, 12m.
+    """
+    if not 0 <= seconds < float("inf"):
+        return "-"
+    size, unit = next(((size, unit) for limit, size, unit in _AGES if seconds < limit), (365 * 86_400, "y"))
+    return f"{int(seconds // size)}{unit[0]}" if short else f"{int(seconds // size)} {unit}"
+
+
+def clock(seconds: float) -> str:
+    """A length of time in hours, minutes and seconds: 00:03:12, 26:00:00."""
+    whole = max(0, int(seconds))
+    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def seconds_of(text: str) -> float | None:
+    """The length of time that "30s", "5m", "1h30m" or "500ms" says; None: it says none."""
+    if not re.fullmatch(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|[smhd]))+", text):
+        return None
+    parts = re.findall(r"([0-9.]+)(ms|[smhd])", text)
+    return sum(float(amount) * _SECONDS[unit] for amount, unit in parts)
 
 
 def either(options: Sequence[str]) -> str:

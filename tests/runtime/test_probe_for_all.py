@@ -47,7 +47,7 @@ def status(listener: HttpListener | ProbeListener, path: str, method: str = "GET
 @pytest.fixture
 def probe() -> Iterator[ProbeListener]:
     pages = {"/": lambda: Response(200, b"page", "text/html", (("X-Is", "here"),))}
-    listener = ProbeListener("tcp:127.0.0.1:0", Pulse(), lambda: "", pages)
+    listener = ProbeListener("tcp:127.0.0.1:0", Pulse(), lambda: b"", pages)
     yield listener
     listener.close()
 
@@ -64,12 +64,12 @@ def test_only_the_probe_listener_takes_an_address_that_others_reach(address: str
 @pytest.mark.parametrize("address", ["tcp:0.0.0.0:0", "tcp:[::]:0", "tcp:example.org:80", "tcp:localhost:8", "tcp::80"])
 def test_no_listener_takes_every_address_or_a_name(address: str) -> None:
     with pytest.raises(ValueError, match="by number"):
-        ProbeListener(address, Pulse(), lambda: "")
+        ProbeListener(address, Pulse(), lambda: b"")
 
 
 def test_probes_answer_over_ipv6_too() -> None:
     try:
-        listener = ProbeListener("tcp:::1:0", Pulse(), lambda: "")
+        listener = ProbeListener("tcp:::1:0", Pulse(), lambda: b"")
     except OSError:
         pytest.skip("this machine has no IPv6")
     try:
@@ -95,7 +95,7 @@ def test_nothing_listens_when_the_loopback_address_beside_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
-            ProbeListener(f"tcp:{address}:{port}", Pulse(), lambda: "")
+            ProbeListener(f"tcp:{address}:{port}", Pulse(), lambda: b"")
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((address, port), timeout=5)
 

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rlctl_agents.runtime import http_server, logs, prometheus
+from rlctl_agents.runtime import http_server, logs
 from rlctl_agents.runtime.health import ProbeListener, Pulse
 from rlctl_agents.runtime.http_server import BODY_BYTES, HttpListener, Request, Response
-from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.runtime.metrics import Metrics, exposition, families_of
 
 pytestmark = pytest.mark.usefixtures("quiet_again")
 
@@ -142,7 +142,7 @@ def test_prometheus_reads_our_page_as_it_is_meant() -> None:
     metrics.declare("lag_versions", [0, 1])
     metrics.observe("lag_versions", 1, 4)
     labels = {"run": 'quo"te\\', "role": "learner"}
-    text = prometheus.text(prometheus.family_of("learner", *metrics.values(), labels).values())
+    text = exposition(families_of("learner", metrics.values(), labels)).decode()
     samples = {
         (sample.name, tuple(sorted(set(sample.labels.items()) - set(labels.items())))): sample.value
         for family in text_string_to_metric_families(text)
@@ -154,7 +154,7 @@ def test_prometheus_reads_our_page_as_it_is_meant() -> None:
     assert samples["rlctl_learner_rejected_total", (("reason", "lineage"),)] == 2
     assert samples["rlctl_learner_loss", (("term", "policy"),)] == -0.125
     assert samples["rlctl_learner_lag_versions_bucket", (("le", "+Inf"),)] == 4
-    assert samples["rlctl_learner_lag_versions_bucket", (("le", "0"),)] == 0
+    assert samples["rlctl_learner_lag_versions_bucket", (("le", "0.0"),)] == 0
     assert samples["rlctl_learner_lag_versions_count", ()] == 4
     assert all("role" in sample.labels for one in text_string_to_metric_families(text) for sample in one.samples)
 
@@ -162,7 +162,7 @@ def test_prometheus_reads_our_page_as_it_is_meant() -> None:
 def test_probes_answer_three_pages_and_nothing_else(short: Path) -> None:
     clock = Clock()
     pulse = Pulse(clock, silent_s=60)
-    listener = ProbeListener(f"unix:{short}/p", pulse, lambda: "rlctl_x 1\n")
+    listener = ProbeListener(f"unix:{short}/p", pulse, lambda: b"rlctl_x 1\n")
     try:
         assert get(short / "p", "/healthz")[0] == 200
         assert get(short / "p", "/readyz")[0] == 503

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from rlctl_agents.wire.seldom import EVERY_S, Seldom
+from rlctl_agents.wire.log_throttle import EVERY_S, LogThrottle
 from rlctl_agents.wire.watch import ENDED_AFTER_S, HANDSHAKE_S, Link, Watch
 from tests.wire.pair import Clock
 
@@ -30,17 +30,17 @@ def link(clock: Clock) -> Link:
 
 
 def test_the_same_is_said_once_in_ten_seconds_and_something_else_at_once(clock: Clock) -> None:
-    seldom = Seldom(clock)
-    assert [seldom.due("this"), seldom.due("this"), seldom.due("that")] == [True, False, True]
+    throttle = LogThrottle(clock)
+    assert [throttle.due("this"), throttle.due("this"), throttle.due("that")] == [True, False, True]
     clock.now += EVERY_S
-    assert seldom.due("this")
+    assert throttle.due("this")
 
 
 def test_what_was_said_is_remembered_within_bounds(clock: Clock) -> None:
-    seldom = Seldom(clock)
+    throttle = LogThrottle(clock)
     for number in range(10_000):
-        seldom.due(str(number))
-    assert len(seldom._said) <= 256
+        throttle.due(str(number))
+    assert len(throttle._said) <= 256
 
 
 def test_a_restart_that_breaks_off_a_handshake_is_no_trouble_and_breaking_off_again_and_again_is(

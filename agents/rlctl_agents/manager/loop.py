@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from prometheus_client import Metric
 
 from rlctl.spec.layout import Layout
 from rlctl_agents.manager.accounting.averages import LearnerAverages
@@ -99,7 +100,7 @@ class RunningLoop:
         self._builder = report.StatusBuilder(coordinator)
         self._status: dict[str, Any] = {}
         self._averages = LearnerAverages()
-        self._page = ""
+        self._families: Sequence[Metric] = ()
         context.control.events, context.control.profiles = coordinator.events, coordinator.profiles
         clock = coordinator.clock.monotonic
         self._term, self._build = Every(SAME_TERM_S, clock), Every(BUILD_S, clock)
@@ -173,9 +174,9 @@ class RunningLoop:
             self._publish(is_finished=True)
             self._write_status()
 
-    def metrics_text(self) -> str:
-        """The page /metrics: all roles together. From any thread."""
-        return self._page
+    def families(self) -> Sequence[Metric]:
+        """Metrics of all roles together, for /metrics. From any thread."""
+        return self._families
 
     def _patiently(self, act: Callable[[], None]) -> None:
         def waiting() -> None:
@@ -231,7 +232,7 @@ class RunningLoop:
             "generations": generations,
             "wanted": {policy: checkpoints.wanted(policy) for policy in policies},
         }
-        self._page = metrics_page.text(coordinator, self._status)
+        self._families = metrics_page.families(coordinator, self._status)
 
     def _write_status(self) -> None:
         try:

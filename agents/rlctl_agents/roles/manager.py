@@ -145,7 +145,7 @@ def running(
     curves = patiently(draw, stop=process.stop, beat=process.pulse.beat)
     opened.callback(curves.close)
     loop = RunningLoop(context, coordinator, curves)
-    process.page, process.pulse.ready = loop.metrics_text, True
+    process.families, process.pulse.ready = loop.families, True
     log.info("listening", extra={"kv": {"address": server.address, "term": coordinator.term}})
     return loop
 
@@ -168,7 +168,7 @@ def resting(context: ManagerContext, opened: ExitStack, end: finished.End) -> fi
     opened.callback(run.end)
     context.control.events = run.events
     context.show(run.status)
-    process.page, process.pulse.ready = None, True
+    process.families, process.pulse.ready = None, True
     log.info("the run is finished: %s", end.met)
     run.begin()
     return run

@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+
 from rlctl_agents.runtime.http_server import HttpListener, Request, Response
-from rlctl_agents.runtime.prometheus import CONTENT_TYPE
 
 SILENT_S = 60.0
 """A process whose loop has not turned for so long is not alive; it says so itself, and Kubernetes restarts it."""
@@ -56,7 +57,7 @@ class ProbeListener:
         address: `unix:/path` or `tcp:address:port`, which may be one that other machines reach; then it also listens
             on the loopback address, where a port-forward to a pod comes in.
         pulse: of this process.
-        metrics: makes the text of /metrics; called in a thread of the listener.
+        metrics: makes the page /metrics; called in a thread of the listener.
         pages: path -> what makes its answer, likewise; may be filled later.
 
     Raises:
@@ -67,7 +68,7 @@ class ProbeListener:
         self,
         address: str,
         pulse: Pulse,
-        metrics: Callable[[], str],
+        metrics: Callable[[], bytes],
         pages: Mapping[str, Callable[[], Response]] | None = None,
     ) -> None:
         self._pulse = pulse
@@ -92,7 +93,7 @@ class ProbeListener:
         if page is not None:
             return page()
         if request.path == "/metrics":
-            return Response(200, self._metrics().encode(), CONTENT_TYPE)
+            return Response(200, self._metrics(), CONTENT_TYPE_PLAIN_0_0_4)
         fine = self._pulse.alive and (self._pulse.ready or request.path == "/healthz")
         return Response(200 if fine else 503, b"ok\n" if fine else b"no\n", "text/plain; charset=utf-8")
 

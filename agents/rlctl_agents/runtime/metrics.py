@@ -1,14 +1,23 @@
-"""Totals, gauges and histograms of one process, from which its reports and its /metrics page are made."""
+"""Totals, gauges and histograms of one process, from which its reports and its /metrics page are made.
+
+In a loop a metric is an addition to a number; the families that Prometheus reads are made when it asks.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from rlctl_agents.types.control import Average, Histogram
 
@@ -18,6 +27,23 @@ VERSIONS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024
 
 WINDOW_S = 10.0
 """A gauge that is an average is one over the last so many seconds at most, and half of them at least."""
+
+HELP = {
+    "env_steps": "Decisions of environments.",
+    "frames": "Simulator frames: decisions times the frames that each lasts.",
+    "agent_steps": "Decisions of agents: seats that acted.",
+    "episodes": "Whole episodes.",
+    "consumed_rows": "Rows that learners have learned from, also those whose weights died with them.",
+    "unique_rows": "Rows learned from, each counted once.",
+    "updates": "Optimizer steps.",
+    "cpu_seconds": "CPU time of the process.",
+    "wait_seconds": "Time that the process waited, by what for.",
+    "nonfinite": "Updates skipped because loss or gradient was not finite.",
+    "lag_versions": "Versions between the weights that chose a row's action and those that learn from it.",
+    "rejected": "Messages and models refused, by reason.",
+}
+_STAGE = re.compile(r"wait_([a-z]+)_seconds")
+_UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class _Mark(NamedTuple):
@@ -142,3 +168,53 @@ class Metrics:
                     for name, one in self._histograms.items()
                 },
             )
+
+
+@dataclass(frozen=True)
+class _Exposed:
+    """Collector of families that have been made for one answer."""
+
+    families: Iterable[Metric]
+
+    def collect(self) -> Iterable[Metric]:
+        return sorted(self.families, key=lambda family: family.name)
+
+
+def exposition(families: Iterable[Metric]) -> bytes:
+    """The page /metrics, in the format that CONTENT_TYPE_PLAIN_0_0_4 of prometheus_client names."""
+    return generate_latest(_Exposed(families))
+
+
+def families_of(role: str, values: Values, labels: Mapping[str, str]) -> list[Metric]:
+    """The metrics of one role under names that follow Prometheus' rules.
+
+    `env_steps` of an actor is `rlctl_actor_env_steps_total`; `wait_data_seconds` of a learner is
+    `rlctl_learner_wait_seconds_total{stage="data"}`; a gauge `loss.policy` is `rlctl_learner_loss{term="policy"}`.
+
+    Args:
+        labels: of every sample: run and role. A thousand actors are aggregated by the manager.
+    """
+    found: dict[tuple[type[Metric], str], Any] = {}
+
+    def family(kind: type[Any], name: str) -> tuple[Any, list[str]]:
+        """The family of a metric, and the values of its labels."""
+        stem, _, term = name.partition(".")
+        own = {"reason" if stem.startswith("rejected") else "term": term} if term else {}
+        if waited := _STAGE.fullmatch(stem):
+            stem, own = "wait_seconds", {"stage": waited[1]}
+        full = f"rlctl_{role}_{_UNFIT.sub('_', stem)}"
+        if (kind, full) not in found:
+            found[kind, full] = kind(full, HELP.get(stem, stem.replace("_", " ")), labels=[*labels, *own])
+        return found[kind, full], [*labels.values(), *own.values()]
+
+    for kind, metrics in ((CounterMetricFamily, values.counters), (GaugeMetricFamily, values.gauges)):
+        for name, value in metrics.items():
+            one, own = family(kind, name)
+            one.add_metric(own, value)
+    for name, histogram in values.histograms.items():
+        one, own = family(HistogramMetricFamily, name)
+        below = zip(
+            [*(str(float(bound)) for bound in histogram.bounds), "+Inf"], accumulate(histogram.counts), strict=True
+        )
+        one.add_metric(own, list(below), histogram.total)
+    return list(found.values())

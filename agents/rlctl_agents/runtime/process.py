@@ -10,7 +10,7 @@ import resource
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,16 +18,17 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+from prometheus_client import Metric
 from pydantic import ValidationError
 
 from rlctl.errors import SpecError
 from rlctl.spec.base import ROLES
 from rlctl.spec.schema import Spec
-from rlctl_agents.runtime import logs, prometheus
+from rlctl_agents.runtime import logs
 from rlctl_agents.runtime.health import ProbeListener, Pulse
 from rlctl_agents.runtime.http_server import Response
 from rlctl_agents.runtime.logs import users_traceback
-from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.runtime.metrics import Metrics, exposition, families_of
 from rlctl_agents.types.control import Orders, Report
 from rlctl_agents.wire.rpc.client import RpcClient
 from rlctl_agents.wire.sockets import Wire
@@ -141,7 +142,7 @@ class Process:
     pulse: Pulse = field(default_factory=Pulse)
     stop: threading.Event = field(default_factory=threading.Event)
     explained: tuple[type[Exception], ...] = ()  # errors whose text says it all: told without frames of our own
-    page: Callable[[], str] | None = None  # makes /metrics; None: this process's own metrics
+    families: Callable[[], Iterable[Metric]] | None = None  # of /metrics; None: this process's own metrics
     pages: dict[str, Callable[[], Response]] = field(default_factory=dict)  # what else its probe listener shows
     reported: Report | None = None  # the last report to the manager
     dismissed: bool = False  # the manager has ordered it to stop
@@ -161,12 +162,12 @@ class Process:
         """The lease says which one this is; log lines carry it from now on."""
         self.identity.id = f"{self.role}/{index}"
 
-    def metrics_text(self) -> str:
+    def metrics_page(self) -> bytes:
         """The page /metrics."""
-        if self.page is not None:
-            return self.page()
+        if self.families is not None:
+            return exposition(self.families())
         labels = {"run": self.run, "role": self.role}
-        return prometheus.text(prometheus.family_of(self.role, *self.metrics.values(), labels).values())
+        return exposition(families_of(self.role, self.metrics.values(), labels))
 
 
 def new_boot() -> str:
@@ -255,7 +256,7 @@ class _Probe:
             self._listener = ProbeListener(
                 self._process.arguments.probe,
                 self._process.pulse,
-                self._process.metrics_text,
+                self._process.metrics_page,
                 pages=self._process.pages,
             )
         except OSError as error:

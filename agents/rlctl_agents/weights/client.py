@@ -10,10 +10,10 @@ from typing import NamedTuple, Protocol
 
 from rlctl_agents.types.control import GetModel, GotModel
 from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.log_throttle import LogThrottle
 from rlctl_agents.wire.notice import NoticeSubscriber
 from rlctl_agents.wire.rpc.bulk import SAID_EVERY_S, BulkClient, joined
 from rlctl_agents.wire.rpc.client import RemoteError
-from rlctl_agents.wire.seldom import Seldom
 from rlctl_agents.wire.sockets import Wire
 
 PULL_S = 2.0
@@ -91,7 +91,7 @@ class Pool:
         self._subscriber = NoticeSubscriber(wire, notice, policy)
         self._keep_waiting = keep_waiting
         self._under_way: GetModel | None = None
-        self._seldom = Seldom(every_s=SAID_EVERY_S)
+        self._throttle = LogThrottle(every_s=SAID_EVERY_S)
 
     def newer(self, policy: str, have: ModelRef | None, wait_s: float | None = None) -> Model | None:
         return self._ask(GetModel(policy, have=have), PULL_S if wait_s is None else wait_s)
@@ -119,7 +119,7 @@ class Pool:
             got, buffers = self._client.answer(GotModel, wait_s, self._keep_waiting)
         except RemoteError as error:
             self._under_way = None
-            if self._seldom.due("refused"):
+            if self._throttle.due("refused"):
                 log.warning("the modelpool refuses: %s", error)
             raise
         self._under_way = None

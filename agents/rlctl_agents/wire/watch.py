@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from rlctl_agents.wire.seldom import Seldom
+from rlctl_agents.wire.log_throttle import LogThrottle
 
 HANDSHAKE_S = 15.0
 """Longest handshake: thousands of actors may say hello to one manager at the same moment."""
@@ -82,7 +82,7 @@ class Watch:
         self._whose = whose
         self._clock = clock
         self._lock = threading.Lock()
-        self._seldom = Seldom(clock)
+        self._throttle = LogThrottle(clock)
         self._count = 0
         self._new: list[tuple[zmq.Socket[bytes], Link]] = []
         self._trouble: dict[str, str] = {}  # address -> why the last handshake failed
@@ -120,7 +120,7 @@ class Watch:
         """Count and log, from any thread, a connection to us that came to nothing."""
         with self._lock:
             self.refused[reason] = count = self.refused.get(reason, 0) + 1
-            due = self._seldom.due(reason)  # not by the text, or many strangers could make many lines
+            due = self._throttle.due(reason)  # not by the text, or many strangers could make many lines
         if due:
             log.warning("connection refused (%s, %d so far): %s", reason, count, text)
 
@@ -206,7 +206,7 @@ class Watch:
         link.shaking_since = None
         self._trouble[link.address] = why
         with self._lock:
-            due = self._seldom.due(f"{link.address} {why}")
+            due = self._throttle.due(f"{link.address} {why}")
         if due:
             log.warning("no connection to %s: %s", link.address, why)
 

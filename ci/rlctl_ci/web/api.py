@@ -21,7 +21,7 @@ from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build, Push
 from rlctl_ci.web import tail
 from rlctl_ci.web.asked import document, number
-from rlctl_ci.web.html import notice
+from rlctl_ci.web.html import render
 from rlctl_ci.web.limits.streams import Streams
 from rlctl_ci.web.sessions import Refused, Sessions
 from rlctl_ci.web.shown import Shown
@@ -242,5 +242,8 @@ async def refused(request: Request, error: Exception) -> Response:
         away = (Busy, Transient, BackendUnreachable)
         status = 409 if isinstance(error, Settled) else 503 if isinstance(error, away) else 400
     if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/"):
-        return HTMLResponse(notice(message, hint), status, headers)
+        words = f"{message[:1].upper()}{message[1:]}"
+        title = f"{message} · rlctl ci"
+        notice = render("notice.html.j2", title=title, live=None, icon="none", message=words, hint=hint)
+        return HTMLResponse(notice, status, headers)
     return JSONResponse({"error": message, "hint": hint}, status, headers)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import IntegerConvertor, register_url_convertor
@@ -17,13 +18,13 @@ from starlette.routing import Route
 
 from rlctl.errors import RlctlError
 from rlctl_ci.core.service import Service
-from rlctl_ci.web import metrics
 from rlctl_ci.web.api import Api, refused
 from rlctl_ci.web.hooks import Hooks
 from rlctl_ci.web.limits.guard import Guard
 from rlctl_ci.web.limits.places import Places
 from rlctl_ci.web.limits.rate import Rate
 from rlctl_ci.web.limits.streams import Streams
+from rlctl_ci.web.metrics import ServiceMetrics
 from rlctl_ci.web.pages import ICONS, SVG, Pages
 from rlctl_ci.web.sessions import Refused, Sessions
 
@@ -55,16 +56,14 @@ def make(
     config = service.config
     rate = Rate(config.hooks_per_minute, clock)
     sessions = Sessions(service.people, rate, open_reading=config.open_reading)
-    seen, streams = metrics.Seen(), streams or Streams(clock)
+    metrics, streams = ServiceMetrics(service), streams or Streams(clock)
     api = Api(service, sessions, streams)
     pages = Pages(service, sessions, streams, secure=config.behind_tls or config.tls_cert is not None)
-    hooks = Hooks(service, Rate(config.hooks_per_minute, clock), seen, service.now)
+    hooks = Hooks(service, Rate(config.hooks_per_minute, clock), metrics, service.now)
 
     async def numbers(request: Request) -> Response:
         sessions.require(request, "read")
-        return PlainTextResponse(
-            await run_in_threadpool(metrics.page, service, seen), media_type="text/plain; version=0.0.4"
-        )
+        return Response(await run_in_threadpool(metrics.page), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     async def alive(request: Request) -> Response:
         return PlainTextResponse("ok\n")

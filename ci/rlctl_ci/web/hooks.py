@@ -18,7 +18,7 @@ from rlctl_ci.forges.base import Event, Malformed
 from rlctl_ci.forges.find import FORGES
 from rlctl_ci.store.records import Accepted
 from rlctl_ci.web.limits.rate import Rate
-from rlctl_ci.web.metrics import Seen
+from rlctl_ci.web.metrics import ServiceMetrics
 
 MOST_TOGETHER = 100
 _DECOY = (b"there is no such project, and this takes as long",)
@@ -28,18 +28,20 @@ class Hooks:
     """Args:
     service: takes what is verified.
     rate: of each project.
-    seen: counts.
+    metrics: count.
     """
 
-    def __init__(self, service: Service, rate: Rate, seen: Seen, clock: Callable[[], float] = time.time) -> None:
-        self._service, self._rate, self._seen, self._clock = service, rate, seen, clock
+    def __init__(
+        self, service: Service, rate: Rate, metrics: ServiceMetrics, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._service, self._rate, self._metrics, self._clock = service, rate, metrics, clock
         self._waiting: list[tuple[str, Event, asyncio.Future[Accepted | str]]] = []
         self._writer: asyncio.Task[None] | None = None
 
     async def __call__(self, request: Request) -> Response:
         begun = time.perf_counter()
         response = await self._answer(request)
-        self._seen.hook(response.status_code, time.perf_counter() - begun)
+        self._metrics.hook(response.status_code, time.perf_counter() - begun)
         return response
 
     async def _store(self, name: str, event: Event) -> Accepted | str:

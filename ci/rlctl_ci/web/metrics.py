@@ -1,78 +1,76 @@
-"""Numbers for Prometheus, in its text format; labels are of small fixed sets."""
+"""Numbers for Prometheus; labels are of small fixed sets."""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, SummaryMetricFamily
 
 from rlctl import __version__
 from rlctl_ci.core.service import Service
 from rlctl_ci.core.states import ACTIVE, STATES, TERMINAL, WAITING
 
-BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
-PHASES = {"queued": "queue", "fetching": "fetch", "building": "build", "pushing": "push", "deploying": "deploy",
-          "verifying": "verify"}  # fmt: skip
+BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
+PHASES: Final = {"queued": "queue", "fetching": "fetch", "building": "build", "pushing": "push", "deploying": "deploy",
+                 "verifying": "verify"}  # fmt: skip
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # series of when other series began
 
 
-class Seen:
-    """What is counted in memory: answers to hooks, and how long they took."""
+class ServiceMetrics:
+    """What is counted in memory, answers to hooks, and what the store says when it is asked.
 
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self.answers: Counter[int] = Counter()
-        self.buckets = [0] * (len(BOUNDS) + 1)
-        self.sum_s = 0.0
+    Args:
+        service: asked with every page.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._registry = CollectorRegistry()
+        self._answers = Counter(
+            "rlctl_ci_hooks", "Answers to hooks since the start.", ["status"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "rlctl_ci_hook_seconds", "How long an answer to a hook took.", buckets=BOUNDS, registry=self._registry
+        )
+        self._registry.register(self)
 
     def hook(self, status: int, took_s: float) -> None:
-        with self._guard:
-            self.answers[status] += 1
-            self.sum_s += took_s
-            for at, bound in enumerate(BOUNDS):
-                if took_s <= bound:
-                    self.buckets[at] += 1
-            self.buckets[-1] += 1
+        """Count the answer to a hook."""
+        self._answers.labels(str(status)).inc()
+        self._seconds.observe(took_s)
 
+    def page(self) -> bytes:
+        """The page /metrics, in the format that CONTENT_TYPE_PLAIN_0_0_4 of prometheus_client names."""
+        return generate_latest(self._registry)
 
-def page(service: Service, seen: Seen) -> str:
-    """The whole answer."""
-    return "\n".join(_lines(service, seen)) + "\n"
+    def collect(self) -> Iterator[Metric]:
+        """What the store says."""
+        reading = self._service.reading
+        build = InfoMetricFamily("rlctl_build", "Which release this is.")
+        build.add_metric([], {"version": __version__})
+        yield build
+        counts, ended = reading.counts(), reading.ended()
+        assert set(counts) <= set(STATES)
+        builds = CounterMetricFamily("rlctl_ci_builds", "Builds that have ended.", labels=["result"])
+        unfinished = GaugeMetricFamily("rlctl_ci_builds_unfinished", "Builds that have not ended.", labels=["state"])
+        for state in sorted(TERMINAL):
+            builds.add_metric([state], ended.get(state, 0))
+        for state in (*WAITING, *ACTIVE):
+            unfinished.add_metric([state], counts.get(state, 0))
+        yield from (builds, unfinished, self._phases(reading.durations()))
+        pinned = "Branches that wait for a newer commit after a rollback."
+        yield GaugeMetricFamily("rlctl_ci_pinned_branches", pinned, len(reading.pins()))
 
-
-def _lines(service: Service, seen: Seen) -> Iterator[str]:
-    counts = service.reading.counts()
-    yield from _head("rlctl_build_info", "gauge", "Which release this is.")
-    yield f'rlctl_build_info{{version="{__version__}"}} 1'
-    yield from _head("rlctl_ci_builds_total", "counter", "Builds that have ended.")
-    ended = service.reading.ended()
-    for state in sorted(TERMINAL):
-        yield f'rlctl_ci_builds_total{{result="{state}"}} {ended.get(state, 0)}'
-    yield from _head("rlctl_ci_builds", "gauge", "Builds that have not ended.")
-    for state in (*WAITING, *ACTIVE):
-        yield f'rlctl_ci_builds{{state="{state}"}} {counts.get(state, 0)}'
-    assert set(counts) <= set(STATES)
-    totals: dict[str, float] = dict.fromkeys(PHASES.values(), 0.0)
-    numbers: Counter[str] = Counter()
-    for phase, took_s in service.reading.durations():
-        if phase in PHASES:
-            totals[PHASES[phase]] += took_s
-            numbers[PHASES[phase]] += 1
-    yield from _head("rlctl_ci_build_seconds", "summary", "Time in each phase, of the last thousand steps.")
-    for name in PHASES.values():
-        yield f'rlctl_ci_build_seconds_sum{{phase="{name}"}} {totals[name]:.6f}'
-        yield f'rlctl_ci_build_seconds_count{{phase="{name}"}} {numbers[name]}'
-    yield from _head("rlctl_ci_hooks_total", "counter", "Answers to hooks since the start.")
-    for status, count in sorted(seen.answers.items()):
-        yield f'rlctl_ci_hooks_total{{status="{status}"}} {count}'
-    yield from _head("rlctl_ci_hook_seconds", "histogram", "How long an answer to a hook took.")
-    for bound, count in zip((*BOUNDS, "+Inf"), seen.buckets, strict=True):
-        yield f'rlctl_ci_hook_seconds_bucket{{le="{bound}"}} {count}'
-    yield f"rlctl_ci_hook_seconds_sum {seen.sum_s:.6f}"
-    yield f"rlctl_ci_hook_seconds_count {seen.buckets[-1]}"
-    yield from _head("rlctl_ci_pinned_branches", "gauge", "Branches that wait for a newer commit after a rollback.")
-    yield f"rlctl_ci_pinned_branches {len(service.reading.pins())}"
-
-
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
-    yield f"# HELP {name} {text}"
-    yield f"# TYPE {name} {kind}"
+    def _phases(self, durations: Iterable[tuple[str, float]]) -> Metric:
+        took: dict[str, list[float]] = defaultdict(list)
+        for state, took_s in durations:
+            took[state].append(took_s)
+        of_last = "Time in each phase, of the last thousand steps."
+        seconds = SummaryMetricFamily("rlctl_ci_build_seconds", of_last, labels=["phase"])
+        for state, phase in PHASES.items():
+            seconds.add_metric([phase], len(took[state]), sum(took[state]))
+        return seconds

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
+from markupsafe import escape
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
@@ -21,8 +22,7 @@ from rlctl_ci.store.people import Scope
 from rlctl_ci.store.records import Build
 from rlctl_ci.web.api import act_on_build, act_on_project, build_document, decides, projects_document
 from rlctl_ci.web.asked import address, number
-from rlctl_ci.web.feed import feed
-from rlctl_ci.web.html import MARKS, Html, ago, clip, document, join, line, state, table, tag
+from rlctl_ci.web.html import MARKS, render
 from rlctl_ci.web.limits.streams import Streams
 from rlctl_ci.web.sessions import COOKIE, VALID_S, Refused, Sessions
 from rlctl_ci.web.shown import Shown
@@ -32,6 +32,14 @@ LOG_SHOWN: Final = 96 << 10
 BEAT_S: Final = 15.0
 SVG: Final = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><circle cx="8" cy="8" r="6" fill="{}"/></svg>'
 ICONS: Final = {"good": "#10693c", "bad": "#b3261e", "busy": "#0b57a4", "none": "#60646c", "warn": "#8a5300"}
+
+
+class Viewer(NamedTuple):
+    """A person with a session, as a page knows them."""
+
+    name: str
+    csrf: str
+    may: Callable[[Scope], bool]
 
 
 class Pages:
@@ -74,63 +82,13 @@ class Pages:
         bad = next((one for one in builds if one.terminal and one.state not in ("superseded", "ignored")), None)
         icon = "busy" if busy else "bad" if bad is not None and bad.state in ("failed", "rolled_back") else "good"
         word = f"{len(busy)} under way" if busy else "idle"
-        pages = [tag("a", "newest builds", href=request.url.path)] if before is not None else []
-        if data["next_before"] is not None:
-            pages.append(tag("a", "older builds", href=f"{request.url.path}?before={data['next_before']}"))
-        body = [
-            tag("h1", name or "Projects"),
-            tag("section", *self._projects(request, projects), id="facts"),
-            tag(
-                "section",
-                tag("h2", "Builds"),
-                table(("Build", "State", "Project", "Branch", "Commit", "What", "When"),
-                      [self._row(one, now) for one in builds],
-                      "No further builds." if before is not None else
-                      "No push has come yet. docs/ci.md says how to tell a forge where to send it; "
-                      "`rlctl ci test-hook` sends one.", "builds"),
-                tag("p", *pages, class_="pages"),
-                tag("h2", "Deployments"),
-                table(("Build", "Run", "State", "Revision", "Note", "When"),
-                      [(link(one.build), one.run, state(one.state),
-                        f"{one.before_revision or '-'} → {one.revision or '…'}", clip(one.note),
-                        ago(one.started, now)) for one in deploys],
-                      "Nothing has been deployed yet.", "deploys"),
-                *([tag("h2", "Ignored deliveries"), table(("Project", "Event", "Why", "When"), [
-                    (clip(of), clip(event), clip(why), ago(at, now)) for at, of, event, why in ignored
-                ], "", "ignored")] if ignored else []),
-                id="live",
-            ),
-        ]  # fmt: skip
-        trail = [] if name is None else [tag("a", name, href=f"/projects/{name}")]
-        title = " · ".join([word, *filter(None, [name]), "rlctl ci"])
-        return document(title, body, live=f"/live?since={mark}", icon=icon, who=self._who(request), trail=trail), data
-
-    def _projects(self, request: Request, projects: list[dict[str, Any]]) -> list[Html]:
-        found, rows = [], []
-        for one in projects:
-            name, where = one["name"], f"/projects/{one['name']}"
-            resume = self._button(request, f"{where}/resume", "Resume", "deploy")
-            if one["paused"]:
-                found.append(banner(f"{name} is paused: {line(one['paused'])}", resume))
-            for pin in one["pins"]:
-                words = f"{name}: {line(pin['branch'])} is pinned, because {pin['sha'][:12]} was rolled back"
-                found.append(banner(f"{words} ({line(pin['why'])}). A newer commit goes on.", resume))
-            pause = Html("") if one["paused"] else self._button(request, f"{where}/pause", "Pause", "deploy")
-            sure = f"Roll {one['run']} back to the revision before its newest deployment?"
-            back = self._button(request, f"{where}/rollback", "Roll back", "deploy", sure=sure)
-            branches = ", ".join(map(line, one["branches"]))
-            rows.append((tag("a", name, href=where), f"{one['run']} ({one['target']})", branches, one["builder"],
-                         join([pause, back])))  # fmt: skip
-        return [*found, table(("Project", "Run", "Branches", "Builder", ""), rows, "None.", "projects")]
-
-    def _row(self, build: Build, now: float) -> tuple[object, ...]:
-        who = f" · {line(build.author)}" if build.author else ""
-        what = tag("span", line(build.title) or "-", tag("span", who, class_="soft"), class_="clip")
-        why = clip(build.reason, "soft")
-        return (
-            link(build.id), state(build.state), clip(build.project), clip(build.branch), build.sha[:12],
-            join([what, why]), ago(build.created, now),
+        page = render(
+            "overview.html.j2", title=" · ".join([word, *filter(None, [name]), "rlctl ci"]), icon=icon, now=now,
+            live=f"/live?since={mark}", viewer=self._viewer(request), path=request.url.path, older=before is not None,
+            next_before=data["next_before"], project=name, projects=projects, builds=builds, deploys=deploys,
+            ignored=ignored,
         )  # fmt: skip
+        return page, data
 
     async def build(self, request: Request) -> Response:
         if (gate := self._gate(request)) is not None:
@@ -148,51 +106,18 @@ class Pages:
         events = self.reading.events(build.id)
         ends = [*(at for at, _, _ in events[1:]), None]
         steps = [
-            (state(name, past=end is not None), "" if end is None else f"{end - at:.1f} s", line(note), ago(at, now))
+            (at, name, note, None if end is None else end - at)
             for (at, name, note), end in zip(events, ends, strict=True)
         ]
-        facts = [("Branch", line(build.branch)), ("Commit", tag("code", build.sha)), ("By", line(build.author) or "-"),
-                 ("Attempts", build.attempts)]  # fmt: skip
-        facts += [(one.name, tag("code", one.reference)) for one in self.reading.artifacts(build.id)]
-        deploy = self.reading.deploy(build.id)
-        if deploy is not None:
-            note = f", {line(deploy.note)}" if deploy.note else ""
-            facts.append(("Deployed", f"{deploy.run}: {deploy.state.replace('_', ' ')}{note}"))
-        kind = MARKS[build.state][1] if build.terminal else "soft"
-        words, verb = ("Build again", "retry") if build.terminal else ("Cancel", "cancel")
-        pressed = self._button(request, f"/builds/{build.id}/{verb}", words, "trigger")
-        source = f"/api/v1/builds/{build.id}/log"
-        logged = tag(
-            "pre", content.decode("utf-8", "replace"), id="log", tabindex="0", role="log", aria_label="Log",
-            data_source=source, data_from=None if build.terminal else after,
+        kind = MARKS[build.state][1] if build.terminal else "busy"
+        return render(
+            "build.html.j2", title=f"{build.state.replace('_', ' ')} · build {build.id}", now=now, build=build,
+            icon="none" if kind == "warn" else kind, live=None if build.terminal else f"/live?since={mark}",
+            viewer=self._viewer(request), known=build.project in self.service.config.projects, steps=steps,
+            artifacts=self.reading.artifacts(build.id), deploy=self.reading.deploy(build.id),
+            decides=decides(self.reading, build), log=escape(content.decode("utf-8", "replace")), log_end=after,
+            log_cut=(LOG_SHOWN >> 10, f"{size / (1 << 20):.1f}") if begin else None,
         )  # fmt: skip
-        rows = (tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in facts)
-        shown = f"the last {LOG_SHOWN >> 10} KiB of {size / (1 << 20):.1f} MiB; " if begin else ""
-        body = [
-            tag(
-                "section",
-                tag("div", tag("h1", f"Build {build.id} ", state(build.state)),
-                    Html("") if decides(self.reading, build) else pressed, class_="head"),
-                tag("p", line(build.title), class_="lead"),
-                tag("p", line(build.reason), class_=kind),
-                tag("table", tag("tbody", *rows), class_="facts"),
-                tag("h2", "Steps"),
-                table(("State", "Took", "Note", "When"), steps, "None yet.", "steps"),
-                id="live",
-            ),
-            tag("div", tag("h2", "Log"), tag("p", shown, tag("a", "the whole log", href=source), class_="soft"),
-                class_="head"),
-            logged,
-        ]  # fmt: skip
-        icon = {"succeeded": "good", "failed": "bad", "rolled_back": "bad"}.get(
-            build.state, "none" if build.terminal else "busy"
-        )
-        title = f"{build.state.replace('_', ' ')} · build {build.id}"
-        trail = [build.project, link(build.id)]
-        if build.project in self.service.config.projects:
-            trail[0] = tag("a", build.project, href=f"/projects/{build.project}")
-        live = None if build.terminal else f"/live?since={mark}"
-        return document(title, body, live=live, icon=icon, who=self._who(request), trail=trail)
 
     def _found(self, request: Request) -> Build:
         try:
@@ -220,7 +145,9 @@ class Pages:
         self.sessions.require(request, "read")
         builds = await run_in_threadpool(lambda: self.reading.builds(limit=SHOWN))
         home = f"{'https' if self._secure else 'http'}://{request.headers['host']}"
-        return Response(feed(builds, home, self.service.started), media_type="application/atom+xml")
+        updated = max((one.updated for one in builds), default=self.service.started)
+        feed = render("feed.atom.j2", builds=builds, home=home, updated=updated)
+        return Response(feed, media_type="application/atom+xml")
 
     async def badge(self, request: Request) -> Response:
         self.sessions.require(request, "read")
@@ -230,15 +157,10 @@ class Pages:
         found = await run_in_threadpool(lambda: self.reading.builds(project=name, limit=20))
         last = next((one for one in found if one.state in ("succeeded", "failed", "rolled_back")), None)
         word = last.state.replace("_", " ") if last is not None else "none"
-        color = ICONS["none" if last is None else "good" if last.state == "succeeded" else "bad"]
-        text = (
-            '<svg xmlns="http://www.w3.org/2000/svg" width="120" height="20" role="img"><title>build: {0}</title>'
-            '<rect width="40" height="20" fill="#444"/><rect x="40" width="80" height="20" fill="{1}"/>'
-            '<g fill="#fff" font-family="sans-serif" font-size="11"><text x="6" y="14">build</text>'
-            '<text x="46" y="14">{0}</text></g></svg>'
-        )
+        colour = ICONS["none" if last is None else "good" if last.state == "succeeded" else "bad"]
         public = {"cross-origin-resource-policy": "cross-origin"} if self.service.config.public_status else None
-        return Response(text.format(word, color), headers=public, media_type="image/svg+xml")
+        badge = render("badge.svg.j2", word=word, colour=colour)
+        return Response(badge, headers=public, media_type="image/svg+xml")
 
     async def sign_in(self, request: Request) -> Response:
         if request.method != "POST":
@@ -281,35 +203,13 @@ class Pages:
             raise
         return None
 
-    def _who(self, request: Request) -> Html:
+    def _viewer(self, request: Request) -> Viewer | None:
         person, session = self.sessions.who(request), self.sessions.session(request)
-        if person is None or session is None:
-            return tag("a", "Sign in", href="/sign-in", class_="who")
-        return tag("div", person.name, self._button(request, "/sign-out", "Sign out", None), class_="who soft")
-
-    def _button(
-        self, request: Request, action: str, words: str, scope: Scope | None, *, sure: str | None = None
-    ) -> Html:
-        """Nothing for those who may not press it."""
-        session, person = self.sessions.session(request), self.sessions.who(request)
-        if session is None or person is None or not (scope is None or person.may(scope)):
-            return Html("")
-        return tag("form", tag("input", type="hidden", name="csrf", value=session.csrf), tag("button", words),
-                   method="post", action=action, data_sure=sure)  # fmt: skip
+        return None if person is None or session is None else Viewer(person.name, session.csrf, person.may)
 
 
 def _sign_in(why: str = "") -> str:
-    scopes = "read to look, trigger to build and cancel, deploy to pause, resume and roll back; or admin, for all of it"
-    token = tag("input", type="password", name="token", required=True, autocomplete="current-password")
-    body = [
-        tag("h1", "Sign in"),
-        *([tag("p", why, class_="banner", role="alert")] if why else []),
-        tag("form", tag("label", "Token ", token), tag("button", "Sign in"), method="post", action="/sign-in",
-            class_="sign-in"),
-        tag("p", tag("code", "rlctl ci token NAME --scope SCOPE"),
-            f" makes one, with as many scopes as are named: {scopes}.", class_="soft"),
-    ]  # fmt: skip
-    return document("sign in · rlctl ci", body, live=None, icon="none", who="")
+    return render("sign_in.html.j2", title="sign in · rlctl ci", live=None, icon="none", why=why)
 
 
 async def fields(request: Request) -> dict[str, str]:
@@ -318,11 +218,3 @@ async def fields(request: Request) -> dict[str, str]:
         return dict(parse_qsl((await request.body()).decode("ascii"), max_num_fields=5))
     except ValueError:
         return {}
-
-
-def banner(words: str, button: Html) -> Html:
-    return tag("div", tag("span", words), button, class_="banner")
-
-
-def link(build: int) -> Html:
-    return tag("a", f"#{build}", href=f"/builds/{build}")

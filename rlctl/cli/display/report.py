@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlctl.cli.context import ON_CLUSTERS, WideOutput, World
 from rlctl.cli.display.problems import as_lines
-from rlctl.cli.display.text import clock, count, duration, number, percent, plain, sparkline, stamp, table, whole
+from rlctl.cli.display.text import age, clock, count, number, percent, plain, sparkline, stamp, table, whole
 from rlctl.cli.run.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
         )
     if told["checkpoint"]:
         point = told["checkpoint"]
-        ago = "" if snapshot.over else f", {duration(point['age_s'])} ago"
+        ago = "" if snapshot.over else f", {age(point['age_s'])} ago"
         facts.append(("saved", f"generation {point['number']} at {whole(point['rows'])} rows{ago}"))
     if told["resumed"]:
         facts.append(("resumed", str(told["resumed"]["text"])))
@@ -154,7 +154,7 @@ def cadence_text(told: Mapping[str, Any] | None) -> str:
     """`one evaluation each 14s, 8 % of the run's CPU`; why it is more than may be taken, where it is; "": not known."""
     if not told or told["every_s"] is None:
         return ""
-    text = f"one evaluation each {duration(told['every_s'])}, {percent(told['cpu_share'])} of the run's CPU"
+    text = f"one evaluation each {age(told['every_s'])}, {percent(told['cpu_share'])} of the run's CPU"
     if told["stated_s"] is None and (told["cpu_share"] or 0.0) >= _DEAR:
         text += "; with fewer evaluation.episodes it is less"
     return text
@@ -208,7 +208,7 @@ def _processes(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
                 str(process.pid or "-"),
                 _restarts(snapshot, [process]),
                 _age(world, [process]),
-                duration(told["silent_s"]) if told.get("silent_s") is not None else "-",
+                age(told["silent_s"]) if told.get("silent_s") is not None else "-",
                 f"{model['policy']} v{model['version']}" if model else "-",
                 count(told.get("env_steps_per_s")),
                 *([process.name or "-"] if named else []),
@@ -228,7 +228,7 @@ def _which(process: Process) -> str:
 
 def _age(world: World, members: list[Process]) -> str:
     started = [process.started for process in members if process.started]
-    return duration(max(0.0, (world.now() - min(started)).total_seconds())) if started else "-"
+    return age(max(0.0, (world.now() - min(started)).total_seconds())) if started else "-"
 
 
 OUTCOMES = ("consumed", "discarded", "dropped", "stale", "fenced", "invalid", "lost", "in_flight")

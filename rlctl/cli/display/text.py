@@ -7,26 +7,16 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
+from rlctl.spec.words import clock as clock
+from rlctl.spec.words import duration, seconds_of
 from rlctl.spec.words import plain as plain
 
 _BARS = "▁▂▃▄▅▆▇█"
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def duration(seconds: float) -> str:
-    """At most four characters, as kubectl prints an age: 45s, 12m, 3h, 2d, 3y; - when there is none."""
-    if not 0 <= seconds < float("inf"):
-        return "-"
-    for limit, size, unit in ((120, 1, "s"), (7200, 60, "m"), (48 * 3600, 3600, "h"), (1000 * 86400, 86400, "d")):
-        if seconds < limit:
-            return f"{int(seconds // size)}{unit}"
-    return f"{int(seconds // (365 * 86400))}y"
-
-
-def clock(seconds: float) -> str:
-    """Hours, minutes and seconds: 00:03:12, 26:00:00."""
-    whole = max(0, int(seconds))
-    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+def age(seconds: float) -> str:
+    """A length of time for a column: at most four characters."""
+    return duration(seconds, short=True)
 
 
 def count(value: float | None) -> str:
@@ -86,7 +76,7 @@ def moment(text: str, *, now: datetime) -> datetime:
         ValueError: neither.
     """
     try:
-        ago_s = _units(text)
+        ago_s = seconds_of(text)
         if ago_s is not None:
             return now - timedelta(seconds=ago_s)
         return datetime.fromisoformat(text).astimezone(UTC)
@@ -104,17 +94,10 @@ def span(text: str) -> float:
     Raises:
         ValueError: not a length of time.
     """
-    length_s = float(text) if re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", text) else _units(text)
+    length_s = float(text) if re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", text) else seconds_of(text)
     if length_s is None:
         raise ValueError(f"{text!r} is not a length of time, as in 30s, 10m or 1h30m")
     return length_s
-
-
-def _units(text: str) -> float | None:
-    parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])", text)
-    if not parts or "".join(amount + unit for amount, unit in parts) != text:
-        return None
-    return sum(float(amount) * _UNIT_S[unit] for amount, unit in parts)
 
 
 def stamp(time: datetime, *, utc: bool, date: bool = False) -> str:

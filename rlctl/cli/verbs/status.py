@@ -8,7 +8,7 @@ import typer
 
 from rlctl.cli.context import WideOutput, World
 from rlctl.cli.display.report import headline, report
-from rlctl.cli.display.text import duration, stamp, table
+from rlctl.cli.display.text import age, stamp, table
 from rlctl.cli.options import Context, Namespace, Quiet, RunArgument, RunOption, Target, Utc, WideOutputOption
 from rlctl.cli.run.snapshot import as_document, take
 from rlctl.cli.run.target import as_now, find, known, looked_at, one_name
@@ -84,9 +84,9 @@ def _all(world: World, target: str | None) -> int:
     rows = [("RUN", "PHASE", "TARGET", "AGE", "REVISION", "REPLICAS", "UID")]
     entries = [(backend, as_now(backend, state)) for backend, state in known(world, target)]
     for _, state in entries:
-        age = duration((world.now() - state.created).total_seconds())
+        lived = age((world.now() - state.created).total_seconds())
         replicas = " ".join(f"{role}={replicas}" for role, replicas in state.replicas.items())
-        rows.append((state.run, state.phase, state.target, age, str(state.revision), replicas, state.uid[:8]))
+        rows.append((state.run, state.phase, state.target, lived, str(state.revision), replicas, state.uid[:8]))
     if entries:
         for line in table(rows):
             world.data(line)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from rlctl_ci.core.states import TERMINAL
 from rlctl_ci.store import pruning
 from rlctl_ci.store.records import Push
-from rlctl_ci.web import metrics
+from rlctl_ci.web.metrics import ServiceMetrics
 from tests.ci.world import MAIN, Service, hopeless, sha
 
 
@@ -77,13 +77,14 @@ def test_what_is_dropped_leaves_nothing_and_its_delivery_is_still_known(service:
     failed(service, *range(1, 401))
     gone = old(service)
     assert gone == list(range(1, 400))
-    counted = metrics.page(service, metrics.Seen())  # type: ignore[arg-type]
+    metrics = ServiceMetrics(service)  # type: ignore[arg-type]
+    counted = metrics.page()
     for some in (gone[:300], gone[300:]):
         pruning.forget(service.database, some, delivered_until=0.0)
     assert service.states() == {400: "failed"}
-    line = 'rlctl_ci_builds_total{result="failed"} 400'
+    line = b'rlctl_ci_builds_total{result="failed"} 400.0'
     assert line in counted
-    assert line in metrics.page(service, metrics.Seen())  # type: ignore[arg-type]
+    assert line in metrics.page()
     left = service.database.read(
         "SELECT (SELECT count(*) FROM events WHERE build < 400) + (SELECT count(*) FROM artifacts)"
         " + (SELECT count(*) FROM deploys)"

@@ -174,7 +174,7 @@ def test_a_build_that_a_person_goes_back_from_is_shown_as_rolled_back(tmp_path: 
     service.roll_back("pole", "ana")
     metrics = http.get("/metrics").text
     for result in ("succeeded", "rolled_back"):
-        assert f'rlctl_ci_builds_total{{result="{result}"}} 1\n' in metrics, "a counter never goes back"
+        assert f'rlctl_ci_builds_total{{result="{result}"}} 1.0\n' in metrics, "a counter never goes back"
     assert ">rolled back<" in http.get("/badge/pole.svg").text
     told = http.get("/builds/1.json").json()
     assert (told["state"], told["reason"]) == ("rolled_back", "rolled back by ana")

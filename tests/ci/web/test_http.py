@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import UndefinedError
 from starlette.testclient import TestClient
 
 from rlctl.errors import Refused, SpecError
@@ -19,6 +20,7 @@ from rlctl_ci.core.service import Service
 from rlctl_ci.forges.find import FORGES
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
+from rlctl_ci.web.html import render
 from rlctl_ci.web.serve import check, local_token
 from tests.ci.world import MAIN, no_file_beyond, no_hands, sha
 
@@ -200,6 +202,16 @@ def test_pages_show_what_strangers_wrote_as_text(service: Service, http: TestCli
         assert "<script>alert" not in text
         assert "\x1b" not in text
         assert "&lt;script&gt;" in text
+
+
+def test_no_template_has_to_remember_that_a_value_is_a_strangers() -> None:
+    text = render("notice.html.j2", title="t", live=None, icon="none", message=f"{BAD_TEXT}\x1b\nsecond", hint="")
+    assert "&lt;script&gt;alert(1)" in text
+    assert "<script>alert" not in text
+    assert "\x1b" not in text
+    assert "second" not in text
+    with pytest.raises(UndefinedError, match="hint"):
+        render("notice.html.j2", title="t", live=None, icon="none", message="m")
 
 
 @pytest.mark.parametrize("path", ["/", "/builds/1", "/sign-in", "/index.json", "/nothing", "/static/style.css"])

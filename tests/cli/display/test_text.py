@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rlctl.cli.display.text import clock, count, duration, moment, number, plain, span, sparkline, stamp, table
+from rlctl.cli.display.text import age, clock, count, moment, number, plain, span, sparkline, stamp, table
+from rlctl.spec.words import duration
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 
@@ -24,8 +25,8 @@ NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
         (float("nan"), "-"),
     ],
 )
-def test_a_duration_has_at_most_four_characters(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+def test_an_age_has_at_most_four_characters(seconds: float, text: str) -> None:
+    assert age(seconds) == text
     assert len(text) <= 4
 
 
@@ -45,7 +46,8 @@ def test_numbers_and_clocks() -> None:
     assert number(-20.95) == "-20.95"
     assert number(123_456.7) == "123457"
     assert clock(3 * 3600 + 12 * 60 + 5.9) == "03:12:05"
-    assert clock(100 * 3600) == "100:00:00"
+    assert clock(360_000.9) == "100:00:00"
+    assert [duration(one) for one in (45, 7199, 7200, 3 * 86_400)] == ["45 s", "119 min", "2 h", "3 d"]
 
 
 def test_a_sparkline_runs_from_the_smallest_to_the_largest() -> None:

@@ -28,6 +28,7 @@ from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.http_server import Request
+from rlctl_agents.runtime.metrics import exposition
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.types.control import Commit, EvalResult, Generation, Hello, Lease, Orders, Report, Said
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
@@ -221,8 +222,10 @@ def test_the_metrics_page_sums_up_all_roles(tmp_path: Path) -> None:
     run.join("actor", 5, prefer=1)  # one was killed and started anew
     run.report("actor", 5, counters={"env_steps": 7.0}, gauges={"lr": 4.0})
     told = StatusBuilder(run.manager).build()
-    assert "rlctl_evaluation_cpu_share" not in metrics_page.text(run.manager, told), "two have to start before"
-    text = metrics_page.text(run.manager, {**told, "cadence": {"stated_s": None, "every_s": 20.0, "cpu_share": 0.1}})
+    names = {family.name for family in metrics_page.families(run.manager, told)}
+    assert "rlctl_evaluation_cpu_share" not in names, "two have to start before"
+    told |= {"cadence": {"stated_s": None, "every_s": 20.0, "cpu_share": 0.1}}
+    text = exposition(metrics_page.families(run.manager, told)).decode()
     samples = {
         (sample.name, sample.labels.get("role") or sample.labels.get("of") or sample.labels.get("outcome")): sample
         for family in text_string_to_metric_families(text)

@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 import pytest
 
 from rlctl_agents.manager.status.report import StatusBuilder
-from rlctl_agents.manager.web import sparkline
-from rlctl_agents.manager.web.status_page import STALE_S, Shown, page, pages
+from rlctl_agents.manager.web.rendering import LONGEST
+from rlctl_agents.manager.web.status_page import MOST_POINTS, STALE_S, Shown, curve_of, page, pages
 from rlctl_agents.types.control import EvalResult, to_plain
 from tests.manager.test_memory import measured
 from tests.manager.world import Run, ref
@@ -128,6 +128,15 @@ def test_nothing_that_a_process_has_said_becomes_markup(run: Run) -> None:
         assert "".join(tags.text).count("<script>alert(1)") >= 8
 
 
+def test_a_text_without_an_end_is_cut_wherever_it_stands(run: Run) -> None:
+    status = status_of(run)
+    status["verdict"]["text"] = status["verdict"]["suggest"] = status["run"] = "x" * 5000
+    status["problems"] = [{"text": "x" * 5000, "next": "x" * 5000}]
+    text = page(status, [], status["time"])
+    assert text.count("x" * LONGEST + "...") == 6, "the run stands in title and heading"
+    assert "x" * (LONGEST + 1) not in text
+
+
 def test_nothing_is_fetched_from_elsewhere_and_no_script_may_run(run: Run) -> None:
     status = status_of(run)
     answer = pages(lambda: Shown.of(status), lambda: status["time"])["/"]()
@@ -194,14 +203,15 @@ def test_checkpoints_are_listed_with_their_age(run: Run) -> None:
 
 def test_a_long_curve_is_drawn_with_few_points_and_both_ends() -> None:
     points = [(float(x), float(x % 7)) for x in range(2000)]
-    thin = sparkline.thinned(points)
-    assert len(thin) <= sparkline.MOST_POINTS
-    assert (thin[0], thin[-1]) == (points[0], points[-1])
-    assert len(sparkline.svg(points, "x")) < 10_000
-    assert sparkline.svg(points[:1], "x") == ""
-    flat = ElementTree.fromstring(sparkline.svg([(0, 5), (1, 5)], "a < b"))
-    assert flat[0].text == "a < b"
-    assert flat[1].attrib["points"] == "4.0,60.0 596.0,60.0"
+    curve = curve_of(points)
+    assert curve is not None
+    assert len(curve.line) == MOST_POINTS
+    assert (curve.first, curve.last) == (points[0], points[-1])
+    assert (curve.line[0], curve.line[-1]) == ((4.0, 116.0), (596.0, 41.3)), "the last is at 4 of 6"
+    flat = curve_of([(0, 5), (1, 5)])
+    assert flat is not None
+    assert flat.line == [(4.0, 60.0), (596.0, 60.0)]
+    assert curve_of(points[:1]) is None
 
 
 def test_an_evaluation_of_the_manager_itself_fits_the_page(run: Run) -> None:

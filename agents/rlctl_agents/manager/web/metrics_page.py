@@ -2,53 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 
 from rlctl import __version__
 from rlctl_agents.manager.status.view import RunView
-from rlctl_agents.runtime import prometheus
+from rlctl_agents.runtime.metrics import Values, families_of
 
 
-def text(view: RunView, now: Mapping[str, Any]) -> str:
-    """Metrics of all roles: counters summed over every boot, gauges as means over who lives, histograms of learners."""
-    run = {"run": view.run}
-    families: dict[str, prometheus.Family] = {}
+def families(view: RunView, now: Mapping[str, Any]) -> list[Metric]:
+    """Metrics of all roles: counters summed over every boot, gauges as means over who lives, histograms of learners.
+
+    Args:
+        now: the newest status.
+    """
+    return [*_of_roles(view), *_of_the_run(view, now)]
+
+
+def _of_roles(view: RunView) -> Iterator[Metric]:
     totals = view.members.totals
     for role in totals.roles():
         members = [report for report in view.members.reports(role) if report is not None]
-        names = {name for member in members for name in member.gauges}
         gauges = {}
-        for name in names:
-            values = [member.gauges[name] for member in members if name in member.gauges]
-            gauges[name] = sum(values) / len(values)
+        for name in {name for member in members for name in member.gauges}:
+            known = [member.gauges[name] for member in members if name in member.gauges]
+            gauges[name] = sum(known) / len(known)  # not fmean, which raises where one is inf and one is -inf
         histograms = members[0].histograms if role == "learner" and len(members) == 1 else {}
-        families |= prometheus.family_of(role, totals.of(role), gauges, histograms, {**run, "role": role})
-    own: dict[str, list[tuple[dict[str, str], float]]] = {
-        "build_info": [({"version": __version__}, 1.0)],
-        "manager_term": [({}, float(view.term))],
-        "manager_wall_seconds": [({}, view.wall_s)],
-        "manager_members": [({"of": role}, float(members["live"])) for role, members in now["members"].items()],
-        "manager_members_silent": [({"of": role}, float(one["silent"])) for role, one in now["members"].items()],
-        "ledger_rows": [
-            ({"policy": policy, "outcome": outcome}, float(rows))
-            for policy, one in now["policies"].items()
-            for outcome, rows in one["ledger"].items()
-            if outcome != "balanced"
-        ],
-        "ledger_balanced": [
-            ({"policy": policy}, float(one["ledger"]["balanced"])) for policy, one in now["policies"].items()
-        ],
+        values = Values(totals.of(role), gauges, histograms)
+        yield from families_of(role, values, {"run": view.run, "role": role})
+
+
+def _of_the_run(view: RunView, now: Mapping[str, Any]) -> Iterator[Metric]:
+    def gauge(name: str, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"rlctl_{name}", name.replace("_", " "), labels=["run", *labels])
+
+    build = InfoMetricFamily("rlctl_build", "Which release this is.", labels=["run"])
+    build.add_metric([view.run], {"version": __version__})
+    yield build
+    live, silent = gauge("manager_members", "of"), gauge("manager_members_silent", "of")
+    for role, members in now["members"].items():
+        live.add_metric([view.run, role], members["live"])
+        silent.add_metric([view.run, role], members["silent"])
+    rows, balanced = gauge("ledger_rows", "policy", "outcome"), gauge("ledger_balanced", "policy")
+    for policy, one in now["policies"].items():
+        balanced.add_metric([view.run, policy], one["ledger"]["balanced"])
+        for outcome, count in one["ledger"].items():
+            if outcome != "balanced":
+                rows.add_metric([view.run, policy, outcome], count)
+    yield from (live, silent, rows, balanced)
+    evaluation, checkpoint, cadence = now["evaluation"], now["checkpoint"], now["cadence"]
+    numbers = {
+        "manager_term": view.term,
+        "manager_wall_seconds": view.wall_s,
+        "evaluation_return": evaluation and evaluation["mean"],
+        "evaluation_interval_seconds": cadence["every_s"],
+        "evaluation_cpu_share": cadence["cpu_share"],
+        "checkpoint_age_seconds": checkpoint and checkpoint["age_s"],
     }
-    if now["evaluation"] is not None:
-        own["evaluation_return"] = [({}, now["evaluation"]["mean"])]
-    for name, key in (("evaluation_interval_seconds", "every_s"), ("evaluation_cpu_share", "cpu_share")):
-        if (value := now["cadence"][key]) is not None:
-            own[name] = [({}, value)]
-    if now["checkpoint"] is not None:
-        own["checkpoint_age_seconds"] = [({}, now["checkpoint"]["age_s"])]
-    for name, samples in own.items():
-        family = prometheus.Family(f"rlctl_{name}", "gauge", name.replace("_", " "))
-        family.samples += [("", {**run, **labels}, value) for labels, value in samples]
-        families[family.name] = family
-    return prometheus.text(families.values())
+    for name, number in numbers.items():
+        if number is not None:
+            family = gauge(name)
+            family.add_metric([view.run], number)
+            yield family

@@ -30,6 +30,7 @@ from rlctl_agents.wire.experience.protocol import (
     schema_digest,
     to_receiver,
 )
+from rlctl_agents.wire.log_throttle import LogThrottle
 from rlctl_agents.wire.sockets import Wire
 
 Outcome = Literal["consumed", "stale", "fenced", "invalid"]
@@ -48,7 +49,6 @@ _MALFORMED = frozenset(
     ("boot", "frames", "decode", "fields", "dtype", "shape", "size", "codec", "bool", "ledger", "streams")
 )
 _BATCH = 256  # most messages of one look
-_LOG_EVERY_S = 10.0
 _LOOK_EVERY_S = 0.5  # for silent senders
 _PAUSE_S = 1.0  # a longer time between two polls is our own absence, not the senders' silence
 
@@ -157,7 +157,7 @@ class ExperienceReceiver:
         self._asked: dict[str, None] = {}  # boots that are going to be told their limit
         self._unsettled: dict[tuple[str, int], int] = {}  # (boot, sequence) -> rows
         self._connections: OrderedDict[bytes, _Connection] = OrderedDict()  # by routing id
-        self._logged: dict[str, float] = {}
+        self._throttle = LogThrottle(clock)
         self._polled = self._look_at = clock()
         self._lock = threading.Lock()  # accounts change as a whole
         self._socket, self.address = wire.bind(
@@ -500,9 +500,7 @@ class ExperienceReceiver:
 
     def _count(self, reason: str, text: str) -> None:
         self.rejected[reason] = count = self.rejected.get(reason, 0) + 1
-        now = self._clock()
-        if now - self._logged.get(reason, -float("inf")) >= _LOG_EVERY_S:
-            self._logged[reason] = now
+        if self._throttle.due(reason):
             log.warning("message rejected (%s, %d so far): %s", reason, count, text)
 
 

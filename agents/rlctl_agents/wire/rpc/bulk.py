@@ -12,9 +12,9 @@ import zmq
 from msgspec import Struct
 
 from rlctl_agents.wire.codec import PROTOCOL, Buffer
+from rlctl_agents.wire.log_throttle import LogThrottle
 from rlctl_agents.wire.rpc.client import MAX_BUFFERS, SLICE_S, Call, T, size_of, take_answer
 from rlctl_agents.wire.rpc.turns import SLOWEST
-from rlctl_agents.wire.seldom import Seldom
 from rlctl_agents.wire.sockets import Socket, Wire
 
 PIECE_BYTES = 1 << 18
@@ -79,7 +79,7 @@ class BulkClient:
         self._kind = ""
         self._asked_at = self._opened_at = 0.0
         self._sent_at: float | None = None  # over the present connection
-        self._seldom = Seldom(every_s=SAID_EVERY_S)
+        self._throttle = LogThrottle(every_s=SAID_EVERY_S)
         self._socket = self._connect()
 
     @property
@@ -158,7 +158,7 @@ class BulkClient:
         waited = time.monotonic() - self._asked_at
         why = "it has not come yet" if self.connected else self._wire.trouble(self.address) or "nobody is there"
         said = f"{self.address}: no answer to {self._kind} for {waited:.0f} s: {why}"
-        if waited >= AGAIN_S and self._seldom.due("late"):
+        if waited >= AGAIN_S and self._throttle.due("late"):
             log.warning("%s", said)
         return said
 

@@ -16,9 +16,9 @@ from msgspec import Struct
 from rlctl_agents.wire.classes import Classes, address_of, class_of, refusal
 from rlctl_agents.wire.codec import PROTOCOL, Buffer, Rejected, decode, receive
 from rlctl_agents.wire.keys import CORE
+from rlctl_agents.wire.log_throttle import LogThrottle
 from rlctl_agents.wire.rpc.client import MAX_BUFFERS, Answer, Call, size_of
 from rlctl_agents.wire.rpc.turns import Turns
-from rlctl_agents.wire.seldom import Seldom
 from rlctl_agents.wire.sockets import Wire
 
 Handler = Callable[[Any, Sequence[memoryview]], tuple[Struct, Sequence[Buffer]]]
@@ -95,7 +95,7 @@ class RpcServer:
         self.caller_address = _OURS.address
         self._handlers = {kind.__name__: (kind, msgspec.msgpack.Decoder(kind), run) for kind, run in handlers.items()}
         self._classes = classes or {}
-        self._seldom = Seldom()
+        self._throttle = LogThrottle()
         self._large = large
         self._turns: Turns[tuple[bytes, Call, Caller]] = Turns()
         # of each client: id, the answer unless it was large, and where it went
@@ -205,7 +205,7 @@ class RpcServer:
         if caller is _OURS or not (why := refusal(self._classes, caller.whose, kind, request)):
             return
         self._count("forbidden")
-        if self._seldom.due(f"{kind.__name__} {caller.whose}"):  # not by the text, part of which is the caller's
+        if self._throttle.due(f"{kind.__name__} {caller.whose}"):  # not by the text, part of which is the caller's
             count = self.rejected["forbidden"]
             log.warning("request from %s refused (forbidden, %d so far): %s", caller.address, count, why)
         raise _Forbidden(why)

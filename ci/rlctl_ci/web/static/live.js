@@ -7,8 +7,8 @@
   setInterval(() => { if (stale && root.dataset.live && Date.now() - heard > 40000) stale.hidden = false; }, 5000);
 
   const ago = past => {
-    for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]])
-      if (past >= size) return Math.floor(past / size) + " " + unit + " ago";
+    for (const [from, size, unit] of [[86400000, 31536000, "y"], [172800, 86400, "d"], [7200, 3600, "h"], [120, 60, "min"]])
+      if (past >= from) return Math.floor(past / size) + " " + unit + " ago";
     return past + " s ago";
   };
   setInterval(() => {

@@ -25,10 +25,10 @@ from rlctl.backends.kubernetes.diagnose.causes.base import (
     moment,
     name_of,
     restarts,
-    span,
 )
 from rlctl.backends.kubernetes.run_state import replicas
 from rlctl.spec.base import Role
+from rlctl.spec.words import duration
 
 _REMEMBERED_S: Final = 3600.0
 """Pods that were evicted or preempted are told of for so long; others have taken their places."""
@@ -220,7 +220,7 @@ def lately(pods: Sequence[Object], around: Around) -> str:
     _, said, _ = _life_before(next(pod for pod in pods if name_of(pod) == name), around)
     why = f": {said}" if said else ""
     more = f"; {len(ended) - 1} more like it" if len(ended) > 1 else ""
-    return f"{name} was restarted {span(ago_s)} ago{why}{more}"
+    return f"{name} was restarted {duration(ago_s)} ago{why}{more}"
 
 
 def _restarted_s(pod: Object, now: datetime) -> float:

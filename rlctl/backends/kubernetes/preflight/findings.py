@@ -13,11 +13,11 @@ from typing import Final
 
 from rlctl.backends.base import Check
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
-from rlctl.backends.kubernetes.diagnose.causes.base import span
 from rlctl.backends.kubernetes.preflight import capacity, fleet, pod_security, shared_volume
 from rlctl.backends.kubernetes.preflight.fleet import Fleet, Sizes
 from rlctl.backends.kubernetes.run_state import wanted
 from rlctl.plan import Document, Plan
+from rlctl.spec.words import duration
 
 STRING_BYTES: Final = 131_072
 """Linux: one argument or variable, with its end."""
@@ -187,7 +187,7 @@ def _rate(api: Api, run: Fleet) -> Iterator[Check]:
         f"({new:,} / {CREATED_PER_S:.0f}), and {math.ceil(bound_s):,} s at the scheduler's of {BOUND_PER_S:.0f}/s"
     )
     slow = made_s > _SLOW_S
-    again = f"rlctl up --timeout: allow more than {span(made_s + 60)}" if slow else ""
+    again = f"rlctl up --timeout: allow more than {duration(made_s + 60)}" if slow else ""
     yield Check("creation", "warning" if slow else "ok", text, again)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from rlctl.backends.local.access.names import split_name
 from rlctl.backends.local.process.restart_policy import Death
 from rlctl.backends.records.tail import last_error, readable, record_of, unix_of
+from rlctl.spec.words import clock
 
 LAST_LINES = 20
 _TAIL_BYTES = 256 * 1024
@@ -69,7 +70,7 @@ def describe(
     if death.exit_status is None:
         how = f"could not be started: {error}"
     else:
-        how = f"{_ended(death, logs, out_of_memory)} after {duration(death.lived_s)}"
+        how = f"{_ended(death, logs, out_of_memory)} after {clock(death.lived_s)}"
     text = f"{role} {index} {how}" + (f": {said}" if said else "")
     full = next((path for path in (logs.parent, logs) if (left := free(path)) is not None and left < _FULL_BYTES), None)
     if full is not None:  # it may have had no room to say so itself
@@ -95,12 +96,6 @@ def startup_s(name: str, logs: Path, started: float) -> float | None:
     if first is not None and unix_of(first) >= started and path.stat().st_size > _TAIL_BYTES:
         return 0.0  # it has said so much that the line is out of sight
     return None
-
-
-def duration(seconds: float) -> str:
-    """00:03:12 of 192.4."""
-    whole = int(seconds)
-    return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
 
 
 def _ended(death: Death, logs: Path, out_of_memory: bool) -> str:

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rlctl.backends.local.process.causes import describe, duration, signal_name, startup_s
+from rlctl.backends.local.process.causes import describe, signal_name, startup_s
 from rlctl.backends.local.process.restart_policy import Death
 
 
@@ -64,10 +64,6 @@ def test_a_process_without_a_log_is_told_too(tmp_path: Path) -> None:
     report = describe(Death("learner-0", 1, 3725.0), tmp_path, started=0.0, error="", out_of_memory=False)
     assert report.text == "learner 0 exited 1 after 01:02:05"
     assert report.last_lines == ()
-
-
-def test_durations_are_hours_minutes_seconds() -> None:
-    assert duration(360000.9) == "100:00:00"
 
 
 def test_startup_ends_with_the_lease_of_this_life_and_not_of_the_one_before(tmp_path: Path) -> None:

@@ -91,14 +91,6 @@ def age_s(since: Any, now: datetime) -> float:
     return 0.0 if begun is None else max(0.0, (now - begun).total_seconds())
 
 
-def span(seconds: float) -> str:
-    """45 s, 12 min, 3 h."""
-    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (48 * 3600, 3600, "h")):
-        if seconds < limit:
-            return f"{int(seconds // size)} {unit}"
-    return f"{int(seconds // 86400)} d"
-
-
 def name_of(thing: Object) -> str:
     return str((thing.get("metadata") or {}).get("name", ""))
 

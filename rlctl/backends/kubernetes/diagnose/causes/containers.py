@@ -20,10 +20,10 @@ from rlctl.backends.kubernetes.diagnose.causes.base import (
     name_of,
     namespaced,
     said_by,
-    span,
     stable,
 )
 from rlctl.backends.records.tail import last_error, readable
+from rlctl.spec.words import duration
 
 MAX_RESTARTS: Final = 3
 """So many restarts are borne: a neighbour may not be up yet."""
@@ -215,7 +215,7 @@ def creating(pod: Object, around: Around) -> Cause:
         image, event = fetched
         since = event.get("firstTimestamp") or event.get("lastTimestamp") or event.get("eventTime")
         text = f"its node fetches image {image}"
-        said = f"{text} since {span(age_s(since, around.now))}"
+        said = f"{text} since {duration(age_s(since, around.now))}"
         return Cause("pulling", text, "starting", said, show)
     waited_s = age_s((pod.get("status") or {}).get("startTime"), around.now)
     state: State = "starting" if waited_s < GRACE_S else "backoff"

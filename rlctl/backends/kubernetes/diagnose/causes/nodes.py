@@ -14,8 +14,8 @@ from rlctl.backends.kubernetes.diagnose.causes.base import (
     evidence,
     name_of,
     namespaced,
-    span,
 )
+from rlctl.spec.words import duration
 
 _OVERDUE_S = 30.0
 """After its grace a pod that still exists is not ending but stuck."""
@@ -101,7 +101,7 @@ def ending(pod: Object, around: Around) -> Cause | None:
     if held:
         text = f"cannot go: {held} holds it"
         return Cause("ending-held", text, "backoff", f"finalizers: {held}", describe(pod))
-    text = f"should have ended {span(overdue_s)} ago: its node {node} does not answer, or cannot stop it"
+    text = f"should have ended {duration(overdue_s)} ago: its node {node} does not answer, or cannot stop it"
     return Cause(
         "node-lost", text, "backoff", f"deletionTimestamp {deleted}",
         f"kubectl{ns} delete pod {name_of(pod)} --grace-period=0 --force  (only when node {node} is gone for good)",

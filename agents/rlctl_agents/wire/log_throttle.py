@@ -1,4 +1,4 @@
-"""Log lines that neither an attacker nor a fault that repeats can turn into a flood."""
+"""Throttle of log lines: neither an attacker nor a fault that repeats makes a flood of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ EVERY_S = 10.0
 _REMEMBERED = 256
 
 
-class Seldom:
-    """Says at most once in so many seconds that something may be said. One thread at a time.
+class LogThrottle:
+    """Lets a line of each kind through once in so many seconds. One thread at a time.
 
     Args:
         clock: seconds, never going back.
@@ -23,7 +23,7 @@ class Seldom:
         self._said: OrderedDict[str, float] = OrderedDict()
 
     def due(self, what: str) -> bool:
-        """Whether `what` may be said now; then it counts as said."""
+        """Whether a line of this kind may be written now; then it counts as written."""
         now = self._clock()
         if now - self._said.get(what, -float("inf")) < self._every_s:
             return False
