@@ -179,7 +179,8 @@ class Rollout:
         waited_model = self._refresh(one) if self._lock_step else 0.0
         waited_credit += self._until(lambda: sender.reserve(block.version.size), sender)
         for other in self._seated:
-            if other.writer is None or (other is one and not self._lock_step):
+            follows = other.follower is not None
+            if follows and (other.writer is None or (other is one and not self._lock_step)):
                 waited_model += self._refresh(other)
         self._metrics.add("wait_credit_seconds", waited_credit)
         self._metrics.add("wait_model_seconds", waited_model)

@@ -1,6 +1,5 @@
 """Double DQN (arXiv:1509.06461) from outside: annealed epsilon, a target network, a ring in the learner's process."""
 
-import itertools
 import logging
 from copy import deepcopy
 
@@ -37,7 +36,7 @@ class DoubleDqn(Algorithm):
         self.config, self.noise_width, self.max_grad_norm = hyperparameters(config, Settings), 2, 10.0
         self.actions, sizes = spaces.action.n, [*spaces.obs.shape, *network.hidden]
         torch.manual_seed(seed)
-        layers = [layer for size in itertools.pairwise(sizes) for layer in (nn.Linear(*size), nn.ReLU())]
+        layers = [layer for size in zip(sizes[:-1], sizes[1:], strict=True) for layer in (nn.Linear(*size), nn.ReLU())]  # noqa: RUF007
         self.net = nn.Sequential(*layers, nn.Linear(sizes[-1], self.actions))
         self.target, self.tells = deepcopy(self.net).requires_grad_(False), True
 
