@@ -85,24 +85,24 @@ class Ring(BatchSource):
     def __init__(self, needs: Needs):
         self.needs, self.config = needs, needs.algorithm.config
         self.rng, self.rows = np.random.default_rng(needs.seed), {}
-        self.size = self.at = self.fresh = self.taken = 0
+        self.size = self.at = self.fresh = self.taken = self.owed = 0
+        self.count = needs.streams * needs.schema.segment_steps
 
     def take(self, timeout_s):
-        count = self.needs.streams * self.needs.schema.segment_steps
-        for block in self.needs.receiver.poll(timeout_s) if self._lacks(count) else ():
+        for block in self.needs.receiver.poll(timeout_s) if self._lacks() else ():
             self._add(block)
-        if self._lacks(count):
+        if self._lacks():
             return None
-        drawn = self.rng.integers(0, self.size, count)
+        drawn = self.rng.integers(0, self.size, self.count)
         found = {name: torch.from_numpy(values[drawn]).to(self.needs.device) for name, values in self.rows.items()}
         obs, version = torch.stack([found.pop("obs"), found.pop("next")]), found.pop("version")[None]
         found = {name: values[None] for name, values in found.items()}
         books = Delivery(self.rows["version"][drawn], self.fresh, self.taken)
-        self.fresh = self.taken = 0
+        self.fresh, self.taken, self.owed = 0, 0, self.owed - 1
         return Batch({"obs": obs, "valid": torch.ones_like(found["terminated"]), **found}, version, delivery=books)
 
-    def _lacks(self, count):
-        return self.size < 1_000 or self.fresh < count / self.config.reuse
+    def _lacks(self):
+        return self.size < 1_000 or self.owed < 1
 
     def _add(self, block):
         fields, valid = block.fields, block.fields["valid"]
@@ -113,6 +113,7 @@ class Ring(BatchSource):
             self.rows.setdefault(name, np.zeros((self.config.capacity, *values.shape[1:]), values.dtype))[at] = values
         self.at, self.size = self.at + at.size, min(self.size + at.size, self.config.capacity)
         self.fresh, self.taken = self.fresh + at.size, self.taken + block.rows
+        self.owed += at.size * self.config.reuse / self.count  # batches
         self.needs.receiver.settle(block, "consumed")
 
     def close(self):
