@@ -14,12 +14,12 @@ from rlctl_agents.types.experience import Schema
 
 
 class Settings(specs.Algorithm):
-    lr: float = 1e-3
+    lr: float = 5e-4
     epsilon: float = 0.05  # after `anneal` agent steps
-    anneal: int = 10_000
-    copy_every: int = 100  # batches from one copy of the target to the next
+    anneal: int = 8_000
+    copy_every: int = 200  # batches from one copy of the target to the next
     capacity: int = 50_000
-    reuse: float = 8.0  # batches that an agent step is in, on average
+    reuse: float = 16.0  # batches that an agent step is in, on average
 
 
 class DoubleDqn(Algorithm):
@@ -63,8 +63,8 @@ class DoubleDqn(Algorithm):
         return batch._replace(fields={**fields, "target": target})
 
     def loss(self, batch):
-        fields = batch.fields
-        q = self.net(fields["obs"][:1]).gather(-1, fields["action"].unsqueeze(-1)).squeeze(-1)
+        fields, obs = batch.fields, batch.fields["obs"]
+        q = self.net(obs[:1]).gather(-1, fields["action"].unsqueeze(-1)).squeeze(-1)
         total, error = nn.functional.smooth_l1_loss(q, fields["target"], reduction="sum"), fields["target"] - q.detach()
         return Loss(total, fields["valid"].sum().float(), {"q": q.detach().mean()}, error.abs()[0])
 
@@ -79,9 +79,7 @@ class DoubleDqn(Algorithm):
             self.target.load_state_dict(self.net.state_dict())
 
 
-class Ring(BatchSource):
-    """Uniform replay of single steps."""
-
+class Ring(BatchSource):  # uniform replay of single steps
     def __init__(self, needs: Needs):
         self.needs, self.config = needs, needs.algorithm.config
         self.rng, self.rows = np.random.default_rng(needs.seed), {}
