@@ -21,12 +21,12 @@ from benchmarks import wire
 from benchmarks.peers.contenders import OURS
 from rlctl.spec.schema import Spec
 from rlctl_agents.acting.bootstrap import make_algorithm, make_env
-from rlctl_agents.acting.policy_player import Player
+from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.experience.batching import column_axes
-from rlctl_agents.experience.segment_writer import Block, SegmentWriter
-from rlctl_agents.training.staging import Staging
-from rlctl_agents.training.trainer import Learning
-from rlctl_agents.types.experience import Ledger, Segment, SegmentHeader
+from rlctl_agents.experience.segment_writer import FinishedBlock, SegmentWriter
+from rlctl_agents.experience.staging import Staging
+from rlctl_agents.training.trainer import Trainer
+from rlctl_agents.types.experience import Ledger, SegmentBlock, SegmentHeader
 
 PARTS = ("simulator", "inference", "learner", "transport")
 WARM = 0.2
@@ -83,7 +83,7 @@ def inference(task: str, seconds: float) -> Part:
     env = make_env(spec, count)
     decisions = env.reset(list(range(count)))
     algorithm = make_algorithm(spec, "main", env.spaces)
-    player = Player(algorithm, np.arange(count), seed=0, rows=spec.policy().algorithm.segment_steps)
+    player = NetworkPolicy(algorithm, np.arange(count), seed=0, rows=spec.policy().algorithm.segment_steps)
 
     def step() -> int:
         player.act(decisions)
@@ -92,7 +92,7 @@ def inference(task: str, seconds: float) -> Part:
     return repeat(step, seconds)
 
 
-def recorded(spec: Spec, device: str = "cpu") -> tuple[Block, Learning]:
+def recorded(spec: Spec, device: str = "cpu") -> tuple[FinishedBlock, Trainer, Staging]:
     """One block of real experience, and what learns from it."""
     count = spec.roles.actor.envs
     env = make_env(spec, count)
@@ -100,7 +100,7 @@ def recorded(spec: Spec, device: str = "cpu") -> tuple[Block, Learning]:
     algorithm = make_algorithm(spec, "main", env.spaces)
     config = spec.policy().algorithm
     schema = type(algorithm).schema(config, spec.policy().model, env.spaces)
-    player = Player(algorithm, np.arange(count), seed=0, rows=config.segment_steps)
+    player = NetworkPolicy(algorithm, np.arange(count), seed=0, rows=config.segment_steps)
     writer = SegmentWriter(schema, count)
     while True:
         block = writer.observe(decisions, player.state(decisions.slot))
@@ -112,13 +112,13 @@ def recorded(spec: Spec, device: str = "cpu") -> tuple[Block, Learning]:
         decisions = env.step(decisions.slot, dict(chosen.action))
     there = torch.device("cpu" if device == "copies" else device)
     staging = Staging(there, copies=device == "copies")
-    return block, Learning(algorithm, policy="main", lineage=0, device=there, staging=staging)
+    return block, Trainer(algorithm, policy="main", lineage=0, device=there), staging
 
 
 def learner(task: str, seconds: float, device: str = "cpu") -> Part:
     """Batches in memory, learned from again and again; on a GPU one is on its way while the other is learned from."""
     spec = spec_of(task)
-    block, learning = recorded(spec, device)
+    block, learning, staging = recorded(spec, device)
     config = spec.policy().algorithm
     algorithm = make_algorithm(spec, "main", make_env(spec, 1).spaces)
     schema = type(algorithm).schema(config, spec.policy().model, make_env(spec, 1).spaces)
@@ -127,21 +127,21 @@ def learner(task: str, seconds: float, device: str = "cpu") -> Part:
         run="", term=0, boot="", sequence=0, receiver="", model=learning.ref, stream=block.slot.tolist(),
         row0=block.row0.tolist(), ledger=Ledger(),
     )  # fmt: skip
-    segment = Segment(header, block.version, block.fields)
-    batches = [learning.allocate(schema, streams) for _ in range(2)]
+    segment = SegmentBlock(header, block.version, block.fields)
+    batches = [staging.allocate(schema, streams) for _ in range(2)]
     for columns in batches:
         while columns.used < streams:
             columns.copy_in(segment, 0, min(block.slot.size, streams - columns.used), column_axes(schema))
     if device == "cuda":
-        learning.compile(batches[0])
+        learning.compile(staging.batch(batches[0]))
 
-    learning.stage(batches[0])
+    staging.begin(batches[0])
 
     def step() -> int:
         now, coming = batches
-        learning.stage(coming)
+        staging.begin(coming)
         batches.reverse()
-        return int(learning.update(now).lag_versions.size)
+        return int(learning.update(staging.batch(now)).lag_versions.size)
 
     done = repeat(step, seconds)
     size = sum(values.nbytes for values in (*batches[0].fields.values(), batches[0].version))
@@ -151,7 +151,7 @@ def learner(task: str, seconds: float, device: str = "cpu") -> Part:
 def transport(task: str, seconds: float) -> Part:
     """The same block from one process to another over the wire, both ends counted."""
     spec = spec_of(task)
-    block, _ = recorded(spec)
+    block, *_ = recorded(spec)
     algorithm = make_algorithm(spec, "main", make_env(spec, 1).spaces)
     schema = type(algorithm).schema(spec.policy().algorithm, spec.policy().model, make_env(spec, 1).spaces)
     sent = wire.Blocks(schema, block.version, block.fields)

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.algorithms.impala import Impala
-from rlctl_agents.experience.batching import Columns
+from rlctl_agents.experience.batching import BatchMemory
 from rlctl_agents.experience.frame_stacking import rebuild
-from rlctl_agents.types.experience import Segment
+from rlctl_agents.types.experience import SegmentBlock
 
 Streams = list[dict[str, NDArray[Any]]]
 _waiting: dict[int, Streams] = {}  # of a batch, until it is full
 
-_in_place = Columns.copy_in
+_in_place = BatchMemory.copy_in
 
 
 class Listed(Impala):
@@ -26,10 +26,10 @@ class Listed(Impala):
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
-        Columns.copy_in = copy_in  # type: ignore[method-assign]
+        BatchMemory.copy_in = copy_in  # type: ignore[method-assign]
 
 
-def copy_in(self: Columns, segment: Segment, first: int, count: int, axes: dict[str, int]) -> None:
+def copy_in(self: BatchMemory, segment: SegmentBlock, first: int, count: int, axes: dict[str, int]) -> None:
     """Keep a copy of every stream; the last one of a batch stacks them all, into memory that is new each time."""
     streams = _waiting.setdefault(id(self), [])
     for column in range(first, first + count):
@@ -43,7 +43,7 @@ def copy_in(self: Columns, segment: Segment, first: int, count: int, axes: dict[
         streams.clear()
 
 
-def _copy(batch: Columns, name: str, segment: Segment, column: int, axis: int) -> NDArray[Any]:
+def _copy(batch: BatchMemory, name: str, segment: SegmentBlock, column: int, axis: int) -> NDArray[Any]:
     source = segment.fields[name]
     if name in batch.stacked:
         rows = batch.fields[name][:, :1]

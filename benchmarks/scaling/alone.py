@@ -18,9 +18,10 @@ import torch
 from benchmarks.scaling.settings import run_spec
 from rlctl.spec.schema import Spec
 from rlctl_agents.acting.bootstrap import make_algorithm, make_env
-from rlctl_agents.acting.policy_player import Player
+from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.experience.segment_writer import SegmentWriter
-from rlctl_agents.training.trainer import Learning
+from rlctl_agents.experience.staging import Staging
+from rlctl_agents.training.trainer import Trainer
 
 SAY_S = 0.25
 
@@ -32,10 +33,11 @@ def main(count: int, latency_ms: float, cpu_ms: float) -> None:
     env = make_env(spec, count)
     algorithm = make_algorithm(spec, "main", env.spaces)
     schema = type(algorithm).schema(config, spec.policy().model, env.spaces)
-    learning = Learning(algorithm, policy="main", lineage=0, device=torch.device("cpu"))
-    columns = learning.allocate(schema, config.batch_rows // config.segment_steps)
+    learning = Trainer(algorithm, policy="main", lineage=0, device=torch.device("cpu"))
+    staging = Staging(torch.device("cpu"))
+    columns = staging.allocate(schema, config.batch_rows // config.segment_steps)
     player, writer = (
-        Player(algorithm, np.arange(count), seed=0, rows=config.segment_steps),
+        NetworkPolicy(algorithm, np.arange(count), seed=0, rows=config.segment_steps),
         SegmentWriter(schema, count),
     )
     decisions = env.reset(list(range(count)))
@@ -52,7 +54,7 @@ def main(count: int, latency_ms: float, cpu_ms: float) -> None:
                 columns.version[:, to] = block.version[:, source]
                 filled, taken = filled + width, taken + width
                 if filled == columns.version.shape[1]:
-                    learning.update(columns)
+                    learning.update(staging.batch(columns))
                     filled = 0
         chosen = player.act(decisions)
         writer.record(chosen.action | chosen.record, learning.version)

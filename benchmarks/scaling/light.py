@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from rlctl_agents import envs
-from rlctl_agents.experience.segment_writer import Block, SegmentWriter
+from rlctl_agents.experience.segment_writer import FinishedBlock, SegmentWriter
 from rlctl_agents.runtime.manager_session import Asked, Member, Snapshot
 from rlctl_agents.runtime.process import Process, open_wire, run_role
 from rlctl_agents.types.control import Channels, Experience, GetModel, GotModel
@@ -123,7 +123,7 @@ class LightActor:
             for name in ("agent_steps", "env_steps", "frames"):
                 metrics.add(name, decisions.slot.size)
 
-    def _hand_over(self, block: Block) -> bool:
+    def _hand_over(self, block: FinishedBlock) -> bool:
         ref = self._policy.ref
         assert ref is not None
         stream, row0 = self._streams[block.slot].tolist(), block.row0.tolist()

@@ -19,14 +19,15 @@ class Algorithm(Model):
     """Steps of one segment: the length of the unroll that an actor sends. Part of the experience schema, which an
     evaluator announces as well."""
     batch_rows: Annotated[int, Field(ge=1), restart("learner")] = 640
-    """Rows of one optimizer step over all ranks: a multiple of segment_steps."""
+    """Rows of one batch over all ranks: a multiple of segment_steps."""
     discount: Annotated[float, Field(ge=0, le=1), restart("learner"), MUTABLE] = 0.99
     reward_clip: Annotated[float | None, Field(gt=0), restart("learner")] = None
     """Rewards are clipped to [-reward_clip, reward_clip] before learning; evaluation reports them raw."""
     max_lag_versions: Annotated[int, Field(ge=0), restart("learner")] = 8
-    """Segments whose first step is older than this many optimizer steps are counted and dropped by the learner."""
+    """Segments whose first step is older than this many versions are counted and dropped by the learner. A version is a
+    batch learned from."""
     publish_every_updates: Annotated[int, Field(ge=1), restart("learner")] = 1
-    """Optimizer steps between two weight publications."""
+    """Versions from one publication of weights to the next: batches learned from."""
 
     @property
     def budget_rows(self) -> int:

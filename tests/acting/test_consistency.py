@@ -13,10 +13,11 @@ from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.base import below
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.envs.base import Env
-from rlctl_agents.experience.batching import Arrival, Columns
+from rlctl_agents.experience.batching import ArrivalOrder, BatchMemory
 from rlctl_agents.experience.validation import ValueCheck
-from rlctl_agents.training.trainer import Learning
+from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.experience import ModelRef
+from tests.support.batches import batch, memory
 from tests.support.chain import (
     Store,
     make_env,
@@ -47,17 +48,17 @@ KINDS = [
 NAMES = [f"{name}-{network.core}" for name, _, network in KINDS]
 
 
-def gather(env: Env, network: Network, batches: int, seats: Any = None) -> tuple[list[dict[str, np.ndarray]], Learning]:
+def gather(env: Env, network: Network, batches: int, seats: Any = None) -> tuple[list[dict[str, np.ndarray]], Trainer]:
     """Batches as the learner gets them, all made with the weights that the learner has."""
     config = settings(batch_rows=40)
     schema = schema_of(config, network, env.spaces)
-    learning = Learning(Impala(config, network, env.spaces, seed=9), policy="main", lineage=4, device=CPU)
+    learning = Trainer(Impala(config, network, env.spaces, seed=9), policy="main", lineage=4, device=CPU)
     source = Store()
     source.put(learning.ref, weights_of(config, network, env.spaces, seed=9))
     with private_folder() as folder, opened_wire() as wire:
         receiver = receiver_at(wire, folder, schema, budget_rows=400)
         sender = sender_to(wire, folder, schema, "actor")
-        assembler, columns = Arrival(schema, 0), learning.allocate(schema, 8)
+        assembler, columns = ArrivalOrder(schema, 0), memory(schema, 8)
         got = []
 
         def keep_going() -> bool:  # the receiving end works while the actor waits for credit
@@ -79,17 +80,17 @@ def gather(env: Env, network: Network, batches: int, seats: Any = None) -> tuple
 
 
 @functools.cache
-def gathered(case: int) -> tuple[list[dict[str, np.ndarray]], Learning]:
+def gathered(case: int) -> tuple[list[dict[str, np.ndarray]], Trainer]:
     """Once per kind; whoever learns from it comes last."""
     name, kwargs, network = KINDS[case]
     return gather(make_env(name, 4, **kwargs), network, batches=3)
 
 
-def copied(columns: Columns) -> dict[str, np.ndarray]:
+def copied(columns: BatchMemory) -> dict[str, np.ndarray]:
     return {name: values.copy() for name, values in columns.fields.items()} | {"version": columns.version.copy()}
 
 
-def log_probs(learning: Learning, fields: dict[str, Any]) -> torch.Tensor:
+def log_probs(learning: Trainer, fields: dict[str, Any]) -> torch.Tensor:
     """As the learner's loss computes them."""
     net: Any = learning._algorithm.net
     params, _ = net.unroll(below(fields, "obs"), fields["first"], below(fields, "core"))
@@ -121,10 +122,10 @@ def test_a_batch_of_every_kind_of_environment_can_be_learned_from(case: int) -> 
     columns = learning.columns  # type: ignore[attr-defined]
     for key, values in columns.fields.items():
         values[...] = batches[0][key]
-    updated = learning.update(columns)
+    updated = learning.update(batch(columns))
     assert updated.finite
     assert learning.ref == ModelRef("main", 4, 1)
-    assert abs(updated.values["rho"] - 1) < 1e-4, "the policies agree, so every importance weight is 1"
+    assert abs(updated.stats["rho"] - 1) < 1e-4, "the policies agree, so every importance weight is 1"
 
 
 @pytest.mark.parametrize("case", range(len(KINDS)), ids=NAMES)

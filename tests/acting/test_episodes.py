@@ -9,7 +9,8 @@ import pytest
 
 from rlctl.spec.schema import Network
 from rlctl_agents.acting.episodes import Played, play, shares
-from rlctl_agents.acting.policy_player import Player, Table
+from rlctl_agents.acting.policy import Table
+from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.runtime.metrics import Metrics
 from tests.support.chain import make_env, settings
@@ -17,8 +18,8 @@ from tests.support.chain import make_env, settings
 
 def played(name: str, envs: int, episodes: int, *, greedy: bool = True, seed: int = 1, **kwargs: int) -> Played | None:
     env = make_env(name, envs, **kwargs)
-    table = Table(env.spaces, envs, [list(range(env.spaces.seats))])
-    player = Player(
+    table = Table.of_seats(env.spaces, envs, [list(range(env.spaces.seats))])
+    player = NetworkPolicy(
         Impala(settings(), Network(hidden=[8]), env.spaces, seed=3), table.slots[0], seed=seed, rows=8, greedy=greedy
     )
     return play(
@@ -58,23 +59,23 @@ def test_equal_seeds_give_equal_games_and_others_do_not() -> None:
 
 def test_playing_ends_when_told_to() -> None:
     env = make_env("Clock", 2)
-    table = Table(env.spaces, 2, [[0]])
-    player = Player(Impala(settings(), Network(hidden=[8]), env.spaces, seed=3), table.slots[0], seed=1, rows=8)
+    table = Table.of_seats(env.spaces, 2, [[0]])
+    player = NetworkPolicy(Impala(settings(), Network(hidden=[8]), env.spaces, seed=3), table.slots[0], seed=1, rows=8)
     turns = itertools.count()
     assert play(env, [1, 2], table, [player], 100, metrics=Metrics(), keep_going=lambda: next(turns) < 9) is None
 
 
 def test_every_seat_needs_exactly_one_player() -> None:
     spaces = make_env("Duel", 2).spaces
-    assert [slots.tolist() for slots in Table(spaces, 2, [[1], [0]]).slots] == [[1, 3], [0, 2]]
+    assert [slots.tolist() for slots in Table.of_seats(spaces, 2, [[1], [0]]).slots] == [[1, 3], [0, 2]]
     for wrong in ([[0]], [[0, 1], [1]], [[0, 1, 2]]):
         with pytest.raises(ValueError, match="2 seats"):
-            Table(spaces, 2, wrong)
+            Table.of_seats(spaces, 2, wrong)
 
 
 def test_decisions_are_split_among_players_and_their_actions_joined_in_order() -> None:
     env = make_env("Duel", 2)
-    table = Table(env.spaces, 2, [[1], [0]])
+    table = Table.of_seats(env.spaces, 2, [[1], [0]])
     parts = table.split(env.reset([1, 2]))
     assert [(who, rows.tolist(), part.slot.tolist()) for who, rows, part in parts] == [
         (0, [1, 3], [0, 1]),
@@ -86,8 +87,8 @@ def test_decisions_are_split_among_players_and_their_actions_joined_in_order() -
 
 def test_an_evaluation_counts_the_steps_without_any_end() -> None:
     env, metrics = make_env("Clock", 2, length=9), Metrics()
-    table = Table(env.spaces, 2, [[0]])
-    player = Player(Impala(settings(), Network(hidden=[8]), env.spaces, seed=3), table.slots[0], seed=1, rows=8)
+    table = Table.of_seats(env.spaces, 2, [[0]])
+    player = NetworkPolicy(Impala(settings(), Network(hidden=[8]), env.spaces, seed=3), table.slots[0], seed=1, rows=8)
     left = itertools.count()
     play(env, [1, 2], table, [player], 8, metrics=metrics, keep_going=lambda: next(left) < 7)
     assert metrics.values().gauges["steps_without_end"] == 7

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
-from rlctl_agents.algorithms.base import AlgorithmError, Batch, below
+from rlctl_agents.algorithms.base import ActInputs, AlgorithmError, Batch, below
 from rlctl_agents.algorithms.impala import Impala, standardised
 from rlctl_agents.ops.vtrace import vtrace
 from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Spaces, Tuple
@@ -248,7 +248,7 @@ def test_normalised_advantages_make_the_policy_gradient_independent_of_the_scale
 def test_greedy_actions_ignore_the_noise_and_are_the_likeliest() -> None:
     algorithm, _ = play(Spaces(VECTOR, Discrete(5)), {})
     obs, first = {"obs": torch.randn(50, 3)}, torch.zeros(50, dtype=torch.bool)
-    one, two = (algorithm.act(obs, first, {}, torch.full((50, 1), u), None, greedy=True) for u in (0.01, 0.99))
+    one, two = (algorithm.act(ActInputs(obs, first, {}, torch.full((50, 1), u), None, True)) for u in (0.01, 0.99))
     assert torch.equal(one.action["action"], two.action["action"])
     assert torch.equal(one.action["action"], algorithm.net.step(obs, first, {})[0].argmax(-1))
 
@@ -257,8 +257,8 @@ def test_equal_noise_gives_equal_actions_whoever_acts_beside() -> None:
     algorithm, _ = play(Spaces(VECTOR, Discrete(5)), {})
     obs, noise = torch.randn(50, 3), torch.rand(50, 1)
     none = torch.zeros(50, dtype=torch.bool)
-    whole = algorithm.act({"obs": obs}, none, {}, noise, None, greedy=False)
-    half = algorithm.act({"obs": obs[::2]}, none[::2], {}, noise[::2], None, greedy=False)
+    whole = algorithm.act(ActInputs({"obs": obs}, none, {}, noise, None, False))
+    half = algorithm.act(ActInputs({"obs": obs[::2]}, none[::2], {}, noise[::2], None, False))
     assert torch.equal(whole.action["action"][::2], half.action["action"])
 
 
@@ -330,7 +330,7 @@ def test_a_network_with_dropout_gives_the_same_greedy_answers_twice_also_after_i
     algorithm = Impala(specs.Impala(), network, spaces, seed=3)
     algorithm.net.load_state_dict(Impala(specs.Impala(), network, spaces, seed=4).net.state_dict())
     obs, first = {"obs": torch.ones(6, 3)}, torch.zeros(6, dtype=torch.bool)
-    one, two = (algorithm.act(obs, first, {}, torch.full((6, 2), 0.5), None, greedy=True) for _ in range(2))
+    one, two = (algorithm.act(ActInputs(obs, first, {}, torch.full((6, 2), 0.5), None, True)) for _ in range(2))
     assert torch.equal(one.action["action"], two.action["action"])
     assert torch.equal(one.action["action"][0], one.action["action"][5])
     assert not any(module.training for module in algorithm.net.modules())

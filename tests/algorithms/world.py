@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlctl_agents.algorithms.base import Act, Algorithm, Batch, Tensors
+from rlctl_agents.algorithms.base import Act, ActInputs, Algorithm, Batch, Tensors
+from rlctl_agents.experience.batching import segment_fields
 from rlctl_agents.types.experience import Arrays, Schema
 from rlctl_agents.types.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Spaces, leaf_array, leaves
 
@@ -97,6 +98,7 @@ class Actor:
         return Batch(
             {name: torch.from_numpy(value) for name, value in fields.items()},
             torch.zeros(self.schema.segment_steps, self.world.slots, dtype=torch.int64),
+            segment_fields(self.schema),
         )
 
     def _look(self, fields: Arrays, t: int) -> tuple[Tensors, torch.Tensor, torch.Tensor | None]:
@@ -115,9 +117,8 @@ class Actor:
     def _decide(self, fields: Arrays, t: int) -> Act:
         obs, first, legal = self._look(fields, t)
         uniform = self.noise.uniform(1e-6, 1 - 1e-6, (self.world.slots, self.algorithm.noise_width))
-        return self.algorithm.act(
-            obs, first, self.state, torch.from_numpy(uniform.astype(np.float32)), legal, greedy=False
-        )
+        noise = torch.from_numpy(uniform.astype(np.float32))
+        return self.algorithm.act(ActInputs(obs, first, self.state, noise, legal))
 
 
 def train(actor: Actor, learner: Algorithm, updates: int, lag: int = 0) -> Iterator[Tensors]:

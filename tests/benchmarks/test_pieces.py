@@ -36,10 +36,10 @@ from rlctl_agents import envs
 from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.envs.check import check_env
-from rlctl_agents.experience.batching import Columns, allocate_columns, column_axes
+from rlctl_agents.experience.batching import BatchMemory, allocate_memory, column_axes
 from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.models.weights import pack
-from rlctl_agents.types.experience import Arrays, Field, Ledger, ModelRef, Schema, Segment, SegmentHeader
+from rlctl_agents.types.experience import Arrays, Field, Ledger, ModelRef, Schema, SegmentBlock, SegmentHeader
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 
 SPACES = Spaces(Box((16,), "float32"), Discrete(2))
@@ -291,10 +291,10 @@ def test_stacked_lists_make_the_batch_that_assembly_in_place_makes(monkeypatch: 
     ))  # fmt: skip
     rng = np.random.default_rng(0)
     batches = []
-    for make in (Columns.copy_in, listed.copy_in):
-        monkeypatch.setattr(Columns, "copy_in", make)
+    for make in (BatchMemory.copy_in, listed.copy_in):
+        monkeypatch.setattr(BatchMemory, "copy_in", make)
         rng = np.random.default_rng(0)
-        batch = allocate_columns(schema, streams)
+        batch = allocate_memory(schema, streams)
         for number in (3, 1):
             batch.copy_in(blocks(rng, steps, stack, number), 0, number, column_axes(schema))
         batches.append(batch)
@@ -304,7 +304,7 @@ def test_stacked_lists_make_the_batch_that_assembly_in_place_makes(monkeypatch: 
         np.testing.assert_array_equal(values, batches[1].fields[name])
 
 
-def blocks(rng: np.random.Generator, steps: int, stack: int, streams: int) -> Segment:
+def blocks(rng: np.random.Generator, steps: int, stack: int, streams: int) -> SegmentBlock:
     """A segment of random numbers."""
     fields: Arrays = {
         "obs": rng.integers(1, 255, (steps + stack, streams, 2), np.uint8),
@@ -316,7 +316,7 @@ def blocks(rng: np.random.Generator, steps: int, stack: int, streams: int) -> Se
         run="r", term=1, boot="a", sequence=0, receiver="l", model=ModelRef("main", 1, 1), stream=[*range(streams)],
         row0=[0] * streams, ledger=Ledger(),
     )  # fmt: skip
-    return Segment(header, np.full((steps, streams), 1, np.int64), fields)
+    return SegmentBlock(header, np.full((steps, streams), 1, np.int64), fields)
 
 
 def test_pong_less_one_of_the_ways_in_which_it_is_fast_keeps_every_rule_of_environments() -> None:

@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlctl_agents.experience.batching import Arrival, Columns, LockStep, LockStepError, Settled, allocate_columns
-from rlctl_agents.types.experience import Arrays, Field, Ledger, ModelRef, Schema, Segment, SegmentHeader
+from rlctl_agents.experience.batching import (
+    ArrivalOrder,
+    BatchMemory,
+    LockStep,
+    LockStepError,
+    Settled,
+    allocate_memory,
+)
+from rlctl_agents.types.experience import Arrays, Field, Ledger, ModelRef, Schema, SegmentBlock, SegmentHeader
 
 T = 3
 SCHEMA = Schema(
@@ -24,7 +31,7 @@ NOW = ModelRef("main", lineage=1, version=10)
 
 def segment(
     streams: list[int], *, number: int = 0, version: int = 10, lineage: int = 1, policy: str = "main"
-) -> Segment:
+) -> SegmentBlock:
     """A block whose every value tells its stream and segment number."""
     mark = np.array(streams, np.float32) + 1000 * number
     b = len(streams)
@@ -37,10 +44,10 @@ def segment(
         "reward": np.broadcast_to(mark, (T, b)),
         "core.h": np.broadcast_to(mark[:, None], (b, 4)),
     }
-    return Segment(header, np.full((T, b), version, np.int64), fields)
+    return SegmentBlock(header, np.full((T, b), version, np.int64), fields)
 
 
-def marks(batch: Columns) -> list[float]:
+def marks(batch: BatchMemory) -> list[float]:
     """The mark of every column, after checking that its fields agree."""
     used = batch.used
     np.testing.assert_array_equal(batch.fields["obs"][0, :used, 0], batch.fields["core.h"][:used, 0])
@@ -53,7 +60,7 @@ def marks(batch: Columns) -> list[float]:
 def test_blocks_of_any_size_fill_batches_of_any_size_in_order_and_every_row_is_settled_once(
     sizes: list[int], width: int
 ) -> None:
-    assembler, batch = Arrival(SCHEMA, max_lag_versions=5), allocate_columns(SCHEMA, width)
+    assembler, batch = ArrivalOrder(SCHEMA, max_lag_versions=5), allocate_memory(SCHEMA, width)
     stream, got, rows = 0, [], 0
     for size in sizes:
         assembler.add(segment(list(range(stream, stream + size))))
@@ -75,7 +82,7 @@ def outcomes(settled: list[Settled]) -> list[tuple[str, int]]:
 
 
 def test_a_segment_is_stale_when_its_first_row_is_older_than_the_lag_allows() -> None:
-    assembler, batch = Arrival(SCHEMA, max_lag_versions=5), allocate_columns(SCHEMA, 4)
+    assembler, batch = ArrivalOrder(SCHEMA, max_lag_versions=5), allocate_memory(SCHEMA, 4)
     limit, old = segment([1], version=5), segment([2], version=9)
     old.version[0] = 4  # the later rows of this segment were chosen with newer weights
     assembler.add(limit)
@@ -85,7 +92,7 @@ def test_a_segment_is_stale_when_its_first_row_is_older_than_the_lag_allows() ->
 
 
 def test_the_rest_of_a_block_may_grow_stale_after_its_first_columns_were_learned() -> None:
-    assembler, batch = Arrival(SCHEMA, max_lag_versions=0), allocate_columns(SCHEMA, 2)
+    assembler, batch = ArrivalOrder(SCHEMA, max_lag_versions=0), allocate_memory(SCHEMA, 2)
     assembler.add(segment([1, 2, 3]))
     assembler.fill(batch, NOW)
     assert outcomes(batch.clear()) == [("consumed", 2 * T)]
@@ -104,8 +111,8 @@ def test_the_rest_of_a_block_may_grow_stale_after_its_first_columns_were_learned
 def test_segments_of_another_lineage_are_fenced_and_impossible_ones_invalid(
     wrong: dict[str, object], outcome: str
 ) -> None:
-    for assembler in (Arrival(SCHEMA, 5), LockStep(SCHEMA, 2)):
-        batch = allocate_columns(SCHEMA, 2)
+    for assembler in (ArrivalOrder(SCHEMA, 5), LockStep(SCHEMA, 2)):
+        batch = allocate_memory(SCHEMA, 2)
         assembler.add(segment([1, 2], **wrong))  # type: ignore[arg-type]
         assert sum(one.rows for one in assembler.fill(batch, NOW) if one.outcome == outcome) == 2 * T
         assert batch.used == 0
@@ -115,7 +122,7 @@ def test_segments_of_another_lineage_are_fenced_and_impossible_ones_invalid(
 @given(st.randoms(use_true_random=False), st.integers(1, 4), st.integers(1, 3))
 def test_lock_step_batches_do_not_depend_on_who_comes_first(random: object, actors: int, envs: int) -> None:
     streams = actors * envs
-    assembler, batch = LockStep(SCHEMA, streams), allocate_columns(SCHEMA, streams)
+    assembler, batch = LockStep(SCHEMA, streams), allocate_memory(SCHEMA, streams)
     pending = {actor: list(range(3)) for actor in range(actors)}
     got = []
     while any(pending.values()):
@@ -129,14 +136,14 @@ def test_lock_step_batches_do_not_depend_on_who_comes_first(random: object, acto
 
 
 def test_lock_step_says_whom_it_waits_for() -> None:
-    assembler, batch = LockStep(SCHEMA, 3), allocate_columns(SCHEMA, 3)
+    assembler, batch = LockStep(SCHEMA, 3), allocate_memory(SCHEMA, 3)
     assembler.add(segment([1, 2]))
-    assert assembler.missing() == (1, [])
+    assert assembler.missing().startswith("lock-step waits for 1 unseen streams, []; algorithm.batch_rows must")
     assembler.add(segment([3]))
     assembler.fill(batch, NOW)
     batch.clear()
     assembler.add(segment([1, 2], number=1))
-    assert assembler.missing() == (0, [3])
+    assert assembler.missing() == "lock-step waits for 0 unseen streams, [3]"
 
 
 def test_lock_step_with_too_many_streams_names_the_arithmetic() -> None:

@@ -13,10 +13,10 @@ from rlctl.spec.algorithms import Impala as Settings
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.algorithms.impala import Impala
-from rlctl_agents.experience.batching import allocate_columns, column_axes
-from rlctl_agents.experience.segment_writer import Block, SegmentWriter
-from rlctl_agents.training.staging import Staging
-from rlctl_agents.types.experience import Arrays, Decisions, Ledger, ModelRef, Schema, Segment, SegmentHeader
+from rlctl_agents.experience.batching import allocate_memory, column_axes
+from rlctl_agents.experience.segment_writer import FinishedBlock, SegmentWriter
+from rlctl_agents.experience.staging import Staging
+from rlctl_agents.types.experience import Arrays, Decisions, Ledger, ModelRef, Schema, SegmentBlock, SegmentHeader
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from rlctl_agents.wire.codec import BlockCodec
 
@@ -54,10 +54,13 @@ class Game:
         return Decisions(slot, {"obs": self._stack[slot]}, np.zeros(slot.size, np.float32), ended, nothing, first)
 
 
-def played(turns: bool, restart_at: int = -1) -> Iterator[tuple[Block, dict[tuple[int, int], NDArray[np.uint8]]]]:
+Saw = dict[tuple[int, int], NDArray[np.uint8]]
+
+
+def played(turns: bool, restart_at: int = -1) -> Iterator[tuple[FinishedBlock, Saw]]:
     """Blocks, and what (slot, row of its stream) saw."""
     game, writer, rows = Game(), SegmentWriter(the_schema(), SLOTS), np.zeros(SLOTS, np.int64)
-    saw: dict[tuple[int, int], NDArray[np.uint8]] = {}
+    saw: Saw = {}
     random = np.random.default_rng(1)
     for step in range(60):
         slot = np.flatnonzero(random.random(SLOTS) < 0.6) if turns else np.arange(SLOTS)
@@ -76,17 +79,17 @@ def played(turns: bool, restart_at: int = -1) -> Iterator[tuple[Block, dict[tupl
             yield block, saw
 
 
-def over_the_wire(block: Block) -> Arrays:
+def over_the_wire(block: FinishedBlock) -> Arrays:
     codec = BlockCodec(the_schema())
     heads, frames = codec.pack(block.slot.size, block.version, block.fields, compress=False)
     assert not frames  # small enough to travel inline
     return codec.unpack(block.slot.size, heads, [])[1]
 
 
-def learned_from(block: Block, staging: Staging) -> Batch:
+def learned_from(block: FinishedBlock, staging: Staging) -> Batch:
     columns = staging.allocate(the_schema(), block.slot.size)
     header = SegmentHeader("r", 1, "a", 0, "l", ModelRef("main", 0, 0), [], [], Ledger())
-    segment = Segment(header, block.version, over_the_wire(block))
+    segment = SegmentBlock(header, block.version, over_the_wire(block))
     columns.copy_in(segment, 0, block.slot.size, column_axes(the_schema()))
     staging.begin(columns)
     return staging.batch(columns)
@@ -122,14 +125,14 @@ def test_the_frames_of_ale_can_be_rebuilt() -> None:
 
     env = envs.make("ALE/Pong-v5", envs=2, seeds=[0, 1], preset="atari", max_episode_steps=7)
     schema = Impala.schema(Settings(segment_steps=STEPS), Network(), env.spaces)
-    writer, columns, compared = SegmentWriter(schema, 2), allocate_columns(schema, 2), 0
+    writer, columns, compared = SegmentWriter(schema, 2), allocate_memory(schema, 2), 0
     decisions, seen = env.reset(), []
     for step in range(24):
         seen.append(decisions.obs["obs"].copy())
         block = writer.observe(decisions, {})
         if block is not None:
             header = SegmentHeader("r", 1, "a", 0, "l", ModelRef("main", 0, 0), [], [], Ledger())
-            columns.copy_in(Segment(header, block.version, block.fields), 0, 2, column_axes(schema))
+            columns.copy_in(SegmentBlock(header, block.version, block.fields), 0, 2, column_axes(schema))
             np.testing.assert_array_equal(columns.fields["obs"], np.stack(seen[-STEPS - 1 :]))
             columns.clear()
             compared += 1

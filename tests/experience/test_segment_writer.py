@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlctl_agents.experience.segment_writer import Block, SegmentWriter
+from rlctl_agents.experience.segment_writer import FinishedBlock, SegmentWriter
 from rlctl_agents.types.experience import Decisions, Field, Schema
 
 
@@ -93,7 +93,7 @@ class Naive:
 
 def drive(
     steps: int, slots: int, acting: list[list[int]], seed: int, restarts: frozenset[int] = frozenset()
-) -> tuple[list[Block], Naive]:
+) -> tuple[list[FinishedBlock], Naive]:
     """Random decisions for the slots that act in each step, into the writer and into the lists."""
     rng = np.random.default_rng(seed)
     writer, naive = SegmentWriter(schema(steps), slots), Naive(steps, [[] for _ in range(slots)], [0] * slots)
@@ -126,7 +126,7 @@ def drive(
     return blocks, naive
 
 
-def assert_same(blocks: list[Block], naive: Naive) -> None:
+def assert_same(blocks: list[FinishedBlock], naive: Naive) -> None:
     got = {}
     for block in blocks:
         for b, slot in enumerate(block.slot):
@@ -187,7 +187,7 @@ def test_blocks_of_ragged_slots_are_contiguous_and_their_own() -> None:
 def test_the_row_after_an_end_is_invalid_and_without_reward() -> None:
     writer = SegmentWriter(schema(3), 1)
 
-    def step(terminated: bool, first: bool, reward: float) -> Block | None:
+    def step(terminated: bool, first: bool, reward: float) -> FinishedBlock | None:
         decisions = Decisions(
             slot=np.zeros(1, np.int64),
             obs={"obs": np.zeros((1, 2), np.float32)},

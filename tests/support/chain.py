@@ -15,14 +15,14 @@ import torch
 from rlctl.spec.algorithms import Impala as Settings
 from rlctl.spec.schema import Network
 from rlctl_agents import envs
-from rlctl_agents.acting.policy_player import Player, Table, stream_ids
+from rlctl_agents.acting.policy import Table
+from rlctl_agents.acting.policy_player import NetworkPolicy, stream_ids
 from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.acting.rollout import Rollout, Seated
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.envs.base import Env
 from rlctl_agents.experience.segment_writer import SegmentWriter
 from rlctl_agents.models.weights import digest, pack
-from rlctl_agents.roles.actor import into
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.experience import ModelRef, Schema
 from rlctl_agents.types.spaces import Spaces
@@ -126,14 +126,15 @@ def make_rollout(
     """One actor's rollout; the first player learns, further ones do not."""
     spaces = env.spaces
     schema = schema_of(config, network, spaces)
-    table = Table(spaces, env.envs, seats or [list(range(spaces.seats))])
+    table = Table.of_seats(spaces, env.envs, seats or [list(range(spaces.seats))])
     seated = []
     for number, slots in enumerate(table.slots):
         algorithm = Impala(config, network, spaces, seed=100 + number)
         streams = stream_ids(index, slots)
-        follower = Follower(into(algorithm.net), "main", source)
+        player = NetworkPolicy(algorithm, streams, seed=seed, rows=config.segment_steps, spaces=spaces)
+        follower = Follower(player.load, "main", source)
         assert follower.wait_for_any(keep_going, sleep)
-        one = Seated(Player(algorithm, streams, seed=seed, rows=config.segment_steps), follower, streams)
+        one = Seated(player, follower, streams)
         if number == 0:
             one.writer, one.sender = SegmentWriter(schema, slots.size), sender
         seated.append(one)

@@ -16,12 +16,12 @@ from msgspec import Struct
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.algorithms.impala import Impala
-from rlctl_agents.experience.batching import Columns, column_axes
+from rlctl_agents.experience.batching import column_axes
 from rlctl_agents.manager.membership.learner_groups import Groups
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.training.collective import Collective
 from rlctl_agents.training.group_store import GroupStore
-from rlctl_agents.training.trainer import Learning
+from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.control import Enlist, Note, Noted, Place
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
@@ -29,6 +29,7 @@ from rlctl_agents.wire.rpc.client import RpcClient
 from rlctl_agents.wire.rpc.server import Handler, RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.manager.world import boot
+from tests.support.batches import batch, memory
 from tests.support.chain import schema_of, settings
 
 SPACES, NETWORK = Spaces(Box((2,), "float32"), Discrete(3)), Network(hidden=[16], core="lstm", width=8)
@@ -51,17 +52,17 @@ class Double(Impala):
 
     def loss(self, batch: Batch):  # type: ignore[no-untyped-def]
         fields = {name: one.double() if one.is_floating_point() else one for name, one in batch.fields.items()}
-        return super().loss(Batch(fields, batch.version))
+        return super().loss(batch._replace(fields=fields))
 
 
-def fresh(seed: int = 1, piece_rows: int | None = None) -> Learning:
+def fresh(seed: int = 1, piece_rows: int | None = None) -> Trainer:
     algorithm = Double(CONFIG, NETWORK, SPACES, seed=seed)
-    return Learning(algorithm, policy="main", lineage=3, device=CPU, piece_rows=piece_rows)
+    return Trainer(algorithm, policy="main", lineage=3, device=CPU, piece_rows=piece_rows)
 
 
-def recorded(step: int, learning: Learning, first: int = 0, count: int = STREAMS) -> Columns:
-    """Columns first..first+count of the batch of one step: the same, whoever asks."""
-    rng, whole = np.random.default_rng(step), learning.allocate(SCHEMA, STREAMS)
+def recorded(step: int, learning: Trainer, first: int = 0, count: int = STREAMS) -> Batch:
+    """BatchMemory first..first+count of the batch of one step: the same, whoever asks."""
+    rng, whole = np.random.default_rng(step), memory(SCHEMA, STREAMS)
     rows, shape = SCHEMA.segment_steps, (SCHEMA.segment_steps, STREAMS)
     whole.fields["obs"][:] = rng.normal(size=(rows + 1, STREAMS, 2))
     whole.fields["action"][:] = rng.integers(0, 3, shape)
@@ -71,16 +72,16 @@ def recorded(step: int, learning: Learning, first: int = 0, count: int = STREAMS
     whole.fields["terminated"][:] = rng.uniform(size=shape) < 0.1
     whole.fields["valid"][:] = rng.uniform(size=shape) < np.linspace(0.3, 1.0, STREAMS)  # not as many in each part
     whole.version[:] = step
-    part = learning.allocate(SCHEMA, count)
+    part = memory(SCHEMA, count)
     for name, axis in column_axes(SCHEMA).items():
         at = (slice(None),) * axis + (slice(first, first + count),)
         part.fields[name][:] = whole.fields[name][at]
     part.version[:] = step
     part.used = count
-    return part
+    return batch(part)
 
 
-def weights(learning: Learning) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def weights(learning: Trainer) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
     state = learning.capture()
     return {name: value for name, value in state.arrays.items() if not name.startswith("random/")}
 
@@ -107,7 +108,7 @@ def run_rank(rank: int, world: int, address: str, folder: Path, piece_rows: int 
     values = {}
     for step in range(STEPS):
         assert collective.agree(ready=True, held=False, starved=False).update
-        values = learning.update(recorded(step, learning, first, count)).values
+        values = learning.update(recorded(step, learning, first, count)).stats
     found = {
         **weights(learning),
         "rows": np.array(learning.consumed_rows),

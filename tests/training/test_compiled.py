@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from rlctl.spec.schema import Network
+from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.algorithms.impala import Impala as OurImpala
-from rlctl_agents.experience.batching import Columns
-from rlctl_agents.training.staging import Staging
-from rlctl_agents.training.trainer import Learning
+from rlctl_agents.experience.staging import Staging
+from rlctl_agents.training.trainer import Trainer
 from tests.support.chain import schema_of
 from tests.training.test_trainer import CONFIG, NETWORK, SPACES, batch_for
 
@@ -19,17 +19,18 @@ CPU = torch.device("cpu")
 LSTM = Network.model_validate({"hidden": [8], "core": "lstm", "width": 6})
 
 
-def learning(network: Network = NETWORK) -> Learning:
+def learning(network: Network = NETWORK) -> Trainer:
     algorithm = OurImpala(CONFIG, network, SPACES, seed=1)
-    return Learning(algorithm, policy="main", lineage=1, device=CPU, staging=Staging(CPU, copies=True))
+    return Trainer(algorithm, policy="main", lineage=1, device=CPU)
 
 
-def batch_of(learning: Learning, network: Network) -> Columns:
+def batch_of(learning: Trainer, network: Network) -> Batch:
     """With a memory of zeros, where the network has one."""
-    columns, filled = learning.allocate(schema_of(CONFIG, network, SPACES), 4), batch_for(learning).fields
+    staging = Staging(CPU, copies=True)
+    columns, filled = staging.allocate(schema_of(CONFIG, network, SPACES), 4), batch_for(learning).fields
     for name, values in filled.items():
         columns.fields[name][:] = values
-    return columns
+    return staging.batch(columns)
 
 
 @pytest.mark.parametrize("network", [NETWORK, LSTM], ids=["mlp", "lstm"])
@@ -39,7 +40,7 @@ def test_a_compiled_update_is_the_update(network: Network) -> None:
     for _ in range(3):
         expected = as_written.update(batch_of(as_written, network))
         got = compiled.update(batch_of(compiled, network))
-        assert got.values == pytest.approx(expected.values, abs=1e-6)
+        assert got.stats == pytest.approx(expected.stats, abs=1e-6)
     for name, value in as_written._algorithm.net.state_dict().items():
         torch.testing.assert_close(compiled._algorithm.net.state_dict()[name], value)
 
@@ -47,21 +48,21 @@ def test_a_compiled_update_is_the_update(network: Network) -> None:
 def test_compiling_changes_no_weight_and_no_version() -> None:
     one = learning()
     before = one.weights()
-    one.compile(batch_for(one), ["aot_eager"])
+    one.compile(batch_of(one, NETWORK), ["aot_eager"])
     assert (one.weights(), one.version, one.consumed_rows) == (before, 0, 0)
 
 
 def test_a_learner_that_cannot_compile_learns_all_the_same_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
     as_written, fallen_back = learning(), learning()
-    fallen_back.compile(batch_for(fallen_back), ["no such backend"])
+    fallen_back.compile(batch_of(fallen_back, NETWORK), ["no such backend"])
     assert "no such backend cannot compile the loss" in caplog.text
-    as_written.update(batch_for(as_written))
-    fallen_back.update(batch_for(fallen_back))
+    as_written.update(batch_of(as_written, NETWORK))
+    fallen_back.update(batch_of(fallen_back, NETWORK))
     assert fallen_back.weights() == as_written.weights()
 
 
 def test_the_next_backend_takes_over_from_one_that_cannot(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     one = learning()
-    one.compile(batch_for(one), ["no such backend", "eager"])
+    one.compile(batch_of(one, NETWORK), ["no such backend", "eager"])
     assert "the loss is compiled by eager" in caplog.text

@@ -17,10 +17,10 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.impala import Impala
-from rlctl_agents.experience.batching import Columns
+from rlctl_agents.experience.batching import BatchMemory
+from rlctl_agents.experience.staging import Staging
 from rlctl_agents.training.collective import Collective
-from rlctl_agents.training.staging import Staging
-from rlctl_agents.training.trainer import Learning
+from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.control import Place
 from rlctl_agents.types.experience import ModelRef, Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
@@ -61,15 +61,14 @@ def schema(name: str) -> Schema:
     return schema_of(CONFIG, network, Spaces(space, Discrete(3)))
 
 
-def learning_on(device: torch.device, name: str) -> Learning:
+def learning_on(device: torch.device, name: str) -> Trainer:
     """As on a GPU: a CPU copies its batches, and learns from them whole."""
     space, network = NETWORKS[name]
     algorithm = Impala(CONFIG, network, Spaces(space, Discrete(3)), seed=1)
-    staging = Staging(device, copies=True)
-    return Learning(algorithm, policy="main", lineage=1, device=device, staging=staging, piece_rows=10**6)
+    return Trainer(algorithm, policy="main", lineage=1, device=device, piece_rows=10**6)
 
 
-def filled(columns: Columns, seed: int = 0) -> Columns:
+def filled(columns: BatchMemory, seed: int = 0) -> BatchMemory:
     rng, steps = np.random.default_rng(seed), columns.version.shape[0]
     obs, shape = columns.fields["obs"], (steps, STREAMS)
     obs[:] = rng.integers(0, 256, obs.shape) if obs.dtype == np.uint8 else rng.normal(size=obs.shape)
@@ -82,18 +81,19 @@ def filled(columns: Columns, seed: int = 0) -> Columns:
     return columns
 
 
-def learn(learning: Learning, name: str, updates: int = 3) -> list[dict[str, float]]:
+def learn(learning: Trainer, name: str, updates: int = 3) -> list[dict[str, float]]:
     """From other numbers in the same memory each time, staged by another thread as the intake does."""
-    columns, values = learning.allocate(schema(name), STREAMS), []
+    staging = Staging(learning._device, copies=True)
+    columns, values = staging.allocate(schema(name), STREAMS), []
     for seed in range(updates):
-        thread = threading.Thread(target=learning.stage, args=(filled(columns, seed),))
+        thread = threading.Thread(target=staging.begin, args=(filled(columns, seed),))
         thread.start()
         thread.join()
-        values.append(learning.update(columns).values)
+        values.append(learning.update(staging.batch(columns)).stats)
     return values
 
 
-def require_close(found: Learning, expected: Learning, name: str) -> None:
+def require_close(found: Trainer, expected: Trainer, name: str) -> None:
     weights, tolerance = expected._algorithm.net.state_dict(), 1e-2 if "bf16" in name else 1e-4
     for key, value in found._algorithm.net.state_dict().items():
         torch.testing.assert_close(value.cpu(), weights[key], rtol=0.0, atol=tolerance)
@@ -141,7 +141,8 @@ def test_a_compiled_update_is_the_update(
         pytest.skip("inductor NOT TESTED: it needs Triton and a C compiler (pip install triton; apt-get install gcc)")
     caplog.set_level(logging.INFO)
     found, expected = learning_on(device, name), learning_on(CPU, name)
-    found.compile(found.allocate(schema(name), STREAMS), [backend])
+    staging = Staging(device, copies=True)
+    found.compile(staging.batch(staging.allocate(schema(name), STREAMS)), [backend])
     assert f"the loss is compiled by {backend}" in caplog.text
     for got, wanted in zip(learn(found, name, 5), learn(expected, name, 5), strict=True):
         assert got == pytest.approx(wanted, rel=1e-3, abs=1e-3)

@@ -10,7 +10,7 @@ from rlctl.spec.algorithms import Impala as Settings
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.base import Batch, Loss
 from rlctl_agents.algorithms.impala import Impala
-from rlctl_agents.experience.batching import column_axes
+from rlctl_agents.experience.batching import column_axes, segment_fields
 from rlctl_agents.training.pieces import backward, pieces
 from rlctl_agents.types.experience import Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
@@ -20,7 +20,7 @@ STEPS, STREAMS = 4, 5
 
 
 def learned(algorithm: Impala, schema: Schema, batch: Batch, most_rows: int) -> Loss:
-    return backward(algorithm.loss, pieces(algorithm, batch, column_axes(schema), most_rows))
+    return backward(algorithm.loss, pieces(algorithm, batch, most_rows))
 
 
 def made(core: str, *, advantage_norm: bool = False) -> tuple[Impala, Schema, Batch]:
@@ -38,7 +38,7 @@ def made(core: str, *, advantage_norm: bool = False) -> tuple[Impala, Schema, Ba
     return (
         Impala(config, network, SPACES, seed=0),
         schema,
-        Batch(fields, torch.zeros(STEPS, STREAMS, dtype=torch.int64)),
+        Batch(fields, torch.zeros(STEPS, STREAMS, dtype=torch.int64), segment_fields(schema)),
     )
 
 
@@ -58,15 +58,15 @@ def test_pieces_give_the_gradient_of_the_whole(core: str) -> None:
 
 def test_pieces_hold_every_segment_once() -> None:
     algorithm, schema, batch = made("lstm")
-    found = pieces(algorithm, batch, column_axes(schema), 2 * STEPS)
+    found = pieces(algorithm, batch, 2 * STEPS)
     assert [part.version.shape[1] for part in found] == [2, 2, 1]
     for name, axis in column_axes(schema).items():
         assert torch.equal(torch.cat([part.fields[name] for part in found], axis), batch.fields[name])
 
 
 def test_a_piece_is_one_segment_at_least() -> None:
-    algorithm, schema, batch = made("none")
-    assert len(pieces(algorithm, batch, column_axes(schema), 1)) == STREAMS
+    algorithm, _, batch = made("none")
+    assert len(pieces(algorithm, batch, 1)) == STREAMS
 
 
 def test_a_loss_that_looks_at_the_whole_batch_is_not_taken_to_pieces() -> None:
@@ -86,11 +86,11 @@ class Ranked(Impala):
 
 
 def test_a_loss_of_ones_own_is_taken_to_pieces_only_when_it_says_so() -> None:
-    _, schema, batch = made("none")
+    _, _, batch = made("none")
     algorithm = Ranked(Settings(segment_steps=STEPS), Network(hidden=[8]), SPACES, seed=0)
-    assert len(pieces(algorithm, batch, column_axes(schema), STEPS)) == 1
+    assert len(pieces(algorithm, batch, STEPS)) == 1
     algorithm.additive = True
-    assert len(pieces(algorithm, batch, column_axes(schema), STEPS)) == STREAMS
+    assert len(pieces(algorithm, batch, STEPS)) == STREAMS
 
 
 def test_a_batch_without_a_valid_row_has_no_gradient() -> None:

@@ -20,10 +20,11 @@ import torch
 from rlctl.spec.schema import Network
 from rlctl_agents.acting.rollout import NotTogether
 from rlctl_agents.algorithms.impala import Impala
-from rlctl_agents.experience.batch_loader import Intake
 from rlctl_agents.experience.batching import LockStep
+from rlctl_agents.experience.on_policy import OnPolicySource
+from rlctl_agents.experience.staging import Staging
 from rlctl_agents.models.weights import digest
-from rlctl_agents.training.trainer import Learning
+from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.control import Match
 from rlctl_agents.types.experience import ModelRef
 from tests.support.chain import (
@@ -83,7 +84,7 @@ def run(name: str, network: Network, late: int) -> tuple[list[str], list[np.ndar
     chance = random.Random(late)
     env = make_env(name, ENVS)
     schema, streams = schema_of(CONFIG, network, env.spaces), ACTORS * ENVS * env.spaces.seats
-    learning = Learning(
+    learning = Trainer(
         Impala(CONFIG, network, env.spaces, seed=9),
         policy="main",
         lineage=1,
@@ -95,8 +96,10 @@ def run(name: str, network: Network, late: int) -> tuple[list[str], list[np.ndar
     source = Late(store, chance, ("newer", "exact"), 0.002)
     with private_folder() as folder, opened_wire() as wire:
         receiver = receiver_at(wire, folder, schema, budget_rows=2 * streams * CONFIG.segment_steps)
-        columns = [learning.allocate(schema, streams) for _ in range(2)]
-        intake = Intake(receiver, LockStep(schema, streams), columns, learning.ref)
+        intake = OnPolicySource(
+            receiver, LockStep(schema, streams), Staging(torch.device("cpu")), schema,
+            streams=streams, weights=lambda: learning.ref, limits=lambda rows: (2 * rows, 0),
+        )  # fmt: skip
         actors = [
             threading.Thread(target=act, args=(folder, source, index, name, network, late, stop))
             for index in range(ACTORS)
@@ -112,9 +115,9 @@ def run(name: str, network: Network, late: int) -> tuple[list[str], list[np.ndar
                 batch = intake.take(60.0)
                 assert batch is not None, f"stands still after {len(digests)} updates"
                 time.sleep(chance.random() * 0.01)
-                versions.append(batch.version.copy())
+                versions.append(batch.version.numpy().copy())
                 learning.update(batch)
-                intake.give_back(batch, learning.ref)
+                intake.give_back(batch)
                 data = learning.weights()
                 store.put(learning.ref, data)
                 digests.append(digest(data))

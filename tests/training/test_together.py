@@ -44,7 +44,7 @@ def test_one_learner_learns_in_pieces_what_it_learns_from_the_whole() -> None:
 def compare(world: int, ranks: list[dict[str, np.ndarray]]) -> None:  # type: ignore[type-arg]
     """With one learner that has the whole batch."""
     one = fresh()
-    losses = [one.update(recorded(step, one)).values["total"] for step in range(STEPS)]
+    losses = [one.update(recorded(step, one)).stats["total"] for step in range(STEPS)]
     expected = weights(one)
     for found in ranks:
         worst = max(float(np.abs(found[name] - value).max()) for name, value in expected.items())

@@ -10,25 +10,26 @@ import torch
 
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.impala import Impala
-from rlctl_agents.experience.batching import Columns
+from rlctl_agents.experience.batching import BatchMemory
 from rlctl_agents.roles.learner import streams_of
 from rlctl_agents.runtime.process import UserFault
-from rlctl_agents.training.trainer import NONFINITE_IN_A_ROW, Diverged, Learning
+from rlctl_agents.training.trainer import NONFINITE_IN_A_ROW, Diverged, Trainer
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
+from tests.support.batches import batch, memory
 from tests.support.chain import schema_of, settings
 
 SPACES, NETWORK, CONFIG = Spaces(Box((2,), "float32"), Discrete(3)), Network(hidden=[8]), settings(max_grad_norm=0.5)
 SCHEMA = schema_of(CONFIG, NETWORK, SPACES)
 
 
-def fresh(*, lock_step: bool = False, seed: int = 1) -> Learning:
+def fresh(*, lock_step: bool = False, seed: int = 1) -> Trainer:
     algorithm = Impala(CONFIG, NETWORK, SPACES, seed=seed)
-    return Learning(algorithm, policy="main", lineage=3, device=torch.device("cpu"), lock_step=lock_step)
+    return Trainer(algorithm, policy="main", lineage=3, device=torch.device("cpu"), lock_step=lock_step)
 
 
-def batch_for(learning: Learning, version: int = 0) -> Columns:
-    columns, rng = learning.allocate(SCHEMA, 4), np.random.default_rng(0)
+def batch_for(learning: Trainer, version: int = 0) -> BatchMemory:
+    columns, rng = memory(SCHEMA, 4), np.random.default_rng(0)
     columns.fields["obs"][:] = rng.normal(size=(6, 4, 2))
     columns.fields["action"][:] = rng.integers(0, 3, (5, 4))
     columns.fields["reward"][:] = rng.normal(size=(5, 4))
@@ -40,42 +41,47 @@ def batch_for(learning: Learning, version: int = 0) -> Columns:
     return columns
 
 
+def numbers(learning: Trainer) -> dict[str, bytes]:
+    """Weights without what they were learned from."""
+    return {name: values.tobytes() for name, values in learning.capture().arrays.items() if name.startswith("weights/")}
+
+
 def test_an_update_moves_the_weights_and_counts_versions_and_rows() -> None:
     learning = fresh()
     before = learning.weights()
     columns = batch_for(learning)
-    updated = learning.update(columns)
+    updated = learning.update(batch(columns))
     assert updated.finite
     assert learning.weights() != before
     assert learning.ref == ModelRef("main", 3, 1)
     assert 0 < learning.consumed_rows < columns.version.size
     assert learning.consumed_rows == columns.fields["valid"].sum(), "a row after an episode's end is no agent step"
     assert learning.taken_rows == columns.version.size, "and is a row of the ledger"
-    assert {"total", "grad_norm", "lr", "entropy"} <= updated.values.keys()
+    assert {"total", "grad_norm", "lr", "entropy"} <= updated.stats.keys()
 
 
 def test_what_was_copied_for_publishing_is_not_changed_by_the_next_update() -> None:
     learning = fresh()
     copied, before = learning.copied(), learning.weights()
-    learning.update(batch_for(learning))
+    learning.update(batch(batch_for(learning)))
     assert copied() == before != learning.weights()
 
 
 def test_lag_is_told_per_valid_row_against_the_weights_before_the_update() -> None:
     learning = fresh()
     columns = batch_for(learning)
-    learning.update(columns)
-    learning.update(columns)
-    assert learning.update(columns).lag_versions.tolist() == [2] * 19
+    learning.update(batch(columns))
+    learning.update(batch(columns))
+    assert learning.update(batch(columns)).lag_versions.tolist() == [2] * 19
 
 
 @pytest.mark.parametrize("lock_step", [False, True])
 def test_a_batch_without_a_finite_gradient_changes_no_weight(lock_step: bool) -> None:
     learning = fresh(lock_step=lock_step)
-    columns, before = batch_for(learning), learning.weights()
+    columns, before = batch_for(learning), numbers(learning)
     columns.fields["reward"][0, 0] = np.inf
-    assert not learning.update(columns).finite
-    assert learning.weights() == before
+    assert not learning.update(batch(columns)).finite
+    assert numbers(learning) == before
     assert learning.version == int(lock_step), "in lock-step everybody waits for a version"
     assert learning.nonfinite == 1
 
@@ -85,27 +91,27 @@ def test_the_learner_gives_up_after_ten_such_batches_in_a_row_and_not_before() -
     good, bad = batch_for(learning), batch_for(learning)
     bad.fields["reward"][0, 0] = np.nan
     for _ in range(NONFINITE_IN_A_ROW - 1):
-        learning.update(bad)
-    learning.update(good)
+        learning.update(batch(bad))
+    learning.update(batch(good))
     for _ in range(NONFINITE_IN_A_ROW - 1):
-        learning.update(bad)
+        learning.update(batch(bad))
     with pytest.raises(Diverged, match="10 updates in a row had no finite gradient"):
-        learning.update(bad)
+        learning.update(batch(bad))
 
 
 def test_a_batch_without_a_valid_row_is_harmless() -> None:
     learning = fresh()
     columns = batch_for(learning)
     columns.fields["valid"][:] = False
-    assert learning.update(columns).finite
+    assert learning.update(batch(columns)).finite
 
 
 def test_a_learner_restored_from_its_state_goes_on_bit_by_bit_in_the_next_lineage(tmp_path: Path) -> None:
     one = fresh()
     columns = batch_for(one)
-    one.update(columns)
+    one.update(batch(columns))
     data = one.capture().pack()
-    one.update(columns)
+    one.update(batch(columns))
 
     other = fresh(seed=77)
     again = batch_for(other)
@@ -113,7 +119,7 @@ def test_a_learner_restored_from_its_state_goes_on_bit_by_bit_in_the_next_lineag
     assert other.ref == ModelRef("main", 3, 1)
     assert other.consumed_rows == columns.fields["valid"].sum()
     assert other.taken_rows == columns.version.size
-    other.update(again)
+    other.update(batch(again))
     assert other.weights() == one.weights()
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlctl_agents.models.weights import pack
-from rlctl_agents.roles.actor import into
+from rlctl_agents.models.weights import pack, unpack_into
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights.client import Follower, Model
 from rlctl_agents.wire.rpc.client import RemoteError
@@ -72,7 +71,9 @@ def store() -> Asked:
 
 def followed(store: Asked, clock: Clock, **options: int) -> tuple[Follower, nn.Linear]:
     net = nn.Linear(1, 1)
-    follower = Follower(into(net), "main", store, clock=clock, **options)  # type: ignore[arg-type]
+    follower = Follower(
+        lambda model: unpack_into(net, model.data, sha256=model.sha256), "main", store, clock=clock, **options
+    )  # type: ignore[arg-type]
     assert follower.wait_for_any(lambda: True, clock.sleep)
     assert not follower.refresh()  # the first poll, which finds nothing newer
     store.questions = 0

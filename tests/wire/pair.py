@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import zmq
 
-from rlctl_agents.types.experience import Arrays, Field, ModelRef, Schema, Segment
+from rlctl_agents.types.experience import Arrays, Field, ModelRef, Schema, SegmentBlock
 from rlctl_agents.wire.codec import BlockCodec
 from rlctl_agents.wire.experience import ExperienceReceiver, ExperienceSender
-from rlctl_agents.wire.experience.protocol import Block, Grant, Hello, Refusal, schema_digest, to_sender
+from rlctl_agents.wire.experience.protocol import BlockMessage, Grant, Hello, Refusal, schema_digest, to_sender
 from rlctl_agents.wire.sockets import Wire
 
 STEPS = 4
@@ -95,9 +95,11 @@ def until(done: Callable[[], object], *steps: Callable[[], object], limit_s: flo
             step()
 
 
-def carry(sender: ExperienceSender, receiver: ExperienceReceiver, blocks: int, *, settle: bool = True) -> list[Segment]:
+def carry(
+    sender: ExperienceSender, receiver: ExperienceReceiver, blocks: int, *, settle: bool = True
+) -> list[SegmentBlock]:
     """Offer so many blocks and take them at the other end."""
-    segments: list[Segment] = []
+    segments: list[SegmentBlock] = []
     offered = 0
     end = time.monotonic() + LIMIT_S
     while len(segments) < blocks:
@@ -136,11 +138,11 @@ class RawSender:
         hello = Hello(1, "run", self.boot, "receiver", 1, schema_digest(SCHEMA), 0, 0, 0, 0, 0, 8, 8)
         return msgspec.structs.replace(hello, **changes)
 
-    def block(self, sequence: int = 0, *, streams: int = 2, **changes: object) -> Block:
+    def block(self, sequence: int = 0, *, streams: int = 2, **changes: object) -> BlockMessage:
         rows = (sequence + 1) * streams * STEPS
         heads, _ = BlockCodec(SCHEMA).pack(streams, versions(streams), fields(streams), compress=False)
         ids = np.arange(streams, dtype="<i8").tobytes()
-        block = Block(
+        block = BlockMessage(
             1, "run", self.boot, "receiver", 1, sequence, 0, rows, 0, rows, 0, "main", 0, 1, ids, ids, heads
         )  # fmt: skip
         return msgspec.structs.replace(block, **changes)

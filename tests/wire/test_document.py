@@ -10,7 +10,15 @@ import numpy as np
 from rlctl_agents.types.experience import Field, Schema
 from rlctl_agents.wire.classes import MANAGER, MODELPOOL
 from rlctl_agents.wire.codec import BlockCodec
-from rlctl_agents.wire.experience.protocol import Block, Grant, Hello, encode, schema_digest, to_receiver, to_sender
+from rlctl_agents.wire.experience.protocol import (
+    BlockMessage,
+    Grant,
+    Hello,
+    encode,
+    schema_digest,
+    to_receiver,
+    to_sender,
+)
 
 TEXT = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 SCHEMA = Schema(2, (Field("obs", "float32", (1,), "row+1"), Field("action", "int64", (), "row")))
@@ -29,7 +37,7 @@ def test_hello_and_grant_of_the_example_are_read_as_it_says() -> None:
 
 def test_the_block_of_the_example_is_read_as_it_says_and_written_the_same() -> None:
     block = to_receiver(example("block"))
-    assert isinstance(block, Block)
+    assert isinstance(block, BlockMessage)
     assert encode(block) == example("block")
     version, fields = BlockCodec(SCHEMA).unpack(1, block.arrays, [])
     assert version.tolist() == [[5], [5]]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlctl_agents.wire.codec import BlockCodec, Rejected
-from rlctl_agents.wire.experience.protocol import Block, to_receiver
+from rlctl_agents.wire.experience.protocol import BlockMessage, to_receiver
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import SCHEMA, RawSender, carry, make_receiver, make_sender, until
 
@@ -123,7 +123,7 @@ def test_decoding_ends_in_a_message_or_a_rejection(head: bytes) -> None:
     reason = "codec"
     try:
         message = to_receiver(head)
-        if isinstance(message, Block):
+        if isinstance(message, BlockMessage):
             BlockCodec(SCHEMA).unpack(len(message.stream) // 8, message.arrays, [])
     except Rejected as error:
         reason = error.reason

@@ -120,7 +120,8 @@ def make_algorithm(spec: Spec, policy: str, spaces: Spaces, *, gpu: bool = False
         raise UserFault(f"the match names policy {policy}, which the spec has not") from fault
     except AlgorithmError as fault:
         raise UserFault(str(fault)) from fault
-    hold_still(made.net)
+    for module in made.modules.values():
+        hold_still(module)
     return made
 
 

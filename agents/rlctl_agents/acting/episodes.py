@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlctl_agents.acting.policy_player import Player, Table
+from rlctl_agents.acting.policy import Policy, Table
 from rlctl_agents.envs.base import Env
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.runtime.process import ENDLESS
@@ -34,7 +34,7 @@ def play(
     env: Env,
     seeds: Sequence[int],
     table: Table,
-    players: Sequence[Player],
+    players: Sequence[Policy],
     episodes: int,
     *,
     metrics: Metrics,

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.acting.episode_figures import EpisodeFigures
-from rlctl_agents.acting.policy_player import Player, Table
+from rlctl_agents.acting.policy import Policy, Table
 from rlctl_agents.envs.base import Env
-from rlctl_agents.experience.segment_writer import Block, SegmentWriter
+from rlctl_agents.experience.segment_writer import FinishedBlock, SegmentWriter
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.experience import Arrays, Decisions, ModelRef
 from rlctl_agents.weights.client import Follower
@@ -48,15 +48,22 @@ class Sender(Protocol):
 
 @dataclass
 class Seated:
-    """A player, where its weights come from, and where its rows go."""
+    """A policy at its slots, where its weights come from, and where its rows go."""
 
-    player: Player
-    follower: Follower
+    player: Policy
+    follower: Follower | None  # None: it has no weights that change
     stream: NDArray[np.int64]  # [slots]
     writer: SegmentWriter | None = None  # None: nobody learns from this player
     sender: Sender | None = None
     segments: int = 0  # finished since the present lineage began
     base: int = 0  # first version of the present lineage that was used
+
+    @property
+    def ref(self) -> ModelRef:
+        """The weights that it acts with: whose rows are learned from, it has some."""
+        assert self.follower is not None
+        assert self.follower.ref is not None
+        return self.follower.ref
 
 
 class NotTogether(Exception):
@@ -114,7 +121,7 @@ class Rollout:
         """Of the episodes that are reported."""
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
         for one in self._seated:
-            if one.follower.ref is not None:
+            if one.follower is not None and one.follower.ref is not None:
                 one.base = one.follower.ref.version
 
     def step(self) -> None:
@@ -154,34 +161,32 @@ class Rollout:
                 waited = self._finish(one, block)
         chosen = one.player.act(decisions)
         if one.writer is not None:
-            assert one.follower.ref is not None, "players act with weights"
-            one.writer.record(chosen.action | chosen.record, one.follower.ref.version)
+            one.writer.record(chosen.action | chosen.record, one.ref.version)
         if one.sender is not None:
             one.sender.poll(0.0)
         return dict(chosen.action), waited
 
-    def _finish(self, one: Seated, block: Block) -> float:
+    def _finish(self, one: Seated, block: FinishedBlock) -> float:
         """Hand a block on; go on when there is room for the next, with the weights that are newest then.
 
         Returns:
             Seconds of waiting for credit and weights.
         """
         assert one.sender is not None
-        model = one.follower.ref
-        assert model is not None
-        sender = one.sender
+        model, sender = one.ref, one.sender
         waited_credit = self._until(lambda: self._offer(one, block, model), sender)
         one.segments += 1
         waited_model = self._refresh(one) if self._lock_step else 0.0
         waited_credit += self._until(lambda: sender.reserve(block.version.size), sender)
         for other in self._seated:
-            if other.writer is None or (other is one and not self._lock_step):
+            follows = other.follower is not None
+            if follows and (other.writer is None or (other is one and not self._lock_step)):
                 waited_model += self._refresh(other)
         self._metrics.add("wait_credit_seconds", waited_credit)
         self._metrics.add("wait_model_seconds", waited_model)
         return waited_credit + waited_model
 
-    def _offer(self, one: Seated, block: Block, model: ModelRef) -> bool:
+    def _offer(self, one: Seated, block: FinishedBlock, model: ModelRef) -> bool:
         assert one.sender is not None
         return one.sender.offer(
             model=model,
@@ -210,14 +215,13 @@ class Rollout:
     def _refresh(self, one: Seated) -> float:
         """Take the weights for the next segment; the seconds that it took."""
         started = self._clock()
-        before = one.follower.ref
-        assert before is not None
+        assert one.follower is not None
+        before = one.ref
         if self._lock_step:
             one.follower.wait_for(one.base + max(0, one.segments - 1), lambda: self._waiting(one), self._sleep)
         else:
             one.follower.refresh()
-        after = one.follower.ref
-        assert after is not None
+        after = one.ref
         if after.lineage != before.lineage:
             one.segments, one.base = 0, after.version
             if one.writer is not None:  # no segment holds rows of two lineages

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar, NamedTuple, TypeVar
 
+import numpy as np
 import pydantic
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlctl.spec import algorithms as specs
@@ -23,19 +25,65 @@ class AlgorithmError(ValueError):
     """The algorithm and what it is given do not fit: the user's own fault, said in one sentence."""
 
 
+class ActInputs(NamedTuple):
+    """Inputs of a decision for K slots. Grows by fields with a default, so the signature of `act` stays."""
+
+    obs: Tensors  # leaf name -> [K, ...]
+    first: Tensor  # [K] bool, first decision of an episode: the state given for it is ignored
+    state: Tensors  # as `initial_state`, from each slot's previous decision
+    noise: Tensor  # [K, noise_width] float32, strictly between 0 and 1
+    legal: Tensor | None = None  # [K, n] bool where the spaces have masks
+    greedy: bool = False  # the best action instead of a sampled one; the noise is not looked at
+    progress: int = 0  # agent steps that these weights were learned from, as published with them
+    last_action: Tensors | None = (
+        None  # leaf name -> [K, ...] the slot's previous choice, 0 where `first`; if asked for
+    )
+    last_reward: Tensor | None = None  # [K] float32 raw reward of it, 0 where `first`; if asked for
+
+
 class Act(NamedTuple):
-    """What one policy decided for K slots."""
+    """Decisions of one policy for K slots."""
 
     action: Tensors  # leaf name -> [K, ...] as the schema says; recorded as it is, a Box is clipped by the environment
     record: Tensors  # further row fields of the schema -> [K, ...]: log_prob
     state: Tensors  # segment fields of the schema -> [K, ...]: the memory after this decision; {} without one
 
 
+class Delivery(NamedTuple):
+    """Books of one batch, on the host."""
+
+    versions: NDArray[np.int64]  # [valid rows] of the weights that chose each action
+    rows: int  # agent steps in it that were in no batch before
+    taken: int  # rows of the ledger consumed for it, those after an episode's end included
+
+
 class Batch(NamedTuple):
-    """What one optimizer step learns from: B segments of T rows side by side."""
+    """B segments of T rows side by side: what one version is learned from."""
 
     fields: Tensors  # [T, B, ...] per row, [T+1, B, ...] per row+1, [B, ...] per segment, as the schema says
-    version: Tensor  # [T, B] int64, optimizer steps of the weights that chose each action
+    version: Tensor  # [T, B] int64, version of the weights that chose each action
+    segment_fields: frozenset[str] = frozenset()  # names of the fields per segment
+    columns: Tensor | None = None  # [B] int64, of a minibatch: which columns of the whole batch these are
+    delivery: Delivery | None = None  # None: every row is new, and counted from the tensors
+
+    def narrow(self, first: int, count: int) -> Batch:
+        """Columns first..first+count as views."""
+        fields = {name: one.narrow(self._axis(name), first, count) for name, one in self.fields.items()}
+        columns = None if self.columns is None else self.columns.narrow(0, first, count)
+        return Batch(fields, self.version.narrow(1, first, count), self.segment_fields, columns)
+
+    def select(self, columns: Tensor) -> Batch:
+        """A minibatch of whole columns, copied.
+
+        Args:
+            columns: [B'] int64.
+        """
+        at = columns.to(self.version.device)
+        fields = {name: one.index_select(self._axis(name), at) for name, one in self.fields.items()}
+        return Batch(fields, self.version.index_select(1, at), self.segment_fields, columns)
+
+    def _axis(self, name: str) -> int:
+        return 0 if name in self.segment_fields else 1
 
 
 class Loss(NamedTuple):
@@ -44,6 +92,19 @@ class Loss(NamedTuple):
     total: Tensor  # scalar, sum over the valid rows, differentiable
     rows: Tensor  # scalar float32, number of valid rows
     metrics: Tensors  # name -> scalar without gradient, means over the valid rows
+    priorities: Tensor | None = None  # [B] without gradient, of each column for the next draw; None: no replay
+
+
+class Windows(NamedTuple):
+    """Cut of replayed experience, in rows of one stream."""
+
+    length: int  # rows of a window that are learned from
+    burn_in: int = 0  # rows before them that warm up the memory
+    n_step: int = 1  # rows after them that a target may look at
+
+
+AllReduce = Callable[[Tensor], Tensor]
+"""The sum of a tensor over all learners that step together, equal on all of them."""
 
 
 class Algorithm(ABC):
@@ -62,10 +123,15 @@ class Algorithm(ABC):
 
     on_policy: ClassVar[bool]
     """The learner throws away experience once learned from, and actors wait rather than drop."""
+    source: ClassVar[str] = "on_policy"
+    """Where its batches come from: a kind that `experience.sources` knows, or `package.module:factory` of the
+    algorithm's own, which is called with `experience.sources.Needs` in the learner and returns a `BatchSource`."""
+    needs_last: ClassVar[frozenset[str]] = frozenset()
+    """Of {"action", "reward"}: what `act` is given of each slot's previous decision. Recording it is up to `act`."""
 
     net: nn.Module
-    """Everything that the modelpool carries: the roles move it to a device and read its state dict. They put it into
-    eval mode once it is made, to act and to learn, so that learner and actors compute the same: leave it so."""
+    """The published part: the modelpool carries its state dict. The roles put it into eval mode once it is made, to
+    act and to learn, so that learner and actors compute the same: leave it so."""
     noise_width: int
     """Uniform numbers in (0, 1) that one decision consumes."""
     max_grad_norm: float
@@ -74,6 +140,15 @@ class Algorithm(ABC):
     additive: bool = False
     """The loss of a batch is the sum of those of its segments, so that a large batch may be learned from in pieces.
     A class that changes the loss of another says it anew, once that one is made."""
+    steps_per_batch: int = 1
+    """Minibatches that `minibatches` gives, and so optimizer steps of one batch: the same on every learner."""
+    windows: Windows | None = None
+    """Cut of replayed experience; None: whole segments."""
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """Everything that is trained, saved and moved to the device, by name; `net` is the published part of it."""
+        return {"net": self.net}
 
     @classmethod
     @abstractmethod
@@ -88,19 +163,8 @@ class Algorithm(ABC):
         """Memory of `slots` slots before their first decision, on the CPU: {} or `core.h`, ... [slots, ...]."""
 
     @abstractmethod
-    def act(
-        self, obs: Tensors, first: Tensor, state: Tensors, noise: Tensor, legal: Tensor | None, *, greedy: bool
-    ) -> Act:
-        """Choose an action for each of K slots; no gradient, and no random number but the noise.
-
-        Args:
-            obs: leaf name -> [K, ...].
-            first: [K] bool, first decision of an episode: the state given for it is ignored.
-            state: as `initial_state`, from each slot's previous decision.
-            noise: [K, noise_width] float32, strictly between 0 and 1.
-            legal: [K, n] bool where the spaces have masks, else None.
-            greedy: take the most likely action; the noise is not looked at.
-        """
+    def act(self, inputs: ActInputs) -> Act:
+        """Choose an action for each of K slots; no gradient, and no random number but the noise."""
 
     @abstractmethod
     def loss(self, batch: Batch) -> Loss:
@@ -108,10 +172,89 @@ class Algorithm(ABC):
 
     @abstractmethod
     def make_optimizer(self) -> torch.optim.Optimizer:
-        """A fresh optimizer over `net`, after `net` has been moved to its device."""
+        """A fresh optimizer over what is trained of `modules`, after these have been moved to their device."""
 
     def set_progress(self, consumed_rows: int, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
-        """Apply schedules before the update that follows `consumed_rows` rows."""
+        """Apply schedules before the batch that follows `consumed_rows` agent steps."""
+
+    def set_hyperparameters(self, values: Mapping[str, float]) -> None:
+        """Change hyperparameters of a running learner. Those that the loss reads are tensors, which are filled anew: a
+        compiled loss stays compiled.
+
+        Raises:
+            AlgorithmError: one of them cannot be changed, or not to this; nothing is changed then.
+        """
+        if values:
+            raise AlgorithmError(f"{type(self).__name__} cannot change {', '.join(sorted(values))} while it runs")
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Add fields that all minibatches of a batch share: advantages, targets, old values. Called once per batch,
+        without gradient. A new field is [T or T+1, B, ...]."""
+        return batch
+
+    def minibatches(self, batch: Batch, rng: torch.Generator) -> Iterable[Batch]:
+        """Cut a prepared batch into `steps_per_batch` minibatches of whole columns (`Batch.select`), one per optimizer
+        step; one without columns adds nothing to a step of others.
+
+        Args:
+            rng: on the CPU; saved and restored with the learner.
+        """
+        return (batch,)
+
+    def ends_early(self, means: Mapping[str, float]) -> bool:
+        """Whether the other minibatches of this batch are left out.
+
+        Args:
+            means: metrics of the last step over all learners, so that all of them agree.
+        """
+        return False
+
+    def update_statistics(self, batch: Batch | None, all_reduce: AllReduce) -> None:  # noqa: B027
+        """Move running moments, which are buffers of `net`, after the last step of a batch: until then learner and
+        actors agree on them. Without gradient.
+
+        Args:
+            batch: prepared; None: this learner has none, and takes part in what is summed.
+            all_reduce: to be called as often on every learner.
+        """
+
+    def after_update(self, updates: int) -> None:  # noqa: B027
+        """Copy targets and the like; without gradient.
+
+        Args:
+            updates: batches learned from so far, over all boots, this one included.
+        """
+
+
+class Tunable(nn.Module):
+    """Hyperparameters as float32 scalars on the device of the loss that reads them, by their names; in no state dict.
+
+    Changed in place, so that a loss compiled for them stays compiled. One of `Algorithm.modules`; a subclass annotates
+    the names.
+    """
+
+    def __init__(self, **values: float) -> None:
+        super().__init__()
+        for name, value in values.items():
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float32), persistent=False)
+
+    @torch.no_grad()
+    def change(self, values: Mapping[str, float]) -> None:
+        """Fill those that are here; others are left to the caller."""
+        for name, scalar in self.named_buffers():
+            if name in values:
+                scalar.fill_(values[name])
+
+
+def shuffled(batch: Batch, epochs: int, count: int, rng: torch.Generator) -> Iterator[Batch]:
+    """Minibatches of whole columns in random order: `epochs` passes over the batch, `count` minibatches each.
+
+    Their sizes differ by one column at most; with fewer columns than minibatches, some have none.
+    """
+    for _ in range(epochs):
+        order = torch.randperm(batch.version.shape[1], generator=rng)
+        for part in order.tensor_split(count):
+            yield batch.select(part)
 
 
 def standard_fields(spaces: Spaces) -> tuple[Field, ...]:

@@ -6,20 +6,24 @@ arXiv:1802.01561).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
+import pydantic
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.base import (
     Act,
+    ActInputs,
     Algorithm,
     AlgorithmError,
     Batch,
     Loss,
     Tensors,
+    Tunable,
     below,
     hyperparameters,
     standard_fields,
@@ -29,6 +33,18 @@ from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.ops.vtrace import vtrace
 from rlctl_agents.types.experience import Field, Schema
 from rlctl_agents.types.spaces import Spaces
+
+
+class Coefficients(Tunable):
+    """Hyperparameters of the loss that may change while it runs, as `lr` may."""
+
+    discount: Tensor
+    lam: Tensor
+    value_coef: Tensor
+    entropy_coef: Tensor
+
+
+TENSORS = tuple(Coefficients.__annotations__)
 
 
 class Impala(Algorithm):
@@ -57,24 +73,30 @@ class Impala(Algorithm):
             raise AlgorithmError(str(error)) from error
         self.noise_width = self.net.distribution.noise_width
         self.max_grad_norm = self.config.max_grad_norm
+        self.tunable = Coefficients(**{name: getattr(self.config, name) for name in TENSORS})
         # neither what another class makes of the loss, nor advantage_norm, which looks at all rows of the batch
         self.additive = type(self).loss is Impala.loss and not self.config.advantage_norm
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        return {"net": self.net, "tunable": self.tunable}
 
     def initial_state(self, slots: int) -> Tensors:
         return self.net.initial_state(slots)
 
     @torch.inference_mode()
-    def act(
-        self, obs: Tensors, first: Tensor, state: Tensors, noise: Tensor, legal: Tensor | None, *, greedy: bool
-    ) -> Act:
-        params, state = self.net.step(obs, first, state)
+    def act(self, inputs: ActInputs) -> Act:
+        params, state = self.net.step(inputs.obs, inputs.first, inputs.state)
         distribution = self.net.distribution
-        action, log_prob = distribution.mode(params, legal) if greedy else distribution.sample(params, noise, legal)
+        if inputs.greedy:
+            action, log_prob = distribution.mode(params, inputs.legal)
+        else:
+            action, log_prob = distribution.sample(params, inputs.noise, inputs.legal)
         return Act(action, {"log_prob": log_prob}, state)
 
     def loss(self, batch: Batch) -> Loss:
         """Policy gradient, value regression and entropy, summed over the valid rows."""
-        config, fields = self.config, batch.fields
+        config, tunable, fields = self.config, self.tunable, batch.fields
         valid, behaviour = fields["valid"], fields["log_prob"]
         params, value = self.net.unroll(below(fields, "obs"), fields["first"], below(fields, "core"))
         legal = fields["legal"][:-1] if "legal" in fields else None
@@ -87,10 +109,10 @@ class Impala(Algorithm):
         target, advantage = vtrace(
             log_rho,
             reward,
-            config.discount * torch.logical_not(fields["terminated"]),
+            tunable.discount * torch.logical_not(fields["terminated"]),
             value.detach(),
             valid,
-            lam=config.lam,
+            lam=tunable.lam,
             rho_max=config.rho_max,
             c_max=config.c_max,
             pg_rho_max=config.pg_rho_max,
@@ -103,7 +125,7 @@ class Impala(Algorithm):
         policy_loss = -torch.where(valid, log_prob * advantage, 0.0).sum()
         value_loss = torch.where(valid, 0.5 * (target - value[:-1]).square(), 0.0).sum()
         entropy_sum = torch.where(valid, entropy, 0.0).sum()
-        total = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy_sum
+        total = policy_loss + tunable.value_coef * value_loss - tunable.entropy_coef * entropy_sum
         with torch.no_grad():
             count = rows.clamp(min=1)
             metrics = {
@@ -129,6 +151,18 @@ class Impala(Algorithm):
         decay = self.config.lr_decay_rows
         for group in optimizer.param_groups:
             group["lr"] = self.config.lr * (max(0.0, 1 - consumed_rows / decay) if decay else 1.0)
+
+    def set_hyperparameters(self, values: Mapping[str, float]) -> None:
+        """Any of the learning rate and those of `Coefficients`."""
+        unknown = sorted(values.keys() - {*TENSORS, "lr"})
+        if unknown:
+            raise AlgorithmError(f"impala cannot change {', '.join(unknown)} while it runs")
+        try:
+            self.config = type(self.config).model_validate({**self.config.model_dump(), **values})
+        except pydantic.ValidationError as error:
+            faults = [f"algorithm.{fault['loc'][0]}: {fault['msg']}" for fault in error.errors()]
+            raise AlgorithmError("; ".join(faults)) from None
+        self.tunable.change(values)
 
 
 def standardised(x: Tensor, valid: Tensor, rows: Tensor) -> Tensor:

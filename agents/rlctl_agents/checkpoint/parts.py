@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
-_NAME = re.compile(r"(.+)-([0-9]{6,})-[a-z]+-[0-9a-f]{12}\.safetensors")
+_NAME = re.compile(r"(.+)-([0-9]{6,})-[a-z]+-[0-9a-f]{12}\.(?:safetensors|json)")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY = ".tmp."
 
@@ -35,16 +35,17 @@ class Part(NamedTuple):
     sha256: str  # 64 hex digits
 
 
-def name_of(policy: str, number: int, part: str) -> str:
+def name_of(policy: str, number: int, part: str, suffix: str = "safetensors") -> str:
     """What a part of a generation is called before its checksum is known.
 
     Args:
         part: one word: what the file holds.
+        suffix: of the file, "safetensors" or "json".
 
     Example:
         `name_of("main", 7, "learner")` is `main-000007-learner.safetensors`.
     """
-    return f"{policy}-{number:06d}-{part}.safetensors"
+    return f"{policy}-{number:06d}-{part}.{suffix}"
 
 
 def generation_of(file: str) -> tuple[str, int] | None:

@@ -1,4 +1,4 @@
-"""Segments into preallocated batches, column by column."""
+"""Blocks of segments into preallocated memory of batches, column by column."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.experience.frame_stacking import rebuild
-from rlctl_agents.types.experience import ModelRef, Schema, Segment
+from rlctl_agents.types.experience import ModelRef, Schema, SegmentBlock
 
 Outcome = Literal["consumed", "stale", "fenced", "invalid"]
 Allocate = Callable[[tuple[int, ...], str], NDArray[Any]]
@@ -22,23 +22,24 @@ ROWS_OF_ALL = "algorithm.batch_rows must be roles.actor.replicas x envs x seats 
 class Settled(NamedTuple):
     """What became of rows of a segment: the receiver's account and credits wait for it."""
 
-    segment: Segment
+    segment: SegmentBlock
     outcome: Outcome
     rows: int
 
 
 @dataclass
-class Columns:
-    """Memory of one batch: B segments of T rows side by side, used again and again."""
+class BatchMemory:
+    """Host memory of one batch: B segments of T rows side by side, used again and again."""
 
     fields: dict[str, NDArray[Any]]  # [T, B, ...], [T+1, B, ...] or [B, ...], as the schema says
     version: NDArray[np.int64]  # [T, B]
     used: int = 0  # columns filled
-    parts: list[tuple[Segment, int]] = field(default_factory=list)  # whose columns, and how many of each
-    there: object | None = None  # the same batch on a device, where there is one; see `staging`
+    parts: list[tuple[SegmentBlock, int]] = field(default_factory=list)  # whose columns, and how many of each
     stacked: frozenset[str] = frozenset()  # fields whose frames a segment holds once
+    segment_fields: frozenset[str] = frozenset()  # fields per segment: the first axis is that of the columns
+    there: object | None = None  # the same batch on a device, where there is one; see `staging`
 
-    def copy_in(self, segment: Segment, first: int, count: int, axes: dict[str, int]) -> None:
+    def copy_in(self, segment: SegmentBlock, first: int, count: int, axes: dict[str, int]) -> None:
         """Append columns first..first+count of a segment."""
         to, source = slice(self.used, self.used + count), slice(first, first + count)
         for name, values in self.fields.items():
@@ -66,10 +67,10 @@ class Columns:
 class Assembler(Protocol):
     """Decides about segments and fills batches with them. Not thread-safe: one thread feeds it."""
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: SegmentBlock) -> None:
         """A segment has arrived."""
 
-    def fill(self, batch: Columns, present: ModelRef) -> list[Settled]:
+    def fill(self, batch: BatchMemory, present: ModelRef) -> list[Settled]:
         """Fill up the batch as far as what has arrived goes.
 
         Args:
@@ -79,8 +80,11 @@ class Assembler(Protocol):
             The rows that will not be learned from, and why.
         """
 
+    def missing(self) -> str:
+        """What the next batch waits for, in words; "": for more rows."""
 
-class Arrival:
+
+class ArrivalOrder:
     """Batches in the order of arrival; what is too old is given up. A block may end in the next batch.
 
     Args:
@@ -90,13 +94,13 @@ class Arrival:
     def __init__(self, schema: Schema, max_lag_versions: int) -> None:
         self._axes = column_axes(schema)
         self._max_lag_versions = max_lag_versions
-        self._waiting: deque[Segment] = deque()
+        self._waiting: deque[SegmentBlock] = deque()
         self._taken = 0  # columns of the foremost segment that are in a batch already
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: SegmentBlock) -> None:
         self._waiting.append(segment)
 
-    def fill(self, batch: Columns, present: ModelRef) -> list[Settled]:
+    def fill(self, batch: BatchMemory, present: ModelRef) -> list[Settled]:
         given_up: list[Settled] = []
         streams = batch.version.shape[1]
         while self._waiting and batch.used < streams:
@@ -115,6 +119,9 @@ class Arrival:
                 self._taken = 0
         return given_up
 
+    def missing(self) -> str:
+        return ""
+
 
 class LockStep:
     """Batches of the next segment of every stream, in the order of the streams: independent of who came first.
@@ -128,9 +135,9 @@ class LockStep:
     def __init__(self, schema: Schema, streams: int) -> None:
         self._axes = column_axes(schema)
         self._count = streams
-        self._streams: dict[int, deque[tuple[Segment, int]]] = {}
+        self._streams: dict[int, deque[tuple[SegmentBlock, int]]] = {}
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: SegmentBlock) -> None:
         for column, stream in enumerate(segment.header.stream):
             self._streams.setdefault(stream, deque()).append((segment, column))
         if len(self._streams) > self._count:
@@ -138,7 +145,7 @@ class LockStep:
                 f"lock-step learns from {self._count} streams at once, but {len(self._streams)} arrive: {ROWS_OF_ALL}"
             )
 
-    def fill(self, batch: Columns, present: ModelRef) -> list[Settled]:
+    def fill(self, batch: BatchMemory, present: ModelRef) -> list[Settled]:
         given_up: list[Settled] = []
         for queue in self._streams.values():
             while queue:
@@ -154,16 +161,18 @@ class LockStep:
                 batch.copy_in(segment, column, 1, self._axes)
         return given_up
 
-    def missing(self) -> tuple[int, list[int]]:
-        """What the next batch waits for: how many streams never seen, and which known ones are behind."""
-        return self._count - len(self._streams), sorted(s for s, queue in self._streams.items() if not queue)
+    def missing(self) -> str:
+        unseen = self._count - len(self._streams)
+        behind = sorted(stream for stream, queue in self._streams.items() if not queue)
+        do = f"; {ROWS_OF_ALL}" if unseen else ""
+        return f"lock-step waits for {unseen} unseen streams, {behind[:8]}{do}"
 
 
 class LockStepError(Exception):
     """The run cannot go on in lock-step; the text says why."""
 
 
-def judge(segment: Segment, present: ModelRef, max_lag_versions: int | None) -> Outcome | None:
+def judge(segment: SegmentBlock, present: ModelRef, max_lag_versions: int | None) -> Outcome | None:
     """Why a segment must not be learned from with these weights; None when it may."""
     made = segment.header.model
     if made.policy != present.policy:
@@ -178,7 +187,7 @@ def judge(segment: Segment, present: ModelRef, max_lag_versions: int | None) -> 
     return None
 
 
-def allocate_columns(schema: Schema, streams: int, allocate: Allocate | None = None) -> Columns:
+def allocate_memory(schema: Schema, streams: int, allocate: Allocate | None = None) -> BatchMemory:
     """Memory for a batch of `streams` columns.
 
     Args:
@@ -187,7 +196,13 @@ def allocate_columns(schema: Schema, streams: int, allocate: Allocate | None = N
     make: Allocate = allocate or (lambda shape, dtype: np.zeros(shape, np.dtype(dtype)))
     fields = {f.name: make(schema.array_shape(f, streams), f.dtype) for f in schema.fields}
     stacked = frozenset(f.name for f in schema.fields if f.frames)
-    return Columns(fields, np.zeros((schema.segment_steps, streams), np.int64), stacked=stacked)
+    version = np.zeros((schema.segment_steps, streams), np.int64)
+    return BatchMemory(fields, version, stacked=stacked, segment_fields=segment_fields(schema))
+
+
+def segment_fields(schema: Schema) -> frozenset[str]:
+    """Names of the fields per segment."""
+    return frozenset(field.name for field in schema.fields if field.per == "segment")
 
 
 def column_axes(schema: Schema) -> dict[str, int]:

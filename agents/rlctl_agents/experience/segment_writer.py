@@ -19,7 +19,7 @@ OUTCOME = ("reward", "terminated", "truncated")
 
 
 @dataclass(slots=True)
-class Block:
+class FinishedBlock:
     """Segments of B slots that were completed by the same decision. Its arrays belong to whoever holds it."""
 
     slot: NDArray[np.int64]  # [B] ascending
@@ -72,7 +72,7 @@ class SegmentWriter:
         self._chosen = [f.name for f in schema.fields if f.name not in known]
         self._allocate()
 
-    def observe(self, decisions: Decisions, state: Mapping[str, Any]) -> Block | None:
+    def observe(self, decisions: Decisions, state: Mapping[str, Any]) -> FinishedBlock | None:
         """Complete the rows before, begin the rows of these decisions.
 
         Args:
@@ -114,7 +114,7 @@ class SegmentWriter:
 
         Args:
             chosen: [K, ...] per `action*` field and per field of the algorithm's own.
-            version: optimizer steps of the weights that chose.
+            version: of the weights that chose.
         """
         slot = self._slot
         at = self._index(self._cursor[slot], slot)
@@ -187,17 +187,17 @@ class SegmentWriter:
         for name, values in outcome.items():
             self._fields[name][before] = values * valid if name == "reward" else values & valid
 
-    def _hand_over(self) -> Block:
-        block = Block(self._all.copy(), self._row0.copy(), self._version, dict(self._fields))
+    def _hand_over(self) -> FinishedBlock:
+        block = FinishedBlock(self._all.copy(), self._row0.copy(), self._version, dict(self._fields))
         self._allocate()
         self._row0 += self._steps
         self._cursor[:] = 0
         return block
 
-    def _copy_out(self, full: NDArray[np.int64]) -> Block:
+    def _copy_out(self, full: NDArray[np.int64]) -> FinishedBlock:
         axis = {f.name: 0 if f.per == "segment" else 1 for f in self._schema.fields}
         fields = {name: np.take(values, full, axis[name]) for name, values in self._fields.items()}
-        block = Block(full, self._row0[full], np.take(self._version, full, 1), dict(fields))
+        block = FinishedBlock(full, self._row0[full], np.take(self._version, full, 1), dict(fields))
         for name in self._per_bootstrap:
             self._fields[name][0, full] = self._fields[name][self._steps, full]
         self._row0[full] += self._steps

@@ -1,8 +1,9 @@
-"""Weights as bytes: a network's state dict in the safetensors format, nothing else."""
+"""Weights as bytes: a network's state dict in the safetensors format, and in its header what they were learned from."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 
 import torch
@@ -11,18 +12,28 @@ from safetensors.numpy import save as save_arrays
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+_KEY = "rlctl"
+_LENGTH_BYTES = 8
+
 
 class WeightsError(ValueError):
     """Bytes that are not the weights of this network."""
 
 
-def pack(state: Mapping[str, Tensor]) -> bytes:
-    """A state dict as safetensors bytes: from any device, in row-major order."""
+def pack(state: Mapping[str, Tensor], progress: int = 0) -> bytes:
+    """A state dict as safetensors bytes: from any device, in row-major order.
+
+    Args:
+        progress: agent steps that the weights were learned from.
+    """
+    metadata = {_KEY: json.dumps({"progress": progress})}  # one entry: safetensors writes several in any order
     here = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     try:
-        return save_arrays({name: value.numpy() for name, value in here.items()})  # a third of the time of `save`
+        return save_arrays(
+            {name: value.numpy() for name, value in here.items()}, metadata
+        )  # a third of the time of `save`
     except TypeError:  # NumPy has no bfloat16
-        return save(here)
+        return save(here, metadata)
 
 
 def digest(buffer: bytes | memoryview) -> str:
@@ -31,11 +42,14 @@ def digest(buffer: bytes | memoryview) -> str:
 
 
 @torch.no_grad()
-def unpack_into(module: nn.Module, buffer: bytes | memoryview, *, sha256: str | None = None) -> None:
+def unpack_into(module: nn.Module, buffer: bytes | memoryview, *, sha256: str | None = None) -> int:
     """Copy packed weights into a network, on whatever device and in whatever memory format it is.
 
     Args:
         sha256: `digest` of the bytes; None skips the check.
+
+    Returns:
+        Agent steps that the weights were learned from.
 
     Raises:
         WeightsError: the checksum, a name, a shape or a dtype differs; the network is then as it was.
@@ -43,8 +57,9 @@ def unpack_into(module: nn.Module, buffer: bytes | memoryview, *, sha256: str | 
     if sha256 is not None and digest(buffer) != sha256:
         raise WeightsError(f"checksum differs: {len(buffer)} bytes have {digest(buffer)[:12]}, not {sha256[:12]}")
     try:
-        given = load(bytes(buffer))
-    except SafetensorError as error:
+        data = bytes(buffer)
+        given, progress = load(data), _progress_of(data)
+    except (SafetensorError, ValueError, TypeError, AttributeError) as error:
         raise WeightsError(f"not safetensors: {error}") from error
     own = module.state_dict()
     if given.keys() != own.keys():
@@ -57,3 +72,11 @@ def unpack_into(module: nn.Module, buffer: bytes | memoryview, *, sha256: str | 
             )
     for name, value in own.items():
         value.copy_(given[name])
+    return progress
+
+
+def _progress_of(data: bytes) -> int:
+    """Progress in the header; 0 where there is none."""
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    metadata = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length]).get("__metadata__") or {}
+    return int(json.loads(metadata.get(_KEY, "{}")).get("progress", 0))

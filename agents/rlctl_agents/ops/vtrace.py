@@ -21,7 +21,7 @@ def vtrace(
     value: Tensor,
     valid: Tensor,
     *,
-    lam: float = 1.0,
+    lam: float | Tensor = 1.0,
     rho_max: float = 1.0,
     c_max: float = 1.0,
     pg_rho_max: float = 1.0,

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import numpy as np
-from torch import nn
 
 from rlctl_agents.acting.bootstrap import make_algorithm, work
-from rlctl_agents.acting.policy_player import Player, Table, stream_ids
+from rlctl_agents.acting.policy import Table
+from rlctl_agents.acting.policy_player import NetworkPolicy, stream_ids
 from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.acting.rollout import NotTogether, Rollout, Seated
 from rlctl_agents.envs.base import Env
 from rlctl_agents.experience.segment_writer import SegmentWriter
-from rlctl_agents.models.weights import unpack_into
 from rlctl_agents.runtime.manager_session import Asked, Member, Snapshot
 from rlctl_agents.runtime.process import Process, UserFault
 from rlctl_agents.types.control import Channels, Match, Peers
 from rlctl_agents.types.experience import Ledger, ModelRef
-from rlctl_agents.weights.client import Follower, Model, Pool
+from rlctl_agents.weights.client import Follower, Pool
 from rlctl_agents.wire.experience import ExperienceSender
 from rlctl_agents.wire.sockets import Wire
 
@@ -36,11 +34,6 @@ log = logging.getLogger(__name__)
 def main(process: Process) -> None:
     """Act until asked to stop; raises what `work` does."""
     work(process, process.spec.roles.actor.envs, Actor)
-
-
-def into(net: nn.Module) -> Callable[[Model], None]:
-    """Loads weights into a network; raises WeightsError when they are another network's."""
-    return lambda model: unpack_into(net, model.data, sha256=model.sha256)
 
 
 class Actor:
@@ -78,7 +71,8 @@ class Actor:
         log.info("waiting for the first weights")
         with self._process.metrics.timed("wait_model_seconds"):
             for one in self._seated:
-                if not one.follower.wait_for_any(self._turn, self._process.stop.wait):
+                follower = one.follower
+                if follower is not None and not follower.wait_for_any(self._turn, self._process.stop.wait):
                     return
         self._rollout = rollout = Rollout(
             self.env,
@@ -90,7 +84,7 @@ class Actor:
             lock_step=spec.sync,
             sleep=self._process.stop.wait,
         )
-        refs = [one.follower.ref for one in self._seated]
+        refs = [one.follower.ref for one in self._seated if one.follower is not None]
         log.info("acting", extra={"kv": {"models": [str(ref) for ref in refs], "envs": self.env.envs, "seed": seed}})
         self._process.pulse.ready = True
         try:
@@ -115,18 +109,15 @@ class Actor:
         for seat, ref in sorted(match.seats.items()):
             seats.setdefault(ref, []).append(seat)
         spaces, spec = self.env.spaces, self._process.spec
-        table = Table(spaces, self.env.envs, list(seats.values()))
+        table = Table.of_seats(spaces, self.env.envs, list(seats.values()))
         for (ref, taken), slots in zip(seats.items(), table.slots, strict=True):
             algorithm = make_algorithm(spec, ref.policy, spaces)
             policy = spec.policy(ref.policy)
             schema = type(algorithm).schema(policy.algorithm, policy.model, spaces)
             streams = stream_ids(index, slots)
-            pool = self._pool(ref.policy)
-            one = Seated(
-                Player(algorithm, streams, seed=seed, rows=schema.segment_steps),
-                Follower(into(algorithm.net), ref.policy, pool, pinned=ref.version if ref.version >= 0 else None),
-                streams,
-            )
+            pool, pinned = self._pool(ref.policy), ref.version if ref.version >= 0 else None
+            player = NetworkPolicy(algorithm, streams, seed=seed, rows=schema.segment_steps, spaces=spaces)
+            one = Seated(player, Follower(player.load, ref.policy, pool, pinned=pinned), streams)
             if set(taken) <= set(match.learn):
                 sender = ExperienceSender(
                     self._wire,
@@ -167,7 +158,8 @@ class Actor:
         for sender in self._senders:
             sent |= sender.ledgers
             pending += sender.pending
-        model = self._seated[0].follower.ref if self._seated else None
+        followed = [one.follower for one in self._seated if one.follower is not None]
+        model = followed[0].ref if followed else None
         figures = self._rollout.figures.moments() if self._rollout is not None else []
         return Snapshot(sent=sent, pending=pending, model=model, figures=figures)
 
@@ -205,6 +197,7 @@ class Actor:
             log.info("another modelpool: %s", self._assigned("modelpool")["rpc"])
             old, self._pools = self._pools, []
             for one in self._seated:
-                one.follower.source = self._pool(one.follower.policy)
+                if one.follower is not None:
+                    one.follower.source = self._pool(one.follower.policy)
             for pool in old:
                 pool.close()

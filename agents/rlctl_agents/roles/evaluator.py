@@ -7,10 +7,12 @@ import time
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rlctl_agents.acting.bootstrap import make_algorithm, make_env, work
 from rlctl_agents.acting.episodes import Played, play
-from rlctl_agents.acting.policy_player import Player, Table
+from rlctl_agents.acting.policy import Table
+from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.envs.base import Env
@@ -44,7 +46,7 @@ class Evaluator:
     def __init__(self, process: Process, wire: Wire, member: Member, env: Env) -> None:
         self._process, self._wire, self._member = process, wire, member
         self.env = env
-        self._networks: dict[ModelRef, Algorithm] = {}  # of the present match
+        self._networks: dict[ModelRef, tuple[Algorithm, int]] = {}  # of the present match, and their progress
         self._pool: Pool | None = None
         self._pool_address = ""
         self._model: ModelRef | None = None
@@ -88,11 +90,8 @@ class Evaluator:
             self.env = make_env(self._process.spec, match.quota.episodes)
         env, seats = self.env, [(seat, ref) for seat, ref in sorted(match.seats.items())]
         torch.manual_seed(match.seed)  # what a network draws does not depend on what was played before
-        table = Table(env.spaces, env.envs, [[seat] for seat, _ in seats])
-        players = [
-            Player(self._networks[ref], slots, seed=match.seed, rows=NOISE_ROWS, greedy=match.quota.mode == "greedy")
-            for (_, ref), slots in zip(seats, table.slots, strict=True)
-        ]
+        table = Table.of_seats(env.spaces, env.envs, [[seat] for seat, _ in seats])
+        players = [self._seat(ref, slots, match) for (_, ref), slots in zip(seats, table.slots, strict=True)]
         return play(
             env,
             environment_seeds(match.seed, np.arange(env.envs, dtype=np.int64)),
@@ -102,6 +101,15 @@ class Evaluator:
             metrics=self._process.metrics,
             keep_going=lambda: self._keep_going(match),
         )
+
+    def _seat(self, ref: ModelRef, slots: NDArray[np.int64], match: Match) -> NetworkPolicy:
+        assert match.quota is not None
+        greedy, (algorithm, progress) = match.quota.mode == "greedy", self._networks[ref]
+        player = NetworkPolicy(
+            algorithm, slots, seed=match.seed, rows=NOISE_ROWS, greedy=greedy, spaces=self.env.spaces
+        )
+        player.progress = progress
+        return player
 
     def _keep_going(self, match: Match) -> bool:
         self._process.pulse.beat()
@@ -138,7 +146,7 @@ class Evaluator:
 
     def _load(self, match: Match) -> bool:
         """Have the networks of a match; False as long as the pool has not got one of its models."""
-        networks: dict[ModelRef, Algorithm] = {}
+        networks: dict[ModelRef, tuple[Algorithm, int]] = {}
         for ref in set(match.seats.values()):
             network = self._networks.get(ref) or self._fetch(match, ref)
             if network is None:
@@ -149,13 +157,12 @@ class Evaluator:
         self._model = match.seats[min(match.seats)]
         return True
 
-    def _fetch(self, match: Match, ref: ModelRef) -> Algorithm | None:
+    def _fetch(self, match: Match, ref: ModelRef) -> tuple[Algorithm, int] | None:
         model = self._pull(match, ref)
         if model is None:
             return None
         algorithm = make_algorithm(self._process.spec, ref.policy, self.env.spaces)
-        unpack_into(algorithm.net, model.data, sha256=model.sha256)
-        return algorithm
+        return algorithm, unpack_into(algorithm.net, model.data, sha256=model.sha256)
 
     def _pull(self, match: Match, ref: ModelRef) -> Model | None:
         """These weights; None when the pool has not got them, or the match is not wanted any more."""

@@ -9,15 +9,21 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from rlctl_agents.checkpoint.parts import PartError, name_of, read_part, remove_leftovers, write_part
+from rlctl_agents.checkpoint.policy import PolicyFile, pack_policy
 from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.training.learner_state import LearnerState
+from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.control import Commit, Generation, Said
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.rpc.client import RemoteError
 
 LEARNER = "learner"
 """The part that holds a learner."""
+POLICY = "policy"
+"""The part that says what the tensors are."""
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +44,7 @@ class Generations:
     Args:
         folder: of checkpoints, on the volume.
         boot: of this process.
+        policy: describes the tensors; its ref and rows become those of each generation. None: nothing does.
         commit: tells the manager that the parts are there.
         count: seconds that a generation took, for the metrics.
         now: unix time.
@@ -47,6 +54,7 @@ class Generations:
         self,
         folder: Path,
         boot: str,
+        policy: PolicyFile | None = None,
         *,
         commit: Callable[[Commit], Said],
         count: Callable[[float], None],
@@ -54,6 +62,7 @@ class Generations:
     ) -> None:
         self._folder = folder
         self._boot = boot
+        self._policy = policy
         self._commit = commit
         self._count = count
         self._now = now
@@ -95,6 +104,11 @@ class Generations:
         try:
             name = name_of(job.ref.policy, job.number, LEARNER)
             part = write_part(self._folder, name, job.state.pack())
+            parts = {LEARNER: part}
+            if self._policy is not None:
+                described = replace(self._policy, ref=job.ref, rows=job.rows, tensors=part.file)
+                name = name_of(job.ref.policy, job.number, POLICY, "json")
+                parts[POLICY] = write_part(self._folder, name, pack_policy(described))
             generation = Generation(
                 number=job.number,
                 policy=job.ref.policy,
@@ -102,8 +116,8 @@ class Generations:
                 ref=job.ref,
                 rows=job.rows,
                 created=self._now(),
-                parts={LEARNER: part.file},
-                sha256={LEARNER: part.sha256},
+                parts={name: part.file for name, part in parts.items()},
+                sha256={name: part.sha256 for name, part in parts.items()},
             )
             said = self._commit(Commit(generation, self._boot))
         except (PartError, TimeoutError, RemoteError) as error:
@@ -136,6 +150,60 @@ class Generations:
                 with self._turn:
                     self._busy = False
                     self._turn.notify_all()
+
+
+class Checkpoints:
+    """Which generations a learner saves, and what is in the newest.
+
+    Args:
+        generations: not started yet.
+        saved: number of the generation that it went on from; 0: there was none.
+        ordered: the highest number that was ever given.
+    """
+
+    def __init__(self, generations: Generations, trainer: Trainer, *, saved: int, ordered: int) -> None:
+        self._generations, self._trainer = generations, trainer
+        self._saved, self._ordered = saved, ordered
+        self._rows = trainer.consumed_rows  # in the newest
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._generations.start()
+
+    @property
+    def failed(self) -> int:
+        """Number of the newest generation that came to nothing."""
+        return self._generations.failed
+
+    @property
+    def unsaved(self) -> bool:
+        """Something was learned since the newest, or that came to nothing."""
+        return self._trainer.consumed_rows > self._rows or 0 < self._saved == self._generations.failed
+
+    def wants(self, number: int) -> bool:
+        """Whether this order is a new one; it counts as given from now on."""
+        new = number > max(self._ordered, self._saved)
+        if new:
+            self._ordered = number
+        return new
+
+    def next_number(self, told: int) -> int:
+        """Above all that were ordered or saved; told: the newest order that the manager gave."""
+        return max(self._ordered, self._saved, told) + 1
+
+    def save(self, number: int, term: int) -> None:
+        """Copy the learner as it is now, and have it written. Does not wait for that."""
+        trainer = self._trainer
+        self._saved, self._rows = number, trainer.consumed_rows
+        self._generations.save(Job(number, trainer.capture(), trainer.ref, trainer.consumed_rows, term))
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until nothing is to be written; False when it takes longer."""
+        return self._generations.settle(timeout_s)
+
+    def close(self) -> None:
+        """Stop; what waits is not written."""
+        self._generations.close()
 
 
 class NothingReadable(Exception):

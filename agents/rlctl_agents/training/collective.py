@@ -128,6 +128,16 @@ class Collective:
         self._or_broken(lambda: self._all(summed))
         return summed.tolist()
 
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over all members, on the tensor's device.
+
+        Raises:
+            Broken: a member is gone.
+        """
+        summed = tensor.clone()
+        self._or_broken(lambda: self._all(summed))
+        return summed
+
     def share(self, data: bytes | None, seed: int) -> bytes:
         """The bytes of one member, for everybody.
 

@@ -44,7 +44,12 @@ def compiled(algorithm: Algorithm, example: Batch, backend: str) -> Callable[[Ba
     try:
         for _ in range(TRIALS):
             of(example).total.backward()  # type: ignore[no-untyped-call]
-            algorithm.net.zero_grad(set_to_none=True)
+            _clear(algorithm)
     finally:
-        algorithm.net.zero_grad(set_to_none=True)
+        _clear(algorithm)
     return of
+
+
+def _clear(algorithm: Algorithm) -> None:
+    for module in algorithm.modules.values():
+        module.zero_grad(set_to_none=True)

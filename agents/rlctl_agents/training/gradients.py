@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlctl_agents.algorithms.base import Algorithm, Batch, Loss
 from rlctl_agents.training.collective import Collective
-from rlctl_agents.training.pieces import backward
+from rlctl_agents.training.pieces import backward, joined_priorities
 
 METRICS = 32
 """Most metrics of a loss that are averaged over several learners; those of further names are left out."""
@@ -21,13 +21,15 @@ class Mean(NamedTuple):
 
     values: Mapping[str, Tensor]  # metrics of the loss, and `total`: means over the valid rows of all learners
     rows: int  # valid rows of all learners, by their own count
-    taken: int  # all rows of their batches
+    taken: int  # rows of the ledger in their batches
+    priorities: Tensor | None = None  # [B] of this learner's columns
 
 
 Gradient = Callable[[Sequence[Batch], int, int], Mean]
 """Leaves the gradient in the parameters, whose gradients are None.
 
-Takes the batch of this learner in pieces, the valid rows in all of them, and all rows; () and 0: it adds nothing.
+Takes a minibatch of this learner in pieces, and what is to be summed over all learners: its agent steps and its rows of
+the ledger. () adds nothing to the gradient.
 """
 
 
@@ -39,9 +41,10 @@ def alone(loss_of: Callable[[Batch], Loss]) -> Gradient:
     """
 
     def gradient(parts: Sequence[Batch], rows: int, taken: int) -> Mean:
-        assert parts, "one learner has a batch for every update"
+        if not parts:  # a minibatch without columns
+            return Mean({"total": torch.zeros(())}, rows, taken)
         loss = backward(loss_of, parts)
-        return Mean({**loss.metrics, "total": loss.total}, rows, taken)
+        return Mean({**loss.metrics, "total": loss.total}, rows, taken, loss.priorities)
 
     return gradient
 
@@ -59,7 +62,7 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
     objective = _Objective(algorithm)
     # what somebody else's algorithm or torso leaves out of a loss is not for us to know
     wrapped = collective.wrapped(objective, find_unused=not ours(algorithm))
-    parameters = [one for one in algorithm.net.parameters() if one.requires_grad]
+    parameters = [one for one in objective.parameters() if one.requires_grad]
     names: list[str] = []  # of the metrics, once there was a batch
 
     def gradient(parts: Sequence[Batch], rows: int, taken: int) -> Mean:
@@ -81,6 +84,7 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
             {name: torch.tensor(value / divisor, device=device) for name, value in values.items()},
             int(valid),
             int(every),
+            joined_priorities(losses),
         )
 
     return gradient
@@ -88,7 +92,8 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
 
 def ours(algorithm: Algorithm) -> bool:
     """Neither algorithm nor network holds code of the user's own."""
-    made_by = {type(one).__module__ for one in (algorithm, *algorithm.net.modules())}
+    layers = [layer for module in algorithm.modules.values() for layer in module.modules()]
+    made_by = {type(one).__module__ for one in (algorithm, *layers)}
     return all(name.startswith(("rlctl_agents.", "torch.")) for name in made_by)
 
 
@@ -97,14 +102,14 @@ class _Objective(nn.Module):
 
     def __init__(self, algorithm: Algorithm) -> None:
         super().__init__()
-        self.net = algorithm.net
+        self.trained = nn.ModuleDict(algorithm.modules)
         self._algorithm = algorithm
         self._loss: Loss | None = None
 
     def forward(self, batch: Batch | None) -> Tensor:
         if batch is None:
             # every parameter takes part, with a gradient of 0
-            return torch.stack([one.sum() * 0.0 for one in self.net.parameters() if one.requires_grad]).sum()
+            return torch.stack([one.sum() * 0.0 for one in self.parameters() if one.requires_grad]).sum()
         self._loss = self._algorithm.loss(batch)
         return self._loss.total
 

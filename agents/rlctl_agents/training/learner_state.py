@@ -24,11 +24,17 @@ class LearnerState(NamedTuple):
         return pack_state(self.arrays, self.plain)
 
 
-def capture(net: nn.Module, optimizer: torch.optim.Optimizer, counters: Mapping[str, float]) -> LearnerState:
+def capture(
+    net: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    counters: Mapping[str, float],
+    others: Mapping[str, nn.Module] | None = None,
+) -> LearnerState:
     """Copy the state of a learner.
 
     Args:
         counters: totals over all boots, by name.
+        others: modules of the algorithm besides `net`, by name.
     """
     arrays: dict[str, NDArray[Any]] = {}
     dtypes: dict[str, str] = {}
@@ -41,6 +47,9 @@ def capture(net: nn.Module, optimizer: torch.optim.Optimizer, counters: Mapping[
 
     for name, tensor in net.state_dict().items():
         keep(f"weights/{name}", tensor)
+    for module, other in (others or {}).items():
+        for name, tensor in other.state_dict().items():
+            keep(f"modules/{module}/{name}", tensor)
     scalars: dict[str, dict[str, Any]] = {}
     for index, entry in optimizer.state_dict()["state"].items():
         for key, value in entry.items():
@@ -60,8 +69,16 @@ def capture(net: nn.Module, optimizer: torch.optim.Optimizer, counters: Mapping[
     return LearnerState(arrays, plain)
 
 
-def restore(data: bytes, net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, float], str]:
+def restore(
+    data: bytes,
+    net: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    others: Mapping[str, nn.Module] | None = None,
+) -> tuple[dict[str, float], str]:
     """Put a captured state into a fresh learner.
+
+    Args:
+        others: as for `capture`.
 
     Settings of the optimizer (learning rate, decays) stay those of the fresh one: they come from the spec, which may
     have changed.
@@ -80,13 +97,10 @@ def restore(data: bytes, net: nn.Module, optimizer: torch.optim.Optimizer) -> tu
     tensors = {
         name: _tensor(values, dtypes.get(name)) for name, values in arrays.items() if not name.startswith("random/")
     }
-    weights = {name.removeprefix("weights/"): value for name, value in tensors.items() if name.startswith("weights/")}
-    own = net.state_dict()
-    if weights.keys() != own.keys() or any(weights[name].shape != value.shape for name, value in own.items()):
-        changed = sorted(weights.keys() ^ own.keys()) or [
-            name for name, value in own.items() if weights[name].shape != value.shape
-        ]
-        raise StateError(f"stored weights are of another network: {', '.join(changed[:3])}")
+    stored = [
+        (module, _stored(tensors, prefix, module))
+        for prefix, module in [("weights/", net), *((f"modules/{name}/", one) for name, one in (others or {}).items())]
+    ]
     problem = ""
     if kept["kind"] == type(optimizer).__name__:
         state: dict[int, dict[str, Any]] = {int(index): dict(entry) for index, entry in kept["scalars"].items()}
@@ -97,13 +111,44 @@ def restore(data: bytes, net: nn.Module, optimizer: torch.optim.Optimizer) -> tu
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     else:
         problem = f"the optimizer was {kept['kind']} and is {type(optimizer).__name__} now: its averages begin anew"
-    net.load_state_dict(weights)
+    for module, weights in stored:
+        module.load_state_dict(weights)
     torch.set_rng_state(torch.from_numpy(arrays["random/cpu"]))
     if torch.cuda.is_available():
         for device in range(torch.cuda.device_count()):
             if f"random/cuda.{device}" in arrays:
                 torch.cuda.set_rng_state(torch.from_numpy(arrays[f"random/cuda.{device}"]), device)
     return {name: float(value) for name, value in counters.items()}, problem
+
+
+def restore_weights(data: bytes, net: nn.Module) -> None:
+    """Put the network of a captured state into a fresh one, to act with.
+
+    Raises:
+        StateError: not such a state, or of another network. Nothing is changed then.
+    """
+    arrays, plain = unpack_state(data)
+    dtypes = plain.get("dtypes", {})
+    tensors = {
+        name: _tensor(values, dtypes.get(name)) for name, values in arrays.items() if name.startswith("weights/")
+    }
+    net.load_state_dict(_stored(tensors, "weights/", net))
+
+
+def _stored(tensors: Mapping[str, Tensor], prefix: str, module: nn.Module) -> dict[str, Tensor]:
+    """State dict of a module below a prefix.
+
+    Raises:
+        StateError: not this module's.
+    """
+    weights = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    own = module.state_dict()
+    if weights.keys() != own.keys() or any(weights[name].shape != value.shape for name, value in own.items()):
+        changed = sorted(weights.keys() ^ own.keys()) or [
+            name for name, value in own.items() if weights[name].shape != value.shape
+        ]
+        raise StateError(f"stored {prefix.rstrip('/')} are of another network: {', '.join(changed[:3])}")
+    return weights
 
 
 def _tensor(values: NDArray[Any], dtype: str | None) -> Tensor:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from rlctl_agents.algorithms.base import Algorithm, Batch, Loss
 
@@ -12,26 +13,18 @@ PIECE_ROWS = 8192
 """An mlp of 128 learns from a row in 2.3 us of CPU where a batch has 8,192 of them, in 3.7 us where it has 65,536."""
 
 
-def pieces(algorithm: Algorithm, batch: Batch, axes: Mapping[str, int], most_rows: int) -> list[Batch]:
+def pieces(algorithm: Algorithm, batch: Batch, most_rows: int) -> list[Batch]:
     """The batch as views of whole segments, of at most so many rows each, or of one segment; all but the last alike.
 
     Args:
         algorithm: whose loss is not `additive` gets the batch as it is.
-        axes: field -> its axis of streams.
         most_rows: of one piece.
     """
     steps, streams = batch.version.shape
     each = max(1, most_rows // steps)
     if streams <= each or not algorithm.additive:
         return [batch]
-    cuts = [(first, min(each, streams - first)) for first in range(0, streams, each)]
-    return [
-        Batch(
-            {name: values.narrow(axes[name], *cut) for name, values in batch.fields.items()},
-            batch.version.narrow(1, *cut),
-        )
-        for cut in cuts
-    ]
+    return [batch.narrow(first, min(each, streams - first)) for first in range(0, streams, each)]
 
 
 def backward(loss_of: Callable[[Batch], Loss], parts: Sequence[Batch]) -> Loss:
@@ -60,4 +53,10 @@ def backward(loss_of: Callable[[Batch], Loss], parts: Sequence[Batch]) -> Loss:
     share = torch.stack([loss.rows for loss in done]) / rows
     metrics = {name: (share * torch.stack([loss.metrics[name] for loss in done])).sum() for name in done[0].metrics}
     total = torch.stack([loss.total for loss in done]).sum()
-    return Loss(total, torch.stack([loss.rows for loss in done]).sum(), metrics)
+    return Loss(total, torch.stack([loss.rows for loss in done]).sum(), metrics, joined_priorities(done))
+
+
+def joined_priorities(losses: Sequence[Loss]) -> Tensor | None:
+    """Those of a batch's columns from its pieces; None: the algorithm gives none."""
+    found = [loss.priorities for loss in losses if loss.priorities is not None]
+    return torch.cat(found) if found else None

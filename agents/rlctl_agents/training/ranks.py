@@ -12,7 +12,7 @@ from rlctl_agents.runtime.manager_session import Member
 from rlctl_agents.runtime.process import GROUP, RANK, SEEDED, STARVED, WORLD, Process
 from rlctl_agents.training.collective import MEET_S, Agreed, Broken, Collective
 from rlctl_agents.training.group_store import GroupStore
-from rlctl_agents.training.trainer import Learning
+from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.control import Enlist, Note, Noted, Place
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
 
@@ -41,13 +41,13 @@ class Ranks:
         self,
         process: Process,
         member: Member,
-        learning: Learning,
+        trainer: Trainer,
         device: torch.device,
         *,
         one_machine: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._process, self._member, self._learning, self._device = process, member, learning, device
+        self._process, self._member, self._trainer, self._device = process, member, trainer, device
         self._one_machine, self._clock = one_machine, clock
         self._collective: Collective | None = None
         self._line: RpcClient | None = None  # to the manager, for the store of the group
@@ -160,7 +160,7 @@ class Ranks:
             self._line = None
 
     def _ask(self) -> Place | None:
-        ask = Enlist(self._process.boot, self._number, self._learned, self._learning.ref)
+        ask = Enlist(self._process.boot, self._number, self._learned, self._trainer.ref)
         try:
             return self._member.call(ask, Place, deadline_s=ASK_S)
         except (TimeoutError, RemoteError) as error:
@@ -172,21 +172,21 @@ class Ranks:
         if place.world > 1:
             assert place.ref is not None
             self._collective = Collective(place, self._store(place), self._device, one_machine=self._one_machine)
-            data = None if seeded else self._learning.capture().pack()
+            data = None if seeded else self._trainer.capture().pack()
             data = self._collective.share(data, place.seed)
             if seeded:
-                self._learning.take_over(data)
-            self._learning.lineage = place.ref.lineage
+                self._trainer.take_over(data)
+            self._trainer.lineage = place.ref.lineage
         self.seeded = self.seeded or seeded
         self._learned = True
-        self._learning.join(self._collective)
+        self._trainer.join(self._collective)
         self.rank, self.world, self.placed = place.rank, place.world, True
         if seeded:
             self._process.metrics.set(SEEDED, 1.0)
         self._tell()
         log.info(
             "rank %d of %d in group %d", place.rank, place.world, place.number,
-            extra={"kv": {"model": str(self._learning.ref), "seed": place.seed}},
+            extra={"kv": {"model": str(self._trainer.ref), "seed": place.seed}},
         )  # fmt: skip
 
     def _store(self, place: Place) -> GroupStore:

@@ -5,28 +5,30 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlctl_agents.algorithms.base import Algorithm, Batch, Loss
-from rlctl_agents.experience.batching import Columns, column_axes
+from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, AllReduce, Batch, Delivery, Loss
 from rlctl_agents.models.weights import pack
 from rlctl_agents.training import gradients
 from rlctl_agents.training.collective import Collective
 from rlctl_agents.training.compiled import BACKENDS, compiled
 from rlctl_agents.training.learner_state import LearnerState, capture, restore
 from rlctl_agents.training.pieces import PIECE_ROWS, pieces
-from rlctl_agents.training.staging import Staging
-from rlctl_agents.types.experience import ModelRef, Schema
+from rlctl_agents.types.experience import ModelRef
 
 NONFINITE_IN_A_ROW = 10
 """So many updates without a finite gradient, one after the other, and the learner gives up."""
+
+NOTHING = Delivery(np.zeros(0, np.int64), 0, 0)
+"""Books of a learner without a batch."""
 
 log = logging.getLogger(__name__)
 
@@ -37,21 +39,24 @@ class Diverged(Exception):
 
 @dataclass
 class Updated:
-    """What one batch did."""
+    """Outcome of one batch."""
 
-    finite: bool
+    finite: bool  # every step had a finite gradient
     lag_versions: NDArray[np.int64]  # [rows] valid rows: versions since the weights that chose the action
-    values: dict[str, float] = field(default_factory=dict)  # metrics of the loss, grad_norm, lr
+    steps: int = 1  # optimizer steps that were made
+    skipped: int = 0  # optimizer steps without a finite gradient, left out
+    rows: int = 0  # agent steps of this learner's batch that were in none before
+    stats: dict[str, float] = field(default_factory=dict)  # metrics of the loss, grad_norm: means over the steps; lr
+    priorities: Tensor | None = None  # [B] of this learner's columns, for the next draw
 
 
-class Learning:
+class Trainer:
     """Weights, optimizer and counters of one policy on one device.
 
     Args:
-        algorithm: fresh; its network is moved to the device.
+        algorithm: fresh; its modules are moved to the device.
         policy, lineage: of the versions made here.
-        device: where the network lives. The CPU learns from the batch's own memory, a GPU from a copy.
-        staging: of batches; None: as the device needs it.
+        device: where the modules live, and the batches.
         piece_rows: most rows that are learned from at once; None: as the device likes it. The update is the same.
         lock_step: a version follows each batch, even one without a finite gradient: everybody waits for it.
     """
@@ -64,24 +69,26 @@ class Learning:
         lineage: int,
         device: torch.device,
         lock_step: bool = False,
-        staging: Staging | None = None,
         piece_rows: int | None = None,
     ) -> None:
         self._algorithm = algorithm
         self._device = device
         self._lock_step = lock_step
-        algorithm.net.to(device)
-        self._parameters = list(algorithm.net.parameters())
+        modules = algorithm.modules
+        for module in modules.values():
+            module.to(device)
+        self._others = {name: module for name, module in modules.items() if module is not algorithm.net}
+        self._parameters = [one for module in modules.values() for one in module.parameters()]
         self._optimizer = algorithm.make_optimizer()
         self._policy = policy
         self._nonfinite_in_a_row = 0
         self._loss: Callable[[Batch], Loss] = algorithm.loss
         self._gradient = gradients.alone(self._loss)
-        self._staging = staging or Staging(device)
+        self._all_reduce: AllReduce = _alone
         self._piece_rows = piece_rows or (PIECE_ROWS if device.type == "cpu" else sys.maxsize)
-        self._axes: dict[str, int] = {}  # field -> its axis of streams
         self.lineage = lineage
-        self.version = 0
+        self.version = 0  # batches learned from, over all boots
+        self.optimizer_steps = 0  # over all boots
         self.consumed_rows = 0  # agent steps over all boots: the rows after an episode's end are none
         self.taken_rows = 0  # the same with the rows after an episode's end, as the ledger counts
         self.nonfinite = 0  # since this boot
@@ -91,30 +98,23 @@ class Learning:
         """The weights as they are now."""
         return ModelRef(self._policy, self.lineage, self.version)
 
-    def allocate(self, schema: Schema, streams: int) -> Columns:
-        """Memory for a batch that `update` can use."""
-        self._axes = column_axes(schema)
-        return self._staging.allocate(schema, streams)
-
-    def stage(self, columns: Columns) -> None:
-        """A batch is full: it may begin its way to the device. From any thread."""
-        self._staging.begin(columns)
-
-    def compile(self, columns: Columns, backends: Sequence[str] = BACKENDS) -> None:
+    def compile(self, example: Batch, backends: Sequence[str] = BACKENDS) -> None:
         """Compile the loss for batches of this shape, by the first of these backends that can; logs which, and why the
         others cannot. It stays as it is written for those who step together, and where code of the user's own is in it.
 
         Args:
-            columns: as allocated, filled or not.
+            example: its numbers do not matter.
             backends: of `torch.compile`.
         """
         if not gradients.ours(self._algorithm):
             log.info("the loss is not compiled: it holds code of your own")
             return
-        example = self._parts(columns)[0]
+        with torch.random.fork_rng(devices=[]):
+            first = next(iter(self._algorithm.minibatches(self._prepared(example), torch.default_generator)))
+        part = pieces(self._algorithm, first, self._piece_rows)[0]
         for backend in backends:
             try:
-                self._loss = compiled(self._algorithm, example, backend)
+                self._loss = compiled(self._algorithm, part, backend)
             except Exception as error:  # whatever a compiler may raise; what is at fault otherwise shows without it
                 log.warning("%s cannot compile the loss: %s: %.300s", backend, type(error).__name__, error)
                 continue
@@ -130,32 +130,72 @@ class Learning:
         """
         made = gradients.alone(self._loss)
         self._gradient = made if collective is None else gradients.together(self._algorithm, collective)
+        self._all_reduce = _alone if collective is None else collective.all_reduce
 
-    def update(self, columns: Columns | None) -> Updated:
-        """One optimizer step on the mean loss over the valid rows of all learners that step together.
-
-        A batch whose loss or gradient is not finite changes no weight.
-
-        Args:
-            columns: the batch of this one; None: it adds nothing, because nobody sends it segments.
+    def set_hyperparameters(self, values: Mapping[str, float]) -> None:
+        """Change hyperparameters from the next batch on.
 
         Raises:
-            Diverged: the tenth such batch in a row.
-            Broken: another learner is gone; nothing has changed.
+            AlgorithmError: of the algorithm; nothing is changed then.
         """
-        parts = [] if columns is None else self._parts(columns)
-        versions = np.zeros(0, np.int64) if columns is None else columns.version[columns.fields["valid"]]
-        self._algorithm.set_progress(self.consumed_rows, self._optimizer)
+        self._algorithm.set_hyperparameters(values)
+
+    def update(self, batch: Batch | None) -> Updated:
+        """Learn from one batch: an optimizer step for each of its minibatches, on the mean loss over the valid rows of
+        all learners that step together. Makes the next version.
+
+        A step whose loss or gradient is not finite is left out; a batch without any other makes no version.
+
+        Args:
+            batch: on the device; None: this one adds nothing, because nobody sends it segments.
+
+        Raises:
+            Diverged: the tenth such step in a row.
+            Broken: another learner is gone; before the first step nothing has changed.
+        """
+        algorithm = self._algorithm
+        books = NOTHING if batch is None else batch.delivery or delivery_of(batch)
+        lag = self.version - books.versions
+        algorithm.set_progress(self.consumed_rows, self._optimizer)
+        whole = None if batch is None else self._prepared(batch)
+        parts = [None] * algorithm.steps_per_batch if whole is None else algorithm.minibatches(whole, _rng())
+        rows, taken = books.rows, books.taken  # summed over all learners with the first step
+        done = _Steps()
+        for part in parts:
+            done.add(self._step(part, rows, taken), part)
+            rows = taken = 0
+            if algorithm.ends_early(done.last):
+                break
+        else:
+            done.require(algorithm)
+        if done.made:
+            with torch.no_grad():
+                algorithm.update_statistics(whole, self._all_reduce)
+        if done.made or self._lock_step:
+            self.version += 1
+            with torch.no_grad():
+                algorithm.after_update(self.version)
+        stats = done.means() | {"lr": float(self._optimizer.param_groups[0]["lr"])}
+        return Updated(done.skipped == 0, lag, done.made, done.skipped, books.rows, stats, done.priorities(whole))
+
+    def _prepared(self, batch: Batch) -> Batch:
+        with torch.no_grad():
+            return self._algorithm.prepare(batch._replace(delivery=None))
+
+    def _step(self, minibatch: Batch | None, rows: int, taken: int) -> _Step:
+        """One optimizer step; counts rows and taken of all learners."""
+        empty = minibatch is None or minibatch.version.numel() == 0
+        parts = [] if minibatch is None or empty else pieces(self._algorithm, minibatch, self._piece_rows)
         self._optimizer.zero_grad(set_to_none=True)
-        mean = self._gradient(parts, versions.size, 0 if columns is None else columns.version.size)
+        mean = self._gradient(parts, rows, taken)
         grad_norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._algorithm.max_grad_norm)
         seen = dict(zip([*mean.values, "grad_norm"], _numbers([*mean.values.values(), grad_norm]), strict=True))
         finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
-        lag = self.version - versions
         self.consumed_rows += mean.rows
         self.taken_rows += mean.taken
         if finite:
             self._optimizer.step()
+            self.optimizer_steps += 1
             self._nonfinite_in_a_row = 0
         else:
             self.nonfinite += 1
@@ -166,18 +206,16 @@ class Learning:
                     f"norm {seen['grad_norm']}, version {self.version}): lower algorithm.lr, or scale what the "
                     "environment gives"
                 )
-        if finite or self._lock_step:
-            self.version += 1
-        seen["lr"] = float(self._optimizer.param_groups[0]["lr"])
-        return Updated(finite, lag, seen)
+        return _Step(seen, finite, mean.priorities)
 
     def copied(self) -> Callable[[], bytes]:
         """A copy of the network as it is now, where it is; the call that packs it may be made by any thread."""
-        return partial(pack, {name: value.clone() for name, value in self._algorithm.net.state_dict().items()})
+        state = {name: value.clone() for name, value in self._algorithm.net.state_dict().items()}
+        return partial(pack, state, self.consumed_rows)
 
     def weights(self) -> bytes:
         """The network as the modelpool carries it."""
-        return pack(self._algorithm.net.state_dict())
+        return pack(self._algorithm.net.state_dict(), self.consumed_rows)
 
     def weights_bytes(self) -> int:
         """Of its numbers; packed, some more for their names."""
@@ -185,8 +223,11 @@ class Learning:
 
     def capture(self) -> LearnerState:
         """A copy of everything that the next boot needs."""
-        counters = {"version": self.version, "consumed_rows": self.consumed_rows, "taken_rows": self.taken_rows}
-        return capture(self._algorithm.net, self._optimizer, counters)
+        counters = {
+            "version": self.version, "consumed_rows": self.consumed_rows, "taken_rows": self.taken_rows,
+            "optimizer_steps": self.optimizer_steps,
+        }  # fmt: skip
+        return capture(self._algorithm.net, self._optimizer, counters, self._others)
 
     def take_over(self, data: bytes) -> None:
         """Go on from the state of another learner, as if it were this one. Lineage and random numbers stay its own.
@@ -206,14 +247,89 @@ class Learning:
         Raises:
             StateError: not the state of this network.
         """
-        counters, problem = restore(data, self._algorithm.net, self._optimizer)
+        counters, problem = restore(data, self._algorithm.net, self._optimizer, self._others)
         self.version = int(counters["version"])
         self.consumed_rows = int(counters["consumed_rows"])
         self.taken_rows = int(counters.get("taken_rows", self.consumed_rows))  # release 0.1 did not count them
+        self.optimizer_steps = int(counters.get("optimizer_steps", self.version))  # nor these: one made a version
         return problem
 
-    def _parts(self, columns: Columns) -> list[Batch]:
-        return pieces(self._algorithm, self._staging.batch(columns), self._axes, self._piece_rows)
+
+class _Step(NamedTuple):
+    means: dict[str, float]  # over the valid rows of all learners
+    finite: bool
+    priorities: Tensor | None
+
+
+class _Steps:
+    """Optimizer steps of one batch."""
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[_Step, Batch | None]] = []
+
+    def add(self, step: _Step, minibatch: Batch | None) -> None:
+        self._steps.append((step, minibatch))
+
+    @property
+    def last(self) -> dict[str, float]:
+        return self._steps[-1][0].means
+
+    @property
+    def made(self) -> int:
+        return sum(step.finite for step, _ in self._steps)
+
+    @property
+    def skipped(self) -> int:
+        return len(self._steps) - self.made
+
+    def require(self, algorithm: Algorithm) -> None:
+        """Others make as many steps as the algorithm says, and wait for each."""
+        if len(self._steps) != algorithm.steps_per_batch:
+            raise AlgorithmError(
+                f"{type(algorithm).__name__}.minibatches gave {len(self._steps)} minibatches, its steps_per_batch is "
+                f"{algorithm.steps_per_batch}"
+            )
+
+    def means(self) -> dict[str, float]:
+        if len(self._steps) == 1:
+            return self.last
+        seen: dict[str, list[float]] = {}
+        for step, _ in self._steps:
+            for name, value in step.means.items():
+                seen.setdefault(name, []).append(value)
+        return {name: math.fsum(values) / len(values) for name, values in seen.items()}
+
+    def priorities(self, whole: Batch | None) -> Tensor | None:
+        """[B] of the whole batch, each column's newest; NaN for a column that was in no minibatch."""
+        if whole is None or all(step.priorities is None for step, _ in self._steps):
+            return None
+        found = torch.full((whole.version.shape[1],), math.nan, device=whole.version.device)
+        for step, minibatch in self._steps:
+            if step.priorities is not None and minibatch is not None:
+                at = slice(None) if minibatch.columns is None else minibatch.columns.to(found.device)
+                found[at] = step.priorities.detach().to(found)
+        return found
+
+
+def delivery_of(batch: Batch) -> Delivery:
+    """Books of a batch whose rows are all new, from its tensors."""
+    valid = batch.fields["valid"].cpu().numpy()
+    versions = batch.version.cpu().numpy()[valid]
+    return Delivery(versions, versions.size, valid.size)
+
+
+def rows_of(batch: Batch) -> int:
+    """Agent steps of a batch that were in none before."""
+    return (batch.delivery or delivery_of(batch)).rows
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _rng() -> torch.Generator:
+    """Saved and restored with the learner, and seeded for each of them."""
+    return torch.default_generator
 
 
 def _numbers(values: list[Tensor]) -> list[float]:

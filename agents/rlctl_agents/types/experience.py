@@ -60,7 +60,7 @@ class Schema(msgspec.Struct, frozen=True):
 
 
 class ModelRef(msgspec.Struct, frozen=True, order=True):
-    """Weights by name. Versions are optimizer steps and compare only within one lineage."""
+    """Weights by name. Versions are batches learned from and compare only within one lineage."""
 
     policy: str
     lineage: int  # counts restores and copies of the policy: whatever was made before one is fenced
@@ -91,11 +91,11 @@ class SegmentHeader(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Segment:
+class SegmentBlock:
     """A block of B segments."""
 
     header: SegmentHeader
-    version: NDArray[np.int64]  # [T, B] optimizer steps of the weights that chose each row's action
+    version: NDArray[np.int64]  # [T, B] version of the weights that chose each row's action
     fields: Arrays  # as the schema says
 
     @property

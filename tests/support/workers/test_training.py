@@ -11,7 +11,7 @@ import pytest
 from rlctl.spec.layout import Layout
 from rlctl_agents.roles import actor, evaluator, learner
 from rlctl_agents.runtime.process import UserFault
-from rlctl_agents.training.trainer import Learning
+from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.control import Match, Quota
 from rlctl_agents.weights import publisher
 from tests.support.fakes import Manager, Pool, process_of, running, wait_until
@@ -135,13 +135,13 @@ def test_a_learner_does_not_run_away_from_a_modelpool_that_is_gone(folder: Path,
 def test_a_learner_does_not_go_on_when_nobody_publishes_any_more(
     folder: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def copied(self: Learning) -> Callable[[], bytes]:
+    def copied(self: Trainer) -> Callable[[], bytes]:
         def pack() -> bytes:
             raise ValueError("a fault of ours")
 
         return pack
 
-    monkeypatch.setattr(Learning, "copied", copied)
+    monkeypatch.setattr(Trainer, "copied", copied)
     learns = process_of("learner", manager, SPEC, volume=folder)
     with Pool(folder), running(actor.main, process_of("actor", manager, SPEC)), running(learner.main, learns) as raised:
         wait_until(lambda: bool(raised), "its end")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlctl_agents.types.experience import Field, Ledger, Schema, Segment
+from rlctl_agents.types.experience import Field, Ledger, Schema, SegmentBlock
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import (
     MODEL,
@@ -54,7 +54,7 @@ def test_large_arrays_arrive_as_they_left_and_outlive_the_sockets(wire: Wire, ad
     receiver = make_receiver(wire, address, schema=schema)
     sender = make_sender(wire, address, schema=schema, compress=compress)
     assert offer(sender, schema=schema)
-    segments: list[Segment] = []
+    segments: list[SegmentBlock] = []
     until(lambda: segments, lambda: sender.poll(0.0), lambda: segments.extend(receiver.poll(0.001)))
     sender.close()
     receiver.close()
@@ -71,7 +71,7 @@ def test_numbers_that_are_none_are_not_the_wires_matter(wire: Wire, address: str
     arrays = fields(2)
     arrays["reward"][:] = np.nan
     assert sender.offer(model=MODEL, stream=[0, 1], row0=[0, 0], version=versions(2), fields=arrays)
-    segments: list[Segment] = []
+    segments: list[SegmentBlock] = []
     until(lambda: segments, lambda: sender.poll(0.0), lambda: segments.extend(receiver.poll(0.001)))
     assert np.isnan(segments[0].fields["reward"]).all()
 
@@ -93,7 +93,7 @@ def test_an_off_policy_sender_gives_up_the_oldest_and_counts_it(wire: Wire, addr
         assert offer(sender, row0=row0)
     assert sender.pending == 2 * ROWS
     receiver = make_receiver(wire, address)
-    segments: list[Segment] = []
+    segments: list[SegmentBlock] = []
     until(lambda: len(segments) == 2, lambda: sender.poll(0.0), lambda: segments.extend(receiver.poll(0.001)))
     assert [segment.header.row0[0] for segment in segments] == [3, 4]
     assert segments[-1].header.ledger == Ledger(produced=5 * ROWS, dropped=3 * ROWS, sent=2 * ROWS)

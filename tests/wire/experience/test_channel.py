@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rlctl_agents.types.experience import Segment
+from rlctl_agents.types.experience import SegmentBlock
 from rlctl_agents.wire.experience import ExperienceSender, Outcome
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import LIMIT_S, STEPS, Clock, make_receiver, make_sender, offer
@@ -29,7 +29,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self.wire, self.clock = Wire(), Clock()
         self.senders: list[ExperienceSender] = []
         self.boots = 0
-        self.unsettled: list[tuple[Segment, int]] = []
+        self.unsettled: list[tuple[SegmentBlock, int]] = []
         self.term = 1
         self.open_receiver()
 

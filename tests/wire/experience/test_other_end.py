@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlctl_agents.types.experience import Field, Schema, Segment
+from rlctl_agents.types.experience import Field, Schema, SegmentBlock
 from rlctl_agents.wire.experience.protocol import CREDIT_VALID_S
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import STEPS, Clock, carry, make_receiver, make_sender, offer, until
@@ -25,7 +25,7 @@ def test_a_restarted_receiver_starts_with_no_credit_given_and_unsent_blocks_stay
     old.close()
     clock.now += CREDIT_VALID_S
     new = make_receiver(wire, address, boot="new", budget_rows=2 * ROWS)
-    segments: list[Segment] = []
+    segments: list[SegmentBlock] = []
 
     def exchange() -> None:
         clock.now += 0.1  # a hello on its way to the old one is said again
@@ -44,7 +44,7 @@ def test_a_receiver_that_takes_anothers_place_at_once_costs_no_more_than_the_cre
     carry(sender, old, 3)
     old.close()
     new = make_receiver(wire, address, boot="new")
-    segments: list[Segment] = []
+    segments: list[SegmentBlock] = []
     until(
         lambda: len(segments) > 3,
         lambda: offer(sender),
@@ -63,7 +63,7 @@ def test_waiting_blocks_follow_the_receiver_to_another_address(folder: Path, wir
     assert offer(sender)
     receiver = make_receiver(wire, f"ipc://{folder}/somewhere")
     sender.redirect(receiver.address)
-    waited: list[Segment] = []
+    waited: list[SegmentBlock] = []
     until(
         lambda: sender.pending == 0 and len(waited) == 2,
         lambda: sender.poll(0.0),

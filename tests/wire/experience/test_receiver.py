@@ -8,7 +8,7 @@ import time
 import msgspec
 import pytest
 
-from rlctl_agents.types.experience import Segment
+from rlctl_agents.types.experience import SegmentBlock
 from rlctl_agents.wire.experience.protocol import FORGET_AFTER_S, Grant, Refusal
 from rlctl_agents.wire.experience.receiver import (
     BARRED_S,
@@ -45,7 +45,7 @@ def test_what_was_settled_between_two_looks_is_given_out_in_one_grant(wire: Wire
     raw.greet(receiver, want=5 * ROWS)
     for sequence in (0, 1):
         raw.say(raw.block(sequence, want=5 * ROWS))
-    segments: list[Segment] = []
+    segments: list[SegmentBlock] = []
     until(lambda: len(segments) == 2, lambda: segments.extend(receiver.poll(0.001)))
     for segment in segments:
         receiver.settle(segment, "consumed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlctl_agents.types.experience import Segment
+from rlctl_agents.types.experience import SegmentBlock
 from rlctl_agents.wire.experience.credit import Credits, Peer
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import STEPS, Clock, make_receiver, make_sender, offer, until
@@ -25,7 +25,7 @@ def test_of_two_that_reserve_the_last_credit_one_waits_until_the_others_rows_are
 ) -> None:
     receiver = make_receiver(wire, address, budget_rows=ROWS)
     first, second = make_sender(wire, address, "first"), make_sender(wire, address, "second")
-    segments: list[Segment] = []
+    segments: list[SegmentBlock] = []
 
     def turn() -> None:
         first.poll(0.001)

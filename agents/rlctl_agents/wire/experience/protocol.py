@@ -37,7 +37,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
     ticket: Name = ""  # from the lease of this boot
 
 
-class Block(msgspec.Struct, array_like=True, frozen=True, tag="block"):
+class BlockMessage(msgspec.Struct, array_like=True, frozen=True, tag="block"):
     """sender -> receiver: a block of segments; its large arrays follow in frames 1, 2, ..."""
 
     protocol: Count
@@ -83,14 +83,14 @@ class _Prefix(msgspec.Struct, array_like=True, frozen=True):
     protocol: int
 
 
-_TO_RECEIVER: msgspec.msgpack.Decoder[Hello | Block] = msgspec.msgpack.Decoder(Hello | Block)
+_TO_RECEIVER: msgspec.msgpack.Decoder[Hello | BlockMessage] = msgspec.msgpack.Decoder(Hello | BlockMessage)
 _TO_SENDER: msgspec.msgpack.Decoder[Grant | Refusal] = msgspec.msgpack.Decoder(Grant | Refusal)
 _PREFIX = msgspec.msgpack.Decoder(_Prefix)
 encode = msgspec.msgpack.Encoder().encode
-M = TypeVar("M", Hello | Block, Grant | Refusal)
+M = TypeVar("M", Hello | BlockMessage, Grant | Refusal)
 
 
-def to_receiver(data: Buffer) -> Hello | Block:
+def to_receiver(data: Buffer) -> Hello | BlockMessage:
     """Frame 0 of what a sender says.
 
     Raises:

@@ -17,12 +17,12 @@ import zmq
 from numpy.typing import NDArray
 
 from rlctl_agents.types.control import Account
-from rlctl_agents.types.experience import Arrays, Ledger, ModelRef, Schema, Segment, SegmentHeader
+from rlctl_agents.types.experience import Arrays, Ledger, ModelRef, Schema, SegmentBlock, SegmentHeader
 from rlctl_agents.wire.codec import PROTOCOL, BlockCodec, Rejected, receive
 from rlctl_agents.wire.experience.credit import Credits, Peer
 from rlctl_agents.wire.experience.protocol import (
     FORGET_AFTER_S,
-    Block,
+    BlockMessage,
     Grant,
     Hello,
     Refusal,
@@ -190,7 +190,7 @@ class ExperienceReceiver:
         """Rows granted and not settled: what the budget bounds."""
         return self._credits.outstanding
 
-    def poll(self, timeout_s: float) -> list[Segment]:
+    def poll(self, timeout_s: float) -> list[SegmentBlock]:
         """Blocks that came, in order of arrival per sender; waits at most `timeout_s` for the first, or until `wake`.
 
         Their arrays are read-only views on the message; each must be settled in the end.
@@ -213,7 +213,7 @@ class ExperienceReceiver:
             if not self._waker.closed:
                 self._waker.send(b"", zmq.NOBLOCK)
 
-    def settle(self, segment: Segment, outcome: Outcome, rows: int | None = None) -> None:
+    def settle(self, segment: SegmentBlock, outcome: Outcome, rows: int | None = None) -> None:
         """Say what became of a block, or of the next `rows` rows of it; the credit returns to the budget,
         and the next `poll` gives it out: one grant for all that was settled.
 
@@ -252,8 +252,8 @@ class ExperienceReceiver:
         with self._waking:
             self._waker.close(0)
 
-    def _drain(self) -> list[Segment]:
-        segments: list[Segment] = []
+    def _drain(self) -> list[SegmentBlock]:
+        segments: list[SegmentBlock] = []
         now = self._clock()
         for _ in range(_BATCH):
             message = receive(self._socket, 2, self._codec.max_frames)
@@ -367,7 +367,7 @@ class ExperienceReceiver:
             self._senders[boot] = sender
         return sender
 
-    def _block(self, block: Block, frames: list[zmq.Frame], now: float) -> Segment:
+    def _block(self, block: BlockMessage, frames: list[zmq.Frame], now: float) -> SegmentBlock:
         if block.run != self._run:
             raise Rejected("run", f"run {block.run} instead of {self._run}")
         if block.receiver != self._boot:
@@ -428,7 +428,7 @@ class ExperienceReceiver:
             row0=np.frombuffer(block.row0, "<i8").tolist(),
             ledger=ledger,
         )
-        return Segment(header, version, fields)
+        return SegmentBlock(header, version, fields)
 
     def _deal(self) -> None:
         for peer in self._credits.deal():

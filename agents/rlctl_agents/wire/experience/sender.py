@@ -19,7 +19,7 @@ from rlctl_agents.wire.codec import PROTOCOL, ArrayHead, BlockCodec, Buffer, Rej
 from rlctl_agents.wire.experience.protocol import (
     CREDIT_VALID_S,
     HELLO_EVERY_S,
-    Block,
+    BlockMessage,
     Hello,
     Refusal,
     encode,
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _QueuedBlock:
     """A block that waits for credit."""
 
     rows: int
@@ -116,7 +116,7 @@ class ExperienceSender:
         self._queue_blocks = queue_blocks
         self._compress = compress
         self._clock = clock
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_QueuedBlock] = deque()
         self._pending = self._produced = self._dropped = self._block_rows = 0
         self._reserved = 0  # rows of a block that is going to be made
         self._receivers: dict[str, _Receiver] = {}
@@ -206,7 +206,7 @@ class ExperienceSender:
         if streams < 1 or len(row0) != streams:
             raise ValueError(f"stream and row0 must have an entry per stream, got {streams} and {len(row0)}")
         heads, frames = self._codec.pack(streams, version, fields, compress=self._compresses())
-        waiting = _Waiting(
+        waiting = _QueuedBlock(
             streams * self._steps,
             self._term,
             model,
@@ -348,7 +348,7 @@ class ExperienceSender:
 
     def _send(self) -> bool:
         block, state = self._queue[0], self._now
-        head = Block(
+        head = BlockMessage(
             PROTOCOL,
             self._run,
             self._boot,

@@ -3,23 +3,28 @@
 import numpy as np
 import torch
 
-from rlctl_agents.training.staging import Staging
-from rlctl_agents.training.trainer import Learning
+from rlctl_agents.experience.staging import Staging
+from rlctl_agents.training.trainer import Trainer
+from tests.support.batches import batch
 from tests.training.test_trainer import CONFIG, NETWORK, SCHEMA, SPACES, Impala, batch_for
 
 CPU = torch.device("cpu")
 
 
-def learning(*, copies: bool) -> Learning:
+def learning() -> Trainer:
     algorithm = Impala(CONFIG, NETWORK, SPACES, seed=1)
-    return Learning(algorithm, policy="main", lineage=1, device=CPU, staging=Staging(CPU, copies=copies))
+    return Trainer(algorithm, policy="main", lineage=1, device=CPU)
 
 
 def test_a_batch_that_is_copied_is_learned_from_as_one_in_place() -> None:
-    here, there = learning(copies=False), learning(copies=True)
+    here, there = learning(), learning()
     for _ in range(3):
-        here.update(batch_for(here))
-        there.update(batch_for(there))
+        here.update(batch(batch_for(here)))
+        staging = Staging(CPU, copies=True)
+        copied = staging.allocate(SCHEMA, 4)
+        for name, values in batch_for(there).fields.items():
+            copied.fields[name][:] = values
+        there.update(staging.batch(copied))
     assert here.weights() == there.weights()
 
 

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlctl_agents.algorithms.base import Batch
-from rlctl_agents.experience.batching import Columns, allocate_columns
+from rlctl_agents.algorithms.base import Batch, Delivery
+from rlctl_agents.experience.batching import BatchMemory, allocate_memory
 from rlctl_agents.types.experience import Schema
 
 
@@ -21,7 +21,7 @@ class _There:
 
     batch: Batch
     copied: torch.cuda.Event | None  # recorded behind the copy
-    full: bool = False  # what lies there is what lies in the columns
+    full: bool = False  # what lies there is what lies in the memory
 
 
 class Staging:
@@ -38,27 +38,27 @@ class Staging:
         self._copies = copies or self._on_gpu
         self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # type: ignore[no-untyped-call]
 
-    def allocate(self, schema: Schema, streams: int) -> Columns:
+    def allocate(self, schema: Schema, streams: int) -> BatchMemory:
         """Memory for a batch of so many columns, at both ends."""
 
         def pinned(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
             return torch.zeros(shape, dtype=getattr(torch, dtype), pin_memory=self._on_gpu).numpy()
 
-        columns = allocate_columns(schema, streams, pinned)
+        memory = allocate_memory(schema, streams, pinned)
         if self._copies:
-            here = batch_of(columns)
+            here = batch_of(memory)
             fields = {name: torch.empty_like(one, device=self._device) for name, one in here.fields.items()}
-            there = Batch(fields, torch.empty_like(here.version, device=self._device))
-            columns.there = _There(there, torch.cuda.Event() if self._on_gpu else None)  # type: ignore[no-untyped-call]
-        return columns
+            there = Batch(fields, torch.empty_like(here.version, device=self._device), here.segment_fields)
+            memory.there = _There(there, torch.cuda.Event() if self._on_gpu else None)  # type: ignore[no-untyped-call]
+        return memory
 
-    def begin(self, columns: Columns) -> None:
+    def begin(self, memory: BatchMemory) -> None:
         """A batch is full: begin to copy it. From any thread; does not wait."""
-        there = columns.there
+        there = memory.there
         if there is None:
             return
         assert isinstance(there, _There)
-        here = batch_of(columns)
+        here = batch_of(memory)
         with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
             for name, one in here.fields.items():
                 there.batch.fields[name].copy_(one, non_blocking=True)
@@ -67,24 +67,32 @@ class Staging:
                 there.copied.record(self._stream)
         there.full = True
 
-    def batch(self, columns: Columns) -> Batch:
+    def batch(self, memory: BatchMemory) -> Batch:
         """The batch where the network is; the device waits for the copy, this thread does not.
 
-        The columns may be filled again once the update that reads the batch is done on the device.
+        The memory may be filled again once the update that reads the batch is done on the device.
         """
-        there = columns.there
+        there = memory.there
+        delivery = delivery_of(memory)
         if there is None:
-            return batch_of(columns)
+            return batch_of(memory)._replace(delivery=delivery)
         assert isinstance(there, _There)
         if not there.full:
-            self.begin(columns)
+            self.begin(memory)
         there.full = False
         if there.copied is not None:
             torch.cuda.current_stream(self._device).wait_event(there.copied)
-        return there.batch
+        return there.batch._replace(delivery=delivery)
 
 
-def batch_of(columns: Columns) -> Batch:
+def batch_of(memory: BatchMemory) -> Batch:
     """Tensors on the memory of a batch."""
-    tensors: dict[str, Tensor] = {name: torch.from_numpy(values) for name, values in columns.fields.items()}
-    return Batch(tensors, torch.from_numpy(columns.version))
+    tensors: dict[str, Tensor] = {name: torch.from_numpy(values) for name, values in memory.fields.items()}
+    return Batch(tensors, torch.from_numpy(memory.version), memory.segment_fields)
+
+
+def delivery_of(memory: BatchMemory) -> Delivery:
+    """Books of a batch that is learned from once."""
+    valid = memory.fields.get("valid")
+    versions = memory.version.reshape(-1) if valid is None else memory.version[valid]
+    return Delivery(versions, versions.size, memory.version.size)

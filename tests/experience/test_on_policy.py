@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
 
-from rlctl_agents.experience.batch_loader import Intake
-from rlctl_agents.experience.batching import Arrival, Outcome, allocate_columns
-from rlctl_agents.types.experience import Segment
+import pytest
+import torch
+
+from rlctl_agents.experience.batching import ArrivalOrder, Outcome
+from rlctl_agents.experience.on_policy import OnPolicySource
+from rlctl_agents.experience.staging import Staging
+from rlctl_agents.types.experience import SegmentBlock
 from rlctl_agents.wire.experience.credit import Credits, Peer
 from tests.experience.test_batching import SCHEMA, T, segment
 from tests.manager.world import ref
@@ -16,17 +20,17 @@ class Receiver:
     """Gives what has `arrived`, and remembers what became of it."""
 
     def __init__(self) -> None:
-        self.arrived: list[Segment] = []
+        self.arrived: list[SegmentBlock] = []
         self.settled: list[tuple[Outcome, int | None]] = []
 
-    def poll(self, timeout_s: float) -> list[Segment]:
+    def poll(self, timeout_s: float) -> list[SegmentBlock]:
         arrived, self.arrived = self.arrived, []
         return arrived
 
     def wake(self) -> None:
         pass
 
-    def settle(self, segment: Segment, outcome: Outcome, rows: int | None = None) -> None:
+    def settle(self, segment: SegmentBlock, outcome: Outcome, rows: int | None = None) -> None:
         self.settled.append((outcome, rows))
 
     def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
@@ -41,29 +45,44 @@ def receiver() -> Receiver:
     return Receiver()
 
 
+class Source(OnPolicySource):
+    """Of a learner at version 10, with limits of its receiver's."""
+
+    def __init__(self, receiver: Receiver, streams: int, budget: Callable[[int], int] = lambda rows: 100) -> None:
+        self.version = 10
+        super().__init__(
+            receiver, ArrivalOrder(SCHEMA, 5), Staging(torch.device("cpu")), SCHEMA,
+            streams=streams, weights=lambda: ref(self.version), limits=lambda rows: (budget(rows), 3 * rows),
+        )  # fmt: skip
+
+
 @pytest.fixture
-def intake(receiver: Receiver) -> Intake:
-    """Of a learner at version 10, whose batches are two columns."""
-    return Intake(receiver, Arrival(SCHEMA, 5), [allocate_columns(SCHEMA, 2) for _ in range(2)], ref(10))
+def intake(receiver: Receiver) -> Source:
+    """Whose batches are two columns."""
+    return Source(receiver, 2)
 
 
 def test_a_learner_that_added_nothing_to_three_updates_learns_from_segments_of_their_weights(
-    receiver: Receiver, intake: Intake
+    receiver: Receiver, intake: Source
 ) -> None:
     for version in (11, 12, 13):
-        intake.learned(ref(version))
+        intake.version = version
+        intake.passed_by()
     receiver.arrived = [segment([1, 2], version=13)]
     intake.step(0.0)
     columns = intake.take(0.0)
     assert columns is not None
-    intake.give_back(columns, ref(14))
+    intake.version = 14
+    intake.give_back(columns)
     intake.step(0.0)
     assert receiver.settled == [("consumed", 2 * T)]
 
 
-def test_what_was_said_last_of_the_weights_counts(receiver: Receiver, intake: Intake) -> None:
-    intake.move(ref(12), [allocate_columns(SCHEMA, 2) for _ in range(2)], 100, 100)
-    intake.learned(ref(13))
+def test_what_was_said_last_of_the_weights_counts(receiver: Receiver, intake: Source) -> None:
+    intake.version = 12
+    intake.resize(2)
+    intake.version = 13
+    intake.passed_by()
     receiver.arrived = [segment([1, 2], version=13)]
     intake.step(0.0)
     assert receiver.settled == []
@@ -81,7 +100,7 @@ class Budgeted(Receiver):
     def budget(self, columns: int) -> int:
         return max(2, self.lag) * columns * T
 
-    def settle(self, segment: Segment, outcome: Outcome, rows: int | None = None) -> None:
+    def settle(self, segment: SegmentBlock, outcome: Outcome, rows: int | None = None) -> None:
         assert rows is not None
         self.credits.settle(self.peer, rows)
 
@@ -111,18 +130,17 @@ def test_a_batch_begun_before_the_group_grew_is_filled_up_and_then_all_is_of_the
     max_lag_versions: int, block: int, filled: int
 ) -> None:
     receiver = Budgeted(64, block, max_lag_versions)
-    intake = Intake(receiver, Arrival(SCHEMA, 5), [allocate_columns(SCHEMA, 64) for _ in range(2)], ref(10))
+    intake = Source(receiver, 64, lambda rows: receiver.budget(rows // T))
     for _ in range(filled // block):
         assert receiver.send()
     intake.step(0.0)
-    share = [allocate_columns(SCHEMA, 16) for _ in range(2)]
-    intake.move(ref(10), share, receiver.budget(16), 3 * 16 * T)
+    intake.resize(16)
     sizes = []
     for _ in range(300):
         intake.step(0.0)
         if (columns := intake.take(0.0)) is not None:
             sizes.append(columns.version.shape[1])
-            intake.give_back(columns, ref(10))
+            intake.give_back(columns)
         receiver.send()
     assert sizes[:3] == [64, 16, 16]
     assert receiver.limits == (receiver.budget(16), 16 * T, 3 * 16 * T)

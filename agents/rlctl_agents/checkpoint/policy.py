@@ -1,0 +1,73 @@
+"""Self-description of a stored policy: what it takes to load, evaluate, export or carry on the tensors beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rlctl_agents.types.experience import ModelRef, Schema
+from rlctl_agents.types.spaces import Spaces, leaf_array, leaves
+
+FORMAT = 1
+
+
+class PolicyFileError(ValueError):
+    """Bytes that describe no policy, or one of another format."""
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """One field of an observation."""
+
+    name: str  # dotted: obs.camera
+    dtype: str  # numpy name
+    shape: tuple[int, ...]
+
+
+class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
+    """`policy.json` of a generation. Normalisation is among the tensors: running moments are buffers of the network."""
+
+    format: int = FORMAT
+    ref: ModelRef
+    rows: int  # agent steps learned from
+    spaces: Spaces
+    observations: tuple[Observed, ...]  # in the order of the network's inputs
+    schema: Schema  # of segments
+    network: dict[str, Any]  # the `model` section of the spec
+    algorithm: dict[str, Any]  # the `algorithm` section of the spec, its `name` included
+    tensors: str = ""  # file of the part whose `weights/` are the network's
+
+
+def describe(
+    ref: ModelRef, rows: int, spaces: Spaces, schema: Schema, network: dict[str, Any], algorithm: dict[str, Any]
+) -> PolicyFile:
+    """Description of a policy.
+
+    Args:
+        rows: agent steps that it was learned from.
+        network, algorithm: sections of the spec, as JSON can hold them.
+    """
+    observed = tuple(Observed(name, *leaf_array(leaf)) for name, leaf in leaves(spaces.obs, "obs"))
+    return PolicyFile(
+        ref=ref, rows=rows, spaces=spaces, observations=observed, schema=schema, network=network, algorithm=algorithm
+    )
+
+
+def pack_policy(policy: PolicyFile) -> bytes:
+    """As JSON, for people too."""
+    return msgspec.json.format(msgspec.json.encode(policy)) + b"\n"
+
+
+def unpack_policy(data: bytes) -> PolicyFile:
+    """The description in the bytes of a part.
+
+    Raises:
+        PolicyFileError: they are none, or of another format.
+    """
+    try:
+        number = msgspec.json.decode(data)["format"]
+        if number != FORMAT:
+            raise PolicyFileError(f"stored in format {number}; this release reads format {FORMAT}")
+        return msgspec.json.decode(data, type=PolicyFile)
+    except (msgspec.MsgspecError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise PolicyFileError(f"{len(data)} bytes describe no policy: {error}") from error

@@ -1,0 +1,206 @@
+"""The on-policy source: blocks into batches, in a thread of its own, while the learner learns; each row once."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from torch import Tensor
+
+from rlctl.spec import algorithms as specs
+from rlctl_agents.algorithms.base import Batch
+from rlctl_agents.experience.batching import ArrivalOrder, Assembler, BatchMemory, LockStep, Settled
+from rlctl_agents.experience.sources import QUEUED_BATCHES, BatchSource, Needs, Receiver
+from rlctl_agents.experience.staging import Staging
+from rlctl_agents.types.experience import ModelRef, Schema
+
+POLL_S = 0.5
+"""Longest wait for segments; what the learner says ends it."""
+BATCHES = 2
+"""One is learned from while the other is filled."""
+
+
+def on_policy(needs: Needs) -> OnPolicySource:
+    """Lock-step orders segments by their streams; otherwise the first to come is the first to be learned from."""
+    schema, config, streams = needs.schema, needs.config, needs.streams
+    return OnPolicySource(
+        needs.receiver,
+        LockStep(schema, streams) if needs.lock_step else ArrivalOrder(schema, config.max_lag_versions),
+        Staging(needs.device),
+        schema,
+        streams=streams,
+        weights=needs.weights,
+        limits=partial(limits, config, lock_step=needs.lock_step),
+    )
+
+
+def limits(config: specs.Algorithm, rows: int, *, lock_step: bool = False) -> tuple[int, int]:
+    """Rows of the budget, and of what may be queued before no new segment is begun (0: any), for batches of so many."""
+    return config.budget_rows // config.batch_rows * rows, 0 if lock_step else QUEUED_BATCHES * rows
+
+
+class OnPolicySource(BatchSource):
+    """Owns the receiver: fills one batch while the learner has the other, and settles every row when its fate is known.
+
+    Args:
+        receiver: used by the source's thread alone.
+        assembler: likewise.
+        staging: makes the memory of batches, and brings them to the device.
+        streams: columns of a batch.
+        weights: the learner's, as they are now.
+        limits: of batches of so many rows: those of the budget, and of the queue.
+    """
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        assembler: Assembler,
+        staging: Staging,
+        schema: Schema,
+        *,
+        streams: int,
+        weights: Callable[[], ModelRef],
+        limits: Callable[[int], tuple[int, int]],
+    ) -> None:
+        self._receiver = receiver
+        self._assembler = assembler
+        self._staging = staging
+        self._schema = schema
+        self._weights = weights
+        self._limits_of = limits
+        self._free = deque(self._allocate(streams))
+        self._taken: list[tuple[Batch, BatchMemory]] = []  # the learner's
+        self._present = weights()  # with which the first batch will be learned from
+        self._ahead = 0  # batches that will be learned before the one being filled
+        self._ready: queue.SimpleQueue[BatchMemory | None] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # in the order in which it was said
+        self._instead: deque[BatchMemory] = deque()  # takes the place of batches that come back
+        self._limits = (0, 0, 0)  # of rows, as asked for by the newest resize; as the receiver has them
+        self._stop = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
+        self._waiting_rows = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def take(self, timeout_s: float) -> Batch | None:
+        try:
+            memory = self._ready.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if memory is None:
+            assert self._failure is not None
+            raise self._failure
+        batch = self._staging.batch(memory)
+        self._taken.append((batch, memory))
+        return batch
+
+    def give_back(self, batch: Batch) -> None:
+        at = next(number for number, (taken, _) in enumerate(self._taken) if taken is batch)
+        self._tell(partial(self._take_back, self._taken.pop(at)[1], self._weights()))
+
+    def update_priorities(self, batch: Batch, priorities: Tensor) -> None:
+        """Nothing is drawn twice."""
+
+    def passed_by(self) -> None:
+        self._tell(partial(self._hear, self._weights()))
+
+    def resize(self, streams: int) -> None:
+        """What is filled already stays filled; the receiver's limits are those of the wider batch as long as one is."""
+        memory = self._allocate(streams)
+        rows = memory[0].version.size
+        budget_rows, queue_rows = self._limits_of(rows)
+        self._tell(partial(self._move, self._weights(), memory, (budget_rows, rows, queue_rows)))
+
+    def example(self) -> Batch:
+        return self._staging.batch(self._free[0])
+
+    @property
+    def waiting_rows(self) -> int:
+        return self._waiting_rows
+
+    def waits_for(self) -> str:
+        return self._assembler.missing() or super().waits_for()
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._receiver.wake()
+            self._thread.join(5.0)
+
+    def _allocate(self, streams: int) -> list[BatchMemory]:
+        return [self._staging.allocate(self._schema, streams) for _ in range(BATCHES)]
+
+    def _tell(self, said: Callable[[], None]) -> None:
+        self._told.put(said)
+        self._receiver.wake()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self.step(POLL_S)
+        except Exception as error:
+            self._failure = error
+            self._ready.put(None)
+        finally:
+            self._receiver.close()
+
+    def step(self, timeout_s: float) -> None:
+        """One round of the thread: receive, take back, fill, settle."""
+        for segment in self._receiver.poll(timeout_s):
+            self._assembler.add(segment)
+            self._waiting_rows += segment.rows
+        while not self._told.empty():
+            self._told.get()()
+        self._fill()
+
+    def _take_back(self, memory: BatchMemory, present: ModelRef) -> None:
+        self._present = present
+        self._ahead -= 1
+        self._settle(memory.clear())
+        if self._instead:
+            self._free.append(self._instead.popleft())
+            self._limit()
+        else:
+            self._free.append(memory)
+
+    def _hear(self, present: ModelRef) -> None:
+        self._present = present
+
+    def _move(self, present: ModelRef, memories: Sequence[BatchMemory], rows: tuple[int, int, int]) -> None:
+        self._present = present
+        self._instead = deque(memories)
+        for place, memory in enumerate(self._free):
+            if memory.used == 0:
+                self._free[place] = self._instead.popleft()
+        self._limits = rows
+        self._limit()
+
+    def _limit(self) -> None:
+        """Let in what is asked for, and what it takes to fill a batch from before the move."""
+        budget_rows, batch_rows, queue_rows = self._limits
+        batch_rows = max(batch_rows, *(memory.version.size for memory in (*self._free, *self._instead)))
+        queue_rows = max(queue_rows, 2 * batch_rows) if queue_rows else 0
+        self._receiver.resize(max(budget_rows, 2 * batch_rows), batch_rows, queue_rows)
+
+    def _fill(self) -> None:
+        while self._free:
+            memory = self._free[0]
+            # what is filled now will be learned after the batches before it, each of which makes one version
+            present = ModelRef(self._present.policy, self._present.lineage, self._present.version + self._ahead)
+            self._settle(self._assembler.fill(memory, present))
+            if memory.used < memory.version.shape[1]:
+                return
+            self._free.popleft()
+            self._ahead += 1
+            self._staging.begin(memory)
+            self._ready.put(memory)
+
+    def _settle(self, settled: Sequence[Settled]) -> None:
+        for segment, outcome, rows in settled:
+            self._receiver.settle(segment, outcome, rows)
+            self._waiting_rows -= rows

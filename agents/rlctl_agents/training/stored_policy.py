@@ -1,0 +1,61 @@
+"""Policies out of generations: made anew from their own description, with the weights that lie beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pydantic
+import torch
+
+from rlctl.spec.algorithms import AnyAlgorithm
+from rlctl.spec.schema import Network
+from rlctl_agents import algorithms
+from rlctl_agents.algorithms.base import Algorithm
+from rlctl_agents.checkpoint.parts import read_part
+from rlctl_agents.checkpoint.policy import PolicyFile, PolicyFileError, unpack_policy
+from rlctl_agents.models.torso import hold_still
+from rlctl_agents.training.checkpoint_writer import LEARNER, POLICY
+from rlctl_agents.training.learner_state import restore_weights
+from rlctl_agents.types.control import Generation
+
+_ALGORITHM: pydantic.TypeAdapter[AnyAlgorithm] = pydantic.TypeAdapter(AnyAlgorithm)
+
+
+def read_policy(folder: Path, generation: Generation) -> PolicyFile:
+    """What a generation says of its tensors.
+
+    Args:
+        folder: of checkpoints.
+
+    Raises:
+        PolicyFileError: it says nothing, as those of release 0.1, or in another format.
+        PartError: the part cannot be read, or is damaged.
+    """
+    if POLICY not in generation.parts:
+        raise PolicyFileError(f"generation {generation.number} does not describe its policy: release 0.1 did not")
+    return unpack_policy(read_part(folder, generation.parts[POLICY], generation.sha256[POLICY]))
+
+
+def load_policy(folder: Path, generation: Generation) -> tuple[PolicyFile, Algorithm]:
+    """The policy of a generation, ready to act, from nothing but its parts.
+
+    Args:
+        folder: of checkpoints.
+
+    Raises:
+        PolicyFileError, PartError: as `read_policy`; or the sections are not of this release's spec.
+        AlgorithmError: the algorithm cannot be found, or does not fit.
+        StateError: the weights are another network's.
+    """
+    described = read_policy(folder, generation)
+    try:
+        config = _ALGORITHM.validate_python(described.algorithm)
+        network = Network.model_validate(described.network)
+    except pydantic.ValidationError as error:
+        raise PolicyFileError(f"generation {generation.number} has a policy of another release: {error}") from error
+    with torch.random.fork_rng(devices=[]):
+        made = algorithms.find(config.name)(config, network, described.spaces, seed=0)
+    restore_weights(read_part(folder, generation.parts[LEARNER], generation.sha256[LEARNER]), made.net)
+    for module in made.modules.values():
+        hold_still(module)
+    return described, made

@@ -1,0 +1,86 @@
+"""An algorithm from outside that brings its own replay, schedule and target network, and touches no file of ours."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlctl_agents.checkpoint.state import unpack_state
+from tests.end_to_end.conftest import Cli, cli, wait_until
+
+__all__ = ["cli"]
+SOLVED = 195
+"""Gymnasium's threshold for CartPole-v0; a random policy has 22."""
+FILE = Path(__file__).parent / "outside" / "double_dqn.py"
+DOUBLE_DQN: dict[str, Any] = {
+    "env": {"id": "CartPole-v1"},
+    "algorithm": {
+        "name": "mine.double_dqn:DoubleDqn", "segment_steps": 8, "batch_rows": 64, "publish_every_updates": 10,
+    },
+    "model": {"hidden": [128, 128]},
+    "code": {"path": "."},
+    "roles": {"actor": {"envs": 8}},
+    "evaluation": {"episodes": 20, "every": "5s"},
+    "checkpoint": {"every": "3s"},
+}  # fmt: skip
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def mine(cli: Cli) -> Cli:
+    (cli.folder / "mine").mkdir()
+    (cli.folder / "mine" / "__init__.py").touch()
+    shutil.copy(FILE, cli.folder / "mine" / "double_dqn.py")
+    return cli
+
+
+def newest_part(cli: Cli, run: str) -> dict[str, np.ndarray]:
+    """Arrays of the newest generation."""
+    manifest = sorted((cli.root(run) / "checkpoints").glob("generation-*.json"))[-1]
+    part = json.loads(manifest.read_text())["generation"]["parts"]["learner"]
+    return unpack_state((cli.root(run) / "checkpoints" / part).read_bytes())[0]
+
+
+def test_the_proof_is_short_and_imports_nothing_private() -> None:
+    text = FILE.read_text()
+    assert len(text.splitlines()) < 120
+    assert not re.search(r"rlctl_agents\S* import _|(?<!self)\._(?!replace)[a-z]", text)
+
+
+@pytest.mark.learning
+def test_double_dqn_from_outside_learns_cartpole(mine: Cli) -> None:
+    spec = mine.spec("dqn", **DOUBLE_DQN, stop={"eval_return": SOLVED, "wall_time": "5m"})
+    mine("up", spec, timeout_s=390)
+    status = mine.status("dqn")
+    assert status["evaluation"]["mean"] >= SOLVED
+    assert status["policies"]["main"]["ledger"]["balanced"]
+
+
+def test_a_target_network_and_progress_survive_down_and_up(mine: Cli) -> None:
+    spec = mine.spec("again", **DOUBLE_DQN)
+    mine("up", spec, "-d")
+    mine("wait", "again", "--for", "updates=150", "--timeout", "120s")
+    mine("down", "again")
+    stored = newest_part(mine, "again")
+    target = stored["modules/target/0.weight"]
+    assert target.shape == stored["weights/0.weight"].shape
+    assert not np.array_equal(target, stored["weights/0.weight"]), "a target lags behind"
+
+    mine("up", spec, "-d")
+    wait_until(lambda: mine.status("again")["resumed"] is not None, timeout_s=90, what="a resumed run")
+
+    def told() -> list[list[float]]:
+        lines = mine("logs", "learner", "--grep", "the target begins with").stdout.splitlines()
+        return [json.loads(found[0]) for line in lines if (found := re.findall(r"\[[^\[\]]+\]$", line.strip()))]
+
+    wait_until(lambda: len(told()) == 2, timeout_s=60, what="the second life to learn")
+    first, second = told()
+    np.testing.assert_allclose(second, target.flatten()[:4], rtol=1e-5)
+    assert first != second
