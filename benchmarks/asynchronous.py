@@ -70,10 +70,10 @@ def measure(session: Session) -> None:
 def spec_of(condition: Condition, seed: int, rows: int) -> dict[str, Any]:
     """CartPole as specs/cartpole-impala.yaml trains it, on two actors, until so many rows."""
     hyper: dict[str, Any] = {
-        "lam": 0.95, "optimizer": "rmsprop", "lr": 1e-3, "entropy_coef": 0.0, "max_grad_norm": 0.1,
+        "lambda": 0.95, "optimizer": "rmsprop", "lr": 1e-3, "entropy_coef": 0.0, "max_grad_norm": 0.1,
     }  # fmt: skip
     shared = {
-        "segment_steps": 16, "batch_rows": 512, "reward_clip": 0.1, "discount": 0.99,
+        "unroll_length": 16, "batch_size": 512, "reward_clip": 0.1, "gamma": 0.99,
         "publish_every_updates": 1 if condition.sync else condition.delay,
         "max_lag_versions": max(4, 4 * condition.delay),
     }  # fmt: skip
@@ -91,7 +91,7 @@ def spec_of(condition: Condition, seed: int, rows: int) -> dict[str, Any]:
         "model": {"hidden": [64, 64], "activation": "tanh"},
         "roles": {"actor": {"replicas": 2, "envs": 16}},
         "evaluation": {"episodes": 100, "every": "1h", "envs": 100},
-        "stop": {"rows": rows, "wall_time": LIMIT_S},
+        "stop": {"agent_steps": rows, "wall_time": LIMIT_S},
     }
 
 

@@ -49,7 +49,7 @@ def spec_of(variant: str, seed: int, rows: int) -> dict[str, Any]:
     """Catch as specs/pong-impala.yaml trains Pong, until so many rows."""
     changed = WITHOUT[variant]
     hyper = {
-        "optimizer": "rmsprop", "lr": 6e-4, "epsilon": 1e-5, "max_grad_norm": 0.5, "entropy_coef": 0.01,
+        "optimizer": "rmsprop", "lr": 6e-4, "optimizer_eps": 1e-5, "max_grad_norm": 0.5, "entropy_coef": 0.01,
         **changed.get("hyper", {}),
     }  # fmt: skip
     name = changed.get("algorithm", "impala")
@@ -58,13 +58,13 @@ def spec_of(variant: str, seed: int, rows: int) -> dict[str, Any]:
         "seed": seed,
         "env": {"id": f"benchmarks.envs.catch:{changed.get('env', 'catch')}"},
         "algorithm": {
-            "name": name, "segment_steps": 20, "batch_rows": 320, "discount": 0.99, "publish_every_updates": 2,
+            "name": name, "unroll_length": 20, "batch_size": 320, "gamma": 0.99, "publish_every_updates": 2,
             **(hyper if name == "impala" else {"params": hyper}),
         },
         "model": {"torso": "nature_cnn", "width": 512, **changed.get("model", {})},
         "roles": {"actor": {"replicas": 1, "envs": 16}},
         "evaluation": {"episodes": 100, "every": "2s", "envs": 20},
-        "stop": {"rows": rows, "wall_time": LIMIT_S},
+        "stop": {"agent_steps": rows, "wall_time": LIMIT_S},
     }  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def inference(task: str, seconds: float) -> Part:
     env = make_env(spec, count)
     decisions = env.reset(list(range(count)))
     algorithm = make_algorithm(spec, "main", env.spaces)
-    player = NetworkPolicy(algorithm, np.arange(count), seed=0, rows=spec.policy().algorithm.segment_steps)
+    player = NetworkPolicy(algorithm, np.arange(count), seed=0, rows=spec.policy().algorithm.unroll_length)
 
     def step() -> int:
         player.act(decisions)
@@ -100,7 +100,7 @@ def recorded(spec: Spec, device: str = "cpu") -> tuple[FinishedBlock, Trainer, S
     algorithm = make_algorithm(spec, "main", env.spaces)
     config = spec.policy().algorithm
     schema = type(algorithm).schema(config, spec.policy().model, env.spaces)
-    player = NetworkPolicy(algorithm, np.arange(count), seed=0, rows=config.segment_steps)
+    player = NetworkPolicy(algorithm, np.arange(count), seed=0, rows=config.unroll_length)
     writer = SegmentWriter(schema, count)
     while True:
         block = writer.observe(decisions, player.state(decisions.slot))
@@ -122,7 +122,7 @@ def learner(task: str, seconds: float, device: str = "cpu") -> Part:
     config = spec.policy().algorithm
     algorithm = make_algorithm(spec, "main", make_env(spec, 1).spaces)
     schema = type(algorithm).schema(config, spec.policy().model, make_env(spec, 1).spaces)
-    streams = config.batch_rows // config.segment_steps
+    streams = config.batch_size // config.unroll_length
     header = SegmentHeader(
         run="", term=0, boot="", sequence=0, receiver="", model=learning.ref, stream=block.slot.tolist(),
         row0=block.row0.tolist(), ledger=Ledger(),
@@ -145,7 +145,7 @@ def learner(task: str, seconds: float, device: str = "cpu") -> Part:
 
     done = repeat(step, seconds)
     size = sum(values.nbytes for values in (*batches[0].fields.values(), batches[0].version))
-    return done._replace(bytes_copied=0.0 if device == "cpu" else size * done.steps / (streams * config.segment_steps))
+    return done._replace(bytes_copied=0.0 if device == "cpu" else size * done.steps / (streams * config.unroll_length))
 
 
 def transport(task: str, seconds: float) -> Part:

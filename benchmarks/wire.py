@@ -130,8 +130,8 @@ def blocks(case: Case) -> Blocks:
     agreed, streams = case.schema, case.streams
     fields: Arrays = {field.name: np.ones(agreed.block_shape(field, streams), field.dtype) for field in agreed.fields}
     if agreed.fields[0].frames:
-        fields["obs"] = pong(agreed.segment_steps, streams)
-    return Blocks(agreed, np.zeros((agreed.segment_steps, streams), np.int64), fields)
+        fields["obs"] = pong(agreed.unroll_length, streams)
+    return Blocks(agreed, np.zeros((agreed.unroll_length, streams), np.int64), fields)
 
 
 def send(

@@ -213,8 +213,8 @@ def changes(old: Spec, new: Spec) -> list[Change]:
 _STREAMS: Final = (
     ("actor", "replicas"),
     ("actor", "envs"),
-    ("algorithm", "segment_steps"),
-    ("algorithm", "batch_rows"),
+    ("algorithm", "unroll_length"),
+    ("algorithm", "batch_size"),
 )
 
 

@@ -31,7 +31,7 @@ def hooks(rate: float, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="rlb-", dir="/tmp") as name:
         folder = Path(name)
         repository = world.Repository(folder / "repository")
-        repository.commit({"spec.yaml": "run: bench\nenv: {id: CartPole-v1}\nstop: {rows: 10}\n"})
+        repository.commit({"spec.yaml": "run: bench\nenv: {id: CartPole-v1}\nstop: {agent_steps: 10}\n"})
         with world.serving(folder, world.environ(folder), repository.folder, "bench") as service:
             asyncio.run(load(service.port, rate, 1.0))  # every thread has its connection to the database
             before, ours = processes.cpu_s([service.pid]), time.process_time()

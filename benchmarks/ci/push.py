@@ -25,7 +25,7 @@ RUN = "bench"
 SPEC: dict[str, Any] = {
     "run": RUN,
     "env": {"id": "lights.guess:Guess"},
-    "algorithm": {"name": "impala", "segment_steps": 10, "batch_rows": 160},
+    "algorithm": {"name": "impala", "unroll_length": 10, "batch_size": 160},
     "code": {"path": "."},
     "roles": {"actor": {"envs": 16}},
     "evaluation": {"episodes": 10, "every": "5s"},

@@ -37,20 +37,20 @@ LEARNER_ONLY = {"evaluator": {"replicas": 0}}
 OURS: dict[str, dict[str, Any]] = {
     "pong": {
         "env": {"id": "ALE/Pong-v5", "preset": "atari"},
-        "algorithm": {"name": "impala", "segment_steps": 20, "batch_rows": 640, "reward_clip": 1,
+        "algorithm": {"name": "impala", "unroll_length": 20, "batch_size": 640, "reward_clip": 1,
                       "publish_every_updates": 2},
         "model": {"torso": "nature_cnn", "width": 512},
         "roles": {"actor": {"replicas": 1, "envs": 32}, **LEARNER_ONLY},
     },
     "cartpole": {
         "env": {"id": "CartPole-v1"},
-        "algorithm": {"name": "impala", "segment_steps": 32, "batch_rows": 8192},
+        "algorithm": {"name": "impala", "unroll_length": 32, "batch_size": 8192},
         "model": {"hidden": [64, 64], "activation": "tanh"},
         "roles": {"actor": {"replicas": 1, "envs": 256}, **LEARNER_ONLY},
     },
     "native": {
         "env": {"id": "benchmarks.envs.cartpole:Carts"},
-        "algorithm": {"name": "impala", "segment_steps": 32, "batch_rows": 131072},
+        "algorithm": {"name": "impala", "unroll_length": 32, "batch_size": 131072},
         "model": {"hidden": [64, 64], "activation": "tanh"},
         "roles": {"actor": {"replicas": 1, "envs": 4096}, **LEARNER_ONLY},
     },

@@ -35,9 +35,9 @@ def main(count: int, latency_ms: float, cpu_ms: float) -> None:
     schema = type(algorithm).schema(config, spec.policy().model, env.spaces)
     learning = Trainer(algorithm, policy="main", lineage=0, device=torch.device("cpu"))
     staging = Staging(torch.device("cpu"))
-    columns = staging.allocate(schema, config.batch_rows // config.segment_steps)
+    columns = staging.allocate(schema, config.batch_size // config.unroll_length)
     player, writer = (
-        NetworkPolicy(algorithm, np.arange(count), seed=0, rows=config.segment_steps),
+        NetworkPolicy(algorithm, np.arange(count), seed=0, rows=config.unroll_length),
         SegmentWriter(schema, count),
     )
     decisions = env.reset(list(range(count)))

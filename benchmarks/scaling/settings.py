@@ -16,7 +16,7 @@ def run_spec(replicas: int, latency_ms: float, cpu_ms: float, *, envs: int = 1, 
     return {
         "run": "scaling",
         "env": {"id": "benchmarks.envs.latency:Latency", "kwargs": {"latency_ms": latency_ms, "cpu_ms": cpu_ms}},
-        "algorithm": {"name": "impala", "segment_steps": SEGMENT_STEPS, "batch_rows": BATCH_ROWS,
+        "algorithm": {"name": "impala", "unroll_length": SEGMENT_STEPS, "batch_size": BATCH_ROWS,
                       "max_lag_versions": 16, "lr": 1e-4},
         "model": {"hidden": [64, 64]},
         "roles": {"actor": {"replicas": replicas, "max_replicas": 256, "envs": envs, "cpu": 0.1,

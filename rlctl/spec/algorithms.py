@@ -9,18 +9,27 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from rlctl.spec.base import CLASS_PATH, MUTABLE, Model, new_run, restart
 
 
+class Schedule(Model):
+    """A value over the course of training."""
+
+    kind: Annotated[Literal["linear"], restart("learner")] = "linear"
+    """linear: falls to 0."""
+    agent_steps: Annotated[int, Field(ge=1), restart("learner")]
+    """Learned from by then."""
+
+
 class Algorithm(Model):
-    """What the roles need to know of any algorithm. Rows are agent steps."""
+    """What the roles need to know of any algorithm."""
 
     needs_replay: ClassVar[bool] = False
 
     name: Annotated[str, new_run("learner", "actor", "evaluator")]
-    segment_steps: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator")] = 20
-    """Steps of one segment: the length of the unroll that an actor sends. Part of the experience schema, which an
-    evaluator announces as well."""
-    batch_rows: Annotated[int, Field(ge=1), restart("learner")] = 640
-    """Rows of one batch over all ranks: a multiple of segment_steps."""
-    discount: Annotated[float, Field(ge=0, le=1), restart("learner"), MUTABLE] = 0.99
+    unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator")] = 20
+    """Steps of a segment, as an actor sends it. Part of the experience schema, which an evaluator announces as well."""
+    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 640
+    """Agent steps of one batch, over all learners: a multiple of unroll_length."""
+    gamma: Annotated[float, Field(ge=0, le=1), restart("learner"), MUTABLE] = 0.99
+    """Discount factor of one agent step."""
     reward_clip: Annotated[float | None, Field(gt=0), restart("learner")] = None
     """Rewards are clipped to [-reward_clip, reward_clip] before learning; evaluation reports them raw."""
     max_lag_versions: Annotated[int, Field(ge=0), restart("learner")] = 8
@@ -36,7 +45,7 @@ class Algorithm(Model):
         As many as can be learned from before they are too old; never less than the batch that is learned from and the
         one that is filled.
         """
-        return max(2, self.max_lag_versions) * self.batch_rows
+        return max(2, self.max_lag_versions) * self.batch_size
 
 
 class Impala(Algorithm):
@@ -46,18 +55,18 @@ class Impala(Algorithm):
     """
 
     name: Annotated[Literal["impala"], new_run("learner", "actor", "evaluator")] = "impala"
-    lam: Annotated[float, Field(ge=0, le=1), restart("learner"), MUTABLE] = 1.0
+    lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda"), restart("learner"), MUTABLE] = 1.0
     """Trace decay lambda."""
     rho_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
     c_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
     pg_rho_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
     optimizer: Annotated[Literal["rmsprop", "adam"], restart("learner")] = "rmsprop"
     lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 6e-4
-    lr_decay_rows: Annotated[int | None, Field(ge=1), restart("learner")] = None
-    """The learning rate falls linearly to 0 over this many consumed rows; null keeps it constant."""
+    lr_schedule: Schedule | None = None
+    """Of the learning rate; null keeps it constant."""
     rmsprop_decay: Annotated[float, Field(gt=0, lt=1), restart("learner")] = 0.99
-    epsilon: Annotated[float, Field(gt=0), restart("learner")] = 1e-5
-    """Of the optimizer, outside the root."""
+    optimizer_eps: Annotated[float, Field(gt=0), restart("learner")] = 1e-5
+    """Added outside the root."""
     max_grad_norm: Annotated[float, Field(gt=0), restart("learner")] = 40.0
     value_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.5
     """Weight of half the squared value error."""

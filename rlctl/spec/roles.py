@@ -36,7 +36,7 @@ class Learner(Model):
     """Consumes experience, publishes weights. Replicas are per population member."""
 
     replicas: Annotated[int, Field(ge=1, le=512), live("manager")] = 1
-    """Learners that step together, each with its part of batch_rows; actors are shared out over them."""
+    """Learners that step together, each with its part of batch_size; actors are shared out over them."""
     cpu: Annotated[Cores, restart("learner")] = 1.0
     memory: Annotated[Memory, restart("learner")] = "4Gi"
     """On a cluster up to a quarter of it may be shared memory (/dev/shm)."""

@@ -78,9 +78,10 @@ class InferenceMode(Model):
 class ReplayBuffer(Model):
     """The replay of an off-policy algorithm, over all shards."""
 
-    capacity_rows: Annotated[int, Field(ge=1), restart("replay")] = 1_000_000
+    capacity: Annotated[int, Field(ge=1), restart("replay")] = 1_000_000
+    """Agent steps."""
     samples_per_insert: Annotated[float | None, Field(gt=0), restart("replay")] = None
-    min_rows: Annotated[int, Field(ge=1), restart("replay")] = 10_000
+    learning_starts: Annotated[int, Field(ge=1), restart("replay")] = 10_000
 
 
 class League(Model):
@@ -95,7 +96,7 @@ class Pbt(Model):
 
     policy: Annotated[PolicyName, live("manager")] = "main"
     objective: Annotated[Literal["eval_return", "elo"], live("manager")] = "eval_return"
-    every_rows: Annotated[int, Field(ge=1), live("manager")] = 5_000_000
+    every_agent_steps: Annotated[int, Field(ge=1), live("manager")] = 5_000_000
     mutate: Annotated[dict[str, list[float]], live("manager")] = {}
 
 
@@ -104,8 +105,8 @@ class Stop(Model):
 
     eval_return: Annotated[float | None, live("manager")] = None
     """Mean raw return of one whole evaluation; not in an environment of several seats, where it says nothing."""
-    rows: Annotated[int | None, Field(ge=1), live("manager")] = None
-    """Agent steps consumed by the learner, which makes no update beyond them."""
+    agent_steps: Annotated[int | None, Field(ge=1), live("manager")] = None
+    """Learned from; the learner makes no update beyond them."""
     wall_time: Annotated[Seconds | None, live("manager")] = None
     """Since the first `up`, pauses between `down` and `up` not counted. A run that has learned from nothing by then has
     failed."""

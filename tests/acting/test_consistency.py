@@ -50,7 +50,7 @@ NAMES = [f"{name}-{network.core}" for name, _, network in KINDS]
 
 def gather(env: Env, network: Network, batches: int, seats: Any = None) -> tuple[list[dict[str, np.ndarray]], Trainer]:
     """Batches as the learner gets them, all made with the weights that the learner has."""
-    config = settings(batch_rows=40)
+    config = settings(batch_size=40)
     schema = schema_of(config, network, env.spaces)
     learning = Trainer(Impala(config, network, env.spaces, seed=9), policy="main", lineage=4, device=CPU)
     source = Store()

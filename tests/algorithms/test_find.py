@@ -66,9 +66,9 @@ def external(**given: object) -> specs.External:
 
 
 def test_params_of_an_outside_algorithm_become_its_settings() -> None:
-    given = external(segment_steps=7, params={"lr": 0.01, "temperature": 2.0})
+    given = external(unroll_length=7, params={"lr": 0.01, "temperature": 2.0})
     settings = hyperparameters(given, Settings)
-    assert (settings.segment_steps, settings.lr, settings.temperature) == (7, 0.01, 2.0)
+    assert (settings.unroll_length, settings.lr, settings.temperature) == (7, 0.01, 2.0)
     own = Own(given, Network(), Spaces(Box((2,), "float32"), Discrete(2)), seed=0)
     assert own.config == settings
 
@@ -81,8 +81,8 @@ def test_every_fault_of_the_params_is_named() -> None:
 
 
 def test_what_the_roles_read_too_is_refused_among_the_params() -> None:
-    with pytest.raises(AlgorithmError, match=r"params\.discount: every algorithm has it, say algorithm\.discount"):
-        hyperparameters(external(params={"discount": 0.8}), Settings)
+    with pytest.raises(AlgorithmError, match=r"params\.gamma: every algorithm has it, say algorithm\.gamma"):
+        hyperparameters(external(params={"gamma": 0.8}), Settings)
 
 
 def test_a_config_read_back_from_a_run_file_gives_the_same_settings() -> None:

@@ -52,7 +52,7 @@ def play(
     spaces: Spaces, network: dict[str, Any], segments: int = 4, slots: int = 6, **settings: Any
 ) -> tuple[Impala, list[Batch]]:
     """A policy and what it gathered, over several segments."""
-    config = specs.Impala.model_validate({"segment_steps": 5, **settings})
+    config = specs.Impala.model_validate({"unroll_length": 5, **settings})
     model = Network.model_validate({"width": 12, "hidden": [16], **network})
     algorithm = Impala(config, model, spaces, seed=3)
     for weight in algorithm.net.parameters():  # far from the uniform policy of the start
@@ -137,8 +137,8 @@ def test_loss_is_the_sum_written_in_the_documentation() -> None:
     settings: dict[str, Any] = {
         "value_coef": 0.3,
         "entropy_coef": 0.02,
-        "lam": 0.9,
-        "discount": 0.8,
+        "lambda": 0.9,
+        "gamma": 0.8,
         "reward_clip": 0.5,
     }
     algorithm, batches = play(Spaces(VECTOR, Discrete(5)), {}, **settings)
@@ -153,7 +153,7 @@ def test_loss_is_the_sum_written_in_the_documentation() -> None:
         torch.where(fields["terminated"], 0.0, 0.8),
         value,
         fields["valid"],
-        lam=0.9,
+        lambda_=0.9,
     )
     expected = torch.zeros(())
     for t in range(5):
@@ -237,7 +237,7 @@ def test_normalised_advantages_have_mean_0_and_deviation_1_over_the_valid_rows()
 
 def test_normalised_advantages_make_the_policy_gradient_independent_of_the_scale_of_rewards() -> None:
     spaces = Spaces(VECTOR, Discrete(5))
-    normed, batches = play(spaces, {}, advantage_norm=True, discount=0.0, entropy_coef=0.0, value_coef=0.0)
+    normed, batches = play(spaces, {}, advantage_norm=True, gamma=0.0, entropy_coef=0.0, value_coef=0.0)
     for weight in normed.net.value.parameters():
         weight.data.zero_()
     fields = batches[0].fields
@@ -264,7 +264,7 @@ def test_equal_noise_gives_equal_actions_whoever_acts_beside() -> None:
 
 def test_learning_rate_falls_to_zero_over_the_rows_given_and_stays_without_them() -> None:
     spaces = Spaces(VECTOR, Discrete(2))
-    falling = Impala(specs.Impala(lr=0.1, lr_decay_rows=1000), Network(), spaces, seed=0)
+    falling = Impala(specs.Impala(lr=0.1, lr_schedule=specs.Schedule(agent_steps=1000)), Network(), spaces, seed=0)
     optimizer = falling.make_optimizer()
     rates = []
     for rows in (0, 250, 1000, 2000):
@@ -278,7 +278,7 @@ def test_learning_rate_falls_to_zero_over_the_rows_given_and_stays_without_them(
 
 
 def test_rmsprop_has_its_epsilon_outside_the_root() -> None:
-    config = specs.Impala(optimizer="rmsprop", lr=0.5, rmsprop_decay=0.9, epsilon=2.0)
+    config = specs.Impala(optimizer="rmsprop", lr=0.5, rmsprop_decay=0.9, optimizer_eps=2.0)
     algorithm = Impala(config, Network(), Spaces(VECTOR, Discrete(2)), seed=0)
     optimizer = algorithm.make_optimizer()
     weight = list(algorithm.net.value.parameters())[1]  # the bias, one number
@@ -291,7 +291,7 @@ def test_rmsprop_has_its_epsilon_outside_the_root() -> None:
 def test_scaling_the_loss_leaves_rmsprop_as_it_is_when_epsilon_is_scaled_alike() -> None:
     steps = []
     for scale in (1.0, 640.0):
-        config = specs.Impala(optimizer="rmsprop", epsilon=1e-5 * scale)
+        config = specs.Impala(optimizer="rmsprop", optimizer_eps=1e-5 * scale)
         algorithm = Impala(config, Network(), Spaces(VECTOR, Discrete(2)), seed=0)
         optimizer = algorithm.make_optimizer()
         weight = list(algorithm.net.value.parameters())[1]  # the bias, one number

@@ -135,27 +135,27 @@ def trained(world: type[World], updates: int, lag: int, network: dict[str, Any],
 
 @pytest.mark.parametrize("lag", [0, 4])
 def test_learns_to_press_the_button_of_the_light(lag: int) -> None:
-    assert trained(Lights, 60, lag, {}, segment_steps=5, discount=0.0) > 0.9
+    assert trained(Lights, 60, lag, {}, unroll_length=5, gamma=0.0) > 0.9
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 def test_learns_to_pay_now_for_more_later(optimizer: str) -> None:
-    assert trained(Chain, 100, 2, {}, segment_steps=10, discount=1.0, lam=0.95, optimizer=optimizer) > 0.5
+    assert trained(Chain, 100, 2, {}, unroll_length=10, gamma=1.0, **{"lambda": 0.95}, optimizer=optimizer) > 0.5
 
 
 def test_learns_to_remember_with_an_lstm_and_cannot_without() -> None:
-    settings = {"segment_steps": 14, "discount": 0.95}
+    settings = {"unroll_length": 14, "gamma": 0.95}
     assert trained(Recall, 120, 1, {"core": "lstm", "width": 16}, **settings) > 0.9
     assert trained(Recall, 120, 1, {}, **settings) < 0.3
 
 
 def test_learns_numbers_and_bits_together() -> None:
-    assert trained(Aim, 300, 1, {}, segment_steps=8, discount=0.0, entropy_coef=0.0) > 0.5
+    assert trained(Aim, 300, 1, {}, unroll_length=8, gamma=0.0, entropy_coef=0.0) > 0.5
 
 
 def test_entries_with_ranges_of_very_different_width_are_learned_like_equal_ones() -> None:
     uneven, even = (
-        trained(world, 200, 1, {}, segment_steps=8, discount=0.0, entropy_coef=0.0) for world in (Dials, EvenDials)
+        trained(world, 200, 1, {}, unroll_length=8, gamma=0.0, entropy_coef=0.0) for world in (Dials, EvenDials)
     )
     assert even > 0.8
     assert uneven == pytest.approx(even, abs=0.02)

@@ -83,7 +83,7 @@ class Actor:
         }
         for name, value in self.state.items():
             fields[name][...] = value.numpy()
-        for t in range(self.schema.segment_steps):
+        for t in range(self.schema.unroll_length):
             act = self._decide(fields, t)
             for name, value in {**act.action, **act.record}.items():
                 fields[name][t] = value.numpy()
@@ -94,10 +94,10 @@ class Actor:
             self.sums += row["reward"].astype(np.float64)
             self.returns.extend(self.sums[self.world.ended])
             self.sums[self.world.ended] = 0
-        self._look(fields, self.schema.segment_steps)
+        self._look(fields, self.schema.unroll_length)
         return Batch(
             {name: torch.from_numpy(value) for name, value in fields.items()},
-            torch.zeros(self.schema.segment_steps, self.world.slots, dtype=torch.int64),
+            torch.zeros(self.schema.unroll_length, self.world.slots, dtype=torch.int64),
             segment_fields(self.schema),
         )
 

@@ -154,8 +154,8 @@ def test_rows_of_an_actor_are_its_steps_and_the_ends_of_its_episodes() -> None:
 
 
 def test_without_correction_old_experience_weighs_as_if_it_were_new() -> None:
-    plain = Impala(ImpalaSpec(segment_steps=4, batch_rows=8), Network(), SPACES, seed=0)
-    other = Uncorrected(External(name="x:Y", segment_steps=4, batch_rows=8), Network(), SPACES, seed=0)
+    plain = Impala(ImpalaSpec(unroll_length=4, batch_size=8), Network(), SPACES, seed=0)
+    other = Uncorrected(External(name="x:Y", unroll_length=4, batch_size=8), Network(), SPACES, seed=0)
     flags = {name: torch.zeros(4, 2, dtype=torch.bool) for name in ("terminated", "truncated")}
     fields = {
         "obs": torch.randn(5, 2, 16), "first": torch.zeros(5, 2, dtype=torch.bool), "reward": torch.randn(4, 2),
@@ -323,7 +323,7 @@ def test_pong_less_one_of_the_ways_in_which_it_is_fast_keeps_every_rule_of_envir
     for factory, frames in ((plain.whole_stacks, 0), (plain.one_by_one, plain.STACK)):
         env = factory(2)
         check_env(env, steps=60)
-        config = ImpalaSpec(segment_steps=4, batch_rows=8)
+        config = ImpalaSpec(unroll_length=4, batch_size=8)
         schema = Impala.schema(config, Network(torso="nature_cnn"), env.spaces)
         assert next(field.frames for field in schema.fields if field.name == "obs") == frames
 

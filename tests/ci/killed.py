@@ -38,7 +38,7 @@ LINGERS_S = 0.03
 LAST_STAGES = ("deploying", "verifying")
 STAGE_WITHIN_S = 5.0
 """Of a life that is to end in one of them."""
-SPEC = "run: pole\nenv: {id: CartPole-v1}\ncode: {path: .}\nstop: {rows: 1000}\n"
+SPEC = "run: pole\nenv: {id: CartPole-v1}\ncode: {path: .}\nstop: {agent_steps: 1000}\n"
 
 
 class Slow(Outside):

@@ -46,7 +46,7 @@ class Guess(gymnasium.Env):
 SPEC: Final[Mapping[str, Any]] = {
     "run": "lights",
     "env": {"id": "lights.guess:Guess"},
-    "algorithm": {"name": "impala", "segment_steps": 10, "batch_rows": 160, "discount": 0.0},
+    "algorithm": {"name": "impala", "unroll_length": 10, "batch_size": 160, "gamma": 0.0},
     "code": {"path": "."},
     "roles": {"actor": {"envs": 16}},
     "evaluation": {"episodes": 10, "every": "5s"},

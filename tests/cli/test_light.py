@@ -32,7 +32,7 @@ def run(tmp_path: Path, *arguments: str, **variables: str) -> tuple[subprocess.C
     return done, {line.rpartition("|")[2].strip().split(".")[0] for line in lines}
 
 
-SPEC = "run: light\nenv: {id: CartPole-v1}\nstop: {rows: 10}\n"
+SPEC = "run: light\nenv: {id: CartPole-v1}\nstop: {agent_steps: 10}\n"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ SMALL: Final[Mapping[str, Mapping[str, Any]]] = {
 CARTPOLE: Final[Mapping[str, Any]] = {
     "env": {"id": "CartPole-v1"},
     "algorithm": {
-        "name": "impala", "segment_steps": 16, "batch_rows": 256, "reward_clip": 0.1, "discount": 0.99, "lam": 0.95,
+        "name": "impala", "unroll_length": 16, "batch_size": 256, "reward_clip": 0.1, "gamma": 0.99, "lambda": 0.95,
         "optimizer": "rmsprop", "lr": 1e-3, "entropy_coef": 0, "max_grad_norm": 0.1, "max_lag_versions": 4,
     },
     "model": {"hidden": [64, 64], "activation": "tanh"},

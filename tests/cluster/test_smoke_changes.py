@@ -38,13 +38,13 @@ def test_a_new_learning_rate_restarts_the_learner_alone_and_a_stop_condition_nob
 ) -> None:
     run = start(ana, witness, images)
     before = run.uids(*ALL)
-    told = run.up("--set", "stop.rows=100000000")
+    told = run.up("--set", "stop.agent_steps=100000000")
     assert "reloaded" in told.said
     assert run.uids(*ALL) == before
-    assert run.status()["stop"]["conditions"]["rows"]
+    assert run.status()["stop"]["conditions"]["agent_steps"]
 
     rows, learner = run.rows(), run.uids("learner")
-    run.up("--set", "stop.rows=100000000", "--set", "algorithm.lr=0.0005")
+    run.up("--set", "stop.agent_steps=100000000", "--set", "algorithm.lr=0.0005")
     run.until("learner", 1, other_than=learner)
     after = run.uids(*ALL)
     assert {name for name in after if after[name] != before.get(name)} == {"train-learner-0"}

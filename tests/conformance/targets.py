@@ -52,7 +52,7 @@ class Target(ABC):
             "env": {"id": "CartPole-v1"},
             "algorithm": {"name": "impala", "lr": lr},
             "roles": {"actor": {"replicas": actors}},
-            "stop": {"rows": int(rows)},
+            "stop": {"agent_steps": int(rows)},
         }
 
     @abstractmethod

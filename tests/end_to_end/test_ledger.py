@@ -21,7 +21,7 @@ def test_the_ledger_balances_while_two_of_eight_actors_are_killed_every_ten_seco
     spec = cli.spec(
         "ledger",
         env={"id": "CartPole-v1"},
-        algorithm={"name": "impala", "segment_steps": 10, "batch_rows": 320, "max_lag_versions": 4},
+        algorithm={"name": "impala", "unroll_length": 10, "batch_size": 320, "max_lag_versions": 4},
         roles={"actor": {"replicas": 8, "envs": 4, "cpu": 0.2}, "evaluator": {"replicas": 0}},
     )
     chance = random.Random(0)

@@ -19,7 +19,7 @@ def test_learners_that_step_together_survive_a_kill_without_a_human_and_account_
     spec = cli.spec(
         "many",
         env={"id": "CartPole-v1"},
-        algorithm={"name": "impala", "segment_steps": 10, "batch_rows": 160, "max_lag_versions": 8},
+        algorithm={"name": "impala", "unroll_length": 10, "batch_size": 160, "max_lag_versions": 8},
         roles={
             "learner": {"replicas": 2, "cpu": 0.4},
             "actor": {"replicas": 2, "envs": 8, "cpu": 0.4},

@@ -34,9 +34,9 @@ def test_own_environment_and_own_algorithm_file_train(cli: Cli) -> None:
         env={"id": "lights.guess:Guess"},
         algorithm={
             "name": "lights.quiet:Quiet",
-            "segment_steps": 10,
-            "batch_rows": 160,
-            "discount": 0.0,
+            "unroll_length": 10,
+            "batch_size": 160,
+            "gamma": 0.0,
             "params": {"optimizer": "adam", "lr": 0.01, "entropy_coef": 0.0},
         },
         code={"path": "."},
@@ -53,7 +53,7 @@ def test_own_environment_and_own_algorithm_file_train(cli: Cli) -> None:
 
 def test_a_fault_in_the_users_own_module_is_told_in_words(cli: Cli) -> None:
     (cli.folder / "broken.py").write_text("import no_such_package_of_mine\n")
-    spec = cli.spec("broken", env={"id": "broken:Env"}, code={"path": "."}, stop={"rows": 1000})
+    spec = cli.spec("broken", env={"id": "broken:Env"}, code={"path": "."}, stop={"agent_steps": 1000})
     refused = cli("up", spec, exit_code=5)
     assert "broken imports no_such_package_of_mine, which is not installed (broken.py, line 1)" in refused.stderr
 
@@ -64,7 +64,7 @@ def test_an_environment_that_fails_in_a_role_alone_fails_the_run_with_its_reason
         "    if 'SUPERVISOR_PROCESS_NAME' in os.environ:\n        raise RuntimeError('no licence left')\n"
         "    import gymnasium\n    return gymnasium.make('CartPole-v1')\n"
     )
-    spec = cli.spec("shy", env={"id": "shy:Env"}, code={"path": "."}, stop={"rows": 1000})
+    spec = cli.spec("shy", env={"id": "shy:Env"}, code={"path": "."}, stop={"agent_steps": 1000})
     failed = cli("up", spec, exit_code=7, timeout_s=90)
     assert "no licence left" in failed.stdout + failed.stderr
     assert "Traceback" not in failed.stdout + failed.stderr

@@ -47,7 +47,7 @@ def test_a_run_goes_on_whichever_of_its_modelpools_is_killed_and_accounts_for_ev
     spec = cli.spec(
         "tree",
         env={"id": "CartPole-v1"},
-        algorithm={"name": "impala", "segment_steps": 10, "batch_rows": 160, "max_lag_versions": 8},
+        algorithm={"name": "impala", "unroll_length": 10, "batch_size": 160, "max_lag_versions": 8},
         roles={
             "modelpool": {"replicas": 3},
             "actor": {"replicas": 2, "envs": 8, "cpu": 0.4},

@@ -67,7 +67,7 @@ def start(cli: Cli, run: str, *, step_s: float = 0.0, **algorithm: Any) -> None:
     spec = cli.spec(
         run,
         env={"id": "slow:Lamp", "kwargs": {"step_s": step_s}},
-        algorithm={"name": "impala", "segment_steps": 10, "batch_rows": 40} | algorithm,
+        algorithm={"name": "impala", "unroll_length": 10, "batch_size": 40} | algorithm,
         code={"path": "."},
         roles={"actor": {"replicas": 1, "envs": 4}, "evaluator": {"replicas": 0}},
         stop={"wall_time": "1h"},
@@ -111,14 +111,14 @@ def mostly_stopped(pid: int) -> Iterator[None]:
 
 
 def test_a_learner_with_too_few_actors_is_starved(cli: Cli) -> None:
-    start(cli, "starved", batch_rows=1280)  # so much at once is cheap for each row: four environments are too few
+    start(cli, "starved", batch_size=1280)  # so much at once is cheap for each row: four environments are too few
     found = verdict(cli, "starved", "actor-bound")
     assert found["learner_waits_data"] > max(found["actor_waits_credit"], found["learner_waits_model"])
     assert found["suggest"].startswith("rlctl scale actor=") or "cores of this machine" in found["text"]
 
 
 def test_a_slow_modelpool_is_named_and_not_the_actors_that_wait_because_of_it(cli: Cli) -> None:
-    start(cli, "pool", batch_rows=1280)  # of 40 rows a healthy pool is the slow side: every update is published
+    start(cli, "pool", batch_size=1280)  # of 40 rows a healthy pool is the slow side: every update is published
     others = ("actor-bound", "simulator-bound", "learner-bound", "balanced")
     verdict(cli, "pool", *others)
     (pool,) = cli.pids("pool", "modelpool")

@@ -22,7 +22,7 @@ def test_the_probe_writes_spaces_schema_and_frame_skip(tmp_path: Path) -> None:
     path = run_file(
         tmp_path,
         env={"id": "CartPole-v1"},
-        algorithm={"name": "impala", "segment_steps": 7},
+        algorithm={"name": "impala", "unroll_length": 7},
         model={"core": "lstm", "width": 9},
     )
     out = tmp_path / "experience.json"
@@ -33,7 +33,7 @@ def test_the_probe_writes_spaces_schema_and_frame_skip(tmp_path: Path) -> None:
     assert list(experience.spaces.obs.high) == [pytest.approx(4.8), None, pytest.approx(0.419, abs=1e-3), None]
     assert experience.spaces.action == Discrete(2)
     assert experience.frame_skip == 1
-    assert experience.schema.segment_steps == 7
+    assert experience.schema.unroll_length == 7
     shapes = {field.name: (field.shape, field.per) for field in experience.schema.fields}
     assert shapes["obs"] == ((4,), "row+1")
     assert shapes["core.h"] == ((9,), "segment")
@@ -48,7 +48,7 @@ def test_without_out_the_probe_prints(tmp_path: Path, capfdbinary: pytest.Captur
 
 
 def test_a_game_of_several_seats_is_fine_when_it_stops_by_rows(tmp_path: Path) -> None:
-    path = run_file(tmp_path, env={"id": "tests.envs.tiny:Duel"}, stop={"rows": 1000})
+    path = run_file(tmp_path, env={"id": "tests.envs.tiny:Duel"}, stop={"agent_steps": 1000})
     assert probe.main(["--run-file", str(path), "--out", str(tmp_path / "out.json")]) == 0
 
 
@@ -58,7 +58,10 @@ def test_a_game_of_several_seats_is_fine_when_it_stops_by_rows(tmp_path: Path) -
         ({"env": {"id": "NoSuchEnv-v0"}}, "NoSuchEnv"),
         ({"env": {"id": "CartPole-v1"}, "algorithm": {"name": "no_module_here:Mine"}}, "no module no_module_here"),
         ({"env": {"id": "CartPole-v1"}, "model": {"torso": "nature_cnn"}}, "nature_cnn"),
-        ({"env": {"id": "tests.envs.tiny:Duel"}, "stop": {"eval_return": 0.5}}, "stop by stop.rows or stop.wall_time"),
+        (
+            {"env": {"id": "tests.envs.tiny:Duel"}, "stop": {"eval_return": 0.5}},
+            "stop by stop.agent_steps or stop.wall_time",
+        ),
     ],
 )
 def test_the_users_own_fault_is_one_line_and_exit_3(

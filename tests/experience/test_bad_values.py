@@ -78,7 +78,7 @@ class BadActor:
         )  # fmt: skip
 
     def send(self) -> None:
-        version = np.zeros((self.schema.segment_steps, STREAMS), np.int64)
+        version = np.zeros((self.schema.unroll_length, STREAMS), np.int64)
         fields = blocks(self.schema, self.change)
         streams = range(7_000_000, 7_000_000 + STREAMS)
         self.sender.offer(

@@ -138,7 +138,7 @@ def test_lock_step_batches_do_not_depend_on_who_comes_first(random: object, acto
 def test_lock_step_says_whom_it_waits_for() -> None:
     assembler, batch = LockStep(SCHEMA, 3), allocate_memory(SCHEMA, 3)
     assembler.add(segment([1, 2]))
-    assert assembler.missing().startswith("lock-step waits for 1 unseen streams, []; algorithm.batch_rows must")
+    assert assembler.missing().startswith("lock-step waits for 1 unseen streams, []; algorithm.batch_size must")
     assembler.add(segment([3]))
     assembler.fill(batch, NOW)
     batch.clear()

@@ -25,7 +25,7 @@ SPACES = Spaces(Box((STACK, 2, 2), "uint8", 0.0, 255.0, stack=STACK), Discrete(2
 
 
 def the_schema() -> Schema:
-    return Impala.schema(Settings(segment_steps=STEPS), Network(torso="mlp"), SPACES)
+    return Impala.schema(Settings(unroll_length=STEPS), Network(torso="mlp"), SPACES)
 
 
 class Game:
@@ -124,7 +124,7 @@ def test_the_frames_of_ale_can_be_rebuilt() -> None:
     from rlctl_agents import envs
 
     env = envs.make("ALE/Pong-v5", envs=2, seeds=[0, 1], preset="atari", max_episode_steps=7)
-    schema = Impala.schema(Settings(segment_steps=STEPS), Network(), env.spaces)
+    schema = Impala.schema(Settings(unroll_length=STEPS), Network(), env.spaces)
     writer, columns, compared = SegmentWriter(schema, 2), allocate_memory(schema, 2), 0
     decisions, seen = env.reset(), []
     for step in range(24):

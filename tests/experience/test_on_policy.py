@@ -33,7 +33,7 @@ class Receiver:
     def settle(self, segment: SegmentBlock, outcome: Outcome, rows: int | None = None) -> None:
         self.settled.append((outcome, rows))
 
-    def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
+    def resize(self, budget_rows: int, batch_size: int, queue_rows: int) -> None:
         pass
 
     def close(self) -> None:
@@ -104,8 +104,8 @@ class Budgeted(Receiver):
         assert rows is not None
         self.credits.settle(self.peer, rows)
 
-    def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
-        self.credits.resize(budget_rows, batch_rows, queue_rows)
+    def resize(self, budget_rows: int, batch_size: int, queue_rows: int) -> None:
+        self.credits.resize(budget_rows, batch_size, queue_rows)
 
     def send(self) -> bool:
         """One block, if it may."""
@@ -121,7 +121,7 @@ class Budgeted(Receiver):
 
     @property
     def limits(self) -> tuple[int, int, int]:
-        return self.credits.budget_rows, self.credits.batch_rows, self.credits.queue_rows
+        return self.credits.budget_rows, self.credits.batch_size, self.credits.queue_rows
 
 
 @pytest.mark.parametrize(("max_lag_versions", "block"), [(50, 1), (2, 4)])

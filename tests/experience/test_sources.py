@@ -47,7 +47,7 @@ class Wire:
     def settle(self, block: SegmentBlock, outcome: Outcome, rows: int | None = None) -> None:
         self.settled[outcome] += block.rows if rows is None else rows
 
-    def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
+    def resize(self, budget_rows: int, batch_size: int, queue_rows: int) -> None:
         pass
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ def block(schema: Schema, number: int, streams: int = 2) -> SegmentBlock:
     fields["reward"] = np.full(fields["reward"].shape, number, np.float32)
     fields["valid"] = rng.random(fields["valid"].shape) < 0.9
     header = SegmentHeader("r", 1, "a", number, "l", ModelRef("main", 0, 0), [0, 1], [number, number], Ledger())
-    return SegmentBlock(header, np.zeros((schema.segment_steps, streams), np.int64), fields)
+    return SegmentBlock(header, np.zeros((schema.unroll_length, streams), np.int64), fields)
 
 
 def on_policy() -> Algorithm:
@@ -71,7 +71,7 @@ def on_policy() -> Algorithm:
 
 
 def ring() -> Algorithm:
-    config = External(name="m:C", segment_steps=5, batch_rows=20)
+    config = External(name="m:C", unroll_length=5, batch_size=20)
     return DoubleDqn(config, Network(hidden=[8]), SPACES, seed=1)
 
 

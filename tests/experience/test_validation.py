@@ -38,7 +38,7 @@ def honest(schema: Schema, streams: int = B) -> tuple[np.ndarray[Any, Any], Arra
     fields["log_prob"][:] = -0.7
     if "legal" in fields:
         fields["legal"][..., 0] = True
-    return np.full((schema.segment_steps, streams), 6, np.int64), dict(fields)
+    return np.full((schema.unroll_length, streams), 6, np.int64), dict(fields)
 
 
 def fault(spaces: Spaces, change: Callable[[Any], object], schema: Schema | None = None) -> str:

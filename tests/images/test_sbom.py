@@ -166,7 +166,7 @@ def test_images_of_a_commit_have_the_list_of_their_base_and_take_it_with_them(
     (source / "lights.py").write_text("x = 1\n")
     images = ", ".join(f"{name}: {with_list(registry, f'rlctl/{name}')}" for name in ("actor", "learner"))
     (source / "spec.yaml").write_text(
-        f"run: pole\nenv: {{id: CartPole-v1}}\ncode: {{path: .}}\nstop: {{rows: 10}}\nimages: {{{images}}}\n"
+        f"run: pole\nenv: {{id: CartPole-v1}}\ncode: {{path: .}}\nstop: {{agent_steps: 10}}\nimages: {{{images}}}\n"
     )
     job = job_for(tmp_path, registry)
     made = Append().push(job, Append().make(job, source))

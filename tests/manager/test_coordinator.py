@@ -167,20 +167,20 @@ def test_stop_conditions_are_read_again(run: Run) -> None:
     run.manager.turn()
     assert step(run) == "running"
     changes = run.manager.reload(
-        spec(stop={"rows": 5000}, evaluation={"episodes": 2, "every": 10}, checkpoint={"keep": 2})
+        spec(stop={"agent_steps": 5000}, evaluation={"episodes": 2, "every": 10}, checkpoint={"keep": 2})
     )
-    assert changes == ["stop.rows: None -> 5000"]
+    assert changes == ["stop.agent_steps: None -> 5000"]
     run.manager.turn()
     assert run.manager.stop.how == "finish"
 
 
 def test_a_successor_judges_by_the_conditions_of_its_own(tmp_path: Path) -> None:
-    run = Run(tmp_path, stop={"rows": 5000})
+    run = Run(tmp_path, stop={"agent_steps": 5000})
     everybody(run)
     run.learn(LEARNER, rows=5000, version=50)
     run.manager.turn()
     run.manager.store()
-    run.settings = spec(stop={"rows": 9000})
+    run.settings = spec(stop={"agent_steps": 9000})
     run.start()
     run.manager.turn()
     assert run.manager.state.progress.met is None

@@ -46,7 +46,7 @@ class Pod:
         self.rpc, self.probe, self.control = free_ports(3)
         root.mkdir()
         self.live = root / "live.json"
-        self.live.write_text('{"stop": {"rows": 5000}}')
+        self.live.write_text('{"stop": {"agent_steps": 5000}}')
         self.run_file = root / "run.json"
         spec = {"run": "r", "env": {"id": "-"}, "roles": {"evaluator": {"replicas": 0}}}
         self.run_file.write_text(json.dumps({"format": 1, "run": "r", "uid": UID, "role": "manager", "spec": spec}))
@@ -201,8 +201,8 @@ def test_a_run_is_finished_and_stays_so_over_a_restart_until_it_may_go_on(pod: P
     everything = json.loads(pod.ask("/logs", control=True)[1])["lines"]
     assert {"hello from a pod", "last words"} <= set(texts(everything))
     assert any("term 1" in text for text in texts(everything)), "the manager's own lines, of its life before"
-    assert pod.order("/reload", {"live": {"stop": {"rows": 4000}}})["resumed"] is False
-    assert pod.order("/reload", {"live": {"stop": {"rows": 9000}}})["resumed"] is True
+    assert pod.order("/reload", {"live": {"stop": {"agent_steps": 4000}}})["resumed"] is False
+    assert pod.order("/reload", {"live": {"stop": {"agent_steps": 9000}}})["resumed"] is True
     wait_until(lambda: pod.status()["phase"] == "running", "the run to go on")
     assert not (pod.root / "run" / "run" / "finished.json").exists()
     assert peers.call("actor", Hello("actor", boot(6), None, UID, experience()), Lease).term == 2

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.mutations.table import ROOT, Mutation, apply, load
 
-COPIED = ("rlctl", "agents", "ci", "templates", "specs", "tests", "benchmarks", "docs", ".ci")
+COPIED = ("rlctl", "agents", "ci", "templates", "specs", "tests", "benchmarks", "docs", "scripts", ".ci")
 TIMEOUT_S = 600.0
 ENDED_RED = 1  # pytest: tests were run, and some failed
 

@@ -35,17 +35,19 @@ def experience(steps: int, streams: int, seed: int, *, end: float = 0.0) -> dict
 def run(
     given: dict[str, Tensor],
     *,
-    lam: float = 1.0,
+    lambda_: float = 1.0,
     rho_max: float = 1.0,
     c_max: float = 1.0,
     pg_rho_max: float = 1.0,
 ) -> VTrace:
     log_rho, reward, discount, value, valid = given.values()
-    return vtrace(log_rho, reward, discount, value, valid, lam=lam, rho_max=rho_max, c_max=c_max, pg_rho_max=pg_rho_max)
+    return vtrace(
+        log_rho, reward, discount, value, valid, lambda_=lambda_, rho_max=rho_max, c_max=c_max, pg_rho_max=pg_rho_max
+    )
 
 
 def papers_sum(
-    given: dict[str, Tensor], lam: float, rho_max: float, c_max: float, pg_rho_max: float
+    given: dict[str, Tensor], lambda_: float, rho_max: float, c_max: float, pg_rho_max: float
 ) -> tuple[Tensor, Tensor]:
     """Equation 1 of the paper written out, stream by stream, quadratic in T; a sum stops before a row not valid."""
     log_rho, reward, discount, value, valid = given.values()
@@ -60,7 +62,7 @@ def papers_sum(
                 ratio = math.exp(log_rho[t, b])
                 delta = min(rho_max, ratio) * (reward[t, b] + discount[t, b] * value[t + 1, b] - value[t, b])
                 target[s, b] += product * delta
-                product *= float(discount[t, b]) * lam * min(c_max, ratio)
+                product *= float(discount[t, b]) * lambda_ * min(c_max, ratio)
     for b in range(streams):
         for s in range(steps):
             if valid[s, b]:
@@ -70,14 +72,16 @@ def papers_sum(
 
 
 @pytest.mark.parametrize(
-    ("lam", "rho_max", "c_max", "pg_rho_max"),
+    ("lambda_", "rho_max", "c_max", "pg_rho_max"),
     [(1.0, 1.0, 1.0, 1.0), (0.9, 1.0, 1.0, 1.0), (0.8, 2.0, 1.5, 0.7), (1.0, math.inf, math.inf, math.inf)],
 )
 @pytest.mark.parametrize("end", [0.0, 0.3])
-def test_equals_the_sum_of_the_paper(lam: float, rho_max: float, c_max: float, pg_rho_max: float, end: float) -> None:
+def test_equals_the_sum_of_the_paper(
+    lambda_: float, rho_max: float, c_max: float, pg_rho_max: float, end: float
+) -> None:
     given = experience(11, 6, seed=1, end=end)
-    got = run(given, lam=lam, rho_max=rho_max, c_max=c_max, pg_rho_max=pg_rho_max)
-    target, advantage = papers_sum(given, lam, rho_max, c_max, pg_rho_max)
+    got = run(given, lambda_=lambda_, rho_max=rho_max, c_max=c_max, pg_rho_max=pg_rho_max)
+    target, advantage = papers_sum(given, lambda_, rho_max, c_max, pg_rho_max)
     torch.testing.assert_close(got.target, target, rtol=0, atol=1e-12)
     torch.testing.assert_close(got.advantage, advantage, rtol=0, atol=1e-12)
 
@@ -100,7 +104,7 @@ def test_equals_generalised_advantage_estimation_when_policies_agree() -> None:
     value, advantage = given["value"], torch.zeros(4, dtype=torch.float64)
     for t in reversed(range(9)):
         advantage = given["reward"][t] + 0.9 * value[t + 1] - value[t] + 0.9 * 0.8 * advantage
-        torch.testing.assert_close(run(given, lam=0.8).target[t], value[t] + advantage, rtol=0, atol=1e-12)
+        torch.testing.assert_close(run(given, lambda_=0.8).target[t], value[t] + advantage, rtol=0, atol=1e-12)
 
 
 def joined(before: dict[str, Tensor], after: dict[str, Tensor]) -> dict[str, Tensor]:

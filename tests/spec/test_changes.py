@@ -140,7 +140,7 @@ def test_another_name_is_another_run() -> None:
 
 
 def test_another_algorithm_is_one_refusal_however_much_its_fields_differ() -> None:
-    new = small(algorithm={"name": "mine:Ours", "batch_rows": 20, "params": {"x": 1}})
+    new = small(algorithm={"name": "mine:Ours", "batch_size": 20, "params": {"x": 1}})
     assert whys(small(), new) == [
         (
             "",
@@ -199,12 +199,12 @@ def test_a_role_that_comes_or_goes_restarts_nobody() -> None:
 def test_nobody_is_told_to_restart_a_role_that_the_run_does_not_have() -> None:
     changed_wait = small(inference={"max_wait_ms": 9})
     assert [(change.role, change.action) for change in changes(small(), changed_wait)] == [("learner", "restart")]
-    assert [
-        (change.role, change.action) for change in changes(small(replay={}), small(replay={"capacity_rows": 5}))
-    ] == [("", "live")]
+    assert [(change.role, change.action) for change in changes(small(replay={}), small(replay={"capacity": 5}))] == [
+        ("", "live")
+    ]
 
 
-LOCK_STEP = {"sync": True, "algorithm": {"batch_rows": 320}}
+LOCK_STEP = {"sync": True, "algorithm": {"batch_size": 320}}
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,8 @@ LOCK_STEP = {"sync": True, "algorithm": {"batch_rows": 320}}
     [
         ({"roles": {"actor": {"replicas": 2}}}, "roles.actor.replicas"),
         ({"roles": {"actor": {"envs": 8}}}, "roles.actor.envs"),
-        ({"algorithm": {"batch_rows": 640}}, "algorithm.batch_rows"),
-        ({"algorithm": {"batch_rows": 320, "segment_steps": 10}}, "algorithm.segment_steps"),
+        ({"algorithm": {"batch_size": 640}}, "algorithm.batch_size"),
+        ({"algorithm": {"batch_size": 320, "unroll_length": 10}}, "algorithm.unroll_length"),
     ],
 )
 def test_lock_step_refuses_what_changes_its_streams(new: dict[str, object], path: str) -> None:
@@ -223,7 +223,9 @@ def test_lock_step_refuses_what_changes_its_streams(new: dict[str, object], path
 
 
 def test_lock_step_still_takes_what_leaves_its_streams_alone() -> None:
-    found = changes(small(**LOCK_STEP), small(**LOCK_STEP, stop={"rows": 5}, roles={"evaluator": {"replicas": 2}}))
+    found = changes(
+        small(**LOCK_STEP), small(**LOCK_STEP, stop={"agent_steps": 5}, roles={"evaluator": {"replicas": 2}})
+    )
     assert {change.action for change in found} == {"live"}
 
 

@@ -4,15 +4,15 @@ import pytest
 
 from tests.spec.conftest import Lint
 
-TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
+TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
 
 
 @pytest.mark.parametrize(
     ("lines", "fault"),
     [
         (
-            "algorithm: {segment_steps: 32, batch_rows: 20}\nroles: {actor: {envs: 1}}",
-            "4:32: algorithm.batch_rows: must be a multiple of segment_steps, got 20 = 0 x 32 + 20; choose 32",
+            "algorithm: {unroll_length: 32, batch_size: 20}\nroles: {actor: {envs: 1}}",
+            "4:32: algorithm.batch_size: must be a multiple of unroll_length, got 20 = 0 x 32 + 20; choose 32",
         ),
         (
             "algorithm: {c_max: 1.5}",
@@ -39,19 +39,19 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
         ("replay: {}", "4:1: replay: not used by impala; remove it"),
         (
             "sync: true",  # the defaults: one actor of 16 environments, batches of 640 rows
-            "1:1: algorithm.batch_rows: with sync a batch is one segment of every environment: actors x envs x"
-            " segment_steps = 1 x 16 x 20 = 320 rows, got 640",
+            "1:1: algorithm.batch_size: with sync a batch is one segment of every environment: actors x envs x"
+            " unroll_length = 1 x 16 x 20 = 320 rows, got 640",
         ),
         (
-            "sync: true\nalgorithm: {batch_rows: 320, publish_every_updates: 2}",
+            "sync: true\nalgorithm: {batch_size: 320, publish_every_updates: 2}",
             "5:30: algorithm.publish_every_updates: with sync the actors need every version: must be 1, got 2",
         ),
         (
-            "sync: true\nalgorithm: {batch_rows: 640}\nroles: {learner: {replicas: 2}, actor: {replicas: 2}}",
+            "sync: true\nalgorithm: {batch_size: 640}\nroles: {learner: {replicas: 2}, actor: {replicas: 2}}",
             "6:19: roles.learner.replicas: with sync there is exactly one learner, got 2",
         ),
         (
-            "sync: true\nalgorithm: {batch_rows: 320}\nroles: {modelpool: {replicas: 3}}",
+            "sync: true\nalgorithm: {batch_size: 320}\nroles: {modelpool: {replicas: 3}}",
             "6:21: roles.modelpool.replicas: with sync the actors need every version, and pools below the first leave"
             " some out: must be 1, got 3",
         ),
@@ -60,12 +60,12 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
             "4:19: roles.learner.replicas: each learner needs an actor, at most roles.actor.replicas, got 2 > 1",
         ),
         (
-            "algorithm: {batch_rows: 40}\nroles: {learner: {replicas: 3}, actor: {replicas: 3}}",
-            "4:13: algorithm.batch_rows: must be at least a segment for each learner, segment_steps x"
+            "algorithm: {batch_size: 40}\nroles: {learner: {replicas: 3}, actor: {replicas: 3}}",
+            "4:13: algorithm.batch_size: must be at least a segment for each learner, unroll_length x"
             " roles.learner.replicas = 20 x 3 = 60 rows, got 40",
         ),
         (
-            "sync: true\nalgorithm: {batch_rows: 320}\nmodel: {precision: bf16}",
+            "sync: true\nalgorithm: {batch_size: 320}\nmodel: {precision: bf16}",
             "6:9: model.precision: with sync everything is computed in fp32: must be auto or fp32, got bf16",
         ),
         ("code: {path: nowhere}", "4:8: code.path: no such folder: nowhere"),
@@ -93,7 +93,7 @@ def test_what_cannot_work_together_is_refused_with_the_arithmetic(lint: Lint, li
 @pytest.mark.parametrize(
     "lines",
     [
-        "sync: true\nalgorithm: {batch_rows: 1280}\nroles: {actor: {replicas: 4}}",
+        "sync: true\nalgorithm: {batch_size: 1280}\nroles: {actor: {replicas: 4}}",
         "evaluation: {episodes: 7}",
         "evaluation: {episodes: 24, envs: 8}",
         "algorithm: {c_max: 1, rho_max: 1}",
@@ -139,15 +139,15 @@ def test_a_misspelt_like_is_answered_with_the_closest_policy(lint: Lint) -> None
 
 
 def test_a_rule_is_silent_while_a_value_it_rests_on_is_wrong_itself(lint: Lint) -> None:
-    assert lint(TOP + "sync: true\nalgorithm: {batch_rows: -1}\nroles: {actor: {replicas: x}}\nreplay: {}") == [
-        "spec.yaml:5:13: algorithm.batch_rows: must be at least 1, got -1",
+    assert lint(TOP + "sync: true\nalgorithm: {batch_size: -1}\nroles: {actor: {replicas: x}}\nreplay: {}") == [
+        "spec.yaml:5:13: algorithm.batch_size: must be at least 1, got -1",
         "spec.yaml:6:17: roles.actor.replicas: must be a whole number, got 'x'",
         "spec.yaml:7:1: replay: not used by impala; remove it",
     ]
 
 
 def test_rules_of_impala_are_silent_while_the_algorithm_is_unknown(lint: Lint) -> None:
-    assert [fault.split(": ")[1] for fault in lint(TOP + "algorithm: {name: foo, batch_rows: 7}")] == ["algorithm.name"]
+    assert [fault.split(": ")[1] for fault in lint(TOP + "algorithm: {name: foo, batch_size: 7}")] == ["algorithm.name"]
 
 
 def test_code_is_looked_for_beside_the_first_file(lint: Lint, tmp_path: Path) -> None:
@@ -157,10 +157,10 @@ def test_code_is_looked_for_beside_the_first_file(lint: Lint, tmp_path: Path) ->
 
 
 def test_in_lock_step_an_environment_of_ones_own_may_have_several_seats(lint: Lint) -> None:
-    text = "run: a\nenv: {{id: {}}}\nstop: {{rows: 1000}}\nsync: true\nalgorithm: {{batch_rows: {}}}"
+    text = "run: a\nenv: {{id: {}}}\nstop: {{agent_steps: 1000}}\nsync: true\nalgorithm: {{batch_size: {}}}"
     several = (
-        "spec.yaml:5:13: algorithm.batch_rows: with sync a batch is one segment of every seat of every environment: a"
-        " multiple of actors x envs x segment_steps = 1 x 16 x 20 = 320 rows, got 500"
+        "spec.yaml:5:13: algorithm.batch_size: with sync a batch is one segment of every seat of every environment: a"
+        " multiple of actors x envs x unroll_length = 1 x 16 x 20 = 320 rows, got 500"
     )
     assert lint(text.format("json:Duel", 320)) == []
     assert lint(text.format("json:Duel", 640)) == []

@@ -13,7 +13,7 @@ from rlctl.spec.schema import Spec
 from tests.spec.conftest import Lint, Load
 from tests.spec.full import IMAGES, image
 
-TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\ntarget: kubernetes\n"
+TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\ntarget: kubernetes\n"
 MADE = f"images: {{core: '{IMAGES['core']}', actor: '{IMAGES['actor']}', learner: '{IMAGES['learner']}'}}\n"
 
 
@@ -25,7 +25,7 @@ MADE = f"images: {{core: '{IMAGES['core']}', actor: '{IMAGES['actor']}', learner
         "storage: {class: nfs, size: 1Ti}",
         "kubernetes: {expose: loadbalancer, source_ranges: [203.0.113.0/24], proxy: {image: '" + image("p") + "'}}",
         "kubernetes: {gang: kueue, queue: gpus}",
-        "roles: {actor: {replicas: 10000, max_replicas: 20000}, learner: {gpu: 1}}\nalgorithm: {batch_rows: 10000000}",
+        "roles: {actor: {replicas: 10000, max_replicas: 20000}, learner: {gpu: 1}}\nalgorithm: {batch_size: 10000000}",
     ],
 )
 def test_a_spec_for_a_cluster_is_accepted(lint: Lint, lines: str) -> None:

@@ -8,7 +8,7 @@ from rlctl.plan import make
 from rlctl.spec import Machine, load
 from tests.spec.conftest import Lint, Load
 
-TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
+TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
 
 
 def test_a_run_without_end_is_a_finding_not_a_problem(lint: Lint) -> None:
@@ -35,14 +35,14 @@ def test_more_than_the_machine_has_is_a_finding_with_the_sum(lint: Lint) -> None
         ),
         ("roles: {learner: {gpu: 3}}", "4:19: roles.learner.gpu: a learner uses one GPU, the other 2 stay idle"),
         (
-            "algorithm: {lr_decay_rows: 400}",
-            "4:13: algorithm.lr_decay_rows: the learning rate is 0 for the last 600 of stop.rows = 1000 rows",
+            "algorithm: {lr_schedule: {agent_steps: 400}}",
+            "4:13: algorithm.lr_schedule: the learning rate is 0 for the last 600 of stop.agent_steps = 1000",
         ),
         (
             "roles: {actor: {replicas: 20}}",
             "1:1: algorithm.max_lag_versions: while one actor plays a block, all of them play actors x envs x"
-            " segment_steps = 20 x 16 x 20 = 6400 rows, or 10 updates of 640: what is more than 8 updates old is"
-            " dropped; raise this or batch_rows, or lower envs",
+            " unroll_length = 20 x 16 x 20 = 6400 steps, or 10 updates of 640: what is more than 8 updates old is"
+            " dropped; raise this or batch_size, or lower envs",
         ),
         (
             "policies: {main: {algorithm: {name: 'nowhere_at_all:Mine'}}}",
@@ -60,7 +60,7 @@ def test_what_is_hardly_meant_is_a_finding(lint: Lint, lines: str, finding: str)
 
 def test_modules_of_ones_own_are_looked_for_without_importing_them(lint: Lint, tmp_path: Path) -> None:
     (tmp_path / "my_env.py").write_text("raise SystemExit('imported')")
-    text = "run: a\nenv: {id: 'my_env:make'}\nstop: {rows: 1}\n"
+    text = "run: a\nenv: {id: 'my_env:make'}\nstop: {agent_steps: 1}\n"
     assert lint(text + "code: {path: .}") == []
     assert lint(text.replace("my_env", "json")) == []
     assert lint(text) == ["spec.yaml:2:7: env.id: module 'my_env' is not installed here; add `code: {path: .}`"]
@@ -68,7 +68,7 @@ def test_modules_of_ones_own_are_looked_for_without_importing_them(lint: Lint, t
 
 @pytest.mark.parametrize("module", ["..", "/etc/x", "*", "__main__", "a b", "json.nothing"])
 def test_odd_module_names_are_findings_at_most(lint: Lint, module: str) -> None:
-    assert len(lint(f"run: a\nenv: {{id: '{module}:x'}}\nstop: {{rows: 1}}\ncode: {{}}")) <= 1
+    assert len(lint(f"run: a\nenv: {{id: '{module}:x'}}\nstop: {{agent_steps: 1}}\ncode: {{}}")) <= 1
 
 
 def test_requirements_that_are_not_installed_here_are_named(lint: Lint, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_patches_beside_another_spec_file_are_named_and_those_that_are_read_are_
 def test_a_simulator_that_is_not_installed_is_found_before_anything_starts(
     lint: Lint, load_text: Load, monkeypatch: pytest.MonkeyPatch, id: str, package: str, extra: str
 ) -> None:
-    text = f"run: r\nenv: {{id: {id}}}\nstop: {{rows: 1}}\n"
+    text = f"run: r\nenv: {{id: {id}}}\nstop: {{agent_steps: 1}}\n"
     assert not [line for line in lint(text) if "needs" in line]
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == package else real(name, *more))

@@ -11,7 +11,7 @@ from rlctl.spec.schema import Spec
 from rlctl.spec.yaml import Place
 from tests.spec.conftest import ROOMY, Lint, Load
 
-GOOD = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
+GOOD = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
 
 
 def problems(*paths: str) -> list[str]:
@@ -26,8 +26,8 @@ def test_a_spec_with_five_planted_faults_gives_five_lines_in_the_order_of_the_fi
 run: five
 env: {id: CartPole-v1}
 algorithm:
-  discout: 0.99
-  batch_rows: 650
+  gama: 0.99
+  batch_size: 650
 roles:
   learner: {gpu: -1}
   replay: {replicas: 2}
@@ -35,8 +35,8 @@ roles:
     memory: 2GB
 """
     assert lint(text) == [
-        "spec.yaml:4:3: algorithm.discout: unknown key; did you mean `discount`?",
-        "spec.yaml:5:3: algorithm.batch_rows: must be a multiple of segment_steps, got 650 = 32 x 20 + 10;"
+        "spec.yaml:4:3: algorithm.gama: unknown key; did you mean `gamma`?",
+        "spec.yaml:5:3: algorithm.batch_size: must be a multiple of unroll_length, got 650 = 32 x 20 + 10;"
         " choose 640 or 660",
         "spec.yaml:7:13: roles.learner.gpu: must be at least 0, got -1",
         "spec.yaml:8:3: roles.replay: not used by impala; remove it",
@@ -46,8 +46,8 @@ roles:
 
 def test_the_smallest_spec_loads_and_takes_its_defaults(load_text: Load) -> None:
     loaded = load_text(GOOD)
-    assert loaded.spec == Spec.model_validate({"run": "a", "env": {"id": "CartPole-v1"}, "stop": {"rows": 1000}})
-    assert loaded.values == {"run": "a", "env": {"id": "CartPole-v1"}, "stop": {"rows": 1000}}
+    assert loaded.spec == Spec.model_validate({"run": "a", "env": {"id": "CartPole-v1"}, "stop": {"agent_steps": 1000}})
+    assert loaded.values == {"run": "a", "env": {"id": "CartPole-v1"}, "stop": {"agent_steps": 1000}}
     assert loaded.findings == []
 
 
@@ -64,8 +64,8 @@ def test_a_small_number_is_a_number_in_every_spelling(load_text: Load, written: 
 
 
 def test_a_whole_number_may_be_written_with_an_exponent(load_text: Load) -> None:
-    loaded = load_text("run: a\nenv: {id: b, kwargs: {gain: 1e3}}\nstop: {rows: 5e6}")
-    assert loaded.spec.stop.rows == 5_000_000
+    loaded = load_text("run: a\nenv: {id: b, kwargs: {gain: 1e3}}\nstop: {agent_steps: 5e6}")
+    assert loaded.spec.stop.agent_steps == 5_000_000
     assert type(loaded.spec.env.kwargs["gain"]) is float
 
 
@@ -78,7 +78,7 @@ def test_later_files_win_key_by_key_and_lists_replace(load_text: Load) -> None:
     assert loaded.values == {
         "run": "c",
         "env": {"id": "CartPole-v1"},
-        "stop": {"rows": 1000},
+        "stop": {"agent_steps": 1000},
         "model": {"hidden": [256], "activation": "tanh"},
         "code": None,
         "algorithm": {"lr": 0.001},
@@ -124,9 +124,9 @@ def test_a_value_that_a_later_file_corrects_is_no_problem(lint: Lint) -> None:
         ("roles.actor.cpu=2", ["roles", "actor", "cpu"], 2.0),
         ("algorithm.lr=1e-3", ["algorithm", "lr"], 1e-3),
         ("sync=false", ["sync"], False),
-        ("stop.rows=5e6", ["stop", "rows"], 5_000_000),
+        ("stop.agent_steps=5e6", ["stop", "agent_steps"], 5_000_000),
         ("stop.wall_time=5m", ["stop", "wall_time"], 300.0),
-        ("stop.rows=null", ["stop", "rows"], None),
+        ("stop.agent_steps=null", ["stop", "agent_steps"], None),
         ("storage.path=null", ["storage", "path"], None),
         ("storage.path=1.50", ["storage", "path"], "1.50"),
         ("model.hidden=[32, 16]", ["model", "hidden"], [32, 16]),
@@ -160,7 +160,7 @@ def test_the_last_set_of_a_path_wins(load_text: Load) -> None:
         ("algorithm..lr=1", "must be path=value, as in algorithm.lr=1e-3"),
         ("roles.actr.replicas=4", "roles.actr: unknown key; did you mean `actor`?"),
         ("algorithm.larning_rate=1", "algorithm.larning_rate: unknown key; remove it"),
-        ("batch_rows=1", "batch_rows: unknown key here; did you mean `algorithm.batch_rows`?"),
+        ("batch_size=1", "batch_size: unknown key here; did you mean `algorithm.batch_size`?"),
         ("run.name=x", "run.name: `run` has no keys below it"),
         ("model.hidden.0=3", "model.hidden.0: `model.hidden` has no keys below it"),
         ("seed=[1", "seed: not YAML: a `,` or the closing `]` is missing"),

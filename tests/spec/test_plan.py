@@ -62,7 +62,7 @@ def _is_read(applies: object, role: str) -> bool:
 
 def _value(spec: object, name: str) -> object:
     for key in name.split("."):
-        spec = spec[key] if isinstance(spec, dict) else getattr(spec, key)
+        spec = spec[key] if isinstance(spec, dict) else getattr(spec, "lambda_" if key == "lambda" else key)
     return spec
 
 
@@ -84,10 +84,10 @@ def test_a_run_file_of_a_role_that_does_not_look_at_the_environment_has_none() -
 
 
 def test_actor_evaluator_and_learner_agree_on_the_shape_of_experience() -> None:
-    specs = {role.role: role.run_file["spec"] for role in plan(algorithm={"segment_steps": 7}).roles}
+    specs = {role.role: role.run_file["spec"] for role in plan(algorithm={"unroll_length": 7}).roles}
     for role in ("learner", "actor", "evaluator"):
         algorithm = Spec.model_validate(specs[role]).policy().algorithm
-        assert (algorithm.name, algorithm.segment_steps) == ("impala", 7)
+        assert (algorithm.name, algorithm.unroll_length) == ("impala", 7)
 
 
 def test_policies_come_resolved_into_run_files() -> None:
@@ -101,7 +101,7 @@ def test_policies_come_resolved_into_run_files() -> None:
 def test_live_fields_of_the_manager_lie_apart_in_the_shape_of_the_spec() -> None:
     found = plan(stop={"eval_return": 475, "wall_time": "5m"}, evaluation={"episodes": 20})
     assert found.live == {
-        "stop": {"eval_return": 475.0, "rows": None, "wall_time": 300.0},
+        "stop": {"eval_return": 475.0, "agent_steps": None, "wall_time": 300.0},
         "evaluation": {"episodes": 20, "every": None, "mode": "greedy"},
         "checkpoint": {"every": 60.0, "keep": 3},
         "roles": {"learner": {"replicas": 1}, "evaluator": {"replicas": 1}},

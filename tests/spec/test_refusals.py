@@ -4,7 +4,7 @@ import pytest
 
 from tests.spec.conftest import Lint
 
-TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
+TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,26 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 1000}\n"
             "4:9: roles.actor: must be a mapping (key: value), got nothing; give it keys or remove it",
         ),
         ("roles: [actor]", "4:1: roles: must be a mapping (key: value), got a list"),
-        ("algorithm: {discount: 1.01}", "4:13: algorithm.discount: must be at most 1, got 1.01"),
+        (
+            "algorithm: {segment_steps: 5}",
+            "4:13: algorithm.segment_steps: unknown key; since release 0.2 it is `unroll_length`",
+        ),
+        ("algorithm: {discount: 0.9}", "4:13: algorithm.discount: unknown key; since release 0.2 it is `gamma`"),
+        (
+            "algorithm: {lr_decay_rows: 9}",
+            "4:13: algorithm.lr_decay_rows: unknown key; since release 0.2 it is"
+            " `lr_schedule: {kind: linear, agent_steps: ...}`",
+        ),
+        ("algorithm: {learning_rate: 0.1}", "4:13: algorithm.learning_rate: unknown key; here it is `lr`"),
+        ("learning_rate: 0.1", "4:1: learning_rate: unknown key; here it is `algorithm.lr`"),
+        ("num_envs: 8", "4:1: num_envs: unknown key; here it is `roles.actor.envs`"),
+        ("roles: {actor: {num_envs: 8}}", "4:17: roles.actor.num_envs: unknown key; here it is `envs`"),
+        (
+            "algorithm: {clip_range: 0.2}",
+            "4:13: algorithm.clip_range: unknown key; it belongs to PPO, which is not"
+            " built yet, and impala clips by rho_max, c_max and pg_rho_max",
+        ),
+        ("algorithm: {gamma: 1.01}", "4:13: algorithm.gamma: must be at most 1, got 1.01"),
         ("algorithm: {lr: 0}", "4:13: algorithm.lr: must be more than 0, got 0"),
         ("algorithm: {rmsprop_decay: 1}", "4:13: algorithm.rmsprop_decay: must be less than 1, got 1"),
         ("algorithm: {lr: '1e-4'}", "4:13: algorithm.lr: must be a number, got the text '1e-4'; write 1e-4"),
@@ -196,6 +215,13 @@ def test_a_wrong_line_earns_one_problem_with_place_value_and_remedy(lint: Lint, 
         ("run: a\nenv:\n  preset: none", ["2:1: env.id: is missing, as in `id: CartPole-v1`"]),
         ("run: a\nenv: {id: ''}", ["2:7: env.id: must not be empty"]),
         (
+            "run: a\nenv: {id: CartPole-v1}\nstop: {rows: 5, steps: 6}",
+            [
+                "3:8: stop.rows: unknown key; since release 0.2 it is `agent_steps`",
+                "3:17: stop.steps: unknown key; here it is `agent_steps`",
+            ],
+        ),
+        (
             "run: a\nenv: CartPole-v1",
             ["2:1: env: must be a mapping (key: value), got 'CartPole-v1'; write it, as in `env: {id: CartPole-v1}`"],
         ),
@@ -242,7 +268,7 @@ def test_what_must_be_there_is_asked_for_with_an_example(lint: Lint, text: str, 
 def test_what_a_later_release_brings_is_refused_today(lint: Lint, lines: str, fault: str) -> None:
     text = TOP + lines
     if lines.startswith("env:"):
-        text = f"run: a\n{lines[:-1]}, id: CartPole-v1}}\nstop: {{rows: 1000}}\n"
+        text = f"run: a\n{lines[:-1]}, id: CartPole-v1}}\nstop: {{agent_steps: 1000}}\n"
     assert lint(text) == [f"spec.yaml:{fault}"]
 
 

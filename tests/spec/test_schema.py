@@ -11,6 +11,7 @@ from rlctl.spec.algorithms import KINDS, NEED_REPLAY, PLANNED
 from rlctl.spec.base import ROLES, Model
 from rlctl.spec.fields import HIDDEN, Section, Table, Value, at, everywhere, hidden, mark, options
 from rlctl.spec.problems.later import LATER
+from rlctl.spec.problems.other_words import FOREIGN, RENAMED
 from rlctl.spec.schema import Spec
 from rlctl.spec.units import cores, mebibytes, seconds
 
@@ -54,7 +55,7 @@ def test_paths_lead_to_sections_tables_and_values() -> None:
     assert at(("algorithm",), {}) == Section(KINDS["impala"])
     assert at(("policies", "main", "algorithm"), values) == Section(KINDS["impala"])
     assert isinstance(at(("policies",), values), Table)
-    assert at(("stop", "rows"), values) == Value((int, type(None)))
+    assert at(("stop", "agent_steps"), values) == Value((int, type(None)))
     assert at(("stop", "nothing"), values) is None
     assert at(("env", "kwargs", "x"), values) is None
 
@@ -76,7 +77,7 @@ def test_json_schema_describes_every_field_and_what_its_change_does() -> None:
     assert impala["additionalProperties"] is False
     assert impala["properties"]["lr"]["x-applies"] == "restart"
     assert impala["properties"]["lr"]["x-read-by"] == ["learner"]
-    assert "lambda" in impala["properties"]["lam"]["description"]
+    assert "lambda" in impala["properties"]["lambda"]["description"]
     assert schema["properties"]["run"]["x-applies"] == "new_run"
     for name, definition in {**schema["$defs"], "Spec": schema}.items():
         assert definition.get("description"), name
@@ -214,3 +215,13 @@ def test_the_door_of_the_package_has_nothing_that_it_does_not_list() -> None:
     assert all(getattr(rlctl.spec, name) is not None for name in rlctl.spec.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = rlctl.spec.nothing
+
+
+def test_what_other_words_are_said_to_be_here_is_in_the_schema() -> None:
+    known = {".".join(path) for path in everywhere()}
+    planned = {"replay.capacity", "replay.learning_starts"}
+    assert {ours.split(":")[0] for ours in FOREIGN.values()} <= known | planned
+    for (section, old), new in RENAMED.items():
+        here = {path[-1] for path in everywhere() if section in path[:-1]}
+        assert new.split(":")[0] in here, old
+        assert old not in here

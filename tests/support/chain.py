@@ -89,7 +89,7 @@ def make_env(name: str, count: int, **kwargs: Any) -> Env:
 
 
 def settings(**changes: Any) -> Settings:
-    return Settings(segment_steps=5, **changes)
+    return Settings(unroll_length=5, **changes)
 
 
 def schema_of(config: Settings, network: Network, spaces: Spaces) -> Schema:
@@ -131,7 +131,7 @@ def make_rollout(
     for number, slots in enumerate(table.slots):
         algorithm = Impala(config, network, spaces, seed=100 + number)
         streams = stream_ids(index, slots)
-        player = NetworkPolicy(algorithm, streams, seed=seed, rows=config.segment_steps, spaces=spaces)
+        player = NetworkPolicy(algorithm, streams, seed=seed, rows=config.unroll_length, spaces=spaces)
         follower = Follower(player.load, "main", source)
         assert follower.wait_for_any(keep_going, sleep)
         one = Seated(player, follower, streams)

@@ -63,7 +63,7 @@ def fresh(seed: int = 1, piece_rows: int | None = None) -> Trainer:
 def recorded(step: int, learning: Trainer, first: int = 0, count: int = STREAMS) -> Batch:
     """BatchMemory first..first+count of the batch of one step: the same, whoever asks."""
     rng, whole = np.random.default_rng(step), memory(SCHEMA, STREAMS)
-    rows, shape = SCHEMA.segment_steps, (SCHEMA.segment_steps, STREAMS)
+    rows, shape = SCHEMA.unroll_length, (SCHEMA.unroll_length, STREAMS)
     whole.fields["obs"][:] = rng.normal(size=(rows + 1, STREAMS, 2))
     whole.fields["action"][:] = rng.integers(0, 3, shape)
     whole.fields["reward"][:] = rng.normal(size=shape)

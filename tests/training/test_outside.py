@@ -21,7 +21,7 @@ FILE = Path(__file__).parent / "outside" / "double_dqn.py"
 DOUBLE_DQN: dict[str, Any] = {
     "env": {"id": "CartPole-v1"},
     "algorithm": {
-        "name": "mine.double_dqn:DoubleDqn", "segment_steps": 8, "batch_rows": 64, "publish_every_updates": 10,
+        "name": "mine.double_dqn:DoubleDqn", "unroll_length": 8, "batch_size": 64, "publish_every_updates": 10,
     },
     "model": {"hidden": [128, 128]},
     "code": {"path": "."},

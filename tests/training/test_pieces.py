@@ -25,7 +25,7 @@ def learned(algorithm: Impala, schema: Schema, batch: Batch, most_rows: int) -> 
 
 def made(core: str, *, advantage_norm: bool = False) -> tuple[Impala, Schema, Batch]:
     """An algorithm, and a batch some of whose rows are not valid."""
-    config = Settings(segment_steps=STEPS, advantage_norm=advantage_norm)
+    config = Settings(unroll_length=STEPS, advantage_norm=advantage_norm)
     network = Network.model_validate({"hidden": [8], "core": core, "width": 6})
     schema = Impala.schema(config, network, SPACES)
     random = np.random.default_rng(0)
@@ -87,7 +87,7 @@ class Ranked(Impala):
 
 def test_a_loss_of_ones_own_is_taken_to_pieces_only_when_it_says_so() -> None:
     _, _, batch = made("none")
-    algorithm = Ranked(Settings(segment_steps=STEPS), Network(hidden=[8]), SPACES, seed=0)
+    algorithm = Ranked(Settings(unroll_length=STEPS), Network(hidden=[8]), SPACES, seed=0)
     assert len(pieces(algorithm, batch, STEPS)) == 1
     algorithm.additive = True
     assert len(pieces(algorithm, batch, STEPS)) == STREAMS

@@ -177,7 +177,7 @@ def test_hyperparameters_of_impala_change_in_place_and_within_their_limits() -> 
     assert one.update(batch(filled())).stats["lr"] == 0.25
     other.update(batch(filled()))
     assert one.weights() != other.weights()
-    for wrong, said in (({"discount": 2.0}, "less than or equal to 1"), ({"hidden": 3.0}, "cannot change hidden")):
+    for wrong, said in (({"gamma": 2.0}, "less than or equal to 1"), ({"hidden": 3.0}, "cannot change hidden")):
         with pytest.raises(AlgorithmError, match=said):
             one.set_hyperparameters(wrong)
     assert one.capture().arrays.keys() == other.capture().arrays.keys(), "they are in no generation"
@@ -186,7 +186,7 @@ def test_hyperparameters_of_impala_change_in_place_and_within_their_limits() -> 
 def test_a_compiled_loss_sees_changed_hyperparameters_without_being_compiled_again() -> None:
     as_written, compiled = trainer(Impala), trainer(Impala)
     compiled.compile(batch(filled()), ["eager"])
-    for values in ({"entropy_coef": 0.5}, {"discount": 0.5}):
+    for values in ({"entropy_coef": 0.5}, {"lambda": 0.5}):
         before = torch._dynamo.utils.counters["stats"]["unique_graphs"]  # type: ignore[attr-defined]
         for one in (as_written, compiled):
             one.set_hyperparameters(values)

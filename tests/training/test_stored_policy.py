@@ -30,7 +30,7 @@ MIXED = Spaces(
 OUTSIDE = External(name="tests.training.outside.double_dqn:DoubleDqn", params={"copy_every": 7})
 KINDS: list[tuple[Any, Network, Spaces]] = [
     (Impala(lr=0.1), Network(hidden=[8]), FLAT),
-    (Impala(segment_steps=3), Network.model_validate({"hidden": [8], "core": "lstm", "width": 6}), MIXED),
+    (Impala(unroll_length=3), Network.model_validate({"hidden": [8], "core": "lstm", "width": 6}), MIXED),
     (Impala(), Network(hidden=[8]), Spaces(Box((4,), "float32"), MultiBinary(3))),
     (OUTSIDE, Network(hidden=[8, 8]), FLAT),
 ]

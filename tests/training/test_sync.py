@@ -95,7 +95,7 @@ def run(name: str, network: Network, late: int) -> tuple[list[str], list[np.ndar
     store.put(learning.ref, learning.weights())
     source = Late(store, chance, ("newer", "exact"), 0.002)
     with private_folder() as folder, opened_wire() as wire:
-        receiver = receiver_at(wire, folder, schema, budget_rows=2 * streams * CONFIG.segment_steps)
+        receiver = receiver_at(wire, folder, schema, budget_rows=2 * streams * CONFIG.unroll_length)
         intake = OnPolicySource(
             receiver, LockStep(schema, streams), Staging(torch.device("cpu")), schema,
             streams=streams, weights=lambda: learning.ref, limits=lambda rows: (2 * rows, 0),
@@ -153,7 +153,7 @@ SPEC = {
     "sync": True,
     "seed": 5,
     "env": {"id": "CartPole-v1"},
-    "algorithm": {"name": "impala", "segment_steps": 5, "batch_rows": 40},
+    "algorithm": {"name": "impala", "unroll_length": 5, "batch_size": 40},
     "model": {"hidden": [16]},
     "roles": {"actor": {"envs": 4, "replicas": 2}},
 }

@@ -27,13 +27,13 @@ def test_learners_on_recorded_segments_are_one_learner_to_1e9_in_fp64_over_ten_s
 
 
 def test_the_same_when_each_learns_in_pieces_and_not_in_equally_many(tmp_path: Path) -> None:
-    piece_rows = 2 * SCHEMA.segment_steps
+    piece_rows = 2 * SCHEMA.unroll_length
     assert {-(-count // 2) for _, count in parts(5)} == {1, 2}, "pieces of a rank"
     compare(5, run_ranks(5, tmp_path, str(piece_rows)))
 
 
 def test_one_learner_learns_in_pieces_what_it_learns_from_the_whole() -> None:
-    whole, pieces = fresh(), fresh(piece_rows=SCHEMA.segment_steps)
+    whole, pieces = fresh(), fresh(piece_rows=SCHEMA.unroll_length)
     for step in range(STEPS):
         whole.update(recorded(step, whole))
         pieces.update(recorded(step, pieces))
@@ -58,5 +58,5 @@ def compare(world: int, ranks: list[dict[str, np.ndarray]]) -> None:  # type: ig
     one.update(recorded(STEPS, one, first, STREAMS - first))  # without the columns of rank 0
     for name, value in weights(one).items():
         assert np.abs(ranks[0][f"starved/{name}"] - value).max() < 1e-9, "a rank without a batch has no weight"
-    assert CONFIG.batch_rows % SCHEMA.segment_steps == 0
+    assert CONFIG.batch_size % SCHEMA.unroll_length == 0
     assert count > 0

@@ -125,5 +125,5 @@ def test_a_learner_restored_from_its_state_goes_on_bit_by_bit_in_the_next_lineag
 
 def test_a_batch_that_is_no_whole_number_of_segments_is_the_users_fault() -> None:
     assert streams_of(640, 20) == 32
-    with pytest.raises(UserFault, match="batch_rows 650 is not a multiple"):
+    with pytest.raises(UserFault, match="batch_size 650 is not a multiple"):
         streams_of(650, 20)

@@ -64,7 +64,7 @@ def offer(sender: ExperienceSender, streams: int = 2, *, row0: int = 0, schema: 
         model=MODEL,
         stream=range(streams),
         row0=[row0] * streams,
-        version=versions(streams, schema.segment_steps),
+        version=versions(streams, schema.unroll_length),
         fields=fields(streams, schema),
     )
 

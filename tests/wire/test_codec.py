@@ -19,7 +19,7 @@ LARGE = Schema(2, (Field("obs", "uint8", (200, 200), "row+1"), Field("noise", "f
 
 def packed(schema: Schema, streams: int, *, compress: bool = False) -> tuple[list[ArrayHead], list[zmq.Frame]]:
     heads, buffers = BlockCodec(schema).pack(
-        streams, versions(streams, schema.segment_steps), fields(streams, schema), compress=compress
+        streams, versions(streams, schema.unroll_length), fields(streams, schema), compress=compress
     )
     return heads, [zmq.Frame(buffer) for buffer in buffers]
 

@@ -240,10 +240,10 @@ class Tunable(nn.Module):
 
     @torch.no_grad()
     def change(self, values: Mapping[str, float]) -> None:
-        """Fill those that are here; others are left to the caller."""
+        """Fill those that are here; others are left to the caller. The key of `lambda_` is `lambda`, as in the spec."""
         for name, scalar in self.named_buffers():
-            if name in values:
-                scalar.fill_(values[name])
+            if (key := name.removesuffix("_")) in values:
+                scalar.fill_(values[key])
 
 
 def shuffled(batch: Batch, epochs: int, count: int, rng: torch.Generator) -> Iterator[Batch]:
@@ -288,14 +288,14 @@ def standard_fields(spaces: Spaces) -> tuple[Field, ...]:
 def hyperparameters(config: specs.Algorithm, kind: type[Config]) -> Config:
     """The hyperparameters as `kind`: as they are, or from `params` of an algorithm outside this package.
 
-    The fields that every algorithm has (`segment_steps`, `discount`, ...) are read by the roles too, so they keep the
+    The fields that every algorithm has (`unroll_length`, `gamma`, ...) are read by the roles too, so they keep the
     place and the defaults that the spec gives them; `params` holds the others.
 
     Raises:
         AlgorithmError: `params` do not fit `kind`; every fault is named.
 
     Example:
-        `{name: mine:Impala, segment_steps: 5, params: {lam: 0.9}}` read as `specs.Impala` has both values.
+        `{name: mine:Impala, unroll_length: 5, params: {lambda: 0.9}}` read as `specs.Impala` has both values.
     """
     if isinstance(config, kind):
         return config

@@ -38,8 +38,8 @@ from rlctl_agents.types.spaces import Spaces
 class Coefficients(Tunable):
     """Hyperparameters of the loss that may change while it runs, as `lr` may."""
 
-    discount: Tensor
-    lam: Tensor
+    gamma: Tensor
+    lambda_: Tensor
     value_coef: Tensor
     entropy_coef: Tensor
 
@@ -59,7 +59,7 @@ class Impala(Algorithm):
         state: tuple[Field, ...] = ()
         if network.core == "lstm":
             state = tuple(Field(name, "float32", (network.width,), "segment") for name in ("core.c", "core.h"))
-        return Schema(config.segment_steps, (*standard_fields(spaces), Field("log_prob", "float32", (), "row"), *state))
+        return Schema(config.unroll_length, (*standard_fields(spaces), Field("log_prob", "float32", (), "row"), *state))
 
     def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None:
         self.config = hyperparameters(config, self.settings)
@@ -109,10 +109,10 @@ class Impala(Algorithm):
         target, advantage = vtrace(
             log_rho,
             reward,
-            tunable.discount * torch.logical_not(fields["terminated"]),
+            tunable.gamma * torch.logical_not(fields["terminated"]),
             value.detach(),
             valid,
-            lam=tunable.lam,
+            lambda_=tunable.lambda_,
             rho_max=config.rho_max,
             c_max=config.c_max,
             pg_rho_max=config.pg_rho_max,
@@ -141,20 +141,21 @@ class Impala(Algorithm):
         """RMSProp as torch has it, epsilon outside the root: g / (sqrt(mean of g^2) + epsilon); or Adam."""
         config = self.config
         if config.optimizer == "adam":
-            return torch.optim.Adam(self.net.parameters(), lr=config.lr, eps=config.epsilon, foreach=True)
+            return torch.optim.Adam(self.net.parameters(), lr=config.lr, eps=config.optimizer_eps, foreach=True)
         return torch.optim.RMSprop(
-            self.net.parameters(), lr=config.lr, alpha=config.rmsprop_decay, eps=config.epsilon, foreach=True
+            self.net.parameters(), lr=config.lr, alpha=config.rmsprop_decay, eps=config.optimizer_eps, foreach=True
         )
 
     def set_progress(self, consumed_rows: int, optimizer: torch.optim.Optimizer) -> None:
-        """The learning rate falls linearly to 0 over `lr_decay_rows`."""
-        decay = self.config.lr_decay_rows
+        """The learning rate follows `lr_schedule`."""
+        schedule = self.config.lr_schedule
         for group in optimizer.param_groups:
-            group["lr"] = self.config.lr * (max(0.0, 1 - consumed_rows / decay) if decay else 1.0)
+            left = max(0.0, 1 - consumed_rows / schedule.agent_steps) if schedule else 1.0
+            group["lr"] = self.config.lr * left
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Any of the learning rate and those of `Coefficients`."""
-        unknown = sorted(values.keys() - {*TENSORS, "lr"})
+        unknown = sorted(values.keys() - {name.removesuffix("_") for name in (*TENSORS, "lr")})
         if unknown:
             raise AlgorithmError(f"impala cannot change {', '.join(unknown)} while it runs")
         try:

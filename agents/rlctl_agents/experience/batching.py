@@ -15,7 +15,7 @@ from rlctl_agents.types.experience import ModelRef, Schema, SegmentBlock
 
 Outcome = Literal["consumed", "stale", "fenced", "invalid"]
 Allocate = Callable[[tuple[int, ...], str], NDArray[Any]]
-ROWS_OF_ALL = "algorithm.batch_rows must be roles.actor.replicas x envs x seats x segment_steps"
+ROWS_OF_ALL = "algorithm.batch_size must be roles.actor.replicas x envs x seats x unroll_length"
 """In lock-step."""
 
 
@@ -196,7 +196,7 @@ def allocate_memory(schema: Schema, streams: int, allocate: Allocate | None = No
     make: Allocate = allocate or (lambda shape, dtype: np.zeros(shape, np.dtype(dtype)))
     fields = {f.name: make(schema.array_shape(f, streams), f.dtype) for f in schema.fields}
     stacked = frozenset(f.name for f in schema.fields if f.frames)
-    version = np.zeros((schema.segment_steps, streams), np.int64)
+    version = np.zeros((schema.unroll_length, streams), np.int64)
     return BatchMemory(fields, version, stacked=stacked, segment_fields=segment_fields(schema))
 
 

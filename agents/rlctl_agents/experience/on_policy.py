@@ -39,7 +39,7 @@ def on_policy(needs: Needs) -> OnPolicySource:
 
 def limits(config: specs.Algorithm, rows: int, *, lock_step: bool = False) -> tuple[int, int]:
     """Rows of the budget, and of what may be queued before no new segment is begun (0: any), for batches of so many."""
-    return config.budget_rows // config.batch_rows * rows, 0 if lock_step else QUEUED_BATCHES * rows
+    return config.budget_rows // config.batch_size * rows, 0 if lock_step else QUEUED_BATCHES * rows
 
 
 class OnPolicySource(BatchSource):
@@ -182,10 +182,10 @@ class OnPolicySource(BatchSource):
 
     def _limit(self) -> None:
         """Let in what is asked for, and what it takes to fill a batch from before the move."""
-        budget_rows, batch_rows, queue_rows = self._limits
-        batch_rows = max(batch_rows, *(memory.version.size for memory in (*self._free, *self._instead)))
-        queue_rows = max(queue_rows, 2 * batch_rows) if queue_rows else 0
-        self._receiver.resize(max(budget_rows, 2 * batch_rows), batch_rows, queue_rows)
+        budget_rows, batch_size, queue_rows = self._limits
+        batch_size = max(batch_size, *(memory.version.size for memory in (*self._free, *self._instead)))
+        queue_rows = max(queue_rows, 2 * batch_size) if queue_rows else 0
+        self._receiver.resize(max(budget_rows, 2 * batch_size), batch_size, queue_rows)
 
     def _fill(self) -> None:
         while self._free:

@@ -55,7 +55,7 @@ class SegmentWriter:
             raise ValueError(f"slots must be at least 1, got {slots}")
         self._schema = schema
         self._slots = slots
-        self._steps = schema.segment_steps
+        self._steps = schema.unroll_length
         self._together = True
         self._all = np.arange(slots, dtype=np.int64)
         self._slot = self._all  # [K] observed last

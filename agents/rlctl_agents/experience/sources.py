@@ -32,7 +32,7 @@ class Receiver(Protocol):
     def settle(self, block: SegmentBlock, outcome: Outcome, rows: int | None = None) -> None:
         """Rows of a block are done with: their sender may send as many."""
 
-    def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
+    def resize(self, budget_rows: int, batch_size: int, queue_rows: int) -> None:
         """Other limits from now on."""
 
     def close(self) -> None:

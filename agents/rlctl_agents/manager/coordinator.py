@@ -92,7 +92,7 @@ class Coordinator:
         )
         self.learners = Learners(
             {name: settings.policy(name).population for name in settings.policy_names},
-            lambda policy: self.settings.policy(policy).algorithm.batch_rows, progress, manifests.of, clock.monotonic,
+            lambda policy: self.settings.policy(policy).algorithm.batch_size, progress, manifests.of, clock.monotonic,
         )  # fmt: skip
         self.members = Members(load_members(layout.results), addresses, clock.monotonic)
         self.admission = LeaseAdmission(run, uid, self.members, self.events, clock, ticket=ticket, admit=admit)

@@ -21,7 +21,7 @@ def vtrace(
     value: Tensor,
     valid: Tensor,
     *,
-    lam: float | Tensor = 1.0,
+    lambda_: float | Tensor = 1.0,
     rho_max: float = 1.0,
     c_max: float = 1.0,
     pg_rho_max: float = 1.0,
@@ -37,7 +37,7 @@ def vtrace(
         discount: [T, B] per-step factor; 0 where the episode terminated, not where it was cut short.
         value: [T+1, B] V(x_t) under the learner; the last row bootstraps.
         valid: [T, B] bool; corrections never cross a row that is not.
-        lam: trace decay in [0, 1].
+        lambda_: trace decay in [0, 1].
         rho_max, c_max, pg_rho_max: importance-weight clips; math.inf switches one off.
 
     Returns:
@@ -51,7 +51,7 @@ def vtrace(
         T=2, B=1, on-policy, reward 1 then 2, discount 0.5, value [0, 0, 8] gives target [4, 6]:
         2 + 0.5*8 = 6, then 1 + 0.5*6 = 4.
 
-    Source: Espeholt et al. 2018, arXiv:1802.01561, section 4; lam as in its remark 2.
+    Source: Espeholt et al. 2018, arXiv:1802.01561, section 4; lambda_ as in its remark 2.
     """
     _require_shapes(log_rho, reward, discount, value, valid)
     if c_max > rho_max:
@@ -60,7 +60,7 @@ def vtrace(
     # where, not a product: an infinite or undefined number in a row that is not valid must not survive as nan
     nothing = torch.zeros((), dtype=value.dtype, device=value.device)
     delta = torch.where(valid, rho.clamp(max=rho_max) * (reward + discount * value[1:] - value[:-1]), nothing)
-    decay = torch.where(valid, discount * lam * rho.clamp(max=c_max), nothing)
+    decay = torch.where(valid, discount * lambda_ * rho.clamp(max=c_max), nothing)
 
     steps = len(reward)
     corrections = [nothing.expand_as(value[-1])] * (steps + 1)

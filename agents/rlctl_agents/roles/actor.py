@@ -116,7 +116,7 @@ class Actor:
             schema = type(algorithm).schema(policy.algorithm, policy.model, spaces)
             streams = stream_ids(index, slots)
             pool, pinned = self._pool(ref.policy), ref.version if ref.version >= 0 else None
-            player = NetworkPolicy(algorithm, streams, seed=seed, rows=schema.segment_steps, spaces=spaces)
+            player = NetworkPolicy(algorithm, streams, seed=seed, rows=schema.unroll_length, spaces=spaces)
             one = Seated(player, Follower(player.load, ref.policy, pool, pinned=pinned), streams)
             if set(taken) <= set(match.learn):
                 sender = ExperienceSender(
@@ -132,11 +132,11 @@ class Actor:
                     queue_blocks=1 if algorithm.on_policy else 8,
                 )
                 self._senders.append(sender)
-                fit = sender.max_rows // schema.segment_steps
+                fit = sender.max_rows // schema.unroll_length
                 if slots.size > fit:
                     raise UserFault(
                         f"segments of {slots.size} slots at once are too large to be sent, at most {fit} fit: "
-                        "lower roles.actor.envs or algorithm.segment_steps"
+                        "lower roles.actor.envs or algorithm.unroll_length"
                     )
                 one.writer, one.sender = SegmentWriter(schema, slots.size), sender
             self._seated.append(one)

@@ -175,7 +175,7 @@ class Learner:
         config, schema = spec.policy(policy).algorithm, lease.experience.schema
         seed_torch(spec.seed, "learner", lease.index)  # what is resumed from replaces it
         algorithm = make_algorithm(spec, policy, lease.experience.spaces, gpu=device.type == "cuda")
-        self._streams = streams_of(config.batch_rows, schema.segment_steps)
+        self._streams = streams_of(config.batch_size, schema.unroll_length)
         self._trainer = Trainer(
             algorithm, policy=policy, lineage=lease.next_lineage, device=device, lock_step=spec.sync
         )
@@ -198,8 +198,8 @@ class Learner:
             budget_rows=config.budget_rows,
             term=lease.term,
             leased_since_s=lease.leased_since_s,
-            batch_rows=config.batch_rows,
-            queue_rows=0 if spec.sync else QUEUED_BATCHES * config.batch_rows,
+            batch_size=config.batch_size,
+            queue_rows=0 if spec.sync else QUEUED_BATCHES * config.batch_size,
             check=ValueCheck(lease.experience.spaces, schema),
         )
         self._source = self._make_source(algorithm, schema, config, device)
@@ -346,7 +346,7 @@ class Learner:
         if agreed.update:
             self._learn()
         elif enough:
-            process.stop.wait(TAKE_S)  # the manager ends the run, or raises stop.rows
+            process.stop.wait(TAKE_S)  # the manager ends the run, or raises stop.agent_steps
         elif far:
             # nobody can follow: what actors make meanwhile would be too old, and out of credit they wait
             with process.metrics.timed("wait_model_seconds"):
@@ -435,15 +435,15 @@ def most_ahead(max_lag_versions: int, publish_every_updates: int) -> int:
     return max(max_lag_versions // 2, publish_every_updates, 1)
 
 
-def streams_of(batch_rows: int, segment_steps: int) -> int:
+def streams_of(batch_size: int, unroll_length: int) -> int:
     """Columns of a batch.
 
     Raises:
         UserFault: they do not come out even.
     """
-    streams, rest = divmod(batch_rows, segment_steps)
+    streams, rest = divmod(batch_size, unroll_length)
     if rest:
         raise UserFault(
-            f"algorithm.batch_rows {batch_rows} is not a multiple of algorithm.segment_steps {segment_steps}"
+            f"algorithm.batch_size {batch_size} is not a multiple of algorithm.unroll_length {unroll_length}"
         )
     return streams

@@ -36,19 +36,19 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
 class Schema(msgspec.Struct, frozen=True):
     """What a policy's segments hold: the agreement between whoever infers and whoever learns."""
 
-    segment_steps: int  # T
+    unroll_length: int  # T
     fields: tuple[Field, ...]
 
     def array_shape(self, field: Field, streams: int) -> tuple[int, ...]:
         """Full shape of a field in a batch of `streams` streams."""
-        rows = {"row": (self.segment_steps,), "row+1": (self.segment_steps + 1,), "segment": ()}[field.per]
+        rows = {"row": (self.unroll_length,), "row+1": (self.unroll_length + 1,), "segment": ()}[field.per]
         return (*rows, streams, *field.shape)
 
     def block_shape(self, field: Field, streams: int) -> tuple[int, ...]:
         """Full shape of a field in a block of `streams` streams."""
         if not field.frames:
             return self.array_shape(field, streams)
-        return (self.segment_steps + field.frames, streams, *field.shape[1:])
+        return (self.unroll_length + field.frames, streams, *field.shape[1:])
 
     def row_bytes(self) -> int:
         """Bytes of one row of one stream, rounded up; the overhead of `row+1` and `segment` fields shared out."""
@@ -56,7 +56,7 @@ class Schema(msgspec.Struct, frozen=True):
             int(np.prod(self.block_shape(field, 1), dtype=np.int64)) * np.dtype(field.dtype).itemsize
             for field in self.fields
         )
-        return -(-total // self.segment_steps)
+        return -(-total // self.unroll_length)
 
 
 class ModelRef(msgspec.Struct, frozen=True, order=True):
@@ -123,8 +123,8 @@ class Decisions:
 
 def schema_difference(one: Schema, other: Schema) -> str:
     """What is different, in words, the first one's first; "" when nothing is."""
-    if one.segment_steps != other.segment_steps:
-        return f"segments of {one.segment_steps} steps instead of {other.segment_steps}"
+    if one.unroll_length != other.unroll_length:
+        return f"segments of {one.unroll_length} steps instead of {other.unroll_length}"
     here, there = set(one.fields), set(other.fields)
     if here != there:
         return (

@@ -68,10 +68,10 @@ class BlockCodec:
 
     def __init__(self, schema: Schema) -> None:
         check_schema(schema)
-        self.segment_steps = schema.segment_steps
+        self.unroll_length = schema.unroll_length
         # name, dtype name, dtype, axes before the stream axis, axes after it, bytes of one stream
         self._arrays: list[tuple[str, str, np.dtype[np.generic], tuple[int, ...], tuple[int, ...], int]] = []
-        steps = schema.segment_steps
+        steps = schema.unroll_length
         rows = {"row": (steps,), "row+1": (steps + 1,), "segment": ()}
         frames = {field.name: field.frames for field in schema.fields}
         for name, dtype, shape, per in [
@@ -214,8 +214,8 @@ def check_schema(schema: Schema) -> None:
     Raises:
         ValueError: which field, and why.
     """
-    if schema.segment_steps < 1:
-        raise ValueError(f"segment_steps must be at least 1, got {schema.segment_steps}")
+    if schema.unroll_length < 1:
+        raise ValueError(f"unroll_length must be at least 1, got {schema.unroll_length}")
     if len(schema.fields) > MAX_FIELDS:
         raise ValueError(f"{len(schema.fields)} fields, more than {MAX_FIELDS}")
     seen = {"version"}

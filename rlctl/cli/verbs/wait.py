@@ -116,8 +116,8 @@ def wait(
 
     Exit 0 when it does, 1 when it cannot any more, 6 when the time is up, 7 when the run failed. ready: every
     wanted replica runs and has reported since it started. return: the mean of the newest evaluation.
-    rows and updates count what the present weights were learned from, as stop.rows does: they go back when a learner
-    dies, by what it learned since its newest generation. steps and episodes count all that was ever played.
+    rows and updates count what the present weights were learned from, as stop.agent_steps does: they go back when a
+    learner dies, by what it learned since its newest generation. steps and episodes count all that was ever played.
     """  # fmt: skip
     world: World = ctx.obj.setup(output, quiet, context, namespace)
     wanted = parse(condition)

@@ -136,36 +136,36 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
         yield Fault((*path, "c_max"), f"must not exceed rho_max, got {got}", ((*path, "rho_max"),))
     if not isinstance(algorithm, (Impala, External)):
         return
-    steps, batch = algorithm.segment_steps, algorithm.batch_rows
+    steps, batch = algorithm.unroll_length, algorithm.batch_size
     if batch % steps:
         message = (
-            f"must be a multiple of segment_steps, got {batch} = {batch // steps} x {steps} + {batch % steps};"
+            f"must be a multiple of unroll_length, got {batch} = {batch // steps} x {steps} + {batch % steps};"
             f" choose {either(_multiples(batch, steps))}"
         )
-        yield Fault((*path, "batch_rows"), message, ((*path, "segment_steps"),))
+        yield Fault((*path, "batch_size"), message, ((*path, "unroll_length"),))
     elif batch // steps < spec.roles.learner.replicas:
         message = (
-            f"must be at least a segment for each learner, segment_steps x roles.learner.replicas = {steps} x"
+            f"must be at least a segment for each learner, unroll_length x roles.learner.replicas = {steps} x"
             f" {spec.roles.learner.replicas} = {steps * spec.roles.learner.replicas} rows, got {batch}"
         )
-        yield Fault((*path, "batch_rows"), message, ((*path, "segment_steps"), _LEARNERS))
+        yield Fault((*path, "batch_size"), message, ((*path, "unroll_length"), _LEARNERS))
     elif spec.sync:
         yield from _lock_step(spec, algorithm, path)
 
 
 def _lock_step(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
     actors, envs = spec.roles.actor.replicas, spec.roles.actor.envs
-    steps, batch = algorithm.segment_steps, algorithm.batch_rows
+    steps, batch = algorithm.unroll_length, algorithm.batch_size
     rows = actors * envs * steps
     own = re.match(CLASS_PATH, spec.env.id) is not None  # only its code says how many seats it has
     if batch != rows and not (own and rows and batch % rows == 0):
         each, multiple = ("seat of every environment", "a multiple of ") if own else ("environment", "")
         message = (
-            f"with sync a batch is one segment of every {each}: {multiple}actors x envs x segment_steps ="
+            f"with sync a batch is one segment of every {each}: {multiple}actors x envs x unroll_length ="
             f" {actors} x {envs} x {steps} = {rows} rows, got {batch}"
         )
-        rests_on = ((*path, "segment_steps"), _ACTORS, _ENVS, ("sync",), ("env", "id"))
-        yield Fault((*path, "batch_rows"), message, rests_on)
+        rests_on = ((*path, "unroll_length"), _ACTORS, _ENVS, ("sync",), ("env", "id"))
+        yield Fault((*path, "batch_size"), message, rests_on)
     if algorithm.publish_every_updates != 1:
         message = f"with sync the actors need every version: must be 1, got {algorithm.publish_every_updates}"
         yield Fault((*path, "publish_every_updates"), message, (("sync",),))

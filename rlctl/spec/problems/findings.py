@@ -44,7 +44,7 @@ def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
         machine: where `target: local` would run.
     """
     stop, roles = spec.stop, spec.roles
-    if stop.eval_return is None and stop.rows is None and stop.wall_time is None:
+    if stop.eval_return is None and stop.agent_steps is None and stop.wall_time is None:
         yield Fault(
             ("stop",), "no stop condition: the run goes on until `rlctl down`; as in `stop: {eval_return: 475}`"
         )
@@ -113,19 +113,19 @@ def _without_effect(spec: Spec) -> Iterator[Fault]:
 def _learning(spec: Spec, policy: Policy) -> Iterator[Fault]:
     """Paths are relative to the algorithm."""
     algorithm = policy.algorithm
-    if isinstance(algorithm, Impala) and algorithm.lr_decay_rows and spec.stop.rows:
-        idle = spec.stop.rows - algorithm.lr_decay_rows
+    if isinstance(algorithm, Impala) and algorithm.lr_schedule and spec.stop.agent_steps:
+        idle = spec.stop.agent_steps - algorithm.lr_schedule.agent_steps
         if idle > 0:
-            message = f"the learning rate is 0 for the last {idle} of stop.rows = {spec.stop.rows} rows"
-            yield Fault(("lr_decay_rows",), message)
-    actors, block = spec.roles.actor.replicas, spec.roles.actor.envs * algorithm.segment_steps
+            message = f"the learning rate is 0 for the last {idle} of stop.agent_steps = {spec.stop.agent_steps}"
+            yield Fault(("lr_schedule",), message)
+    actors, block = spec.roles.actor.replicas, spec.roles.actor.envs * algorithm.unroll_length
     lag = algorithm.max_lag_versions
-    if not spec.sync and actors * block > lag * algorithm.batch_rows:
+    if not spec.sync and actors * block > lag * algorithm.batch_size:
         message = (
-            f"while one actor plays a block, all of them play actors x envs x segment_steps = {actors} x"
-            f" {spec.roles.actor.envs} x {algorithm.segment_steps} = {actors * block} rows, or"
-            f" {number(actors * block / algorithm.batch_rows)} updates of {algorithm.batch_rows}: what is more than"
-            f" {lag} updates old is dropped; raise this or batch_rows, or lower envs"
+            f"while one actor plays a block, all of them play actors x envs x unroll_length = {actors} x"
+            f" {spec.roles.actor.envs} x {algorithm.unroll_length} = {actors * block} steps, or"
+            f" {number(actors * block / algorithm.batch_size)} updates of {algorithm.batch_size}: what is more than"
+            f" {lag} updates old is dropped; raise this or batch_size, or lower envs"
         )
         yield Fault(("max_lag_versions",), message)
 

@@ -13,6 +13,7 @@ from rlctl.spec import fields
 from rlctl.spec.algorithms import KINDS, PLANNED
 from rlctl.spec.base import CLASS_PATH
 from rlctl.spec.cluster import IMAGE, IMAGE_BY_DIGEST, OBJECT_NAME, QUEUE_NAME
+from rlctl.spec.problems import other_words
 from rlctl.spec.schema import POLICY_NAME, RUN_NAME, Spec
 from rlctl.spec.words import MAX_PROBLEMS, Path, both, closest, dotted, either, number, show
 
@@ -166,6 +167,8 @@ def _kin(name: Any) -> str:
 
 
 def _unknown(path: Path, values: Mapping[str, Any]) -> str:
+    if known := other_words.ours(path):
+        return known
     key = str(path[-1])
     here = fields.at(path[:-1], values)
     siblings = list(fields.keys(here.model)) if isinstance(here, fields.Section) else []

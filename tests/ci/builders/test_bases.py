@@ -48,7 +48,7 @@ def a_commit(folder: Path, image: str) -> Path:
     source = folder / "source"
     source.mkdir(exist_ok=True)
     (source / "lights.py").write_text("x = 1\n")
-    head = "run: pole\nenv: {id: CartPole-v1}\ncode: {path: .}\nstop: {rows: 10}\n"
+    head = "run: pole\nenv: {id: CartPole-v1}\ncode: {path: .}\nstop: {agent_steps: 10}\n"
     (source / "spec.yaml").write_text(f"{head}images: {{actor: {json.dumps(image)}, learner: {json.dumps(image)}}}\n")
     return source
 

@@ -49,7 +49,7 @@ def source(tmp_path: Path, registry: Registry) -> Path:
     (folder / "lights.py").write_text("x = 1\n")
     images = ", ".join(f"{name}: {registry.image(f'rlctl/{name}', '1')}" for name in ("actor", "learner"))
     (folder / "spec.yaml").write_text(
-        f"run: pole\nenv: {{id: CartPole-v1}}\ncode: {{path: .}}\nstop: {{rows: 10}}\nimages: {{{images}}}\n"
+        f"run: pole\nenv: {{id: CartPole-v1}}\ncode: {{path: .}}\nstop: {{agent_steps: 10}}\nimages: {{{images}}}\n"
     )
     return folder
 

@@ -19,7 +19,7 @@ from tests.ci.git.test_repository import job_of
 from tests.ci.world import here, sha
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
-SPEC = "run: pole\nenv: {id: CartPole-v1}\ncode: {path: ., requirements: r.txt}\nstop: {rows: 10}\n"
+SPEC = "run: pole\nenv: {id: CartPole-v1}\ncode: {path: ., requirements: r.txt}\nstop: {agent_steps: 10}\n"
 BOUND_S = 60.0
 """On a machine that is busy with something else; without an end these take hours."""
 

@@ -17,7 +17,7 @@ from rlctl_ci.sandbox.locks import held
 from tests.ci.git.test_repository import job_of
 from tests.ci.world import here, sha
 
-SPEC = "run: pole\nenv: {id: CartPole-v1}\ncode: {path: src}\nstop: {rows: 10}\n"
+SPEC = "run: pole\nenv: {id: CartPole-v1}\ncode: {path: src}\nstop: {agent_steps: 10}\n"
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def source(tmp_path: Path, target: Target, more: str = "", actor: str = "replica
     images = f"images: {{core: {NONE}, actor: {NONE}, learner: {NONE}}}\n" if isinstance(target, Pretended) else ""
     (folder / "spec.yaml").write_text(
         f"run: pole\nenv: {{id: CartPole-v1}}\nalgorithm: {{name: impala, lr: 0.001}}\n"
-        f"roles: {{actor: {{{actor}}}}}\nstop: {{rows: 1000000000}}\n{images}{more}"
+        f"roles: {{actor: {{{actor}}}}}\nstop: {{agent_steps: 1000000000}}\n{images}{more}"
     )
     return folder
 

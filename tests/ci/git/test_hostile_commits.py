@@ -15,7 +15,7 @@ from rlctl_ci.git.repository import Git
 from tests.ci.git.test_repository import Repository, git, job_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
-HEAD = "run: pole\nenv: {id: CartPole-v1}\ncode: {path: .}\nstop: {rows: 10}\n"
+HEAD = "run: pole\nenv: {id: CartPole-v1}\ncode: {path: .}\nstop: {agent_steps: 10}\n"
 SPECS = {
     "billion laughs": "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nrun: *c\n",
     "merge": "base: &b {run: pole}\n<<: *b\n",

@@ -55,7 +55,9 @@ class Repository:
         self.folder = folder / "work"
         self.folder.mkdir()
         git(self.folder, "init", "--quiet", "--initial-branch=main")
-        self.head = self.commit("spec.yaml", "run: pole\nenv: {id: CartPole-v1}\ncode: {path: .}\nstop: {rows: 10}\n")
+        self.head = self.commit(
+            "spec.yaml", "run: pole\nenv: {id: CartPole-v1}\ncode: {path: .}\nstop: {agent_steps: 10}\n"
+        )
 
     def commit(self, name: str, text: str) -> str:
         path = self.folder / name
@@ -372,7 +374,7 @@ def test_unpacking_ends_between_two_files_when_the_build_does(tmp_path: Path) ->
 @pytest.mark.parametrize("path", ["..", "/etc", "../../etc", "sub/../../x"])
 def test_code_outside_the_repository_is_refused(tmp_path: Path, repository: Repository, path: str) -> None:
     commit = repository.commit(
-        "spec.yaml", f"run: pole\nenv: {{id: CartPole-v1}}\ncode: {{path: {path}}}\nstop: {{rows: 10}}\n"
+        "spec.yaml", f"run: pole\nenv: {{id: CartPole-v1}}\ncode: {{path: {path}}}\nstop: {{agent_steps: 10}}\n"
     )
     job = job_of(tmp_path, commit)
     with pytest.raises(BuildStopped, match=r"leads out|no such folder"):
@@ -396,7 +398,7 @@ def test_a_link_that_leads_in_circles_is_said_to_be_one_or_taken_as_it_is(
 
 
 def test_a_spec_of_another_run_is_refused_and_a_faulty_one_named(tmp_path: Path, repository: Repository) -> None:
-    commit = repository.commit("spec.yaml", "run: other\nenv: {id: CartPole-v1}\nstop: {rows: 10}\n")
+    commit = repository.commit("spec.yaml", "run: other\nenv: {id: CartPole-v1}\nstop: {agent_steps: 10}\n")
     job = job_of(tmp_path, commit)
     source = fetcher(tmp_path, job).fetch(job)
     with pytest.raises(BuildStopped, match="may change pole alone"):

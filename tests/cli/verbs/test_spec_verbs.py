@@ -11,7 +11,7 @@ from tests.cli.conftest import Rlctl
 FAULTY = """\
 run: Pole
 env: {id: CartPole-v1, kwarg: 3}
-algorithm: {name: impala, discout: 0.9}
+algorithm: {name: impala, gama: 0.9}
 roles: {actor: {replicas: -1, memory: 512}}
 """
 
@@ -58,7 +58,7 @@ def test_show_origin_names_file_and_line_set_or_default(rlctl: Rlctl) -> None:
     assert origins["algorithm.lr"] == (0.001, f"{rlctl.spec}:3")
     assert origins["algorithm.entropy_coef"] == (0.02, f"{more}:2")
     assert origins["seed"] == (7, "--set seed=7")
-    assert origins["algorithm.discount"][1] == "default"
+    assert origins["algorithm.gamma"][1] == "default"
 
 
 def test_render_prints_exactly_what_up_sends(rlctl: Rlctl) -> None:

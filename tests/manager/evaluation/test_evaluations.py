@@ -37,7 +37,7 @@ ALL = (*NO_JUDGE, ("evaluator", JUDGE))
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return Run(tmp_path, stop={"rows": 5000}, evaluation={"episodes": 2, "every": 10})
+    return Run(tmp_path, stop={"agent_steps": 5000}, evaluation={"episodes": 2, "every": 10})
 
 
 def reach(run: Run, *, published: int) -> None:
@@ -104,7 +104,7 @@ def test_when_its_time_is_over_the_learner_rests_so_that_what_is_measured_is_wha
 
 
 def test_a_run_that_an_evaluation_ends_is_not_measured_again(tmp_path: Path) -> None:
-    run = Run(tmp_path, stop={"eval_return": 5, "rows": 5000}, evaluation={"episodes": 2})
+    run = Run(tmp_path, stop={"eval_return": 5, "agent_steps": 5000}, evaluation={"episodes": 2})
     everybody(run)
     run.learn(LEARNER, rows=4000, version=40)
     evaluate(run, 40, 9.0, 9.0)
@@ -199,7 +199,7 @@ def test_a_run_without_an_evaluator_ends_without_and_says_so(run: Run) -> None:
 
 
 def test_a_run_that_asks_for_no_evaluator_waits_for_none(tmp_path: Path) -> None:
-    run = Run(tmp_path, stop={"rows": 5000}, roles={"evaluator": {"replicas": 0}})
+    run = Run(tmp_path, stop={"agent_steps": 5000}, roles={"evaluator": {"replicas": 0}})
     for role, number in NO_JUDGE:
         run.join(role, number)
     reach(run, published=50)
@@ -287,8 +287,8 @@ def test_a_run_asked_for_more_rows_while_its_last_model_is_measured_goes_on(run:
     everybody(run)
     reach(run, published=50)
     last = run.report("evaluator", JUDGE).match
-    more = spec(stop={"rows": 9000}, evaluation={"episodes": 2, "every": 10})
-    assert run.manager.reload(more) == ["stop.rows: 5000 -> 9000"]
+    more = spec(stop={"agent_steps": 9000}, evaluation={"episodes": 2, "every": 10})
+    assert run.manager.reload(more) == ["stop.agent_steps: 5000 -> 9000"]
     assert (run.manager.stop.phase, run.manager.state.progress.met) == ("running", None)
     assert not run.manager.evaluations.awaits
     assert run.learn(LEARNER, rows=5000, version=50).stop_rows == 9000
@@ -310,7 +310,7 @@ def test_a_run_asked_for_more_rows_while_its_last_model_is_measured_goes_on(run:
 def test_other_settings_that_are_met_all_the_same_do_not_hold_up_the_end(run: Run) -> None:
     everybody(run)
     reach(run, published=50)
-    run.manager.reload(spec(stop={"rows": 4000}))
+    run.manager.reload(spec(stop={"agent_steps": 4000}))
     assert run.manager.evaluations.awaits
     assert run.manager.state.progress.met == "5000 rows >= 5000"
 
@@ -339,8 +339,8 @@ def stop_what_is_measured_on_request(run: Run) -> None:
 def test_more_that_is_asked_of_a_run_too_late_is_refused(run: Run, end: Callable[[Run], None]) -> None:
     end(run)
     with pytest.raises(ValueError, match="the run is ending; run the same command again when it has ended"):
-        run.manager.reload(spec(stop={"rows": 9000}))
-    assert run.manager.settings.stop.rows == 5000
+        run.manager.reload(spec(stop={"agent_steps": 9000}))
+    assert run.manager.settings.stop.agent_steps == 5000
     assert run.manager.reload(run.manager.settings) == []
 
 

@@ -22,10 +22,10 @@ def test_a_return_is_no_goal_in_a_game_of_several_seats_and_the_way_out_is_named
 
 
 def test_a_return_does_not_become_the_goal_of_a_running_game_of_several_seats(tmp_path: Path) -> None:
-    run = Run(tmp_path, stop={"rows": 5000}, evaluation={"episodes": 2})
+    run = Run(tmp_path, stop={"agent_steps": 5000}, evaluation={"episodes": 2})
     run.join("actor", ACTOR, experience=experience(seats=2))
     with pytest.raises(ValueError, match=r"stop\.eval_return cannot be judged: the environment has 2 seats"):
-        run.manager.reload(spec(stop={"rows": 5000, "eval_return": 0}))
+        run.manager.reload(spec(stop={"agent_steps": 5000, "eval_return": 0}))
     assert run.manager.settings.stop.eval_return is None
     run.manager.turn()
 

@@ -49,7 +49,12 @@ def layout(tmp_path: Path) -> Layout:
     store.progress.rows["main"] = 5000
     store.progress.started = True
     assert store.save_progress()
-    status = {"run": "r", "phase": "running", "stop": {"conditions": {"rows": 5000}, "met": MET}, "problems": ["x"]}
+    status = {
+        "run": "r",
+        "phase": "running",
+        "stop": {"conditions": {"agent_steps": 5000}, "met": MET},
+        "problems": ["x"],
+    }
     (layout.results / "status.json").write_text(json.dumps(status))
     return layout
 
@@ -68,7 +73,7 @@ class Rest:
         others: Sequence[Release] = (),
     ) -> None:  # fmt: skip
         self.now = 1000.0
-        self.layout, self.settings = layout, spec(stop={"rows": 5000})
+        self.layout, self.settings = layout, spec(stop={"agent_steps": 5000})
         finish(layout, end or End("2026-11-21T19:00:00+00:00", met, 3))
         self.release = release or Release([], None)
         self.lines = Lines()
@@ -137,7 +142,7 @@ def test_a_run_folder_says_that_the_run_is_finished_even_when_it_is_torn(layout:
 def test_its_status_is_the_last_one_and_says_finished(rest: Rest) -> None:
     status = rest.manager.status
     assert (status["run"], status["phase"], status["problems"]) == ("r", "finished", [])
-    assert status["stop"] == {"conditions": {"rows": 5000}, "met": MET}
+    assert status["stop"] == {"conditions": {"agent_steps": 5000}, "met": MET}
 
 
 def test_a_status_that_cannot_be_read_is_still_finished(layout: Layout, folder: Path) -> None:
@@ -160,7 +165,7 @@ def test_whoever_still_runs_is_told_to_stop_and_what_it_says_is_kept(rest: Rest)
 def test_it_stays_finished_by_the_settings_by_which_it_ended(rest: Rest) -> None:
     rest.manager.begin()
     assert not rest.manager.goes_on
-    assert rest.order("/reload", {"live": {"stop": {"rows": 4000}}}) == (200, {"changes": [], "resumed": False})
+    assert rest.order("/reload", {"live": {"stop": {"agent_steps": 4000}}}) == (200, {"changes": [], "resumed": False})
     assert rest.order("/stop") == (200, {"stopping": True})
     assert rest.order("/checkpoint")[0] == 400
     assert finished(rest.layout) is not None
@@ -168,7 +173,7 @@ def test_it_stays_finished_by_the_settings_by_which_it_ended(rest: Rest) -> None
 
 def test_it_goes_on_by_settings_that_it_does_not_meet(rest: Rest) -> None:
     rest.manager.begin()
-    assert rest.order("/reload", {"live": {"stop": {"rows": 9000}}}) == (200, {"changes": [], "resumed": True})
+    assert rest.order("/reload", {"live": {"stop": {"agent_steps": 9000}}}) == (200, {"changes": [], "resumed": True})
     assert rest.manager.goes_on
     assert finished(rest.layout) is None
     assert rest.events() == ["resume"]

@@ -37,7 +37,7 @@ ALL = (*NO_LEARNER, ("learner", LEARNER))
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return Run(tmp_path, stop={"rows": 5000}, evaluation={"episodes": 2, "every": 10})
+    return Run(tmp_path, stop={"agent_steps": 5000}, evaluation={"episodes": 2, "every": 10})
 
 
 def reach(run: Run) -> None:
@@ -264,7 +264,7 @@ def test_a_run_that_is_taken_down_during_its_last_evaluation_is_measured_by_the_
     run.manager.stop.leave()
     assert run.manager.stop.phase == "over"
     assert run.manager.stop.how == "leave"
-    assert status(run)["stop"] == {"conditions": {"rows": 5000}, "met": None, "not_evaluated": None}
+    assert status(run)["stop"] == {"conditions": {"agent_steps": 5000}, "met": None, "not_evaluated": None}
     assert kinds(run).count("left") == 1
     run.manager.store()
     run.start()

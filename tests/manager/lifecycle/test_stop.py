@@ -24,10 +24,10 @@ def problems(run: Run) -> list[str]:
 
 
 def test_the_learner_hears_after_how_many_rows_it_makes_no_update_and_nobody_else_does(tmp_path: Path) -> None:
-    run = Run(tmp_path, stop={"rows": 5000})
+    run = Run(tmp_path, stop={"agent_steps": 5000})
     run.join("actor", ACTOR)
     assert run.join("learner", LEARNER).stop_rows == 5000
-    run.manager.reload(spec(stop={"rows": 9000}))
+    run.manager.reload(spec(stop={"agent_steps": 9000}))
     assert run.learn(LEARNER, rows=100, version=1).stop_rows == 9000
     assert run.report("actor", ACTOR).stop_rows == 0
     run.manager.reload(spec())

@@ -195,7 +195,7 @@ def test_a_run_that_ends_shows_how_fast_it_was_and_that_nobody_learns_is_no_prob
         run.learn(LEARNER, rows=200 * second, version=second, counters=waits)
     before = builder.build()
     assert before["verdict"]["kind"] == "actor-bound"
-    run.manager.reload(spec(stop={"rows": 2000}))
+    run.manager.reload(spec(stop={"agent_steps": 2000}))
     run.after(40, ("learner", LEARNER), ("actor", ACTOR), ("modelpool", POOL), ("evaluator", JUDGE))
     assert run.manager.evaluations.awaits
     after = builder.build()

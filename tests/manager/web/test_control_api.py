@@ -126,11 +126,11 @@ def test_orders_are_carried_out_by_the_main_loop(api: ControlApi) -> None:
 
 def test_a_refused_order_says_why(api: ControlApi) -> None:
     def do(what: str, body: dict[str, Any]) -> None:
-        raise ValueError("live.json: stop.rows: must be at least 1")
+        raise ValueError("live.json: stop.agent_steps: must be at least 1")
 
     status, answer = order(api, "/reload", do)
     assert status == 400
-    assert "stop.rows" in answer["error"]["message"]
+    assert "stop.agent_steps" in answer["error"]["message"]
 
 
 def test_an_order_comes_with_its_body_and_a_body_that_is_no_object_is_refused(api: ControlApi) -> None:
@@ -146,25 +146,25 @@ def test_live_settings_can_come_with_the_request_and_are_checked_like_the_file(t
     run_file, live = tmp_path / "manager.json", tmp_path / "live.json"
     spec = {"run": "r", "env": {"id": "-"}}
     run_file.write_text(json.dumps({"format": 1, "run": "r", "uid": UID, "role": "manager", "spec": spec}))
-    live.write_text('{"stop": {"rows": 9}}')
-    assert settings(run_file, live, {"stop": {"rows": 5}}).stop.rows == 5, "the mounted file is late"
-    assert settings(run_file, live, {}).stop.rows is None
+    live.write_text('{"stop": {"agent_steps": 9}}')
+    assert settings(run_file, live, {"stop": {"agent_steps": 5}}).stop.agent_steps == 5, "the mounted file is late"
+    assert settings(run_file, live, {}).stop.agent_steps is None
     with pytest.raises(UserFault, match=r"stop\.rows"):
-        settings(run_file, live, {"stop": {"rows": -5}})
+        settings(run_file, live, {"stop": {"agent_steps": -5}})
     with pytest.raises(UserFault, match="live: must hold an object"):
         settings(run_file, live, [1])  # type: ignore[arg-type]
 
 
 def test_live_settings_lie_over_those_of_the_run_file(tmp_path: Path) -> None:
-    below = {"stop": {"rows": 5, "eval_return": None}, "seed": 3}
-    assert merged(below, {"stop": {"rows": 7}}) == {"stop": {"rows": 7, "eval_return": None}, "seed": 3}
+    below = {"stop": {"agent_steps": 5, "eval_return": None}, "seed": 3}
+    assert merged(below, {"stop": {"agent_steps": 7}}) == {"stop": {"agent_steps": 7, "eval_return": None}, "seed": 3}
     run_file, live = tmp_path / "manager.json", tmp_path / "live.json"
     spec = {"run": "r", "env": {"id": "-"}, "seed": 3}
     run_file.write_text(json.dumps({"format": 1, "run": "r", "uid": UID, "role": "manager", "spec": spec}))
-    live.write_text('{"stop": {"rows": 9}, "checkpoint": {"every": 5}}')
+    live.write_text('{"stop": {"agent_steps": 9}, "checkpoint": {"every": 5}}')
     found = settings(run_file, live)
-    assert (found.seed, found.stop.rows, found.checkpoint.every) == (3, 9, 5)
-    live.write_text('{"stop": {"rows": -9}}')
+    assert (found.seed, found.stop.agent_steps, found.checkpoint.every) == (3, 9, 5)
+    live.write_text('{"stop": {"agent_steps": -9}}')
     with pytest.raises(UserFault, match=r"stop\.rows"):
         settings(run_file, live)
     live.write_text('{"stop"')

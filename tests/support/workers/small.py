@@ -16,7 +16,7 @@ def spec_of(**changes: Any) -> Spec:
         {
             "run": "test",
             "env": {"id": "tests.envs.tiny:Mixed"},
-            "algorithm": {"name": "impala", "segment_steps": 5, "batch_rows": 40, "max_lag_versions": 100},
+            "algorithm": {"name": "impala", "unroll_length": 5, "batch_size": 40, "max_lag_versions": 100},
             "model": {"hidden": [8]},
             "roles": {"actor": {"envs": 4}},
             **changes,

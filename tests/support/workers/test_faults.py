@@ -42,7 +42,7 @@ def test_what_only_the_user_can_mend_ends_a_role_with_one_sentence(
 
 
 def test_an_actor_whose_blocks_are_too_large_to_be_sent_says_so_before_it_acts(folder: Path, manager: Manager) -> None:
-    algorithm = {"name": "impala", "segment_steps": 2000, "batch_rows": 8000}
+    algorithm = {"name": "impala", "unroll_length": 2000, "batch_size": 8000}
     spec = spec_of(env={"id": f"{__name__}:Wide"}, algorithm=algorithm, roles={"actor": {"envs": 16}})
     said = "segments of 16 slots at once are too large to be sent, at most 8 fit: lower roles.actor.envs or algorithm"
     with pytest.raises(UserFault, match=said):

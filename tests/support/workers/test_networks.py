@@ -46,7 +46,7 @@ class Drawing(nn.Module):
 
 
 def test_an_algorithm_of_the_users_own_acts_and_learns_in_eval_mode_too() -> None:
-    spec = spec_of(algorithm={"name": f"{__name__}:Training", "segment_steps": 5, "batch_rows": 40})
+    spec = spec_of(algorithm={"name": f"{__name__}:Training", "unroll_length": 5, "batch_size": 40})
     env = make_env(spec, 1)
     net = make_algorithm(spec, "main", env.spaces).net
     env.close()

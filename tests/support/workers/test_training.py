@@ -114,7 +114,7 @@ def test_a_learner_whose_newest_generation_is_damaged_goes_on_from_the_one_befor
 
 
 def test_a_learner_does_not_run_away_from_a_modelpool_that_is_gone(folder: Path, manager: Manager) -> None:
-    spec = spec_of(algorithm={"name": "impala", "segment_steps": 5, "batch_rows": 40, "max_lag_versions": 6})
+    spec = spec_of(algorithm={"name": "impala", "unroll_length": 5, "batch_size": 40, "max_lag_versions": 6})
     learns = process_of("learner", manager, spec, volume=folder)
     with running(learner.main, learns) as learner_raised, running(actor.main, process_of("actor", manager, spec)):
         with Pool(folder) as pool:
@@ -179,7 +179,7 @@ def test_a_learner_stops_at_the_first_update_that_reaches_stop_rows_and_goes_on_
 def test_a_learner_that_rests_publishes_its_last_weights_whatever_their_version_and_says_so(
     folder: Path, manager: Manager, pool: Pool
 ) -> None:
-    algorithm = {"name": "impala", "segment_steps": 5, "batch_rows": 40, "max_lag_versions": 100}
+    algorithm = {"name": "impala", "unroll_length": 5, "batch_size": 40, "max_lag_versions": 100}
     spec = spec_of(algorithm={**algorithm, "publish_every_updates": 100})
     manager.stop_rows = 160
     learns = process_of("learner", manager, spec, volume=folder)

@@ -30,7 +30,7 @@ class DoubleDqn(Algorithm):
 
     @classmethod
     def schema(cls, config, network, spaces):
-        return Schema(config.segment_steps, standard_fields(spaces))
+        return Schema(config.unroll_length, standard_fields(spaces))
 
     def __init__(self, config, network, spaces, *, seed):
         self.config, self.noise_width, self.max_grad_norm = hyperparameters(config, Settings), 2, 10.0
@@ -59,7 +59,7 @@ class DoubleDqn(Algorithm):
     def prepare(self, batch):
         fields, seen = batch.fields, batch.fields["obs"][1]
         value = self.target(seen).gather(-1, self.net(seen).argmax(-1, keepdim=True)).squeeze(-1)
-        target = fields["reward"] + self.config.discount * torch.where(fields["terminated"], 0.0, value)
+        target = fields["reward"] + self.config.gamma * torch.where(fields["terminated"], 0.0, value)
         return batch._replace(fields={**fields, "target": target})
 
     def loss(self, batch):
@@ -84,7 +84,7 @@ class Ring(BatchSource):  # uniform replay of single steps
         self.needs, self.config = needs, needs.algorithm.config
         self.rng, self.rows = np.random.default_rng(needs.seed), {}
         self.size = self.at = self.fresh = self.taken = self.owed = 0
-        self.count = needs.streams * needs.schema.segment_steps
+        self.count = needs.streams * needs.schema.unroll_length
 
     def take(self, timeout_s):
         for block in self.needs.receiver.poll(timeout_s) if self._lacks() else ():

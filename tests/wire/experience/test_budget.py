@@ -31,7 +31,7 @@ def test_one_sender_gets_one_block_however_small_the_budget(wire: Wire, address:
 
 
 def test_a_batch_that_ends_inside_a_large_block_is_filled(wire: Wire, address: str) -> None:
-    receiver = make_receiver(wire, address, budget_rows=ROWS, batch_rows=ROWS - 2)
+    receiver = make_receiver(wire, address, budget_rows=ROWS, batch_size=ROWS - 2)
     sender = make_sender(wire, address)
     (first,) = carry(sender, receiver, 1, settle=False)
     receiver.settle(first, "consumed", ROWS - 2)

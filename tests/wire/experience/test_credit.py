@@ -31,7 +31,7 @@ def test_a_lone_sender_gets_one_block_larger_than_the_budget_and_the_next_when_i
 
 
 def test_a_batch_that_ends_inside_a_large_block_can_still_be_filled() -> None:
-    strict, credits = Credits(20), Credits(20, batch_rows=15)
+    strict, credits = Credits(20), Credits(20, batch_size=15)
     for each in (strict, credits):
         ask(each, peer := Peer("a"), want=100, block_rows=20)
         each.deal()
@@ -180,11 +180,11 @@ class _Sender:
 class CreditMachine(RuleBasedStateMachine):
     """Any order of asking, hearing grants late, sending, settling, silence and return."""
 
-    batch_rows = 0
+    batch_size = 0
 
     def __init__(self) -> None:
         super().__init__()
-        self.credits = Credits(50, batch_rows=self.batch_rows)
+        self.credits = Credits(50, batch_size=self.batch_size)
         self.senders: list[_Sender] = []
 
     def pick(self, index: int) -> _Sender:
@@ -254,7 +254,7 @@ class CreditMachine(RuleBasedStateMachine):
             holders = [sender.peer for sender in self.senders if sender.peer.unused]
             largest = max(sender.block for sender in self.senders)
             assert len(holders) <= 1
-            assert self.credits.outstanding < max(self.batch_rows, 1) + largest
+            assert self.credits.outstanding < max(self.batch_size, 1) + largest
 
     @invariant()
     def a_limit_is_never_above_what_is_accounted_for(self) -> None:
@@ -279,20 +279,20 @@ class CreditMachine(RuleBasedStateMachine):
                 self.credits.deal()
                 self.hear_grant(index)
                 self.send(index, lost=False)
-            while self.credits.queued >= max(self.batch_rows, 1):
-                self.settle_batch(max(self.batch_rows, 1))
+            while self.credits.queued >= max(self.batch_size, 1):
+                self.settle_batch(max(self.batch_size, 1))
         raise AssertionError("a sender waits for ever")
 
 
 class GatheringMachine(CreditMachine):
     """The same for a receiver that settles whole batches only."""
 
-    batch_rows = 37
+    batch_size = 37
 
-    @precondition(lambda self: self.credits.queued >= self.batch_rows)
+    @precondition(lambda self: self.credits.queued >= self.batch_size)
     @rule()
     def settle(self) -> None:
-        self.settle_batch(self.batch_rows)
+        self.settle_batch(self.batch_size)
 
 
 TestCreditMachine, TestGatheringMachine = CreditMachine.TestCase, GatheringMachine.TestCase

@@ -99,7 +99,7 @@ def test_a_quarantined_sender_gets_no_credit_however_often_it_asks(
 
 
 def test_others_go_on_with_the_whole_budget(wire: Wire, address: str, clock: Clock) -> None:
-    receiver = make_receiver(wire, address, check=check, clock=clock, budget_rows=2 * ROWS, batch_rows=2 * ROWS)
+    receiver = make_receiver(wire, address, check=check, clock=clock, budget_rows=2 * ROWS, batch_size=2 * ROWS)
     quarantined(wire, address, receiver)
     honest = make_sender(wire, address, "honest", clock=clock)
     assert len(carry(honest, receiver, 6)) == 6

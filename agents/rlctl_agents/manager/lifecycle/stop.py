@@ -57,8 +57,8 @@ def met(stop: Stop, *, evaluation: Evaluation | None, rows: int, wall_s: float, 
             f"({evaluation.mode}, version {evaluation.ref.version})"
         )
         return Met("eval_return", text)
-    if stop.rows is not None and rows >= stop.rows:
-        return Met("rows", f"{rows} rows >= {stop.rows}")
+    if stop.agent_steps is not None and rows >= stop.agent_steps:
+        return Met("rows", f"{rows} rows >= {stop.agent_steps}")
     if stop.wall_time is not None and wall_s >= stop.wall_time and learned:
         return Met("wall_time", f"{wall_s:.0f} s >= {stop.wall_time:g} s")
     return None
@@ -77,7 +77,7 @@ def require_measurable(stop: Stop, seats: int) -> None:
         raise ValueError(
             f"stop.eval_return cannot be judged: the environment has {seats} seats, an evaluation has the same model "
             "on all of them and gives the return of one, which in a game that one wins and another loses is about 0 "
-            "however good the model is; remove it and stop by stop.rows or stop.wall_time"
+            "however good the model is; remove it and stop by stop.agent_steps or stop.wall_time"
         )
 
 
@@ -189,7 +189,7 @@ class RunStop(Phases):
         if self._evaluations.rests:
             return 1  # it has learned from more than that
         first = self._learners.policy_of(holder.index) == self._learners.policies[0]
-        return (stop.rows or 0) if first else 0
+        return (stop.agent_steps or 0) if first else 0
 
     def tell(self, boot: str) -> bool:
         """Whether a process that reports is told to stop."""
@@ -319,7 +319,7 @@ class RunStop(Phases):
         found, evaluation = self._proof
         if found.condition == "eval_return":
             return evaluation is not None and not self._learners.stands(evaluation.ref)
-        return self._rows == 0 if found.condition == "wall_time" else self._rows < (stop.rows or 0)
+        return self._rows == 0 if found.condition == "wall_time" else self._rows < (stop.agent_steps or 0)
 
     def _unsaved(self) -> list[str]:
         """Policies with a newest generation that holds less than the run claims to have learned. Until learners rest

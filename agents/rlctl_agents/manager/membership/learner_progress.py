@@ -21,7 +21,7 @@ class Learners:
 
     Args:
         populations: policy -> members, in the order in which learners are numbered.
-        batch_rows: of a policy, as the spec says now: rows of an update, over all who step together.
+        batch_size: of a policy, as the spec says now: rows of an update, over all who step together.
         progress: gets the rows, and from where a learner resumed.
         generations: of a policy, newest first: what a learner may have resumed from.
         clock: monotonic seconds.
@@ -30,7 +30,7 @@ class Learners:
     def __init__(
         self,
         populations: Mapping[str, int],
-        batch_rows: Callable[[str], int],
+        batch_size: Callable[[str], int],
         progress: Progress,
         generations: Callable[[str], Sequence[Generation]],
         clock: Callable[[], float],
@@ -38,7 +38,7 @@ class Learners:
         self.policies = list(populations)
         """Of the run; rows of the first one count for `stop`."""
         self._members = [policy for policy, count in populations.items() for _ in range(count)]
-        self._batch_rows = batch_rows
+        self._batch_rows = batch_size
         self._progress = progress
         self._generations = generations
         self._clock = clock

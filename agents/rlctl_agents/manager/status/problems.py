@@ -120,7 +120,7 @@ def _learning(facts: Facts) -> Iterable[tuple[str, str]]:
         else:
             yield text, "rlctl logs learner"
     for name in facts.starved:
-        yield f"{name} gets no segments: updates are made without its part of algorithm.batch_rows", "rlctl logs actor"
+        yield f"{name} gets no segments: updates are made without its part of algorithm.batch_size", "rlctl logs actor"
     if facts.apart is not None and facts.now_s >= NOBODY_S:
         there, wanted = facts.apart
         yield f"{there} of {wanted} learners step together", "rlctl logs learner"

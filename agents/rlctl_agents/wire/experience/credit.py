@@ -49,12 +49,12 @@ class Credits:
 
     Args:
         budget_rows: at least 1.
-        batch_rows: what the receiver gathers; 0: it settles rows as they come.
+        batch_size: what the receiver gathers; 0: it settles rows as they come.
         queue_rows: nothing is given out while so many rows are queued, for what waits grows old; 0: no such limit.
     """
 
-    def __init__(self, budget_rows: int, batch_rows: int = 0, queue_rows: int = 0) -> None:
-        self.resize(budget_rows, batch_rows, queue_rows)
+    def __init__(self, budget_rows: int, batch_size: int = 0, queue_rows: int = 0) -> None:
+        self.resize(budget_rows, batch_size, queue_rows)
         self.outstanding = 0
         self.queued = 0  # of these, received
         self.short = False  # a sender has rows waiting, and others have all the credit
@@ -65,14 +65,14 @@ class Credits:
         self._ahead: dict[str, Peer] = {}  # hold credit for several blocks
         self._recalled: dict[str, Peer] = {}  # have been asked to give credit back
 
-    def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
+    def resize(self, budget_rows: int, batch_size: int, queue_rows: int) -> None:
         """Other limits from now on. A smaller budget is kept to as soon as what is out has come back."""
-        if budget_rows < max(batch_rows, 1):
-            raise ValueError(f"budget_rows must be at least {max(batch_rows, 1)}, got {budget_rows}")
-        if queue_rows and queue_rows < batch_rows:
-            raise ValueError(f"queue_rows must be at least {batch_rows}, got {queue_rows}")
+        if budget_rows < max(batch_size, 1):
+            raise ValueError(f"budget_rows must be at least {max(batch_size, 1)}, got {budget_rows}")
+        if queue_rows and queue_rows < batch_size:
+            raise ValueError(f"queue_rows must be at least {batch_size}, got {queue_rows}")
         self.budget_rows = budget_rows
-        self.batch_rows = batch_rows
+        self.batch_size = batch_size
         self.queue_rows = queue_rows
 
     def hear(self, peer: Peer, *, sent: int, want: int, grant: int, block_rows: int = 0) -> None:
@@ -131,7 +131,7 @@ class Credits:
             free = self.budget_rows - self.outstanding
             least = peer.block_rows - peer.unused if peer.unused < peer.block_rows else peer.block_rows
             stuck = self.outstanding - self.queued == peer.unused < peer.block_rows
-            if least > free and not (stuck and self.queued < max(self.batch_rows, 1)):
+            if least > free and not (stuck and self.queued < max(self.batch_size, 1)):
                 self.short = True
                 return dealt + self._call_back(least - free, share)
             more = min(peer.want - peer.unused, share - peer.held, free) - least

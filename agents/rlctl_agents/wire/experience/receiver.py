@@ -105,7 +105,7 @@ class ExperienceReceiver:
         budget_rows: rows that may be granted and not settled, over all senders; in lock-step at least two batches.
         term: of the manager; rows of an older one are counted as fenced and not delivered.
         leased_since_s: where the address is encrypted, credit is for boots with a ticket that is not older (unix time).
-        batch_rows: rows that the caller gathers before it settles any. While fewer are queued, one block may go beyond
+        batch_size: rows that the caller gathers before it settles any. While fewer are queued, one block may go beyond
             the budget, or a batch that ends inside a large block could never be filled.
         queue_rows: no new credit while so many rows are delivered and not settled; 0: no such limit.
         check: what is wrong with the values of a block, given its `version`, the version of its newest weights and its
@@ -137,7 +137,7 @@ class ExperienceReceiver:
         budget_rows: int,
         term: int,
         leased_since_s: int = 0,
-        batch_rows: int = 0,
+        batch_size: int = 0,
         queue_rows: int = 0,
         check: Callable[[NDArray[np.int64], int, Arrays], str] = lambda version, newest, fields: "",
         clock: Callable[[], float] = time.monotonic,
@@ -147,9 +147,9 @@ class ExperienceReceiver:
         self.rejected = {}
         self._run, self._boot = run, boot
         self._codec = BlockCodec(schema)
-        self._steps = schema.segment_steps
+        self._steps = schema.unroll_length
         self._digest = schema_digest(schema)
-        self._credits = Credits(budget_rows, batch_rows, queue_rows)
+        self._credits = Credits(budget_rows, batch_size, queue_rows)
         self._check = check
         self._clock = clock
         self._senders: dict[str, _Sender] = {}
@@ -236,13 +236,13 @@ class ExperienceReceiver:
             setattr(account, outcome, getattr(account, outcome) + rows)
         self._credits.settle(sender.peer, rows)
 
-    def resize(self, budget_rows: int, batch_rows: int, queue_rows: int) -> None:
+    def resize(self, budget_rows: int, batch_size: int, queue_rows: int) -> None:
         """Other limits from now on; what is granted stays granted.
 
         Raises:
             ValueError: they do not fit each other.
         """
-        self._credits.resize(budget_rows, batch_rows, queue_rows)
+        self._credits.resize(budget_rows, batch_size, queue_rows)
         self._deal()
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ class ExperienceSender:
         self._run, self._boot = run, boot
         self.ticket = ticket
         self._codec = BlockCodec(schema)
-        self._steps = schema.segment_steps
+        self._steps = schema.unroll_length
         self._digest = schema_digest(schema)
         self._on_policy = on_policy
         self._queue_blocks = queue_blocks

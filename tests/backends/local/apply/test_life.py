@@ -38,28 +38,32 @@ def test_up_starts_every_replica_and_a_second_up_changes_nothing(machine: Machin
 
 
 def test_another_hash_restarts_that_role_alone_and_live_fields_restart_nobody(machine: Machine) -> None:
-    machine.up("one", role_plan("manager"), role_plan("learner"), role_plan("actor", 2), live={"stop": {"rows": 1}})
+    machine.up(
+        "one", role_plan("manager"), role_plan("learner"), role_plan("actor", 2), live={"stop": {"agent_steps": 1}}
+    )
     before = machine.pids("one")
-    until(lambda: machine.backend.control("one", "GET", "/status")["live"] == {"stop": {"rows": 1}}, "the manager")
+    until(
+        lambda: machine.backend.control("one", "GET", "/status")["live"] == {"stop": {"agent_steps": 1}}, "the manager"
+    )
 
     changed = machine.up(
         "one",
         role_plan("manager"),
         role_plan("learner", 1, {"lr": 1}),
         role_plan("actor", 2),
-        live={"stop": {"rows": 1}},
+        live={"stop": {"agent_steps": 1}},
     )
     assert whats(changed)["learner/0"] == "restarted"
     after = machine.pids("one")
     assert {name for name in before if before[name] != after[name]} == {"learner/0"}
 
     roles = role_plan("manager"), role_plan("learner", 1, {"lr": 1}), role_plan("actor", 2)
-    live = machine.up("one", *roles, live={"stop": {"rows": 2}})
+    live = machine.up("one", *roles, live={"stop": {"agent_steps": 2}})
     assert whats(live) == {
         "manager/0": "reloaded", "learner/0": "unchanged", "actor/0": "unchanged", "actor/1": "unchanged",
     }  # fmt: skip
     assert machine.pids("one") == after
-    assert machine.backend.control("one", "GET", "/status")["live"] == {"stop": {"rows": 2}}
+    assert machine.backend.control("one", "GET", "/status")["live"] == {"stop": {"agent_steps": 2}}
     found = machine.backend.find("one")
     assert found is not None
     assert found.revision == 3
@@ -69,15 +73,17 @@ def test_another_hash_restarts_that_role_alone_and_live_fields_restart_nobody(ma
 def test_up_of_a_run_that_is_ending_is_a_conflict_and_records_nothing(machine: Machine) -> None:
     sentence = "the run is ending; run the same command again when it has ended"
     roles = role_plan("manager", 1, {"refuses": sentence}), role_plan("actor")
-    machine.up("one", *roles, live={"stop": {"rows": 1}})
-    until(lambda: machine.backend.control("one", "GET", "/status")["live"] == {"stop": {"rows": 1}}, "the manager")
+    machine.up("one", *roles, live={"stop": {"agent_steps": 1}})
+    until(
+        lambda: machine.backend.control("one", "GET", "/status")["live"] == {"stop": {"agent_steps": 1}}, "the manager"
+    )
     before = machine.backend.find("one"), machine.backend.documents("one"), machine.pids("one")
     with pytest.raises(Conflict, match="the run is ending") as refused:
-        machine.up("one", *roles, live={"stop": {"rows": 2}})
+        machine.up("one", *roles, live={"stop": {"agent_steps": 2}})
     assert "run the same command again when it has ended" in refused.value.hint
     assert (machine.backend.find("one"), machine.backend.documents("one"), machine.pids("one")) == before
     live = machine.backend.place("one").layout.run / "live.json"
-    assert json.loads(live.read_text()) == {"stop": {"rows": 1}}
+    assert json.loads(live.read_text()) == {"stop": {"agent_steps": 1}}
 
 
 def test_scale_touches_no_other_process_and_up_keeps_the_live_number(machine: Machine) -> None:

@@ -1,0 +1,87 @@
+"""Keys of release 0.1 and of other frameworks -> ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rlctl.spec.words import Path
+
+RENAMED: Final[Mapping[Path, str]] = {
+    ("algorithm", "segment_steps"): "unroll_length",
+    ("algorithm", "batch_rows"): "batch_size",
+    ("algorithm", "discount"): "gamma",
+    ("algorithm", "lam"): "lambda",
+    ("algorithm", "epsilon"): "optimizer_eps",
+    ("algorithm", "lr_decay_rows"): "lr_schedule: {kind: linear, agent_steps: ...}",
+    ("stop", "rows"): "agent_steps",
+    ("replay", "capacity_rows"): "capacity",
+    ("replay", "min_rows"): "learning_starts",
+    ("pbt", "every_rows"): "every_agent_steps",
+}
+"""Section and key of release 0.1 -> the key in the same section today."""
+
+_FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
+    "env.id": ("env_id", "env_name", "environment", "game", "task"),
+    "roles.actor.envs": (
+        "num_envs", "n_envs", "num_envs_per_worker", "num_envs_per_env_runner", "num_envs_per_actor", "envs_per_worker",
+    ),
+    "roles.actor.replicas": ("num_workers", "n_workers", "num_env_runners", "num_rollout_workers", "num_actors"),
+    "roles.learner.replicas": ("num_learners", "num_gpu_learners"),
+    "roles.learner.gpu": ("num_gpus", "num_gpus_per_learner", "gpus"),
+    "algorithm.batch_size": ("train_batch_size", "train_batch_size_per_learner", "frames_per_batch", "batch_timesteps"),
+    "algorithm.unroll_length": (
+        "rollout_fragment_length", "n_steps", "num_steps", "rollout", "rollout_length", "unroll_steps", "horizon",
+    ),
+    "algorithm.lr": ("learning_rate", "lr_rate", "step_size", "policy_lr", "actor_lr"),
+    "algorithm.gamma": ("discount", "discounting", "discount_factor", "discount_rate"),
+    "algorithm.lambda": ("lam", "lambda_", "gae_lambda", "lmbda", "td_lambda"),
+    "algorithm.entropy_coef": ("ent_coef", "entropy_coeff", "entropy_cost", "entropy_beta", "exploration_loss_coeff"),
+    "algorithm.value_coef": ("vf_coef", "vf_loss_coeff", "value_loss_coef", "value_loss_coeff", "baseline_cost",
+                             "critic_coef"),
+    "algorithm.max_grad_norm": ("grad_clip", "grad_norm_clipping", "clip_grad_norm", "max_gradient_norm"),
+    "algorithm.reward_clip": ("clip_rewards", "clip_reward", "reward_clipping", "abs_one"),
+    "algorithm.optimizer_eps": ("eps", "adam_eps", "adam_epsilon", "rmsprop_eps", "rms_prop_epsilon"),
+    "algorithm.rho_max": ("vtrace_rho", "rho_bar", "vtrace_clip_rho_threshold"),
+    "algorithm.pg_rho_max": ("vtrace_clip_pg_rho_threshold",),
+    "algorithm.advantage_norm": ("normalize_advantage", "norm_adv", "standardize_advantages"),
+    "model.hidden": ("hidden_sizes", "fcnet_hiddens", "net_arch", "hidden_dims", "num_cells", "hiddens"),
+    "model.activation": ("fcnet_activation", "activation_fn", "nonlinearity"),
+    "model.core: lstm": ("use_lstm", "use_rnn", "recurrent", "lstm"),
+    "stop.agent_steps": (
+        "total_timesteps", "total_steps", "total_frames", "num_frames", "num_env_steps", "train_for_env_steps",
+        "timesteps_total", "num_env_steps_sampled_lifetime", "max_timesteps", "steps", "timesteps", "max_steps",
+    ),
+    "stop.eval_return": ("episode_reward_mean", "reward_threshold", "target_return", "target_reward"),
+    "stop.wall_time": ("time_total_s", "train_for_seconds", "max_time_s", "time_limit"),
+    "evaluation.every": ("eval_freq", "eval_interval", "evaluation_interval", "eval_every"),
+    "evaluation.episodes": ("n_eval_episodes", "eval_episodes", "evaluation_duration", "num_eval_episodes"),
+    "checkpoint.every": ("checkpoint_freq", "checkpoint_frequency", "save_freq", "checkpoint_interval", "save_every"),
+    "checkpoint.keep": ("num_to_keep", "keep_checkpoints", "keep_checkpoints_num"),
+    "replay.capacity": ("buffer_size", "replay_buffer_size", "buffer_capacity", "memory_size"),
+    "replay.learning_starts": ("num_steps_sampled_before_learning_starts", "warmup_steps", "min_replay_size"),
+    "run": ("experiment", "exp_name", "run_name", "experiment_name"),
+}  # fmt: skip
+_OF_PPO: Final = (
+    "clip_range", "clip_param", "clip_coef", "clip_ratio", "clip_epsilon", "eps_clip", "ppo_clip_ratio",
+    "clip_range_vf", "vf_clip_param", "n_epochs", "num_epochs", "num_sgd_iter", "update_epochs", "ppo_epochs",
+    "sgd_minibatch_size", "minibatch_size", "num_minibatches", "epochs", "target_kl", "kl_target", "kl_coeff",
+)  # fmt: skip
+FOREIGN: Final[Mapping[str, str]] = {key: ours for ours, keys in _FOREIGN.items() for key in keys}
+"""Key of RLlib, Stable-Baselines3, CleanRL, Sample Factory, torchrl or an IMPALA of others -> our path."""
+
+
+def ours(path: Path) -> str:
+    """What an unknown key is called here, as the remainder of a message; empty when nothing is known of it."""
+    key = str(path[-1])
+    section = next((str(part) for part in reversed(path[:-1]) if part in ("algorithm", "stop", "replay", "pbt")), "")
+    if renamed := RENAMED.get((section, key)):
+        return f"unknown key; since release 0.2 it is `{renamed}`"
+    if found := FOREIGN.get(key):
+        here = ".".join(map(str, path[:-1]))
+        return f"unknown key; here it is `{found.removeprefix(f'{here}.') if here else found}`"
+    if key in _OF_PPO:
+        return (
+            "unknown key; it belongs to PPO, which is not built yet, and impala clips by rho_max, c_max and pg_rho_max"
+        )
+    return ""
