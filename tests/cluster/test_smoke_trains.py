@@ -19,6 +19,17 @@ pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark
 SPEC = Path(__file__).parents[2] / "specs/cartpole-impala.yaml"
 
 
+@pytest.fixture(scope="module")
+def started(resident: Person, witness: Witness, images: dict[str, str]) -> Training:
+    return start(resident, witness, images, actors=2)
+
+
+@pytest.fixture
+def run(started: Training, explained: None) -> Training:
+    """For two tests in turn, of which the first changes nothing."""
+    return started
+
+
 def test_the_spec_of_the_laptop_trains_to_its_target_on_the_cluster(
     ana: Person, witness: Witness, images: dict[str, str]
 ) -> None:
@@ -50,10 +61,10 @@ def test_the_spec_of_the_laptop_trains_to_its_target_on_the_cluster(
     assert stored["evaluation"]["mean"] >= 475
 
 
-def test_pages_are_forwarded_for_as_long_as_open_runs(ana: Person, witness: Witness, images: dict[str, str]) -> None:
-    start(ana, witness, images)
+@pytest.mark.xdist_group("read")
+def test_pages_are_forwarded_for_as_long_as_open_runs(run: Training) -> None:
     for page, words in (("status", b"train"), ("tensorboard", b"TensorBoard")):
-        with ana.started("open", page, "train", "--no-browser") as command:
+        with run.who.started("open", page, "train", "--no-browser") as command:
             url = command.line()
             browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
             with browser.open(url, timeout=30) as answer:
@@ -63,19 +74,17 @@ def test_pages_are_forwarded_for_as_long_as_open_runs(ana: Person, witness: Witn
                 urllib.request.urlopen(url, timeout=30)  # the link is good once
 
 
-def test_logs_of_every_role_are_merged_and_a_previous_life_is_kept(
-    ana: Person, witness: Witness, images: dict[str, str]
-) -> None:
-    run = start(ana, witness, images, actors=2)
-    merged = ana("logs", "--run", "train", "-o", "json").stdout
+@pytest.mark.xdist_group("read")
+def test_logs_of_every_role_are_merged_and_a_previous_life_is_kept(run: Training) -> None:
+    merged = run.who("logs", "--run", "train", "-o", "json").stdout
     assert {"manager/0", "learner/0", "modelpool/0", "actor/0", "actor/1"} <= _processes(merged)
-    ana("logs", "actor", "--run", "train", "--grep", "no such words", code=1)
+    run.who("logs", "actor", "--run", "train", "--grep", "no such words", code=1)
 
     before = run.uids("learner")
-    ana("restart", "learner", "--run", "train")
+    run.who("restart", "learner", "--run", "train")
     run.until("learner", 1, other_than=before)
     run.goes_on()
-    assert ana("logs", "learner", "--run", "train", "--previous").stdout
+    assert run.who("logs", "learner", "--run", "train", "--previous").stdout
 
 
 def test_three_modelpools_are_a_tree_whose_relay_and_root_may_be_lost(
