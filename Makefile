@@ -37,7 +37,7 @@ test-fast: $(VENV)/.dev
 # one at a time, those that disturb the cluster or fill it. 5: no test of these tiers is of that kind
 test-cluster: $(VENV)/.dev
 	@beside=0; alone=0; set -x; \
-	$(BIN)/python -m pytest $(CLUSTER_TESTS) -n $(CLUSTER_WORKERS) --dist loadgroup --no-loadscope-reorder \
+	$(BIN)/python -m pytest $(CLUSTER_TESTS) -n $(CLUSTER_WORKERS) --no-loadscope-reorder \
 	  -m "($(TIERS)) and not disturb and not scale" || beside=$$?; \
 	$(BIN)/python -m pytest $(CLUSTER_TESTS) -m "($(TIERS)) and (disturb or scale)" || alone=$$?; \
 	case $$beside$$alone in 00|05|50) ;; *) exit 1 ;; esac

@@ -3,7 +3,7 @@
 A test belongs to one tier (api, smoke, faults, scale) and may need something (rwx, policy, psa, nodes, two_nodes,
 fake_nodes, registry, buildah, disturb); these are marks. A cluster that lacks something is told at the end, loudly, and
 the test counts as not run. Every test has a namespace of its own, in which its people are namespace-only service
-accounts; tests that only look at a run, or leave it as they found it, share the one of their module.
+accounts; tests that look at a run, or do one thing to it after the other, share the one of their module.
 
 Tests run beside each other in several processes (pytest-xdist), but for those that disturb the cluster or fill it
 (`disturb`, `scale`): `make test-cluster` runs these afterwards, one at a time.
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.cluster import images as images_of
 from tests.cluster import telling
@@ -45,7 +46,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "early: begins before others: it takes long, or makes what they wait for")
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs a cluster, and put all in the order in which workers take them: `early`, quick ones, the rest."""
     for item in items:
@@ -62,6 +62,27 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Refuse a cluster before there are workers: one that ends the session looks as if it had crashed."""
     if "not cluster" not in config.option.markexpr:
         _contract()
+
+
+class InOrder(LoadScopeScheduling):
+    """Gives a worker that is free the next test; all of a module whose tests share a `resident` go to one.
+
+    A mark would say it better, but xdist_group of pytest-xdist 3.8 does not work with the ids of pytest 9.2.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        return module if _shares(self.config.rootpath / module) else nodeid
+
+
+@cache
+def _shares(module: Path) -> bool:
+    return "resident" in module.read_text()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> InOrder:
+    return InOrder(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -146,7 +167,7 @@ def ana(person: Admit) -> Person:
 
 @pytest.fixture(scope="module")
 def resident(witness: Witness, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
-    """A researcher whose namespace lasts for all tests of a module; a mark (xdist_group) keeps these in one process."""
+    """A researcher whose namespace lasts for all tests of a module, which run in one process."""
     with _lent(witness) as name:
         yield admit(witness, "eve", name, tmp_path_factory.mktemp("eve"), quick=True)
 

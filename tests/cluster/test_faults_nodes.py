@@ -12,7 +12,6 @@ from tests.cluster.witness import Object, Witness
 
 pytestmark = [
     pytest.mark.faults, pytest.mark.two_nodes, pytest.mark.rwx, pytest.mark.registry, pytest.mark.disturb,
-    pytest.mark.xdist_group("nodes"),
 ]  # fmt: skip
 
 CORE = ("manager", "modelpool", "learner")

@@ -23,7 +23,6 @@ def run(started: Training, explained: None) -> Training:
     return started
 
 
-@pytest.mark.xdist_group("losses")
 def test_an_evicted_actor_is_replaced_and_nobody_else_notices(run: Training, witness: Witness) -> None:
     others, actors = run.uids(*CORE, "evaluator"), run.uids("actor")
     witness.evict(sorted(actors)[0], run.who.namespace)
@@ -34,7 +33,6 @@ def test_an_evicted_actor_is_replaced_and_nobody_else_notices(run: Training, wit
     assert run.status()["policies"]["main"]["ledger"]["balanced"]
 
 
-@pytest.mark.xdist_group("losses")
 @pytest.mark.parametrize("role", ["learner", "manager", "modelpool"])
 def test_an_evicted_core_role_comes_back_and_training_goes_on(role: str, run: Training, witness: Witness) -> None:
     before, rows = run.uids(role), run.rows()
@@ -46,7 +44,6 @@ def test_an_evicted_core_role_comes_back_and_training_goes_on(role: str, run: Tr
     assert status["policies"]["main"]["ledger"]["balanced"]
 
 
-@pytest.mark.xdist_group("losses")
 def test_every_pod_killed_at_once_goes_on_from_the_newest_generation(run: Training, witness: Witness) -> None:
     newest, last = _generation(run, "checkpoint"), _generation(run, "resumed")
     while newest <= last:  # until there is something to go on from that nobody has gone on from

@@ -7,50 +7,12 @@ import pytest
 from tests.cluster.contract import Contract
 from tests.cluster.images import with_code
 from tests.cluster.people import Person
-from tests.cluster.training import Training, start
+from tests.cluster.training import start
 from tests.cluster.witness import Object, Witness
 
 pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 
 ALL = ("manager", "modelpool", "learner", "actor", "evaluator")
-
-
-@pytest.fixture(scope="module")
-def started(resident: Person, witness: Witness, images: dict[str, str]) -> Training:
-    return start(resident, witness, images)
-
-
-@pytest.fixture
-def run(started: Training, explained: None) -> Training:
-    """For two tests in turn, of which the first changes nothing."""
-    return started
-
-
-@pytest.mark.xdist_group("changes")
-def test_a_new_env_is_refused_with_exit_5_while_the_run_goes_on(run: Training) -> None:
-    before = run.uids(*ALL)
-    refused = run.up("--set", "env.id=Acrobot-v1", code=5)
-    assert "env.id" in refused.stderr
-    run.goes_on()
-    assert run.uids(*ALL) == before
-
-
-@pytest.mark.xdist_group("changes")
-def test_a_new_learning_rate_restarts_the_learner_alone_and_a_stop_condition_nobody(run: Training) -> None:
-    before = run.uids(*ALL)
-    told = run.up("--set", "stop.rows=100000000")
-    assert "reloaded" in told.said
-    assert run.uids(*ALL) == before
-    assert run.status()["stop"]["conditions"]["rows"]
-
-    rows, learner = run.rows(), run.uids("learner")
-    run.up("--set", "stop.rows=100000000", "--set", "algorithm.lr=0.0005")
-    run.until("learner", 1, other_than=learner)
-    after = run.uids(*ALL)
-    assert {name for name in after if after[name] != before.get(name)} == {"train-learner-0"}
-    run.goes_on()
-    assert run.status()["resumed"]["rows"] > 0
-    assert run.rows() > rows
 
 
 def test_more_actors_restart_nothing(ana: Person, witness: Witness, images: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from tests.cluster.training import Training, start
 from tests.cluster.witness import Witness
 
 pytestmark = [
-    pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry, pytest.mark.xdist_group("closed"),
+    pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry,
 ]  # fmt: skip
 
 TCP = ("rpc", "notice", "experience", "probe", "control", "tensorboard")

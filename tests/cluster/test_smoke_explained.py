@@ -37,7 +37,6 @@ def test_up_wait_gives_up_within_seconds_on_an_image_that_is_not_there(
     assert wrong in status.stdout
 
 
-@pytest.mark.xdist_group("explained")
 def test_atomic_puts_back_what_ran_before(run: Training, images: dict[str, str]) -> None:
     before = run.uids("manager", "modelpool", "learner", "actor")
     wrong = images["actor"].partition("@")[0] + "@sha256:" + "0" * 64
@@ -50,7 +49,6 @@ def test_atomic_puts_back_what_ran_before(run: Training, images: dict[str, str])
     assert run.uids("manager", "modelpool", "learner").items() <= before.items()
 
 
-@pytest.mark.xdist_group("explained")
 def test_a_pod_that_finds_no_node_is_told_with_the_reason(run: Training, witness: Witness) -> None:
     run.up("--set", "roles.evaluator.cpu=1000")
     witness.until(
@@ -62,7 +60,6 @@ def test_a_pod_that_finds_no_node_is_told_with_the_reason(run: Training, witness
     run.goes_on()
 
 
-@pytest.mark.xdist_group("explained")
 def test_a_role_that_is_killed_for_memory_is_told_with_its_limit(run: Training, witness: Witness) -> None:
     run.up("--set", "roles.evaluator.memory=96Mi")
     _until_looping(witness, run, "evaluator")
