@@ -36,7 +36,7 @@ test-fast: $(VENV)/.dev
 # on the cluster of $RLCTL_TEST_CONTEXT, made for tests (tests/cluster/contract.py); as in TIERS="api or smoke". At the end,
 # one at a time, those that disturb the cluster or fill it. 5: no test of these tiers is of that kind
 test-cluster: $(VENV)/.dev
-	@beside=0; alone=0; set -x; \
+	@beside=0; alone=0; export RLCTL_TEST_MADE=$$(mktemp -d); trap 'rm -rf "$$RLCTL_TEST_MADE"' EXIT; set -x; \
 	$(BIN)/python -m pytest $(CLUSTER_TESTS) -n $(CLUSTER_WORKERS) --no-loadscope-reorder \
 	  -m "($(TIERS)) and not disturb and not scale" || beside=$$?; \
 	$(BIN)/python -m pytest $(CLUSTER_TESTS) -m "($(TIERS)) and (disturb or scale)" || alone=$$?; \

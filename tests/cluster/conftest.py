@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ from tests.cluster.witness import Witness
 
 HERE = Path(__file__).parent
 FAILED = pytest.StashKey[bool]()
+MADE = "RLCTL_TEST_MADE"
+"""A folder of several sessions, by whoever starts them: they share what one has made of this checkout."""
 TALLIED = "tally of the cluster tests"
 GRACE_S = 1
 """For pods of a test that is over: nobody looks at them any more, and the next test needs what they take."""
@@ -210,12 +213,13 @@ def service_image(contract: Contract, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def _once(what: str, folders: pytest.TempPathFactory, make: Callable[[], Any]) -> Any:
-    """What the first worker of a session to ask for it has made; the others wait for it.
+    """What the first worker to ask for it has made; the others wait for it, and later sessions that share a folder.
 
     Source: pytest-xdist, "Making session-scoped fixtures execute only once".
     """
     own = folders.getbasetemp()
-    shared = own.parent if own.name.startswith("popen-") else own  # without workers the folder is the session's
+    session = own.parent if own.name.startswith("popen-") else own
+    shared = Path(os.environ.get(MADE) or session)
     with (shared / f"{what}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         made = shared / f"{what}.json"
