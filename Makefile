@@ -5,6 +5,9 @@ SPEC ?= specs/cartpole-impala.yaml
 TIERS ?= cluster
 # a third of the tests wait for processes most of their time: one worker more than there are cores
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+# tests of a cluster wait for pods most of their time; each of the long ones has a run, which takes up to 2 GiB
+CLUSTER_WORKERS ?= $(shell workers=$$(($$(nproc) * 2)); echo $$((workers < 6 ? workers : 6)))
+CLUSTER_TESTS := tests/cluster tests/conformance tests/images/test_real_image.py
 BIN := $(VENV)/bin
 PIP := python -m pip install --quiet --disable-pip-version-check
 LISTS := $(VENV)/lists
@@ -30,9 +33,14 @@ test-full: test
 test-fast: $(VENV)/.dev
 	$(BIN)/python -m pytest -n logical --dist worksteal --hypothesis-profile=quick -m "not cluster and not processes and not learning"
 
-# on the cluster of $RLCTL_TEST_CONTEXT, made for tests (tests/cluster/contract.py); as in TIERS="api or smoke"
+# on the cluster of $RLCTL_TEST_CONTEXT, made for tests (tests/cluster/contract.py); as in TIERS="api or smoke". At the end,
+# one at a time, those that disturb the cluster or fill it. 5: no test of these tiers is of that kind
 test-cluster: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "$(TIERS)"
+	@beside=0; alone=0; export RLCTL_TEST_MADE=$$(mktemp -d); trap 'rm -rf "$$RLCTL_TEST_MADE"' EXIT; set -x; \
+	$(BIN)/python -m pytest $(CLUSTER_TESTS) -n $(CLUSTER_WORKERS) --no-loadscope-reorder \
+	  -m "($(TIERS)) and not disturb and not scale" || beside=$$?; \
+	$(BIN)/python -m pytest $(CLUSTER_TESTS) -m "($(TIERS)) and (disturb or scale)" || alone=$$?; \
+	case $$beside$$alone in 00|05|50) ;; *) exit 1 ;; esac
 
 # the short form of every benchmark: figures into benchmarks/results, tables into docs/performance.md. Peers are installed
 # once, in environments of their own below ~/.cache/rlctl-bench. `make bench-scaling FORM=full` is the protocol

@@ -71,10 +71,17 @@ class Figures:
 
 
 class Bench:
-    """One series of measurements."""
+    """One series of measurements.
 
-    def __init__(self, witness: Witness, folder: Path, actors: int, say: Callable[[str], object] = print) -> None:
-        self._witness, self._folder, self._say = witness, folder, say
+    Args:
+        beside_kubectl: measure plain kubectl too.
+    """
+
+    def __init__(
+        self, witness: Witness, folder: Path, actors: int, say: Callable[[str], object] = print, *,
+        beside_kubectl: bool = True,
+    ) -> None:  # fmt: skip
+        self._witness, self._folder, self._say, self._beside_kubectl = witness, folder, say, beside_kubectl
         self._namespaces = [f"rlctl-test-{secrets.token_hex(4)}" for _ in range(2)]
         self.figures = Figures(actors, witness.version())
         self._half = actors // 2
@@ -85,7 +92,8 @@ class Bench:
                 ana = admit(self._witness, "ana", self._namespaces[0], self._folder / "ana").through(gateway.url)
                 file = self._spec(ana)
                 documents = self._render(ana, gateway, file)
-                self._kubectl(documents)
+                if self._beside_kubectl:
+                    self._kubectl(documents)
                 self._rlctl(ana, gateway, file)
             finally:
                 for namespace in self._namespaces:

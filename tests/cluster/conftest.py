@@ -3,16 +3,26 @@
 A test belongs to one tier (api, smoke, faults, scale) and may need something (rwx, policy, psa, nodes, two_nodes,
 fake_nodes, registry, buildah, disturb); these are marks. A cluster that lacks something is told at the end, loudly, and
 the test counts as not run. Every test has a namespace of its own, in which its people are namespace-only service
-accounts.
+accounts; tests that look at a run, or do one thing to it after the other, share the one of their module.
+
+Tests run beside each other in several processes (pytest-xdist), but for those that disturb the cluster or fill it
+(`disturb`, `scale`): `make test-cluster` runs these afterwards, one at a time.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.cluster import images as images_of
 from tests.cluster import telling
@@ -24,8 +34,11 @@ from tests.cluster.witness import Witness
 
 HERE = Path(__file__).parent
 FAILED = pytest.StashKey[bool]()
-GONE_WITHIN_S = 120.0
-"""A namespace whose pods have real containers: the next test is to have the machine for itself."""
+MADE = "RLCTL_TEST_MADE"
+"""A folder of several sessions, by whoever starts them: they share what one has made of this checkout."""
+TALLIED = "tally of the cluster tests"
+GRACE_S = 1
+"""For pods of a test that is over: nobody looks at them any more, and the next test needs what they take."""
 
 Admit = Callable[[str], Person]
 
@@ -33,55 +46,106 @@ Admit = Callable[[str], Person]
 def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in (TIERS | NEEDS).items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
+    config.addinivalue_line("markers", "early: begins before others: it takes long, or makes what they wait for")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a cluster, and put all in the order in which workers take them: `early`, quick ones, the rest."""
     for item in items:
         tier = _tier(item)
         if HERE in item.path.parents and tier:
             item.add_marker(pytest.mark.cluster)
             if not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(120 if tier == "api" else 600))
+    items.sort(key=lambda item: 0 if item.get_closest_marker("early") else 1 if _tier(item) in ("api", "") else 2)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Refuse a cluster before there are workers: one that ends the session looks as if it had crashed."""
+    if "not cluster" not in config.option.markexpr:
+        _contract()
+
+
+class InOrder(LoadScopeScheduling):
+    """Gives a worker that is free the next test; all of a module whose tests share a `resident` go to one.
+
+    A mark would say it better, but xdist_group of pytest-xdist 3.8 does not work with the ids of pytest 9.2.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        return module if _shares(self.config.rootpath / module) else nodeid
+
+
+@cache
+def _shares(module: Path) -> bool:
+    return "resident" in module.read_text()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> InOrder:
+    return InOrder(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave a test out, and say so, when the cluster lacks what it needs."""
+    if not _tier(item):
+        return
+    contract = _contract()
+    for need in NEEDS:
+        if item.get_closest_marker(need) and not contract.has(need):
+            TALLY.missing.append((need, item.nodeid))
+            pytest.skip(f"missing: {NEEDS[need]}")
+
+
+@cache
+def _witness() -> Witness:
+    return Witness(environment()[0])
+
+
+@cache
+def _contract() -> Contract:
+    """What the cluster can; a cluster without the marker ends the session before anything is written."""
+    context, registry, command = environment()
+    found = Contract(context, registry, command, _witness().marker())
+    TALLY.cluster = found.told(_witness().version())
+    return found
 
 
 @pytest.fixture(scope="session")
 def witness() -> Witness:
     """The administrator of the test cluster."""
-    return Witness(environment()[0])
+    return _witness()
 
 
 @pytest.fixture(scope="session")
-def contract(witness: Witness) -> Contract:
-    """What the cluster can; a cluster without the marker ends the session before anything is written."""
-    context, registry, command = environment()
-    found = Contract(context, registry, command, witness.marker())
-    TALLY.contract, TALLY.version = found, witness.version()
-    return found
+def contract() -> Contract:
+    return _contract()
 
 
-@pytest.fixture(autouse=True)
-def needs(request: pytest.FixtureRequest) -> None:
-    """Leave a test out, and say so, when the cluster lacks what it needs."""
-    if not _tier(request.node):
-        return
-    contract: Contract = request.getfixturevalue("contract")
-    for need in NEEDS:
-        if request.node.get_closest_marker(need) and not contract.has(need):
-            TALLY.missing.append((need, request.node.nodeid))
-            pytest.skip(f"missing: {NEEDS[need]}")
+@contextmanager
+def _lent(witness: Witness) -> Iterator[str]:
+    """A name for a namespace, which its first person makes; removed with everything in it, which is not waited for."""
+    name = f"rlctl-test-{secrets.token_hex(4)}"
+    yield name
+    witness.delete("Namespace", name)
+    witness.delete_all("Pod", name, grace_s=GRACE_S)
+
+
+def _explain(request: pytest.FixtureRequest, witness: Witness, namespace: str) -> None:
+    if request.node.stash.get(FAILED, False):
+        report = "\n".join(telling.dump(witness, namespace))
+        request.node.add_report_section("teardown", f"namespace {namespace}", report)
 
 
 @pytest.fixture
-def namespace(contract: Contract, witness: Witness, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A name of its own; its first person makes it. Removed with everything in it."""
-    name = f"rlctl-test-{secrets.token_hex(4)}"
-    yield name
-    if request.node.stash.get(FAILED, False):
-        report = "\n".join(telling.dump(witness, name))
-        request.node.add_report_section("teardown", f"namespace {name}", report)
-    witness.delete("Namespace", name)
-    if _tier(request.node) in ("smoke", "faults"):
-        witness.until("Pod", name, lambda pods: not pods, what=f"the pods of {name} to go", timeout_s=GONE_WITHIN_S)
+def namespace(witness: Witness, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the test's own."""
+    with _lent(witness) as name:
+        yield name
+        _explain(request, witness, name)
 
 
 @pytest.fixture
@@ -90,7 +154,8 @@ def person(namespace: str, witness: Witness, tmp_path: Path, request: pytest.Fix
     people: list[Person] = []
 
     def make(name: str) -> Person:
-        people.append(admit(witness, name, namespace, tmp_path / name, quick=_tier(request.node) == "api"))
+        quick = _tier(request.node) in ("api", "faults")  # those of `smoke` are `python -m rlctl`, as people run it
+        people.append(admit(witness, name, namespace, tmp_path / name, quick=quick))
         return people[-1]
 
     yield make
@@ -101,6 +166,22 @@ def person(namespace: str, witness: Witness, tmp_path: Path, request: pytest.Fix
 def ana(person: Admit) -> Person:
     """A researcher."""
     return person("ana")
+
+
+@pytest.fixture(scope="module")
+def resident(witness: Witness, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
+    """A researcher whose namespace lasts for all tests of a module, which run in one process."""
+    with _lent(witness) as name:
+        yield admit(witness, "eve", name, tmp_path_factory.mktemp("eve"), quick=True)
+
+
+@pytest.fixture
+def explained(resident: Person, witness: Witness, request: pytest.FixtureRequest) -> Iterator[None]:
+    """What `resident` saw during one test is told as of any other."""
+    resident.transcript.clear()
+    yield
+    _explain(request, witness, resident.namespace)
+    telling.capture(request.node.name, [resident])
 
 
 @pytest.fixture
@@ -119,13 +200,32 @@ def counted(ana: Person, gateway: Gateway) -> Person:
 @pytest.fixture(scope="session")
 def images(contract: Contract, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Role images of this checkout, in the registry of the cluster: image name -> reference by digest."""
-    return images_of.role_images(contract, tmp_path_factory.mktemp("images"))
+    folder = tmp_path_factory.mktemp("images")
+    found: dict[str, str] = _once("images", tmp_path_factory, lambda: images_of.role_images(contract, folder))
+    return found
 
 
 @pytest.fixture(scope="session")
 def service_image(contract: Contract, tmp_path_factory: pytest.TempPathFactory) -> str:
     """That of `rlctl ci serve`, by digest."""
-    return images_of.service_image(contract, tmp_path_factory.mktemp("service"))
+    folder = tmp_path_factory.mktemp("service")
+    return str(_once("service", tmp_path_factory, lambda: images_of.service_image(contract, folder)))
+
+
+def _once(what: str, folders: pytest.TempPathFactory, make: Callable[[], Any]) -> Any:
+    """What the first worker to ask for it has made; the others wait for it, and later sessions that share a folder.
+
+    Source: pytest-xdist, "Making session-scoped fixtures execute only once".
+    """
+    own = folders.getbasetemp()
+    session = own.parent if own.name.startswith("popen-") else own
+    shared = Path(os.environ.get(MADE) or session)
+    with (shared / f"{what}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = shared / f"{what}.json"
+        if not made.exists():
+            made.write_text(json.dumps(make()))
+        return json.loads(made.read_text())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -142,6 +242,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         elif report.skipped:
             TALLY.ended[tier, "missing"] += 1
     return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What a worker of xdist has counted goes to the process that tells it."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[TALLIED] = TALLY.packed()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended; one that crashed leaves nothing, and xdist says so."""
+    TALLY.add(getattr(node, "workeroutput", {}).get(TALLIED))
 
 
 @pytest.hookimpl(trylast=True)

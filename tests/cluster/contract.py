@@ -63,6 +63,11 @@ class Contract:
             "disturb": bool(self.command),
         }[need]
 
+    def told(self, version: str) -> str:
+        """A line for people."""
+        has = ", ".join(f"{key} {value}" for key, value in sorted(self.marker.items()))
+        return f"cluster {self.context}, Kubernetes {version}: {has}"
+
     def disturb(self, *words: str) -> None:
         """`cut n2`, `mend n2`, `freeze kube-apiserver`, `thaw`, `restart`."""
         subprocess.run([self.command, *words], check=True, stdin=subprocess.DEVNULL, timeout=120)

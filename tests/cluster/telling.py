@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tests.cluster.contract import NEEDS, TIERS, Contract
+from tests.cluster.contract import NEEDS, TIERS
 from tests.cluster.people import CAPTURES, Person
 from tests.cluster.witness import Witness, is_ready
 
@@ -51,19 +52,35 @@ def capture(test: str, people: list[Person]) -> None:
 class Tally:
     """What ran, and what could not."""
 
-    contract: Contract | None = None
-    version: str = ""
+    cluster: str = ""  # which, and what it can; "" where none was looked at
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)
     missing: list[tuple[str, str]] = field(default_factory=list)  # need, test
     figures: list[str] = field(default_factory=list)
 
-    def lines(self) -> Iterator[str]:
-        if self.contract is None:
+    def packed(self) -> dict[str, Any]:
+        """As plain values, for another process."""
+        ended = [[tier, how, count] for (tier, how), count in self.ended.items()]
+        missing = [list(pair) for pair in self.missing]
+        own = {"cluster": self.cluster, "seconds": dict(self.seconds), "figures": list(self.figures)}
+        return own | {"ended": ended, "missing": missing}
+
+    def add(self, other: Mapping[str, Any] | None) -> None:
+        """What another process has packed; None: it left nothing."""
+        if other is None:
             return
-        data = self.contract.marker
-        has = ", ".join(f"{key} {value}" for key, value in sorted(data.items()))
-        yield f"cluster {self.contract.context}, Kubernetes {self.version}: {has}"
+        self.cluster = self.cluster or other["cluster"]
+        for tier, seconds in other["seconds"].items():
+            self.seconds[tier] += seconds
+        for tier, how, count in other["ended"]:
+            self.ended[tier, how] += count
+        self.missing += [(need, test) for need, test in other["missing"]]
+        self.figures += other["figures"]
+
+    def lines(self) -> Iterator[str]:
+        if not self.cluster:
+            return
+        yield self.cluster
         yield f"{'tier':<8}{'passed':>8}{'failed':>8}{'not run':>9}{'seconds':>9}"
         for tier in TIERS:
             counts = [self.ended[tier, how] for how in ("passed", "failed", "missing")]
@@ -76,4 +93,4 @@ class Tally:
 
 
 TALLY = Tally()
-"""Of this session."""
+"""Of this process; that of the session once its workers have ended."""

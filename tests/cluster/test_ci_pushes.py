@@ -81,6 +81,7 @@ def run(ana: Person, forge: Forge, contract: Contract, images: dict[str, str], w
     return Training(ana, witness, "lights", "")
 
 
+@pytest.mark.early
 def test_a_push_redeploys_a_training_that_goes_on_learning_and_a_bad_one_is_rolled_back_by_itself(
     run: Training, forge: Forge, serve: Serve
 ) -> None:

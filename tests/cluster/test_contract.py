@@ -1,5 +1,6 @@
-"""What holds without a cluster: the document for administrators, and what counts as a write."""
+"""What holds without a cluster: the document for administrators, what counts as a write, and the tally of workers."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ import yaml
 from rlctl.render.kubernetes import admin
 from tests.cluster.contract import Contract
 from tests.cluster.gateway import Request
+from tests.cluster.telling import Tally
 
-DOCUMENT = Path(__file__).parents[2] / "docs/operations.md"
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs/operations.md"
 
 
 def test_operations_shows_the_role_that_render_admin_prints() -> None:
@@ -42,3 +45,35 @@ def test_a_cluster_is_taken_at_its_word() -> None:
         "rwx", "fake_nodes",
     }  # fmt: skip
     assert Contract("test", "localhost:5000", "", {"nodes": "2"}).has("two_nodes")
+
+
+def test_the_tally_of_a_session_is_the_sum_of_its_workers() -> None:
+    workers = [Tally("cluster test: nodes 2", figures=[f"figure {number}"]) for number in (1, 2)]
+    for worker in workers:
+        worker.ended["api", "passed"] += 2
+        worker.seconds["api"] += 1.5
+    workers[1].ended["smoke", "missing"] += 1
+    workers[1].missing.append(("rwx", "a test"))
+    told = Tally()
+    for packed in [*(worker.packed() for worker in workers), None]:
+        told.add(packed)
+    assert [line.split() for line in told.lines()] == [
+        ["cluster", "test:", "nodes", "2"],
+        ["tier", "passed", "failed", "not", "run", "seconds"],
+        ["api", "4", "0", "0", "3"],
+        ["smoke", "0", "0", "1", "0"],
+        ["faults", "0", "0", "0", "0"],
+        ["scale", "0", "0", "0", "0"],
+        ["NOT", "RUN,", "this", "cluster", "lacks", "volumes", "that", "several", "nodes", "write", "(readWriteMany):"],
+        ["a", "test"],
+        ["figure", "1"],
+        ["figure", "2"],
+    ]
+
+
+def test_make_looks_for_tests_of_a_cluster_wherever_there_are_some() -> None:
+    (looked,) = re.findall(r"^CLUSTER_TESTS := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    marked = re.compile(r"\bmark\.(cluster|api|smoke|faults|scale)\b")
+    for path in (ROOT / "tests").rglob("*.py"):
+        if marked.search(path.read_text()):
+            assert any(path.is_relative_to(ROOT / place) for place in looked.split()), path

@@ -1,37 +1,42 @@
-"""Pods are evicted and killed, a node is cut off: training goes on, and `status` says what happened."""
+"""Pods are evicted and killed: one run loses one after the other, then all at once, and training goes on."""
 
 import pytest
-import yaml
 
-from tests.cluster.contract import Contract
 from tests.cluster.people import Person
-from tests.cluster.specs import WORKLOADS
 from tests.cluster.training import Training, start
-from tests.cluster.witness import Object, Witness
+from tests.cluster.witness import Witness
 
 pytestmark = [pytest.mark.faults, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 
 
-def test_an_evicted_actor_is_replaced_and_nobody_else_notices(
-    ana: Person, witness: Witness, images: dict[str, str]
-) -> None:
-    run = start(ana, witness, images, actors=2)
-    others, actors = run.uids("manager", "modelpool", "learner", "evaluator"), run.uids("actor")
-    witness.evict(sorted(actors)[0], ana.namespace)
+CORE = ("manager", "modelpool", "learner")
+
+
+@pytest.fixture(scope="module")
+def started(resident: Person, witness: Witness, images: dict[str, str]) -> Training:
+    return start(resident, witness, images, rows=15000, actors=2)
+
+
+@pytest.fixture
+def run(started: Training, explained: None) -> Training:
+    """For one loss after the other; each test compares with what it found."""
+    return started
+
+
+def test_an_evicted_actor_is_replaced_and_nobody_else_notices(run: Training, witness: Witness) -> None:
+    others, actors = run.uids(*CORE, "evaluator"), run.uids("actor")
+    witness.evict(sorted(actors)[0], run.who.namespace)
     run.until("actor", 2)
     assert len(set(run.uids("actor").values()) - set(actors.values())) == 1
     run.goes_on()
-    assert run.uids("manager", "modelpool", "learner", "evaluator") == others
+    assert run.uids(*CORE, "evaluator") == others
     assert run.status()["policies"]["main"]["ledger"]["balanced"]
 
 
 @pytest.mark.parametrize("role", ["learner", "manager", "modelpool"])
-def test_an_evicted_core_role_comes_back_and_training_goes_on(
-    role: str, ana: Person, witness: Witness, images: dict[str, str]
-) -> None:
-    run = start(ana, witness, images, rows=15000)
+def test_an_evicted_core_role_comes_back_and_training_goes_on(role: str, run: Training, witness: Witness) -> None:
     before, rows = run.uids(role), run.rows()
-    witness.evict(f"train-{role}-0", ana.namespace)
+    witness.evict(f"train-{role}-0", run.who.namespace)
     run.until(role, 1, other_than=before)
     run.goes_on()
     status = run.status()
@@ -39,80 +44,22 @@ def test_an_evicted_core_role_comes_back_and_training_goes_on(
     assert status["policies"]["main"]["ledger"]["balanced"]
 
 
-def test_every_pod_killed_at_once_goes_on_from_the_newest_generation(
-    ana: Person, witness: Witness, images: dict[str, str]
-) -> None:
-    run = start(ana, witness, images)
-    while not (run.status()["checkpoint"] or {"rows": 0})["rows"]:  # until there is something to go on from
+def test_every_pod_killed_at_once_goes_on_from_the_newest_generation(run: Training, witness: Witness) -> None:
+    newest, last = _generation(run, "checkpoint"), _generation(run, "resumed")
+    while newest <= last:  # until there is something to go on from that nobody has gone on from
         run.goes_on(1000)
-    before = run.uids("manager", "modelpool", "learner", "actor", "evaluator")
+        newest = _generation(run, "checkpoint")
+    pods = {"manager": 1, "modelpool": 1, "learner": 1, "actor": 2, "evaluator": 1}
+    before = run.uids(*pods)
     for name in before:
-        witness.delete("Pod", name, ana.namespace, grace_s=0)
-    for role in ("manager", "modelpool", "learner", "actor", "evaluator"):
-        run.until(role, 1, other_than=before)
+        witness.delete("Pod", name, run.who.namespace, grace_s=0)
+    for role, count in pods.items():
+        run.until(role, count, other_than=before)
     run.goes_on()
+    assert _generation(run, "resumed") >= newest
     assert run.status()["resumed"]["rows"] > 0
 
 
-@pytest.mark.two_nodes
-@pytest.mark.disturb
-def test_a_node_that_is_cut_off_costs_its_actors_and_comes_back(
-    ana: Person, witness: Witness, images: dict[str, str], contract: Contract
-) -> None:
-    run = _on_two_nodes(ana, witness, images)
-    core = run.uids("manager", "modelpool", "learner")
-    contract.disturb("cut", "n2")
-    try:
-        _until_node(witness, "n2", ready=False)
-        run.goes_on()  # with the actor of the other node
-        told = ana("status", "train")
-        assert "n2" in told.stdout
-    finally:
-        contract.disturb("mend", "n2")
-    _until_node(witness, "n2", ready=True)
-    run.until("actor", 2, timeout_s=240)
-    run.goes_on()
-    assert run.uids("manager", "modelpool", "learner") == core
-    assert run.status()["policies"]["main"]["ledger"]["balanced"]
-
-
-@pytest.mark.two_nodes
-@pytest.mark.disturb
-def test_actors_that_lost_sight_of_the_core_come_back_to_it(
-    ana: Person, witness: Witness, images: dict[str, str], contract: Contract
-) -> None:
-    """The node of the core is cut off, shorter than anybody gives up: nothing is restarted for good."""
-    run = _on_two_nodes(ana, witness, images)
-    before = run.uids("manager", "modelpool", "learner")
-    contract.disturb("cut", "n1")
-    try:
-        _until_node(witness, "n1", ready=False)
-    finally:
-        contract.disturb("mend", "n1")
-    _until_node(witness, "n1", ready=True)
-    for role in ("manager", "modelpool", "learner"):
-        run.until(role, 1, timeout_s=240)
-    run.goes_on()
-    assert run.uids("manager", "modelpool", "learner") == before
-
-
-def _on_two_nodes(who: Person, witness: Witness, images: dict[str, str]) -> Training:
-    """The core on n1, one actor on each node."""
-    for role in WORKLOADS:
-        template: Object = {"nodeSelector": {"kubernetes.io/hostname": "n1"}}
-        if role == "actor":
-            strict = {"topologyKey": "kubernetes.io/hostname", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
-            template = {"topologySpreadConstraints": [strict]}
-        who.writes(f"templates/{role}.patch.yaml", yaml.safe_dump({"spec": {"template": {"spec": template}}}))
-    run = start(who, witness, images, actors=2)
-    assert {pod["spec"]["nodeName"] for pod in run.pods("actor").values()} == {"n1", "n2"}
-    return run
-
-
-def _until_node(witness: Witness, name: str, *, ready: bool) -> None:
-    def is_so(nodes: dict[str, Object]) -> bool:
-        conditions = nodes[name]["status"]["conditions"]
-        return any(each["type"] == "Ready" and (each["status"] == "True") == ready for each in conditions)
-
-    what = f"node {name} to be {'ready' if ready else 'lost'}"
-    witness.until("Node", None, is_so, what=what, timeout_s=120)
+def _generation(run: Training, what: str) -> int:
+    """Number of the newest one, or of that from which the run has gone on; 0: none."""
+    return int((run.status()[what] or {"number": 0})["number"])

@@ -10,8 +10,6 @@ from tests.cluster.contract import Contract
 from tests.cluster.gateway import Gateway
 from tests.cluster.people import Person
 from tests.cluster.specs import parked
-from tests.cluster.training import start
-from tests.cluster.witness import Witness
 
 pytestmark = pytest.mark.faults
 
@@ -26,7 +24,7 @@ def test_up_survives_an_api_server_that_is_restarted_in_its_middle(
     done = counted("up", spec, "-d", code=None, timeout_s=300)
     assert done.code in (0, 4, 8), done
     assert "Traceback" not in done.said
-    _until_it_knows_us(counted, "up", spec, "-d")
+    until_it_knows_us(counted, "up", spec, "-d")
     counted("diff", spec)
 
 
@@ -51,22 +49,6 @@ def test_up_survives_an_api_server_that_is_frozen_for_a_while(
     counted("diff", spec)
 
 
-@pytest.mark.nodes
-@pytest.mark.rwx
-@pytest.mark.registry
-@pytest.mark.disturb
-def test_training_does_not_notice_that_the_api_server_is_away(
-    ana: Person, witness: Witness, images: dict[str, str], contract: Contract
-) -> None:
-    run = start(ana, witness, images)
-    before, rows = run.uids("manager", "modelpool", "learner", "actor", "evaluator"), run.rows()
-    contract.disturb("restart", "kube-apiserver")
-    _until_it_knows_us(ana, "status", "train")
-    ana("wait", "train", "--for", f"rows={rows + 5000}", "--timeout", "3m", timeout_s=240)
-    assert run.uids("manager", "modelpool", "learner", "actor", "evaluator") == before
-    assert all(_restarts(pod) == 0 for pod in run.pods().values())
-
-
 @pytest.mark.timeout(300)
 def test_a_command_that_slept_through_the_end_of_its_lock_writes_nothing_any_more(
     counted: Person, gateway: Gateway
@@ -86,14 +68,9 @@ def test_a_command_that_slept_through_the_end_of_its_lock_writes_nothing_any_mor
     counted("diff", spec)
 
 
-def _until_it_knows_us(who: Person, *command: str) -> None:
+def until_it_knows_us(who: Person, *command: str) -> None:
     """A server that has just started knows nobody's rights for a second or two."""
     deadline = time.monotonic() + 60
     while (done := who(*command, code=None)).code and time.monotonic() < deadline:
         pass
     assert done.code == 0, done
-
-
-def _restarts(pod: dict[str, object]) -> int:
-    statuses = pod["status"].get("containerStatuses") or ()  # type: ignore[attr-defined]
-    return sum(int(each.get("restartCount") or 0) for each in statuses)

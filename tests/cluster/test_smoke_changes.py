@@ -33,37 +33,6 @@ def test_more_actors_restart_nothing(ana: Person, witness: Witness, images: dict
     assert run.status()["policies"]["main"]["ledger"]["balanced"]
 
 
-def test_a_new_learning_rate_restarts_the_learner_alone_and_a_stop_condition_nobody(
-    ana: Person, witness: Witness, images: dict[str, str]
-) -> None:
-    run = start(ana, witness, images)
-    before = run.uids(*ALL)
-    told = run.up("--set", "stop.agent_steps=100000000")
-    assert "reloaded" in told.said
-    assert run.uids(*ALL) == before
-    assert run.status()["stop"]["conditions"]["agent_steps"]
-
-    rows, learner = run.rows(), run.uids("learner")
-    run.up("--set", "stop.agent_steps=100000000", "--set", "algorithm.lr=0.0005")
-    run.until("learner", 1, other_than=learner)
-    after = run.uids(*ALL)
-    assert {name for name in after if after[name] != before.get(name)} == {"train-learner-0"}
-    run.goes_on()
-    assert run.status()["resumed"]["rows"] > 0
-    assert run.rows() > rows
-
-
-def test_a_new_env_is_refused_with_exit_5_while_the_run_goes_on(
-    ana: Person, witness: Witness, images: dict[str, str]
-) -> None:
-    run = start(ana, witness, images)
-    before = run.uids(*ALL)
-    refused = run.up("--set", "env.id=Acrobot-v1", code=5)
-    assert "env.id" in refused.stderr
-    run.goes_on()
-    assert run.uids(*ALL) == before
-
-
 def test_changed_code_of_the_actors_rolls_out_while_training_goes_on_and_rolls_back(
     ana: Person, witness: Witness, images: dict[str, str], contract: Contract, tmp_path: Path
 ) -> None:

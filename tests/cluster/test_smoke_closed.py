@@ -1,4 +1,7 @@
-"""Who reaches what: nobody without keys, and over the network nobody but those of the role matrix."""
+"""Who reaches what: nobody without keys, and over the network nobody but those of the role matrix.
+
+All look at one run, and leave it as it was.
+"""
 
 import json
 
@@ -10,7 +13,9 @@ from tests.cluster.probing import Prober
 from tests.cluster.training import Training, start
 from tests.cluster.witness import Witness
 
-pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
+pytestmark = [
+    pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry,
+]  # fmt: skip
 
 TCP = ("rpc", "notice", "experience", "probe", "control", "tensorboard")
 KNOCK = """
@@ -46,12 +51,12 @@ with ThreadPoolExecutor(len(asked)) as pool:
 """
 
 
-@pytest.fixture
-def prober(ana: Person, witness: Witness, images: dict[str, str]) -> Prober:
-    return Prober(witness, ana.namespace, images["core"])
+@pytest.fixture(scope="module")
+def prober(resident: Person, witness: Witness, images: dict[str, str]) -> Prober:
+    return Prober(witness, resident.namespace, images["core"])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def enforced(prober: Prober, witness: Witness) -> None:
     """Proof that a NetworkPolicy means something here: a connection that works is cut by one."""
     server = prober.listens("server")
@@ -63,12 +68,19 @@ def enforced(prober: Prober, witness: Witness) -> None:
     witness.delete("Pod", "server", prober.namespace, grace_s=0)
 
 
+@pytest.fixture(scope="module")
+def started(resident: Person, witness: Witness, images: dict[str, str]) -> Training:
+    return start(resident, witness, images)
+
+
+@pytest.fixture
+def run(started: Training, explained: None) -> Training:
+    return started
+
+
 @pytest.mark.policy
 @pytest.mark.usefixtures("enforced")
-def test_a_stranger_in_the_namespace_reaches_no_port_of_a_run(
-    ana: Person, witness: Witness, images: dict[str, str], prober: Prober
-) -> None:
-    run = start(ana, witness, images)
+def test_a_stranger_in_the_namespace_reaches_no_port_of_a_run(run: Training, prober: Prober) -> None:
     everywhere = [(pod["status"]["podIP"], PORTS[port]) for pod in run.pods().values() for port in TCP]
     reached = prober.connects("stranger", everywhere)
     assert [where for where, yes in reached.items() if yes] == []
@@ -76,10 +88,7 @@ def test_a_stranger_in_the_namespace_reaches_no_port_of_a_run(
 
 @pytest.mark.policy
 @pytest.mark.usefixtures("enforced")
-def test_an_actor_reaches_what_it_needs_and_nothing_else(
-    ana: Person, witness: Witness, images: dict[str, str], prober: Prober
-) -> None:
-    run = start(ana, witness, images)
+def test_an_actor_reaches_what_it_needs_and_nothing_else(run: Training, prober: Prober) -> None:
     allowed = {("manager", "rpc"), ("modelpool", "rpc"), ("modelpool", "notice"), ("learner", "experience")}
     roles = ("manager", "modelpool", "learner", "actor", "evaluator", "tensorboard")
     asked = {(role, port): (_address(run, role), PORTS[port]) for role in roles for port in TCP}
@@ -90,11 +99,8 @@ def test_an_actor_reaches_what_it_needs_and_nothing_else(
     assert not found["kubernetes.default.svc:443"]
 
 
-def test_a_pod_without_the_keys_of_the_run_gets_no_session(
-    ana: Person, witness: Witness, images: dict[str, str], prober: Prober
-) -> None:
+def test_a_pod_without_the_keys_of_the_run_gets_no_session(run: Training, prober: Prober) -> None:
     """It has the labels of an actor, so the network lets it through: the sockets themselves do not."""
-    run = start(ana, witness, images)
     doors = [("manager", "rpc"), ("modelpool", "rpc"), ("modelpool", "notice"), ("learner", "experience")]
     addresses = [f"tcp://{_address(run, role)}:{PORTS[port]}" for role, port in doors]
     found = prober.run("train-actor-fake", KNOCK, json.dumps(addresses), labels=labels("train", "actor"))
@@ -104,13 +110,12 @@ def test_a_pod_without_the_keys_of_the_run_gets_no_session(
     run.goes_on()
 
 
-def test_what_listens_in_a_pod_is_known(ana: Person, witness: Witness, images: dict[str, str]) -> None:
+def test_what_listens_in_a_pod_is_known(run: Training, witness: Witness) -> None:
     """Of every pod: the sockets of its roles, all with keys, and the read-only probe; the control API on loopback.
 
     Port-forwards come in on loopback, and are as read-only there.
     """
-    run = start(ana, witness, images)
-    listening = {name: witness.listening(name, ana.namespace) for name in run.pods()}
+    listening = {name: witness.listening(name, run.who.namespace) for name in run.pods()}
     probe = {("pod", PORTS["probe"]), ("loopback", PORTS["probe"])}
     expected = {
         "manager": {("pod", PORTS["rpc"]), ("loopback", PORTS["control"])} | probe,

@@ -1,4 +1,7 @@
-"""What goes wrong on real nodes is said in words: at once where nothing can mend it, undone where that was asked."""
+"""What goes wrong on real nodes is said in words: at once where nothing can mend it, undone where that was asked.
+
+Trouble with the evaluator comes to one run in turn, each by another `up`, which takes the one before back.
+"""
 
 import pytest
 
@@ -8,6 +11,16 @@ from tests.cluster.training import Training, start
 from tests.cluster.witness import Object, Witness
 
 pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
+
+
+@pytest.fixture(scope="module")
+def started(resident: Person, witness: Witness, images: dict[str, str]) -> Training:
+    return start(resident, witness, images)
+
+
+@pytest.fixture
+def run(started: Training, explained: None) -> Training:
+    return started
 
 
 def test_up_wait_gives_up_within_seconds_on_an_image_that_is_not_there(
@@ -24,25 +37,33 @@ def test_up_wait_gives_up_within_seconds_on_an_image_that_is_not_there(
     assert wrong in status.stdout
 
 
-def test_atomic_puts_back_what_ran_before(ana: Person, witness: Witness, images: dict[str, str]) -> None:
-    run = start(ana, witness, images)
+def test_atomic_puts_back_what_ran_before(run: Training, images: dict[str, str]) -> None:
     before = run.uids("manager", "modelpool", "learner", "actor")
     wrong = images["actor"].partition("@")[0] + "@sha256:" + "0" * 64
-    failed = ana("up", run.file, "--atomic", "--timeout", "3m", "--set", f"images.actor={wrong}", code=7, timeout_s=240)
+    atomic = ("--atomic", "--timeout", "3m", "--set", f"images.actor={wrong}")
+    failed = run.who("up", run.file, *atomic, code=7, timeout_s=240)
     assert wrong in failed.said
-    ana("diff", run.file)
+    run.who("diff", run.file)
     run.goes_on()
     run.until("actor", 1)
     assert run.uids("manager", "modelpool", "learner").items() <= before.items()
 
 
-def test_a_role_that_is_killed_for_memory_is_told_with_its_limit(
-    ana: Person, witness: Witness, images: dict[str, str]
-) -> None:
-    run = start(ana, witness, images)
+def test_a_pod_that_finds_no_node_is_told_with_the_reason(run: Training, witness: Witness) -> None:
+    run.up("--set", "roles.evaluator.cpu=1000")
+    witness.until(
+        "Pod", run.who.namespace,
+        lambda pods: any(_unschedulable(pod) for pod in pods.values()), what="a pod without a node", timeout_s=60,
+    )  # fmt: skip
+    reasons = [process["reason"] for process in run.status()["processes"]]  # for a minute it is no problem yet
+    assert any("waits for a node" in reason and "cpu" in reason for reason in reasons), reasons
+    run.goes_on()
+
+
+def test_a_role_that_is_killed_for_memory_is_told_with_its_limit(run: Training, witness: Witness) -> None:
     run.up("--set", "roles.evaluator.memory=96Mi")
     _until_looping(witness, run, "evaluator")
-    status = ana("status", "train")
+    status = run.who("status", "train")
     assert "memory" in status.stdout
     assert "96Mi" in status.stdout
     run.goes_on()
@@ -54,20 +75,6 @@ def test_a_crash_is_told_with_its_first_cause(ana: Person, witness: Witness, ima
     assert "NoSuchEnv" in failed.said
     assert "Traceback" not in failed.said
     assert "NoSuchEnv" in ana("status", "absent").stdout
-
-
-def test_a_pod_that_finds_no_node_is_told_with_the_reason(
-    ana: Person, witness: Witness, images: dict[str, str]
-) -> None:
-    run = start(ana, witness, images)
-    run.up("--set", "roles.evaluator.cpu=1000")
-    witness.until(
-        "Pod", ana.namespace,
-        lambda pods: any(_unschedulable(pod) for pod in pods.values()), what="a pod without a node", timeout_s=60,
-    )  # fmt: skip
-    reasons = [process["reason"] for process in run.status()["processes"]]  # for a minute it is no problem yet
-    assert any("waits for a node" in reason and "cpu" in reason for reason in reasons), reasons
-    run.goes_on()
 
 
 def _unschedulable(pod: Object) -> bool:

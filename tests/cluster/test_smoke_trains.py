@@ -1,8 +1,5 @@
 """A whole run on real pods: from `up` to a solved environment, and what is left to look at."""
 
-import json
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -50,34 +47,6 @@ def test_the_spec_of_the_laptop_trains_to_its_target_on_the_cluster(
     assert stored["evaluation"]["mean"] >= 475
 
 
-def test_pages_are_forwarded_for_as_long_as_open_runs(ana: Person, witness: Witness, images: dict[str, str]) -> None:
-    start(ana, witness, images)
-    for page, words in (("status", b"train"), ("tensorboard", b"TensorBoard")):
-        with ana.started("open", page, "train", "--no-browser") as command:
-            url = command.line()
-            browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-            with browser.open(url, timeout=30) as answer:
-                assert answer.status == 200
-                assert words in answer.read()
-            with pytest.raises(urllib.error.HTTPError, match="403"):
-                urllib.request.urlopen(url, timeout=30)  # the link is good once
-
-
-def test_logs_of_every_role_are_merged_and_a_previous_life_is_kept(
-    ana: Person, witness: Witness, images: dict[str, str]
-) -> None:
-    run = start(ana, witness, images, actors=2)
-    merged = ana("logs", "--run", "train", "-o", "json").stdout
-    assert {"manager/0", "learner/0", "modelpool/0", "actor/0", "actor/1"} <= _processes(merged)
-    ana("logs", "actor", "--run", "train", "--grep", "no such words", code=1)
-
-    before = run.uids("learner")
-    ana("restart", "learner", "--run", "train")
-    run.until("learner", 1, other_than=before)
-    run.goes_on()
-    assert ana("logs", "learner", "--run", "train", "--previous").stdout
-
-
 def test_three_modelpools_are_a_tree_whose_relay_and_root_may_be_lost(
     ana: Person, witness: Witness, images: dict[str, str]
 ) -> None:
@@ -104,7 +73,3 @@ def versions(run: Training, role: str) -> list[int]:
     """Of the weights that each of a role has; -1: none."""
     found = run.status()["roles"][role]
     return [one["model"]["version"] if one["model"] else -1 for one in found] or [-1]
-
-
-def _processes(lines: str) -> set[str]:
-    return {json.loads(line)["process"] for line in lines.splitlines() if line.strip()}

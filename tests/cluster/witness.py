@@ -111,6 +111,11 @@ class Witness:
             if error.status != 404:
                 raise
 
+    def delete_all(self, kind: str, namespace: str, grace_s: int) -> None:
+        """Everything of a kind in a namespace, which may be on its way out itself."""
+        every = f"metadata.namespace={namespace}"  # one selector has to be named
+        self._kind(kind).delete(namespace=namespace, body={"gracePeriodSeconds": grace_s}, field_selector=every)
+
     def evict(self, pod: str, namespace: str) -> None:
         """As a drain of its node would, heeding disruption budgets."""
         body = client.V1Eviction(metadata=client.V1ObjectMeta(name=pod, namespace=namespace))
