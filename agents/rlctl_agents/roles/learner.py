@@ -259,6 +259,8 @@ class Learner:
         accounts, place = self._receiver.accounts, self._ranks.gauges
         if not self._ranks.placed:
             return Snapshot(accounts=accounts, gauges=place)
+        if self._ranks.world > 1 and not self._standing.placed:  # the weights are the group's, what is told is not yet
+            return Snapshot(accounts=accounts, gauges={**place, RANK: -1.0})
         base = {} if self._ranks.seeded else self._base
         return Snapshot(accounts=accounts, model=model, gauges={ROWS: float(rows), **base, **place})
 
@@ -316,8 +318,9 @@ class Learner:
         streams = self._ranks.share(self._streams)
         if hand.tried and hand.batch is not None and self._trainer.version == self._reached[0].version + 1:
             self._done_with(hand.batch, rows_of(hand.batch))  # the others finished that update
-        hand.tried, hand.fresh, self._standing.placed = False, True, True
+        hand.tried, hand.fresh = False, True
         self._reached = (self._trainer.ref, self._trainer.consumed_rows)
+        self._standing.placed = True
         self._publication.begin(self._trainer.version, leads=self._ranks.leads)
         if not first or streams != self._streams:
             self._source.resize(streams)
