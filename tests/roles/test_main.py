@@ -18,7 +18,7 @@ from tests.support.chain import private_folder
 
 REPOSITORY = Path(__file__).parents[2]
 # subprocess and not our own doors: this is about processes
-RUN = {"rlctl": "0.1.0", "format": 1, "run": "test", "uid": "0" * 32}
+RUN = {"rlctl": "0.2.0", "format": 1, "run": "test", "uid": "0" * 32}
 
 
 @pytest.fixture

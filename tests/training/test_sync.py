@@ -190,7 +190,7 @@ ROLES = [("learner", 0), ("actor", 0), ("actor", 1)]
 
 def start(folder: Path, manager: Manager, role: str, index: int) -> subprocess.Popen[bytes]:
     run_file = folder / f"{role}.json"
-    header = {"rlctl": "0.1.0", "format": 1, "run": "sync", "uid": RUN, "role": role}
+    header = {"rlctl": "0.2.0", "format": 1, "run": "sync", "uid": RUN, "role": role}
     run_file.write_text(json.dumps({**header, "spec": SPEC}))
     repository = Path(__file__).parents[2]
     path = os.pathsep.join([str(repository / "agents"), str(repository)])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rlctl_agents.types.experience import Array, Arrays, Schema
 from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES, Socket
 
-PROTOCOL = 1
+PROTOCOL = 2
 INLINE_BYTES = 1 << 16
 """Arrays below travel inside frame 0; others get a frame of their own and are sent without a copy."""
 MAX_HEAD_BYTES = MAX_MESSAGE_BYTES
