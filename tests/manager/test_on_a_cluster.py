@@ -197,7 +197,7 @@ def test_a_run_is_finished_and_stays_so_over_a_restart_until_it_may_go_on(pod: P
 
     pod.start()
     status = pod.status()
-    assert (status["phase"], status["stop"]["met"]) == ("finished", "5000 rows >= 5000")
+    assert (status["phase"], status["stop"]["met"]) == ("finished", "5000 agent steps >= 5000")
     everything = json.loads(pod.ask("/logs", control=True)[1])["lines"]
     assert {"hello from a pod", "last words"} <= set(texts(everything))
     assert any("term 1" in text for text in texts(everything)), "the manager's own lines, of its life before"

@@ -58,7 +58,7 @@ def test_what_was_discarded_with_a_learner_that_died_is_told_beside_what_was_con
         "76,000 consumed rows (257,314 rows of the ledger were discarded in crashes), 118 updates"
         in rlctl("status").out
     )
-    rlctl.backend.finish("pole", "76000 rows >= 76000")
+    rlctl.backend.finish("pole", "76000 agent steps >= 76000")
     ended = rlctl("up", rlctl.spec).out
     assert "334,114 rows produced = 76,000 consumed + 257,314 discarded + 160 stale + 640 in flight" in ended
 
@@ -262,7 +262,7 @@ def test_the_success_of_a_finished_run_does_not_hide_its_crashes(rlctl: Rlctl) -
 def test_the_return_names_its_version_and_says_that_the_last_model_was_not_evaluated(rlctl: Rlctl) -> None:
     rlctl.up()
     why = "the last model, version 118, was not evaluated: no evaluator lives"
-    rlctl.report(stop={"conditions": {}, "met": "76000 rows >= 76000", "not_evaluated": why})
+    rlctl.report(stop={"conditions": {}, "met": "76000 agent steps >= 76000", "not_evaluated": why})
     lines = rlctl("status").out.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("return"))
     assert "greedy, version 96" in lines[at]

@@ -45,7 +45,7 @@ def reach(run: Run, *, published: int) -> None:
     run.learn(LEARNER, rows=5000, version=50, gauges=RESTS)
     run.report("modelpool", POOL, model=ref(published))
     run.manager.turn()
-    assert run.manager.state.progress.met == "5000 rows >= 5000"
+    assert run.manager.state.progress.met == "5000 agent steps >= 5000"
 
 
 def why_not(run: Run) -> list[str]:
@@ -259,7 +259,7 @@ def test_who_asks_to_stop_meanwhile_does_not_wait_for_the_measurement(run: Run) 
     run.manager.stop.finish("stopped on request")
     assert not run.manager.evaluations.awaits
     assert why_not(run) == ["the last model was not evaluated: stopped on request"]
-    assert run.manager.state.progress.met == "5000 rows >= 5000"
+    assert run.manager.state.progress.met == "5000 agent steps >= 5000"
 
 
 def test_a_manager_asked_to_leave_meanwhile_goes_at_once(run: Run) -> None:
@@ -293,13 +293,13 @@ def test_a_run_asked_for_more_rows_while_its_last_model_is_measured_goes_on(run:
     assert not run.manager.evaluations.awaits
     assert run.learn(LEARNER, rows=5000, version=50).stop_rows == 9000
     said = [event["text"] for event in run.manager.events.since(0)[0] if event["kind"] == "goes_on"]
-    assert said == ["the run goes on: 5000 rows >= 5000 is not enough any more"]
+    assert said == ["the run goes on: 5000 agent steps >= 5000 is not enough any more"]
     assert play(run, last, 7.0, 9.0).ok, "what was measured meanwhile counts"
 
     run.learn(LEARNER, rows=9000, version=90, gauges=RESTS)
     run.report("modelpool", POOL, model=ref(90))
     run.manager.turn()
-    assert run.manager.state.progress.met == "9000 rows >= 9000"
+    assert run.manager.state.progress.met == "9000 agent steps >= 9000"
     assert play(run, run.report("evaluator", JUDGE).match, 1.0, 3.0).ok
     run.manager.turn()
     assert run.manager.stop.phase == "saving"
@@ -312,7 +312,7 @@ def test_other_settings_that_are_met_all_the_same_do_not_hold_up_the_end(run: Ru
     reach(run, published=50)
     run.manager.reload(spec(stop={"agent_steps": 4000}))
     assert run.manager.evaluations.awaits
-    assert run.manager.state.progress.met == "5000 rows >= 5000"
+    assert run.manager.state.progress.met == "5000 agent steps >= 5000"
 
 
 def end_once_measured(run: Run) -> None:

@@ -15,7 +15,7 @@ def test_a_return_is_no_goal_in_a_game_of_several_seats_and_the_way_out_is_named
     run = Run(tmp_path, stop={"eval_return": 0})
     run.manager.turn()
     run.join("actor", ACTOR, experience=experience(seats=2))
-    with pytest.raises(UserFault, match=r"2 seats.* about 0 .*stop\.rows or stop\.wall_time$") as failed:
+    with pytest.raises(UserFault, match=r"2 seats.* about 0 .*stop\.agent_steps or stop\.wall_time$") as failed:
         run.manager.turn()
     assert run.manager.state.progress.met is None
     assert f'"{failed.value}"' in (run.layout.results / "events.jsonl").read_text()

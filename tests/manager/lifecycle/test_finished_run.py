@@ -37,7 +37,7 @@ from tests.support.api_server import cluster, serving
 from tests.support.chain import private_folder
 from tests.support.fakes import wait_until
 
-MET = "5000 rows >= 5000"
+MET = "5000 agent steps >= 5000"
 
 
 @pytest.fixture

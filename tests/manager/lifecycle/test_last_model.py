@@ -45,7 +45,7 @@ def reach(run: Run) -> None:
     run.learn(LEARNER, rows=5000, version=50, gauges=RESTS)
     run.report("modelpool", POOL, model=ref(50))
     run.manager.turn()
-    assert run.manager.state.progress.met == "5000 rows >= 5000"
+    assert run.manager.state.progress.met == "5000 agent steps >= 5000"
 
 
 def step(run: Run) -> str:
@@ -83,7 +83,7 @@ def test_a_new_manager_does_not_finish_a_run_by_rows_that_nobody_alive_has_learn
     assert run.manager.state.progress.met is None
     run.learn(SECOND, rows=3000, version=50, lineage=2, gauges={"rows": 5000.0})
     run.manager.turn()
-    assert run.manager.state.progress.met == "5000 rows >= 5000"
+    assert run.manager.state.progress.met == "5000 agent steps >= 5000"
 
 
 def test_a_new_manager_without_any_generation_claims_nothing(run: Run) -> None:
@@ -109,7 +109,7 @@ def test_a_new_manager_believes_a_learner_that_lives_on(run: Run) -> None:
     assert run.manager.state.progress.met is None
     run.learn(LEARNER, rows=5000, version=50)
     run.manager.turn()
-    assert run.manager.state.progress.met == "5000 rows >= 5000"
+    assert run.manager.state.progress.met == "5000 agent steps >= 5000"
 
 
 def test_a_new_manager_finishes_a_run_of_which_the_last_model_is_saved(run: Run) -> None:
@@ -119,7 +119,7 @@ def test_a_new_manager_finishes_a_run_of_which_the_last_model_is_saved(run: Run)
     run.manager.store()
     run.start()
     run.manager.turn()
-    assert run.manager.state.progress.met == "5000 rows >= 5000"
+    assert run.manager.state.progress.met == "5000 agent steps >= 5000"
 
 
 def test_a_good_evaluation_of_a_model_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_live_settings_can_come_with_the_request_and_are_checked_like_the_file(t
     live.write_text('{"stop": {"agent_steps": 9}}')
     assert settings(run_file, live, {"stop": {"agent_steps": 5}}).stop.agent_steps == 5, "the mounted file is late"
     assert settings(run_file, live, {}).stop.agent_steps is None
-    with pytest.raises(UserFault, match=r"stop\.rows"):
+    with pytest.raises(UserFault, match=r"stop\.agent_steps"):
         settings(run_file, live, {"stop": {"agent_steps": -5}})
     with pytest.raises(UserFault, match="live: must hold an object"):
         settings(run_file, live, [1])  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ def test_live_settings_lie_over_those_of_the_run_file(tmp_path: Path) -> None:
     found = settings(run_file, live)
     assert (found.seed, found.stop.agent_steps, found.checkpoint.every) == (3, 9, 5)
     live.write_text('{"stop": {"agent_steps": -9}}')
-    with pytest.raises(UserFault, match=r"stop\.rows"):
+    with pytest.raises(UserFault, match=r"stop\.agent_steps"):
         settings(run_file, live)
     live.write_text('{"stop"')
     with pytest.raises(UserFault, match=r"live\.json"):

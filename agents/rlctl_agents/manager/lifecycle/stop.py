@@ -37,7 +37,7 @@ How = Literal["finish", "leave"]
 class Met(NamedTuple):
     """A stop condition that holds."""
 
-    condition: Literal["eval_return", "rows", "wall_time"]
+    condition: Literal["eval_return", "agent_steps", "wall_time"]
     why: str  # in words
 
 
@@ -58,7 +58,7 @@ def met(stop: Stop, *, evaluation: Evaluation | None, rows: int, wall_s: float, 
         )
         return Met("eval_return", text)
     if stop.agent_steps is not None and rows >= stop.agent_steps:
-        return Met("rows", f"{rows} rows >= {stop.agent_steps}")
+        return Met("agent_steps", f"{rows} agent steps >= {stop.agent_steps}")
     if stop.wall_time is not None and wall_s >= stop.wall_time and learned:
         return Met("wall_time", f"{wall_s:.0f} s >= {stop.wall_time:g} s")
     return None
