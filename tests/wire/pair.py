@@ -11,7 +11,7 @@ import numpy as np
 import zmq
 
 from rlctl_agents.types.experience import Arrays, Field, ModelRef, Schema, SegmentBlock
-from rlctl_agents.wire.codec import BlockCodec
+from rlctl_agents.wire.codec import PROTOCOL, BlockCodec
 from rlctl_agents.wire.experience import ExperienceReceiver, ExperienceSender
 from rlctl_agents.wire.experience.protocol import BlockMessage, Grant, Hello, Refusal, schema_digest, to_sender
 from rlctl_agents.wire.sockets import Wire
@@ -135,7 +135,7 @@ class RawSender:
         self.boot = boot
 
     def hello(self, **changes: object) -> Hello:
-        hello = Hello(1, "run", self.boot, "receiver", 1, schema_digest(SCHEMA), 0, 0, 0, 0, 0, 8, 8)
+        hello = Hello(PROTOCOL, "run", self.boot, "receiver", 1, schema_digest(SCHEMA), 0, 0, 0, 0, 0, 8, 8)
         return msgspec.structs.replace(hello, **changes)
 
     def block(self, sequence: int = 0, *, streams: int = 2, **changes: object) -> BlockMessage:
@@ -143,7 +143,7 @@ class RawSender:
         heads, _ = BlockCodec(SCHEMA).pack(streams, versions(streams), fields(streams), compress=False)
         ids = np.arange(streams, dtype="<i8").tobytes()
         block = BlockMessage(
-            1, "run", self.boot, "receiver", 1, sequence, 0, rows, 0, rows, 0, "main", 0, 1, ids, ids, heads
+            PROTOCOL, "run", self.boot, "receiver", 1, sequence, 0, rows, 0, rows, 0, "main", 0, 1, ids, ids, heads
         )  # fmt: skip
         return msgspec.structs.replace(block, **changes)
 

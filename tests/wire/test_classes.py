@@ -26,6 +26,7 @@ from rlctl_agents.types.control import (
 )
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.classes import ALL, MANAGER, MODELPOOL, Classes, refusal
+from rlctl_agents.wire.codec import PROTOCOL
 from rlctl_agents.wire.rpc.client import Call, RemoteError, RpcClient
 from rlctl_agents.wire.rpc.server import Caller, RpcServer
 from rlctl_agents.wire.sockets import Wire
@@ -172,7 +173,7 @@ def test_an_answer_remembered_for_a_core_process_is_not_given_to_an_actor_of_the
 ) -> None:
     pool = Pool()
     server = RpcServer(wire, address, "server", {GetModel: pool.get}, MODELPOOL)
-    call = Call(1, "client", 7, "GetModel", msgspec.Raw(msgspec.msgpack.encode(GetModel("main"))))
+    call = Call(PROTOCOL, "client", 7, "GetModel", msgspec.Raw(msgspec.msgpack.encode(GetModel("main"))))
     earlier = msgspec.structs.replace(call, id=3)
     for whose, each in (("core", call), ("core", call), ("actor", earlier), ("actor", call)):
         server._answer(b"nobody", each, [], Caller(whose, "10.0.0.1"))

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import zmq
 
+from rlctl_agents.wire.codec import PROTOCOL
 from rlctl_agents.wire.rpc import bulk
 from rlctl_agents.wire.rpc.bulk import PIECE_BYTES, BulkClient, in_pieces, joined
 from rlctl_agents.wire.rpc.client import MAX_BUFFERS, Call, RemoteError
@@ -164,7 +165,7 @@ def test_who_asks_again_over_the_same_connection_is_not_sent_the_same_twice(wire
         return large(request, buffers)
 
     body = msgspec.Raw(msgspec.msgpack.encode(Add(3)))
-    call = msgspec.msgpack.encode(Call(1, "client", 1, "Add", body))
+    call = msgspec.msgpack.encode(Call(PROTOCOL, "client", 1, "Add", body))
     with serving(address, count) as server:
         for connections in (1, 2):
             socket = wire.connect(zmq.DEALER, address)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import zmq
 
+from rlctl_agents.wire.codec import PROTOCOL
 from rlctl_agents.wire.rpc.client import Answer, Call, RemoteError, RpcClient
 from rlctl_agents.wire.rpc.server import RpcServer
 from rlctl_agents.wire.sockets import Wire
@@ -177,7 +178,7 @@ def test_remembered_answers_are_bounded_in_number_and_bytes(wire: Wire, address:
 
 
 def _call(number: int, client: str = "client") -> Call:
-    return Call(1, client, number, "Add", msgspec.Raw(msgspec.msgpack.encode(Add(1))))
+    return Call(PROTOCOL, client, number, "Add", msgspec.Raw(msgspec.msgpack.encode(Add(1))))
 
 
 def test_an_answer_to_an_earlier_call_is_not_taken_for_this_one(wire: Wire, address: str) -> None:
@@ -191,7 +192,7 @@ def test_an_answer_to_an_earlier_call_is_not_taken_for_this_one(wire: Wire, addr
     call = msgspec.msgpack.decode(head, type=Call)
     for number, value in [(call.id - 1, 13), (call.id + 1, 14), (call.id, 15)]:
         body = msgspec.Raw(msgspec.msgpack.encode(Sum(value)))
-        router.send_multipart([route, msgspec.msgpack.encode(Answer(1, "server", number, "", body))])
+        router.send_multipart([route, msgspec.msgpack.encode(Answer(PROTOCOL, "server", number, "", body))])
     thread.join()
     assert result == [Sum(15)]
 
@@ -228,7 +229,7 @@ def test_a_malformed_body_is_refused_in_words(wire: Wire, address: str) -> None:
 def test_a_server_does_not_wait_for_a_client_that_is_gone(wire: Wire, address: str) -> None:
     server = RpcServer(wire, address, "server", {Add: add})
     gone = wire.connect(zmq.DEALER, address)
-    gone.send(msgspec.msgpack.encode(Call(1, "gone", 1, "Add", msgspec.Raw(msgspec.msgpack.encode(Add(1))))))
+    gone.send(msgspec.msgpack.encode(Call(PROTOCOL, "gone", 1, "Add", msgspec.Raw(msgspec.msgpack.encode(Add(1))))))
     assert server._socket.poll(60_000)
     gone.close(0)
     began = time.monotonic()
