@@ -5,8 +5,8 @@ SPEC ?= specs/cartpole-impala.yaml
 TIERS ?= cluster
 # a third of the tests wait for processes most of their time: one worker more than there are cores
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
-# tests of a cluster wait for pods most of their time; each of the long ones has a run, which takes up to 2 GiB
-CLUSTER_WORKERS ?= $(shell workers=$$(($$(nproc) * 2)); echo $$((workers < 6 ? workers : 6)))
+# each of the long tests of a cluster has a run, which takes up to 2 GiB and computes while it is waited for
+CLUSTER_WORKERS ?= $(shell workers=$$(nproc); echo $$((workers < 6 ? workers : 6)))
 CLUSTER_TESTS := tests/cluster tests/conformance tests/images/test_real_image.py
 BIN := $(VENV)/bin
 PIP := python -m pip install --quiet --disable-pip-version-check

@@ -9,6 +9,7 @@ import pytest
 from tests.cluster.people import Person
 from tests.cluster.training import Training, start
 from tests.cluster.witness import Witness
+from tests.end_to_end.conftest import wait_until
 
 pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 
@@ -51,7 +52,7 @@ def test_a_new_learning_rate_restarts_the_learner_alone_and_a_stop_condition_nob
     told = run.up("--set", "stop.agent_steps=100000000")
     assert "reloaded" in told.said
     assert run.uids(*ALL) == before
-    assert run.status()["stop"]["conditions"]["agent_steps"]
+    wait_until(lambda: "agent_steps" in run.status()["stop"]["conditions"], timeout_s=30, what="the new condition")
 
     rows, learner = run.rows(), run.uids("learner")
     run.up("--set", "stop.agent_steps=100000000", "--set", "algorithm.lr=0.0005")
