@@ -81,7 +81,7 @@ class Assembler(Protocol):
         """
 
     def missing(self) -> str:
-        """What the next batch waits for, in words; "": for more rows."""
+        """Reason in words why the next batch is not full; "": more rows are needed."""
 
 
 class ArrivalOrder:

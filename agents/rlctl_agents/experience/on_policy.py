@@ -110,7 +110,7 @@ class OnPolicySource(BatchSource):
         self._tell(partial(self._hear, self._weights()))
 
     def resize(self, streams: int) -> None:
-        """What is filled already stays filled; the receiver's limits are those of the wider batch as long as one is."""
+        """Set the width of batches; filled ones stay, and the receiver keeps the wider limits as long as one is."""
         memory = self._allocate(streams)
         rows = memory[0].version.size
         budget_rows, queue_rows = self._limits_of(rows)

@@ -85,7 +85,7 @@ class BatchSource(Protocol):
         return 0
 
     def waits_for(self) -> str:
-        """What the next batch lacks, in words, for the log."""
+        """Reason in words why there is no batch yet, for the log."""
         return f"{self.waiting_rows} rows are here"
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ class _Box(NamedTuple):
     value: int
 
     def drawn(self, whole: int) -> dict[str, str]:
-        """What stands where, in pixels, when so many microseconds are the whole width."""
+        """Boxes and their places in pixels, for a graph as wide as so many microseconds."""
         x, width, y = WIDTH * self.start / whole, WIDTH * self.value / whole, TOP + ROW * self.depth
         room = int((width - 6) / CHARACTER)
         name = _UNFIT.sub("?", self.name)

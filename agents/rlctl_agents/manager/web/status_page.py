@@ -50,7 +50,7 @@ HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What watchers are told; replaced as a whole."""
+    """Status as pages and watchers show it; replaced as a whole."""
 
     status: Mapping[str, Any] = field(default_factory=dict)
     encoded: bytes = b""
@@ -70,7 +70,7 @@ class Shown:
 
 
 def pages(shown: Callable[[], Shown], unix: Callable[[], float] = time.time) -> dict[str, Callable[[], Response]]:
-    """What the probe listener of a manager shows besides."""
+    """Pages of a manager's probe listener beside those of every process."""
 
     def html() -> Response:
         now = shown()
