@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlctl_agents.checkpoint.state import StateError, unpack_state
-from rlctl_agents.training.checkpoint_writer import Generations, Job, NothingReadable, resume
+from rlctl_agents.training.checkpoint_writer import CheckpointWriter, Job, NothingReadable, resume
 from rlctl_agents.training.learner_state import LearnerState
 from rlctl_agents.types.control import Commit, Generation, Said
 from rlctl_agents.types.experience import ModelRef
@@ -30,7 +30,7 @@ def saved(folder: Path, *numbers: int) -> tuple[Generation, ...]:
         commits.append(one)
         return ANSWER
 
-    writer = Generations(folder, "boot", commit=commit, count=lambda seconds: None, now=lambda: 1234.5)
+    writer = CheckpointWriter(folder, "boot", commit=commit, count=lambda seconds: None, now=lambda: 1234.5)
     for number in numbers:
         writer.write(job(number))
     return tuple(one.generation for one in reversed(commits))
@@ -102,7 +102,7 @@ def test_a_thread_writes_the_newest_order_while_the_learner_goes_on(tmp_path: Pa
         numbers.append(one.generation.number)
         return ANSWER
 
-    writer = Generations(tmp_path, "boot", commit=commit, count=lambda seconds: None)
+    writer = CheckpointWriter(tmp_path, "boot", commit=commit, count=lambda seconds: None)
     writer.start()
     for number in range(1, 30):
         writer.save(job(number))

@@ -15,7 +15,7 @@ from rlctl_agents import algorithms
 from rlctl_agents.algorithms.base import ActInputs, Algorithm
 from rlctl_agents.checkpoint.parts import Corrupt
 from rlctl_agents.checkpoint.policy import PolicyFileError, describe, pack_policy, unpack_policy
-from rlctl_agents.training.checkpoint_writer import LEARNER, POLICY, Checkpoints, Generations
+from rlctl_agents.training.checkpoint_writer import LEARNER, POLICY, CheckpointWriter, Job
 from rlctl_agents.training.stored_policy import load_policy, read_policy
 from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.control import Commit, Generation, Said
@@ -50,10 +50,9 @@ def saved(folder: Path, config: Any, network: Network, spaces: Spaces) -> tuple[
     schema = kind.schema(config, network, spaces)
     sections = network.model_dump(mode="json"), config.model_dump(mode="json")
     described = describe(trainer.ref, 0, spaces, schema, *sections)
-    generations = Generations(folder, "boot", described, commit=commit, count=lambda seconds: None)
-    checkpoints = Checkpoints(generations, trainer, saved=0, ordered=0)
+    checkpoints = CheckpointWriter(folder, "boot", described, commit=commit, count=lambda seconds: None)
     checkpoints.start()
-    checkpoints.save(3, term=1)
+    checkpoints.save(Job(3, trainer.capture(), trainer.ref, trainer.consumed_rows, term=1))
     assert checkpoints.settle(10.0)
     checkpoints.close()
     return commits[0].generation, trainer._algorithm

@@ -37,14 +37,14 @@ from rlctl_agents.runtime.process import (
     open_wire,
     refused_connections,
 )
-from rlctl_agents.training.checkpoint_writer import Checkpoints, Generations, NothingReadable, resume
+from rlctl_agents.training.checkpoint_writer import CheckpointWriter, Job, NothingReadable, resume
 from rlctl_agents.training.collective import Broken
 from rlctl_agents.training.device import choose_device, compiles, require_device
 from rlctl_agents.training.ranks import Ranks
 from rlctl_agents.training.trainer import Diverged, Trainer, Updated, rows_of
 from rlctl_agents.types.control import Commit, Lease, Said
 from rlctl_agents.types.experience import Schema, schema_difference
-from rlctl_agents.weights.publisher import Publication, Publisher, require_size
+from rlctl_agents.weights.publisher import Publisher, require_size
 from rlctl_agents.wire.experience import ExperienceReceiver
 from rlctl_agents.wire.sockets import Wire
 
@@ -207,38 +207,34 @@ class Learner:
         if example is not None:
             self._trainer.compile(example)  # before the first beat, after which a minute of silence is a fault
         publish_every = 1 if spec.sync else config.publish_every_updates
-        self._publication = Publication(
-            Publisher(
-                wire,
-                process.boot,
-                pools=lambda: member.peers_of("modelpool"),
-                term=lambda: member.term,
-                every_version=spec.sync,
-            ),
+        self._publisher = Publisher(
+            wire,
+            process.boot,
+            pools=lambda: member.peers_of("modelpool"),
+            term=lambda: member.term,
+            every_version=spec.sync,
             every=publish_every,
             # lock-step waits by its nature, and what is replayed does not grow too old
             most_ahead=most_ahead(config.max_lag_versions, publish_every)
             if algorithm.on_policy and not spec.sync
             else None,
         )
-        self._checkpoints = Checkpoints(
-            Generations(
-                folder,
-                process.boot,
-                describe(
-                    self._trainer.ref,
-                    self._trainer.consumed_rows,
-                    lease.experience.spaces,
-                    schema,
-                    spec.policy(policy).model.model_dump(mode="json"),
-                    config.model_dump(mode="json"),
-                ),
-                commit=self._commit,
-                count=lambda seconds: process.metrics.add("checkpoint_seconds", seconds),
+        self._checkpoints = CheckpointWriter(
+            folder,
+            process.boot,
+            describe(
+                self._trainer.ref,
+                self._trainer.consumed_rows,
+                lease.experience.spaces,
+                schema,
+                spec.policy(policy).model.model_dump(mode="json"),
+                config.model_dump(mode="json"),
             ),
-            self._trainer,
-            saved=resumed.number if resumed is not None else 0,
+            commit=self._commit,
+            count=lambda seconds: process.metrics.add("checkpoint_seconds", seconds),
+            resumed=resumed.number if resumed is not None else 0,
             ordered=max((one.number for one in lease.generations), default=0),
+            rows=self._trainer.consumed_rows,
         )
         process.metrics.declare("lag_versions", VERSIONS)
         for name in COUNTERS:
@@ -266,7 +262,7 @@ class Learner:
 
     def run(self) -> None:
         """Learn until the process is asked to stop."""
-        self._publication.start()
+        self._publisher.start()
         self._checkpoints.start()
         while not self._process.stop.is_set():
             self.run_once()
@@ -290,13 +286,13 @@ class Learner:
         """Save a last generation, tell the pools about the last weights, and stop."""
         self._ranks.close()
         if self._standing.running:
-            if self._checkpoints.unsaved and self._ranks.rank == 0:
+            if self._checkpoints.unsaved(self._trainer.consumed_rows) and self._ranks.rank == 0:
                 log.info("saving the last generation", extra={"kv": {"version": self._trainer.version}})
                 self._save(self._checkpoints.next_number(self._member.checkpoint))
             if not self._checkpoints.settle(LAST_GENERATION_S):
                 log.error("the last generation was not saved within %g s", LAST_GENERATION_S)
         self._checkpoints.close()
-        self._publication.close()
+        self._publisher.close()
         self._source.close()
 
     def _make_source(
@@ -321,7 +317,7 @@ class Learner:
         hand.tried, hand.fresh = False, True
         self._reached = (self._trainer.ref, self._trainer.consumed_rows)
         self._standing.placed = True
-        self._publication.begin(self._trainer.version, leads=self._ranks.leads)
+        self._publisher.begin(self._trainer.version, leads=self._ranks.leads)
         if not first or streams != self._streams:
             self._source.resize(streams)
         if first:
@@ -337,7 +333,7 @@ class Learner:
             Broken: they are not together any more.
         """
         process, hand = self._process, self._hand
-        enough, far = self._has_enough(), self._ranks.leads and self._publication.far_ahead(self._trainer.version)
+        enough, far = self._has_enough(), self._ranks.leads and self._publisher.far_ahead(self._trainer.version)
         if hand.batch is None and not enough and not far:
             self._take(0.0 if hand.fresh else TAKE_S if self._ranks.world == 1 else TAKE_TOGETHER_S)
         with process.metrics.timed("wait_group_seconds"):
@@ -358,7 +354,7 @@ class Learner:
     def _lead(self) -> None:
         """Publish and save what is due."""
         # the last weights are published, whatever their version
-        self._publication.publish(self._trainer.ref, self._trainer.copied, last=self._standing.rests)
+        self._publisher.publish(self._trainer.ref, self._trainer.copied, last=self._standing.rests)
         # as ordered now: who led before may have saved what was ordered once
         if self._checkpoints.wants(wanted := self._member.wanted):
             self._save(wanted)
@@ -410,8 +406,10 @@ class Learner:
         return self._standing.rests
 
     def _save(self, number: int) -> None:
+        trainer = self._trainer
         with self._process.metrics.timed("checkpoint_seconds"):
-            self._checkpoints.save(number, self._member.term)
+            state = trainer.capture()
+            self._checkpoints.save(Job(number, state, trainer.ref, trainer.consumed_rows, self._member.term))
 
     def _commit(self, commit: Commit) -> Said:
         return self._member.call(commit, Said, deadline_s=COMMIT_S)

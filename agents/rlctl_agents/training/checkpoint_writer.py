@@ -15,7 +15,6 @@ from rlctl_agents.checkpoint.parts import PartError, name_of, read_part, remove_
 from rlctl_agents.checkpoint.policy import PolicyFile, pack_policy
 from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.training.learner_state import LearnerState
-from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.control import Commit, Generation, Said
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.rpc.client import RemoteError
@@ -38,7 +37,7 @@ class Job(NamedTuple):
     term: int
 
 
-class Generations:
+class CheckpointWriter:
     """Writes one generation at a time; while it is busy, the newest order waits and replaces older ones.
 
     Args:
@@ -48,6 +47,9 @@ class Generations:
         commit: tells the manager that the parts are there.
         count: seconds that a generation took, for the metrics.
         now: unix time.
+        resumed: number of the generation that the learner went on from; 0: there was none.
+        ordered: the highest number that was ever given.
+        rows: that the learner's weights were learned from.
     """
 
     def __init__(
@@ -59,6 +61,9 @@ class Generations:
         commit: Callable[[Commit], Said],
         count: Callable[[float], None],
         now: Callable[[], float] = time.time,
+        resumed: int = 0,
+        ordered: int = 0,
+        rows: int = 0,
     ) -> None:
         self._folder = folder
         self._boot = boot
@@ -66,6 +71,8 @@ class Generations:
         self._commit = commit
         self._count = count
         self._now = now
+        self._saved, self._ordered = resumed, ordered
+        self._rows = rows  # in the newest
         self._waiting: Job | None = None
         self._turn = threading.Condition()
         self._busy = False
@@ -83,9 +90,25 @@ class Generations:
 
     def save(self, job: Job) -> None:
         """Write a generation as soon as possible. Does not wait."""
+        self._saved, self._rows = job.number, job.rows
         with self._turn:
             self._waiting = job
             self._turn.notify_all()
+
+    def unsaved(self, rows: int) -> bool:
+        """True if weights learned from so many rows are in no generation, or the newest came to nothing."""
+        return rows > self._rows or 0 < self._saved == self.failed
+
+    def wants(self, number: int) -> bool:
+        """True for a new order; it counts as given from now on."""
+        new = number > max(self._ordered, self._saved)
+        if new:
+            self._ordered = number
+        return new
+
+    def next_number(self, told: int) -> int:
+        """Above all that were ordered or saved; told: the newest order that the manager gave."""
+        return max(self._ordered, self._saved, told) + 1
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until nothing is to be written; False when it takes longer."""
@@ -150,60 +173,6 @@ class Generations:
                 with self._turn:
                     self._busy = False
                     self._turn.notify_all()
-
-
-class Checkpoints:
-    """Which generations a learner saves, and what is in the newest.
-
-    Args:
-        generations: not started yet.
-        saved: number of the generation that it went on from; 0: there was none.
-        ordered: the highest number that was ever given.
-    """
-
-    def __init__(self, generations: Generations, trainer: Trainer, *, saved: int, ordered: int) -> None:
-        self._generations, self._trainer = generations, trainer
-        self._saved, self._ordered = saved, ordered
-        self._rows = trainer.consumed_rows  # in the newest
-
-    def start(self) -> None:
-        """Begin to write."""
-        self._generations.start()
-
-    @property
-    def failed(self) -> int:
-        """Number of the newest generation that came to nothing."""
-        return self._generations.failed
-
-    @property
-    def unsaved(self) -> bool:
-        """Something was learned since the newest, or that came to nothing."""
-        return self._trainer.consumed_rows > self._rows or 0 < self._saved == self._generations.failed
-
-    def wants(self, number: int) -> bool:
-        """Whether this order is a new one; it counts as given from now on."""
-        new = number > max(self._ordered, self._saved)
-        if new:
-            self._ordered = number
-        return new
-
-    def next_number(self, told: int) -> int:
-        """Above all that were ordered or saved; told: the newest order that the manager gave."""
-        return max(self._ordered, self._saved, told) + 1
-
-    def save(self, number: int, term: int) -> None:
-        """Copy the learner as it is now, and have it written. Does not wait for that."""
-        trainer = self._trainer
-        self._saved, self._rows = number, trainer.consumed_rows
-        self._generations.save(Job(number, trainer.capture(), trainer.ref, trainer.consumed_rows, term))
-
-    def settle(self, timeout_s: float) -> bool:
-        """Wait until nothing is to be written; False when it takes longer."""
-        return self._generations.settle(timeout_s)
-
-    def close(self) -> None:
-        """Stop; what waits is not written."""
-        self._generations.close()
 
 
 class NothingReadable(Exception):

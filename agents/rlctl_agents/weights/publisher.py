@@ -86,6 +86,8 @@ class Publisher:
         pools: index -> channels of the modelpools, as they are now; called from the thread.
         term: of the manager that we know.
         every_version: no version is left out, and the last few are put again into a new pool (lock-step).
+        every: versions from one publication to the next.
+        most_ahead: versions that the pools may lack before learning waits for them; None: it never does.
     """
 
     def __init__(
@@ -96,6 +98,8 @@ class Publisher:
         pools: Callable[[], Mapping[int, Channels]],
         term: Callable[[], int],
         every_version: bool = False,
+        every: int = 1,
+        most_ahead: int | None = None,
     ) -> None:
         self._wire, self._boot = wire, boot
         self._targets, self._term = pools, term
@@ -108,6 +112,9 @@ class Publisher:
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self.newest: ModelRef | None = None
         """The newest that some pool holds."""
+        self._every, self._most_ahead = every, most_ahead
+        self._first = 0  # version since which this one leads, or follows
+        self._published = -every  # newest version that was to be published
 
     def start(self) -> None:
         """Begin to publish."""
@@ -138,6 +145,34 @@ class Publisher:
     def rest(self) -> None:
         """Publish nothing until the next put: others do, and what was put here is older."""
         self._recent.clear()
+
+    def begin(self, version: int, *, leads: bool) -> None:
+        """From this version on others publish, or this one does, that version at once."""
+        self._first, self._published = version, version - self._every
+        if not leads:
+            self.rest()
+
+    def publish(self, ref: ModelRef, copied: Callable[[], Callable[[], bytes]], *, last: bool) -> None:
+        """Publish these weights if that is due.
+
+        Args:
+            copied: copies the weights as they are now, to be packed later.
+            last: they are, whatever their version, because none will follow.
+
+        Raises:
+            RuntimeError: of `require_life`.
+        """
+        self.require_life()
+        if ref.version - self._published >= (1 if last else self._every) and self.wants():
+            self._published = ref.version
+            self.put(ref, copied())
+
+    def far_ahead(self, version: int) -> bool:
+        """True if the pools lack so many versions that experience would be stale before it is made."""
+        if self._most_ahead is None:
+            return False
+        reached = self.newest.version if self.newest is not None else self._first
+        return version - reached >= self._most_ahead
 
     def close(self) -> None:
         """Stop publishing."""
@@ -226,55 +261,3 @@ class Publisher:
 
     def _addresses(self) -> list[str]:
         return [channels["rpc"] for channels in self._targets().values()]
-
-
-class Publication:
-    """Which versions are published, and when learning waits for the pools.
-
-    Args:
-        publisher: not started yet.
-        every: versions from one publication to the next.
-        most_ahead: versions that the pools may lack before learning waits for them; None: it never does.
-    """
-
-    def __init__(self, publisher: Publisher, *, every: int, most_ahead: int | None) -> None:
-        self._publisher = publisher
-        self._every, self._most_ahead = every, most_ahead
-        self._first = 0  # version since which this one leads, or follows
-        self._published = -every  # newest version handed to the publisher
-
-    def start(self) -> None:
-        """Begin to publish."""
-        self._publisher.start()
-
-    def begin(self, version: int, *, leads: bool) -> None:
-        """From this version on others publish, or this one does, that version at once."""
-        self._first, self._published = version, version - self._every
-        if not leads:
-            self._publisher.rest()
-
-    def publish(self, ref: ModelRef, copied: Callable[[], Callable[[], bytes]], *, last: bool) -> None:
-        """Publish these weights if that is due.
-
-        Args:
-            copied: copies the weights as they are now, to be packed later.
-            last: they are, whatever their version, because none will follow.
-
-        Raises:
-            RuntimeError: of `Publisher.require_life`.
-        """
-        self._publisher.require_life()
-        if ref.version - self._published >= (1 if last else self._every) and self._publisher.wants():
-            self._published = ref.version
-            self._publisher.put(ref, copied())
-
-    def far_ahead(self, version: int) -> bool:
-        """The pools lack so many versions that experience would be stale before it is made."""
-        if self._most_ahead is None:
-            return False
-        reached = self._publisher.newest
-        return version - (reached.version if reached is not None else self._first) >= self._most_ahead
-
-    def close(self) -> None:
-        """Stop publishing."""
-        self._publisher.close()
