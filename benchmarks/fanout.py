@@ -30,7 +30,7 @@ from benchmarks.shared.session import Session
 from benchmarks.shared.stats import spread
 from benchmarks.shared.store import Row
 from rlctl.spec.roles import FAN_OUT, serving
-from rlctl_agents.roles.modelpool import Pool
+from rlctl_agents.roles.modelpool import ModelServer
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.control import Channels, GetModel, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
@@ -155,7 +155,7 @@ def serve(folder: Path, at: str, above: Channels | None, size: int, stop: Event,
     wire = Wire(None)
     rpc, notice = (f"{at}{name}" if at else "tcp://127.0.0.1:*" for name in ("rpc", "notice"))
     notices = NoticePublisher(wire, notice)
-    pool = Pool(folder / "models", "pool", budget_bytes=8 * size, publish=notices.publish, metrics=Metrics())
+    pool = ModelServer(folder / "models", "pool", budget_bytes=8 * size, publish=notices.publish, metrics=Metrics())
     handlers: dict[type[Struct], Handler] = {PutModel: pool.put, GetModel: pool.get}
     server = RpcServer(wire, rpc, "pool", handlers, MODELPOOL, large=pool.large)
     if above is not None:
@@ -197,7 +197,7 @@ def want(index: int, pool: Channels, times: NDArray[np.float64], stop: Event) ->
     def goes_on() -> bool:
         return not stop.is_set()
 
-    source = client.Pool(wire, pool["rpc"], pool["notice"], "main", f"client{index}", goes_on)
+    source = client.Pool(wire, pool, "main", f"client{index}", goes_on)
     follower = Follower(take, "main", source)
     follower.wait_for_any(goes_on, time.sleep)
     while goes_on():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl_agents.roles.modelpool import NOTICE_AGAIN_S, Pool
+from rlctl_agents.roles.modelpool import NOTICE_AGAIN_S, ModelServer
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.control import GetModel, GotModel, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
@@ -39,7 +39,7 @@ class World:
         self.boots += 1
         self.notices: list[ModelRef] = []
         self.metrics = Metrics()
-        self.pool = Pool(
+        self.pool = ModelServer(
             self.folder, f"pool{self.boots}", budget_bytes=self.budget_bytes, publish=self.notices.append,
             metrics=self.metrics, clock=self.time,
         )  # fmt: skip
@@ -261,7 +261,7 @@ def test_models_travel_over_the_wire(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="rlctl-", dir="/tmp") as folder:
         wire = Wire()
         notices = NoticePublisher(wire, f"ipc://{folder}/notice")
-        pool = Pool(tmp_path, "pool", budget_bytes=10**8, publish=notices.publish, metrics=Metrics())
+        pool = ModelServer(tmp_path, "pool", budget_bytes=10**8, publish=notices.publish, metrics=Metrics())
         server = RpcServer(wire, f"ipc://{folder}/rpc", "pool", {PutModel: pool.put, GetModel: pool.get})
         stop = threading.Event()
 

@@ -309,7 +309,7 @@ def test_a_relay_takes_weights_with_the_keys_that_a_modelpool_has(tmp_path: Path
         stack.callback(below.close)
         stack.callback(above.close)
         notices = NoticePublisher(above, "tcp://127.0.0.1:*")
-        pool = modelpool.Pool(tmp_path, "above", budget_bytes=10**6, publish=notices.publish, metrics=Metrics())
+        pool = modelpool.ModelServer(tmp_path, "above", budget_bytes=10**6, publish=notices.publish, metrics=Metrics())
         server = RpcServer(above, "tcp://127.0.0.1:*", "above", {GetModel: pool.get}, MODELPOOL)
 
         def serve() -> None:

@@ -41,7 +41,7 @@ class Served:
     def __init__(self, folder: Path) -> None:
         self.metrics = Metrics()
         self._wire, self._stop = Wire(), threading.Event()
-        self.pool = modelpool.Pool(
+        self.pool = modelpool.ModelServer(
             folder / "models", "pool", budget_bytes=10**8, publish=lambda _: None, metrics=self.metrics
         )
         handlers = {GetModel: self.pool.get, PutModel: self.pool.put}
@@ -72,7 +72,11 @@ def test_all_who_ask_at_once_get_weights_that_take_longer_than_anybody_waits_and
 
         def follow(number: int) -> None:
             source = client.Pool(
-                wire, f"ipc://{folder}/near", f"ipc://{folder}/notice", "main", str(number), lambda: not stop.is_set()
+                wire,
+                {"rpc": f"ipc://{folder}/near", "notice": f"ipc://{folder}/notice"},
+                "main",
+                str(number),
+                lambda: not stop.is_set(),
             )
             Follower(taken.append, "main", source).wait_for_any(lambda: not stop.is_set(), stop.wait)
             source.close()

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,32 +17,12 @@ from rlctl_agents.experience.segment_writer import FinishedBlock, SegmentWriter
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.experience import Arrays, Decisions, ModelRef
 from rlctl_agents.weights.client import Follower
+from rlctl_agents.wire.experience import ExperienceSender
 
 RECENT_EPISODES = 100
 """Over so many the return of training episodes is averaged."""
 WAIT_S = 0.05
 """Longest wait for credit between two looks at the stop flag."""
-
-
-class Sender(Protocol):
-    """The sending end of the wire."""
-
-    def reserve(self, rows: int) -> bool:
-        """Ask for credit for the next block; whether it is there."""
-
-    def offer(
-        self,
-        *,
-        model: ModelRef,
-        stream: Sequence[int],
-        row0: Sequence[int],
-        version: NDArray[np.int64],
-        fields: Arrays,
-    ) -> bool:
-        """Take a block; False when there is no room."""
-
-    def poll(self, timeout_s: float) -> None:
-        """Hear grants and send; waits at most so long."""
 
 
 @dataclass
@@ -54,7 +33,7 @@ class Seated:
     follower: Follower | None  # None: it has no weights that change
     stream: NDArray[np.int64]  # [slots]
     writer: SegmentWriter | None = None  # None: nobody learns from this player
-    sender: Sender | None = None
+    sender: ExperienceSender | None = None
     segments: int = 0  # finished since the present lineage began
     base: int = 0  # first version of the present lineage that was used
 
@@ -196,7 +175,7 @@ class Rollout:
             fields=block.fields,
         )
 
-    def _until(self, condition: Callable[[], bool], sender: Sender) -> float:
+    def _until(self, condition: Callable[[], bool], sender: ExperienceSender) -> float:
         if condition():
             return 0.0
         started = self._clock()

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.experience.frame_stacking import rebuild
 from rlctl_agents.types.experience import ModelRef, Schema, SegmentBlock
+from rlctl_agents.wire.experience import Outcome
 
-Outcome = Literal["consumed", "stale", "fenced", "invalid"]
 Allocate = Callable[[tuple[int, ...], str], NDArray[Any]]
 ROWS_OF_ALL = "algorithm.batch_size must be roles.actor.replicas x envs x seats x unroll_length"
 """In lock-step."""

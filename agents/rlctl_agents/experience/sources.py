@@ -10,9 +10,9 @@ from torch import Tensor
 
 from rlctl.spec import algorithms as specs
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, Batch
-from rlctl_agents.experience.batching import Outcome
 from rlctl_agents.types import by_name
 from rlctl_agents.types.experience import ModelRef, Schema, SegmentBlock
+from rlctl_agents.wire.experience import Outcome
 
 BUILT_IN = {"on_policy": "rlctl_agents.experience.on_policy:on_policy"}
 """Kind -> factory."""

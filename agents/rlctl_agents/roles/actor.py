@@ -179,10 +179,8 @@ class Actor:
 
     def _pool(self, policy: str) -> Pool:
         self._pool_at = self._assigned("modelpool")
-        channels, stop = self._pool_at, self._process.stop
-        pool = Pool(
-            self._wire, channels["rpc"], channels["notice"], policy, self._process.boot, lambda: not stop.is_set()
-        )
+        stop = self._process.stop
+        pool = Pool(self._wire, self._pool_at, policy, self._process.boot, lambda: not stop.is_set())
         self._pools.append(pool)
         return pool
 

@@ -134,14 +134,8 @@ class Evaluator:
             if self._pool is not None:
                 self._pool.close()
             self._pool_address = channels["rpc"]
-            self._pool = Pool(
-                self._wire,
-                channels["rpc"],
-                channels["notice"],
-                self._process.spec.policy_names[0],
-                self._process.boot,
-                lambda: not self._process.stop.is_set(),
-            )
+            policy, stop = self._process.spec.policy_names[0], self._process.stop
+            self._pool = Pool(self._wire, channels, policy, self._process.boot, lambda: not stop.is_set())
         return self._pool
 
     def _load(self, match: Match) -> bool:

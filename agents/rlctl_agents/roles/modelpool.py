@@ -21,9 +21,9 @@ from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections
 from rlctl_agents.types.control import GetModel, GotModel, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
-from rlctl_agents.weights.client import Model as Pulled
+from rlctl_agents.weights.client import Model
 from rlctl_agents.weights.disk_store import POLICY, KeptModels
-from rlctl_agents.weights.memory_store import LiveModels, Model, Refused
+from rlctl_agents.weights.memory_store import LiveModels, Refused
 from rlctl_agents.weights.relay import Relay
 from rlctl_agents.wire.classes import MODELPOOL
 from rlctl_agents.wire.notice import NoticePublisher
@@ -63,7 +63,7 @@ def main(process: Process) -> None:
         notices = NoticePublisher(wire, lease.bind["notice"])
         stack.callback(notices.close)
         first = lease.index == 0
-        pool = Pool(
+        pool = ModelServer(
             layout.models, process.boot, budget_bytes=budget_bytes, publish=notices.publish, metrics=process.metrics,
             others_keep=not first,
         )  # fmt: skip
@@ -95,8 +95,8 @@ def main(process: Process) -> None:
             raise RuntimeError(member.moved)
 
 
-class Pool:
-    """What a modelpool answers. Requests come from one thread; `announced` and `take` are called by others.
+class ModelServer:
+    """Models of a modelpool, live and kept. Requests come from one thread; `announced` and `take` are called by others.
 
     Args:
         folder: of kept models.
@@ -134,7 +134,7 @@ class Pool:
             metrics.add(name, 0.0)
 
     def put(self, request: PutModel, buffers: Sequence[memoryview]) -> tuple[Said, list[bytes]]:
-        """A learner brings weights."""
+        """Take the weights that a learner brings."""
         started = self._clock()
         try:
             if not buffers or not POLICY.fullmatch(request.ref.policy):
@@ -149,8 +149,8 @@ class Pool:
         self._metrics.add("publish_seconds", self._clock() - started)
         return said, []
 
-    def take(self, model: Pulled) -> None:
-        """Weights from the pool above this one.
+    def take(self, model: Model) -> None:
+        """Take weights from the pool above this one.
 
         Raises:
             Refused: as a learner would be.
@@ -164,12 +164,12 @@ class Pool:
         self._metrics.add("publish_seconds", self._clock() - started)
 
     def get(self, request: GetModel, _buffers: Sequence[memoryview]) -> tuple[GotModel, list[memoryview]]:
-        """Somebody asks for weights."""
+        """Answer a request for weights."""
         started = self._clock()
         model = self._find(request)
         if model is None:
             return GotModel("missing", self._boot), []
-        if request.version is None and request.have is not None and not _newer(model.ref, request.have):
+        if request.version is None and request.have is not None and model.ref <= request.have:
             return GotModel("not_modified", self._boot, model.ref, model.sha256), []
         self._metrics.add("pulls")
         self._metrics.add("bytes", len(model.data))
@@ -177,15 +177,15 @@ class Pool:
         return GotModel("new", self._boot, model.ref, model.sha256), in_pieces(model.data)
 
     def large(self, request: Struct) -> bool:
-        """Weights for this request would take their time on the way; those of a policy are all of a size."""
+        """True if the weights for this request would take their time; those of a policy are all of a size."""
         if not isinstance(request, GetModel) or (newest := self._newest(request.policy)) is None:
             return False
-        if request.version is None and request.have is not None and not _newer(newest.ref, request.have):
+        if request.version is None and request.have is not None and newest.ref <= request.have:
             return False
         return len(newest.data) > LARGE_BYTES and (request.version is None or self._find(request) is not None)
 
     def turn(self) -> None:
-        """Between requests: announce again."""
+        """Announce the newest versions again if that is due; called between requests."""
         now = self._clock()
         if now - self._said >= NOTICE_AGAIN_S:
             self._said = now
@@ -203,7 +203,7 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        """It can serve the current version: somebody has brought one in this life, or one was kept."""
+        """True once a version can be served: one was brought in this life, or one was kept."""
         with self._lock:
             return bool(self._announced)
 
@@ -262,7 +262,3 @@ class Pool:
                 self._announced[policy] = ref
                 return
             self._kept.forget(ref)
-
-
-def _newer(ref: ModelRef, than: ModelRef) -> bool:
-    return (ref.lineage, ref.version) > (than.lineage, than.version)

@@ -6,9 +6,9 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from rlctl_agents.types.control import GetModel, GotModel
+from rlctl_agents.types.control import Channels, GetModel, GotModel
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.log_throttle import LogThrottle
 from rlctl_agents.wire.notice import NoticeSubscriber
@@ -32,19 +32,33 @@ log = logging.getLogger(__name__)
 
 
 class Model(NamedTuple):
-    """Weights as the pool holds them."""
+    """Serialised weights of one version."""
 
     ref: ModelRef
-    sha256: str
-    data: bytes | memoryview
+    sha256: str  # 64 hex digits, of `data`
+    data: bytes  # the same object for every reader in a process
 
 
-class Source(Protocol):
-    """Where models come from.
+class Pool:
+    """A modelpool, asked over the wire.
 
-    A question that is not answered in time stays under way: whoever asks the same again goes on waiting where it
-    stopped, and whoever asks another gives it up.
+    A question that is not answered in time stays under way: asked again it goes on waiting where it stopped, and
+    another question takes its place.
+
+    Args:
+        channels: its two addresses, `rpc` and `notice`.
+        policy: of the notices that are subscribed to.
+        keep_waiting: no answer is waited for when this says no.
     """
+
+    def __init__(
+        self, wire: Wire, channels: Channels, policy: str, boot: str, keep_waiting: Callable[[], bool]
+    ) -> None:
+        self._client = BulkClient(wire, channels["rpc"], boot)
+        self._subscriber = NoticeSubscriber(wire, channels["notice"], policy)
+        self._keep_waiting = keep_waiting
+        self._under_way: GetModel | None = None
+        self._throttle = LogThrottle(every_s=SAID_EVERY_S)
 
     def newer(self, policy: str, have: ModelRef | None, wait_s: float | None = None) -> Model | None:
         """The newest model of a policy; None when it is the one we have, or there is none.
@@ -56,6 +70,7 @@ class Source(Protocol):
             TimeoutError: not here yet.
             RemoteError: the pool refuses.
         """
+        return self._ask(GetModel(policy, have=have), PULL_S if wait_s is None else wait_s)
 
     def exact(self, policy: str, version: int) -> Model | None:
         """One version of the live lineage; None when the pool has not got it.
@@ -64,42 +79,10 @@ class Source(Protocol):
             TimeoutError: not here within `PULL_S`.
             RemoteError: the pool refuses.
         """
-
-    def notice(self) -> ModelRef | None:
-        """What has been announced since the last call."""
-
-
-class Pool:
-    """A modelpool, asked over the wire.
-
-    Args:
-        rpc, notice: its two addresses.
-        policy: whose notices are heard.
-        keep_waiting: no answer is waited for when this says no.
-    """
-
-    def __init__(
-        self,
-        wire: Wire,
-        rpc: str,
-        notice: str,
-        policy: str,
-        boot: str,
-        keep_waiting: Callable[[], bool],
-    ) -> None:
-        self._client = BulkClient(wire, rpc, boot)
-        self._subscriber = NoticeSubscriber(wire, notice, policy)
-        self._keep_waiting = keep_waiting
-        self._under_way: GetModel | None = None
-        self._throttle = LogThrottle(every_s=SAID_EVERY_S)
-
-    def newer(self, policy: str, have: ModelRef | None, wait_s: float | None = None) -> Model | None:
-        return self._ask(GetModel(policy, have=have), PULL_S if wait_s is None else wait_s)
-
-    def exact(self, policy: str, version: int) -> Model | None:
         return self._ask(GetModel(policy, version=version), PULL_S)
 
     def notice(self) -> ModelRef | None:
+        """The newest model announced since the last call."""
         return self._subscriber.latest()
 
     def wait_for_notice(self, timeout_s: float) -> None:
@@ -146,7 +129,7 @@ class Follower:
         self,
         load: Callable[[Model], None],
         policy: str,
-        source: Source,
+        source: Pool,
         *,
         pinned: int | None = None,
         clock: Callable[[], float] = time.monotonic,

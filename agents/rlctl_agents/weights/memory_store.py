@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict, deque
-from dataclasses import dataclass
 
 from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.weights.client import Model
 
 VERSIONS = 16
 """Newest ones of a policy that stay."""
@@ -21,15 +21,6 @@ class Refused(ValueError):
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
         self.reason = reason
-
-
-@dataclass(frozen=True)
-class Model:
-    """Weights under their name. `data` is the same object for everybody who gets them."""
-
-    ref: ModelRef
-    sha256: str
-    data: bytes
 
 
 class LiveModels:

@@ -88,7 +88,7 @@ class Relay:
 
     def _connect(self, channels: Channels) -> Pool:
         return Pool(
-            self._wire, channels["rpc"], channels["notice"], self._policy, self._boot,
+            self._wire, channels, self._policy, self._boot,
             lambda: not self._stop.is_set() and self._named(channels) == channels,
         )  # fmt: skip
 

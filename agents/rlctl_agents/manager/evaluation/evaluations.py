@@ -8,7 +8,7 @@ from pathlib import Path
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager.accounting.counters import Cpu
 from rlctl_agents.manager.evaluation.cadence import SHORTEST_S, Cadence, Taken
-from rlctl_agents.manager.evaluation.matches import Quotas, newer
+from rlctl_agents.manager.evaluation.matches import Quotas
 from rlctl_agents.manager.events import Events, JsonLines
 from rlctl_agents.manager.membership.learner_progress import Learners
 from rlctl_agents.manager.state_store import Evaluation, Progress
@@ -173,7 +173,7 @@ class Evaluations:
             self._last = published
             self._quotas.only(published)
         newest = self._progress.evaluation
-        if self._last is not None and newest is not None and not newer(self._last, newest.ref):
+        if self._last is not None and newest is not None and self._last <= newest.ref:
             self.awaits = False
         elif evaluators == 0 and (expected == 0 or now - self._lived >= JOIN_S):
             self.give_up("no evaluator lives")

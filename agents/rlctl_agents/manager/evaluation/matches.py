@@ -93,7 +93,7 @@ class Quotas:
         """
         if boot in self._open:
             return self._open[boot].match
-        if ref is None or (self.newest is not None and not newer(ref, self.newest)) or not self._cadence.due(every_s):
+        if ref is None or (self.newest is not None and ref <= self.newest) or not self._cadence.due(every_s):
             return None
         self.match += 1
         self._cadence.begin()
@@ -162,11 +162,6 @@ class Quotas:
         if self._open.pop(boot, None) is not None:
             self._cadence.again()
             self.newest = self._done
-
-
-def newer(ref: ModelRef, than: ModelRef) -> bool:
-    """Whether a model is newer than another of its policy."""
-    return (ref.lineage, ref.version) > (than.lineage, than.version)
 
 
 def _seed(run_seed: int, ref: ModelRef) -> int:

@@ -11,7 +11,6 @@ import msgspec
 from rlctl.spec.machine import Machine
 from rlctl_agents.manager.accounting.ledger import Rows
 from rlctl_agents.manager.evaluation.evaluations import every_s
-from rlctl_agents.manager.evaluation.matches import newer
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
 from rlctl_agents.manager.status.problems import SILENT_S, Facts, find
@@ -233,7 +232,7 @@ class StatusBuilder:
             seen = members.seen.get(one.boot)
             model = None if seen is None else seen.model
             before, since = self._held.get(one.boot, (model, now))
-            if newest is None or model != before or (model is not None and not newer(newest, model)):
+            if newest is None or model != before or (model is not None and newest <= model):
                 since = now
             held[one.boot] = model, since
             if now > since:
