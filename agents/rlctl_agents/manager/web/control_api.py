@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import json
 import queue
-import threading
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 from rlctl_agents.manager.events import Events
 from rlctl_agents.manager.web.profiles import Profiles
@@ -32,30 +32,12 @@ READS = ("/status", "/events", "/logs", "/checkpoints", "/profiles")
 ORDERS = ("/reload", "/checkpoint", "/profile", "/stop")
 
 
-class ControlOrder:
-    """Order to the main loop, and its body."""
+class ControlOrder(NamedTuple):
+    """Order to the main loop, its body, and its answer once it was carried out."""
 
-    def __init__(self, what: str, body: dict[str, Any]) -> None:
-        self.what, self.body = what, body
-        self._done = threading.Event()
-        self._answer: Any = None
-        self._fault = ""
-
-    def answer(self, value: Any) -> None:
-        """Answer an order that is carried out."""
-        self._answer = value
-        self._done.set()
-
-    def refuse(self, why: str) -> None:
-        """Refuse an order."""
-        self._fault = why
-        self._done.set()
-
-    def wait(self, timeout_s: float) -> Response:
-        """Response to the client."""
-        if not self._done.wait(timeout_s):
-            return Response.refusal(503, f"the manager did not answer within {timeout_s:g} s")
-        return Response.refusal(400, self._fault) if self._fault else Response.of(self._answer)
+    what: str
+    body: dict[str, Any]
+    done: Future[Any]
 
 
 class ControlApi:
@@ -107,14 +89,14 @@ class ControlApi:
             except queue.Empty:
                 return
             try:
-                order.answer(do(order.what, order.body))
+                order.done.set_result(do(order.what, order.body))
             except ValueError as fault:
-                order.refuse(str(fault))
+                order.done.set_exception(fault)
 
     def close(self) -> None:
         """Stop listening; orders that wait are refused."""
         while not self._orders.empty():
-            self._orders.get_nowait().refuse("the manager is ending")
+            self._orders.get_nowait().done.set_exception(ValueError("the manager is ending"))
         self._listener.close()
 
     def _read(self, request: Request) -> Response:
@@ -145,9 +127,14 @@ class ControlApi:
             return Response.refusal(400, f"the body is not JSON: {error}")
         if not isinstance(body, dict):
             return Response.refusal(400, "the body must be an object")
-        order = ControlOrder(request.path, body)
+        order = ControlOrder(request.path, body, Future())
         try:
             self._orders.put_nowait(order)
         except queue.Full:
             return Response.refusal(503, "the manager has too many orders to carry out")
-        return order.wait(ORDER_S)
+        try:
+            return Response.of(order.done.result(ORDER_S))
+        except TimeoutError:
+            return Response.refusal(503, f"the manager did not answer within {ORDER_S:g} s")
+        except ValueError as fault:
+            return Response.refusal(400, str(fault))
