@@ -91,14 +91,7 @@ def make_env(spec: Spec, count: int) -> Env:
         UserFault: they cannot be made as the spec asks.
     """
     try:
-        return envs.make(
-            spec.env.id,
-            envs=count,
-            seeds=[0] * count,  # every reset names its seeds
-            kwargs=spec.env.kwargs,
-            preset=spec.env.preset,
-            max_episode_steps=spec.env.max_episode_steps,
-        )
+        return envs.make_of(spec.env.model_dump(), envs=count, seeds=[0] * count)  # every reset names its seeds
     except EnvRefused as fault:
         raise UserFault(str(fault)) from fault
 

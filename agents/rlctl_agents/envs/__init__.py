@@ -8,7 +8,7 @@ from typing import Any, Literal
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.envs.names import attribute, family, takes_envs
 
-__all__ = ["Env", "EnvError", "EnvRefused", "make"]
+__all__ = ["Env", "EnvError", "EnvRefused", "make", "make_of"]
 
 
 def make(
@@ -56,3 +56,9 @@ def make(
     else:
         env = family("gymnasium").make_from(id, found, envs, seeds, arguments, max_episode_steps)
     return env
+
+
+def make_of(section: Mapping[str, Any], *, envs: int, seeds: Sequence[int]) -> Env:
+    """Environments as the section `env` of a spec, plain data, names them; see `make`."""
+    named = {key: section[key] for key in ("id", "kwargs", "preset", "max_episode_steps")}
+    return make(**named, envs=envs, seeds=seeds)

@@ -34,14 +34,7 @@ def probe(spec: Spec, policy: str = "main") -> Experience:
         EnvError: the environment cannot be made or reset, or an evaluation in it cannot say what `spec.stop` asks.
         AlgorithmError: algorithm, network and spaces do not fit.
     """
-    env = envs.make(
-        spec.env.id,
-        envs=1,
-        seeds=[spec.seed % 2**31],
-        kwargs=spec.env.kwargs,
-        preset=spec.env.preset,
-        max_episode_steps=spec.env.max_episode_steps,
-    )
+    env = envs.make_of(spec.env.model_dump(), envs=1, seeds=[spec.seed % 2**31])
     try:
         try:
             require_measurable(spec.stop, env.spaces.seats)

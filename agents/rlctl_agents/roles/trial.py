@@ -96,15 +96,7 @@ def tried(spec: dict[str, Any]) -> Trial:
 
 def _spaces(spec: dict[str, Any]) -> Spaces:
     """Those of the environment, which is made and reset once."""
-    section = spec["env"]
-    env = envs.make(
-        section["id"],
-        envs=1,
-        seeds=[spec["seed"] % 2**31],
-        kwargs=section["kwargs"],
-        preset=section["preset"],
-        max_episode_steps=section["max_episode_steps"],
-    )
+    env = envs.make_of(spec["env"], envs=1, seeds=[spec["seed"] % 2**31])
     try:
         env.reset()
     finally:
