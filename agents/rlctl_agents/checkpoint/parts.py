@@ -87,7 +87,7 @@ def write_part(folder: Path, name: str, data: bytes | memoryview) -> Part:
                     left = left[file.write(left) :]
                 os.fsync(file.fileno())
             temporary.replace(final)
-            _sync_folder(folder)
+            sync_folder(folder)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -137,7 +137,12 @@ def _require_name(name: str) -> None:
         raise ValueError(f"the name of a part is a plain file name, got {name!r}")
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder survive a power cut from now on.
+
+    Raises:
+        OSError: the file system refuses.
+    """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -7,10 +7,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+from rlctl_agents.runtime.storage import append
 
 T = TypeVar("T")
 
@@ -34,17 +35,9 @@ class JsonLines:
 
     def append(self, value: dict[str, Any]) -> None:
         """Write a whole line or none."""
-        left = memoryview(json.dumps(value).encode() + b"\n")
         try:
             with self._path.open("ab", buffering=0) as file:
-                whole = file.tell()
-                try:
-                    while left:  # a full disk takes a part of it first, and says nothing
-                        left = left[file.write(left) :]
-                except OSError:
-                    with suppress(OSError):
-                        file.truncate(whole)  # to half a line the next one would be glued
-                    raise
+                append(file, json.dumps(value).encode() + b"\n")
             self.failure = ""
         except OSError as error:
             self.failure = f"cannot write {self._path}: {error.strerror}"

@@ -9,9 +9,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import TypeVar
 
+from rlctl_agents.checkpoint.parts import sync_folder
 from rlctl_agents.runtime.process import UserFault
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)  # of a file system without hard links
@@ -71,17 +73,27 @@ def create_file(path: Path, data: bytes) -> bool:
     return True
 
 
-def sync_folder(folder: Path) -> None:
-    """Names in a folder survive a power cut from now on.
+def append(file: FileIO, data: bytes, size: int | None = None) -> None:
+    """Append all of the data to an unbuffered file, or nothing: half a record would spoil the next one.
+
+    Args:
+        size: bytes of the file that stay; None: all.
 
     Raises:
-        OSError: the file system refuses.
+        OSError: it cannot be written.
     """
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    whole = file.tell() if size is None else size
+    if file.tell() > whole:  # half a record, of a write that could not be undone then
+        file.truncate(whole)
+    left = memoryview(data)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        while left:  # a full disk takes a part of it first, and says nothing
+            left = left[file.write(left) :]
+    except OSError:
+        with suppress(OSError):
+            file.truncate(whole)
+            file.seek(whole)
+        raise
 
 
 def read_file(path: Path) -> bytes | None:

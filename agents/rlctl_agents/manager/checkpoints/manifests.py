@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from rlctl_agents.checkpoint.parts import generation_of
-from rlctl_agents.runtime.storage import create_file, sync_folder
+from rlctl_agents.checkpoint.parts import generation_of, sync_folder
+from rlctl_agents.runtime.storage import create_file
 from rlctl_agents.types.control import Generation
 
 FORMAT = 1

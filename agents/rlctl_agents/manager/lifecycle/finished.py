@@ -16,6 +16,7 @@ import msgspec
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Policy, Spec
+from rlctl_agents.checkpoint.parts import sync_folder
 from rlctl_agents.manager.checkpoints.fencing_term import TornTerm, read_term
 from rlctl_agents.manager.events import Events, Lines
 from rlctl_agents.manager.lifecycle.scale_down import Release
@@ -23,7 +24,7 @@ from rlctl_agents.manager.lifecycle.stop import met
 from rlctl_agents.manager.settings import LiveSettings
 from rlctl_agents.manager.state_store import Damaged, StateStore, load_progress
 from rlctl_agents.runtime.process import Arguments, Process
-from rlctl_agents.runtime.storage import read_file, replace_file, sync_folder
+from rlctl_agents.runtime.storage import read_file, replace_file
 from rlctl_agents.types.control import Commit, EvalResult, Hello, Orders, Report, Said, Sampled
 
 ON_REQUEST = "stopped on request"

@@ -7,7 +7,6 @@ are counted, and never the run; more than the thread can write costs the oldest 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from pathlib import Path
 from rlctl.spec.base import ROLES
 from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.logs.log_files import LogFile, files, hour, line_of
+from rlctl_agents.runtime.storage import append
 
 BATCH_S = 1.0
 BATCH_BYTES = 64 * 1024
@@ -142,7 +142,9 @@ class LogStore:
                 room -= len(left[0])
                 batch.append(left.popleft())
             try:
-                self._sizes[file.name] = _append(self._folder / file.name, size, b"".join(batch))
+                with (self._folder / file.name).open("ab", buffering=0) as opened:
+                    append(opened, data := b"".join(batch), size)
+                self._sizes[file.name] = size + len(data)
             except OSError as error:
                 self.lost += len(batch) + len(left)
                 if not self.failure:
@@ -175,26 +177,6 @@ class LogStore:
                 over -= size
                 with suppress(OSError):
                     (self._folder / file.name).unlink()
-
-
-def _append(path: Path, size: int, data: bytes) -> int:
-    """Write whole lines behind the first `size` bytes; the new size.
-
-    Raises:
-        OSError: it cannot be written; no half line stays.
-    """
-    with path.open("ab", buffering=0) as file:
-        if file.tell() > size:  # half a line, of a write that could not be undone then
-            os.truncate(file.fileno(), size)
-        left = memoryview(data)
-        try:
-            while left:
-                left = left[file.write(left) :]
-        except OSError:
-            with suppress(OSError):
-                os.truncate(file.fileno(), size)
-            raise
-        return size + len(data)
 
 
 def _size(path: Path) -> int:

@@ -8,12 +8,13 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
+
+from rlctl_agents.runtime.storage import append
 
 log = logging.getLogger(__name__)
 
@@ -58,16 +59,10 @@ class CurveWriter:
         writer = RecordWriter(records)
         for event in events:
             writer.write(event.SerializeToString())
-        whole = self._file.tell()
         try:
-            left = memoryview(records.getvalue())
-            while left:
-                left = left[self._file.write(left) :]
+            append(self._file, records.getvalue())  # half a record would end the file for every reader
             self.failure = ""
         except OSError as error:
-            with suppress(OSError):
-                self._file.truncate(whole)  # half a record would end the file for every reader
-                self._file.seek(whole)
             if not self.failure:
                 log.error("cannot write curves: %s", error)
             self.failure = f"cannot write results/tensorboard: {error.strerror}"
