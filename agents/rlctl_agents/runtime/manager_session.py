@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -166,11 +167,8 @@ class Member:
             TimeoutError: no answer in time.
             RemoteError: the manager refuses.
         """
-        client = self.line()
-        try:
+        with closing(self.line()) as client:
             return client.call(request, reply, deadline_s=deadline_s)[0]
-        finally:
-            client.close()
 
     def line(self) -> RpcClient:
         """A connection to the manager for many questions; who asks for it closes it."""
@@ -230,16 +228,18 @@ class Member:
         elif orders.term >= self.term:  # an older one comes from a manager that has been replaced
             self._obey(orders)
 
+    def _hear(self, said: Lease | Orders) -> None:
+        """Take over what leases and orders have in common."""
+        self.term, self.peers, self.match = said.term, said.peers, said.match
+        self.stop_rows = said.stop_rows
+        self.ticket, self.leased_since_s = said.ticket, said.leased_since_s
+        self._report_every_s = said.report_every_s or self._report_every_s
+
     def _obey(self, orders: Orders) -> None:
-        self.term = orders.term
-        self.peers = orders.peers
-        self.match = orders.match
+        self._hear(orders)
         self.checkpoint = max(self.checkpoint, orders.checkpoint)
         self.wanted = orders.checkpoint
-        self.stop_rows = orders.stop_rows
-        self.ticket, self.leased_since_s = orders.ticket, orders.leased_since_s
         self.group = orders.group
-        self._report_every_s = orders.report_every_s or self._report_every_s
         if orders.profile is not None:
             self._profiler.obey(orders.profile, self._tell)
         if orders.stop:
@@ -294,12 +294,7 @@ class Member:
 
     def _take_lease(self, lease: Lease) -> None:
         self.lease = lease
-        self.term = lease.term
-        self.peers = lease.peers
-        self.match = lease.match
-        self.stop_rows = lease.stop_rows
-        self.ticket, self.leased_since_s = lease.ticket, lease.leased_since_s
-        self._report_every_s = lease.report_every_s
+        self._hear(lease)
 
 
 class Asked(Generic[V]):

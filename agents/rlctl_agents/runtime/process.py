@@ -10,8 +10,8 @@ import resource
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -210,7 +210,7 @@ def run_role(arguments: Sequence[str], main: Callable[[Process], None], linger_s
         return USERS_FAULT
     try:
         allow_many_files()
-        with Signals(process.stop) as signals, _Probe(process):
+        with Signals(process.stop) as signals, _probed(process):
             log.info("started", extra={"kv": {"pid": os.getpid(), "name": parsed.name}})
             main(process)
             log.info("ended in good order")
@@ -244,29 +244,21 @@ def _say_why(process: Process) -> None:
         log.warning("the manager did not hear why: %s", error)
 
 
-class _Probe:
-    """The probe listener of a process, as long as the block lasts; without one, should the address fail, it goes on."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._listener: ProbeListener | None = None
-
-    def __enter__(self) -> None:
-        try:
-            self._listener = ProbeListener(
-                self._process.arguments.probe,
-                self._process.pulse,
-                self._process.metrics_page,
-                pages=self._process.pages,
-            )
-        except OSError as error:
-            log.warning("no probe listener at %s: %s", self._process.arguments.probe, error)
-        except ValueError as error:
-            raise UserFault(f"--probe: {error}") from error
-
-    def __exit__(self, kind: object, value: object, traceback: TracebackType | None) -> None:
-        if self._listener is not None:
-            self._listener.close()
+@contextmanager
+def _probed(process: Process) -> Iterator[None]:
+    """Probe listener of a process for the time of the block; should its address fail, the process goes on without."""
+    address, listener = process.arguments.probe, None
+    try:
+        listener = ProbeListener(address, process.pulse, process.metrics_page, pages=process.pages)
+    except OSError as error:
+        log.warning("no probe listener at %s: %s", address, error)
+    except ValueError as error:
+        raise UserFault(f"--probe: {error}") from error
+    try:
+        yield
+    finally:
+        if listener is not None:
+            listener.close()
 
 
 class Signals:
@@ -486,12 +478,5 @@ def last_words(arguments: Arguments, boot: str, report: Report) -> None:
         TimeoutError: the manager does not answer.
         RemoteError: it refuses.
     """
-    wire = open_wire(arguments)
-    try:
-        client = RpcClient(wire, arguments.manager, boot)
-        try:
-            client.call(report, Orders, deadline_s=LAST_WORDS_S)
-        finally:
-            client.close()
-    finally:
-        wire.close()
+    with closing(open_wire(arguments)) as wire, closing(RpcClient(wire, arguments.manager, boot)) as client:
+        client.call(report, Orders, deadline_s=LAST_WORDS_S)
