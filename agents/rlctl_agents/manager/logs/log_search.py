@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from heapq import merge
 from pathlib import Path
 
 import msgspec
@@ -66,18 +67,17 @@ def search(query: Query) -> Found:
     if query.tail is not None:
         return Found(_last(wanted, sorted(roles), min(query.tail, MOST_LINES)))
     places = dict(entry.split("=") for entry in query.page.split(",")) if query.page else {}
-    streams = [Stream(wanted, role, places.get(role, "")) for role in sorted(roles)]
+    # moment, text, role, file and position where the line begins; those of one role in the order of its files
+    streams = [_stream(wanted, role, places.get(role, "")) for role in sorted(roles)]
     found: list[tuple[bytes, bytes]] = []
     size = 0
-    while open_ := [stream for stream in streams if stream.head is not None]:
-        oldest = min(open_, key=lambda stream: stream.head or (b"", b""))
-        assert oldest.head is not None
-        if len(found) == MOST_LINES or (found and size + len(oldest.head[1]) > MOST_BYTES):
-            page = ",".join(f"{stream.role}={stream.place}" for stream in streams)
-            return Found(_texts(found), page)
-        found.append(oldest.head)
-        size += len(oldest.head[1])
-        oldest.advance()
+    for moment, line, role, begins, behind in merge(*streams, key=lambda one: one[:2]):
+        if len(found) == MOST_LINES or (found and size + len(line) > MOST_BYTES):
+            places[role] = begins
+            return Found(_texts(found), ",".join(f"{role}={places.get(role, '')}" for role in sorted(roles)))
+        places[role] = behind
+        found.append((moment, line))
+        size += len(line)
     return Found(_texts(found))
 
 
@@ -147,38 +147,21 @@ class Filter:
         return frozenset(list(boots)[-2] for boots in lives.values() if len(boots) > 1)
 
 
-class Stream:
-    """The lines of one role that are wanted, one after the other.
+def _stream(wanted: Filter, role: str, place: str) -> Iterator[tuple[bytes, bytes, str, str, str]]:
+    """Moment and text of each line of a role that is wanted, the role, and the places of the line and behind it.
 
     Args:
         place: file and position from where on; "": from the oldest.
     """
-
-    def __init__(self, wanted: Filter, role: str, place: str) -> None:
-        self.role = role
-        self.place = place
-        """Where `head` is found again."""
-        self.head: tuple[bytes, bytes] | None = None
-        """Moment and text of the next line; None: there is none."""
-        self._lines = self._read(wanted)
-        self.advance()
-
-    def advance(self) -> None:
-        """Go on to the next line."""
-        self.head = next(self._lines, None)
-
-    def _read(self, wanted: Filter) -> Iterator[tuple[bytes, bytes]]:
-        name, _, offset = self.place.partition(":")
-        first = LogFile.parse(name)
-        for file in wanted.files(self.role):
-            if first is not None and file < first:
-                continue
-            position = int(offset or 0) if file == first else 0
-            for after, moment, line in wanted.lines(file, position):
-                self.place = f"{file.name}:{position}"
-                yield moment, line
-                position = after
-            self.place = f"{file.name}:{position}"
+    name, _, offset = place.partition(":")
+    first = LogFile.parse(name)
+    for file in wanted.files(role):
+        if first is not None and file < first:
+            continue
+        position = int(offset or 0) if file == first else 0
+        for after, moment, line in wanted.lines(file, position):
+            yield moment, line, role, f"{file.name}:{position}", f"{file.name}:{after}"
+            position = after
 
 
 def _last(wanted: Filter, roles: Sequence[str], tail: int) -> list[str]:
