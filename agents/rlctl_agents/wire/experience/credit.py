@@ -153,26 +153,17 @@ class Credits:
     def _place(self, peer: Peer) -> None:
         boot, unused, free = peer.boot, peer.unused, peer.live and not peer.recall
         asks = free and peer.want > unused
-        if asks:
-            self._asking.setdefault(boot, peer)
-        else:
-            self._asking.pop(boot, None)
-        if free and not asks and 2 * unused <= AHEAD_BLOCKS * peer.block_rows > 0:
-            self._idle.setdefault(boot, peer)
-        else:
-            self._idle.pop(boot, None)
-        if free and unused and (peer.want == 0 or unused < peer.block_rows):  # cannot or need not be used
-            self._spare[boot] = peer
-        else:
-            self._spare.pop(boot, None)
-        if free and unused > peer.block_rows:
-            self._ahead[boot] = peer
-        else:
-            self._ahead.pop(boot, None)
-        if peer.live and peer.recall:
-            self._recalled[boot] = peer
-        else:
-            self._recalled.pop(boot, None)
+        for place, belongs in (
+            (self._asking, asks),
+            (self._idle, free and not asks and 2 * unused <= AHEAD_BLOCKS * peer.block_rows > 0),
+            (self._spare, free and unused and (peer.want == 0 or unused < peer.block_rows)),
+            (self._ahead, free and unused > peer.block_rows),
+            (self._recalled, peer.live and peer.recall),
+        ):
+            if belongs:
+                place[boot] = peer  # one that is there already keeps its turn
+            else:
+                place.pop(boot, None)
 
     def _give(self, peer: Peer, rows: int) -> None:
         assert rows > 0, "a grant of nothing"
