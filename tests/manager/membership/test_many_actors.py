@@ -11,8 +11,7 @@ import pytest
 from rlctl_agents.manager import timing
 from rlctl_agents.manager.events import BURST, BURST_S, Events, Lines
 from rlctl_agents.manager.membership.leases import Holder, Leases
-from rlctl_agents.manager.status.report import StatusBuilder, encode
-from rlctl_agents.manager.status.sampling import LISTED, UNWELL, counts, listed
+from rlctl_agents.manager.status.report import LISTED, UNWELL, StatusBuilder, counts, encode, listed
 from rlctl_agents.manager.timing import Every
 from rlctl_agents.manager.web.status_page import page
 from rlctl_agents.runtime.process import allow_many_files

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,6 @@ from rlctl_agents.manager.evaluation.evaluations import every_s
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
 from rlctl_agents.manager.status.problems import SILENT_S, Facts, find
-from rlctl_agents.manager.status.sampling import counts, listed
 from rlctl_agents.manager.status.view import RunView
 from rlctl_agents.manager.timing import report_every_s
 from rlctl_agents.runtime.process import ENDLESS, RANK, RESUMING, STARVED, WORLD
@@ -31,6 +30,10 @@ SETTLED_S = 5.0
 RECENT_EPISODES = 100
 """That an actor's training return is the mean of, at most."""
 REFUSED_S = 30.0
+LISTED = 100
+"""Members of a role that are listed one by one."""
+UNWELL = 50
+"""Of these, at most so many because they are silent, when there are more members than that."""
 
 
 class StatusBuilder:
@@ -320,6 +323,28 @@ class StatusBuilder:
             apart=(together, wanted) if 0 < together < wanted and view.stop.phase == "running" else None,
             endless_steps=max((one.gauges.get(ENDLESS, 0.0) for one in known.heard("evaluator")), default=0.0),
         )
+
+
+def listed(members: Sequence[Holder], silent: Container[str]) -> list[Holder]:
+    """The members of a role that are shown, by index.
+
+    Args:
+        members: all of them, by index.
+        silent: boots that have not been heard for too long.
+    """
+    if len(members) <= LISTED:
+        return list(members)
+    shown = {one.index: one for one in [one for one in members if one.boot in silent][:UNWELL]}
+    room = LISTED - len(shown)
+    for number in range(room):  # evenly over all of them
+        one = members[number * len(members) // room]
+        shown.setdefault(one.index, one)
+    return [shown[index] for index in sorted(shown)]
+
+
+def counts(members: Sequence[Holder], silent: Container[str]) -> dict[str, int]:
+    """How many there are, and how many of them are silent."""
+    return {"live": len(members), "silent": sum(one.boot in silent for one in members)}
 
 
 def scalars(status: dict[str, Any], gauges: dict[str, float]) -> dict[str, float]:
