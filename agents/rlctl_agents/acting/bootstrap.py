@@ -20,7 +20,7 @@ from rlctl_agents.models.precision import bf16_flag, choose
 from rlctl_agents.models.torso import hold_still
 from rlctl_agents.runtime.health import SIMULATOR_S
 from rlctl_agents.runtime.manager_session import Member, Snapshot
-from rlctl_agents.runtime.process import Process, UserFault, open_wire
+from rlctl_agents.runtime.process import Process, UserFault, as_users_fault, open_wire
 from rlctl_agents.types.control import Experience
 from rlctl_agents.types.spaces import Spaces
 from rlctl_agents.wire.sockets import Wire
@@ -66,10 +66,8 @@ def work(process: Process, count: int, make: Callable[[Process, Wire, Member, En
         worker: Worker | None = None
         # the last report goes out before: a simulator may take its time, or fail
         stack.callback(lambda: (env if worker is None else worker.env).close())
-        try:
+        with as_users_fault(AlgorithmError):
             schema = algorithms.schema_of(process.spec, env.spaces, process.spec.policy_names[0])
-        except AlgorithmError as fault:
-            raise UserFault(str(fault)) from fault
         member = Member(process, wire, streams=env.envs * env.spaces.seats)
         lease = member.join(Experience(env.spaces, schema, env.frame_skip))
         if lease is None:
@@ -90,10 +88,8 @@ def make_env(spec: Spec, count: int) -> Env:
     Raises:
         UserFault: they cannot be made as the spec asks.
     """
-    try:
+    with as_users_fault(EnvRefused):
         return envs.make_of(spec.env.model_dump(), envs=count, seeds=[0] * count)  # every reset names its seeds
-    except EnvRefused as fault:
-        raise UserFault(str(fault)) from fault
 
 
 def make_algorithm(spec: Spec, policy: str, spaces: Spaces, *, gpu: bool = False) -> Algorithm:
@@ -106,13 +102,12 @@ def make_algorithm(spec: Spec, policy: str, spaces: Spaces, *, gpu: bool = False
         UserFault: algorithm, network and spaces do not fit.
     """
     try:
-        chosen = spec.policy(policy)
-        kind = algorithms.find(chosen.algorithm.name)
-        made = kind(chosen.algorithm, decided(chosen.model, spec, spaces, gpu=gpu), spaces, seed=spec.seed)
+        with as_users_fault(AlgorithmError):
+            chosen = spec.policy(policy)
+            kind = algorithms.find(chosen.algorithm.name)
+            made = kind(chosen.algorithm, decided(chosen.model, spec, spaces, gpu=gpu), spaces, seed=spec.seed)
     except KeyError as fault:
         raise UserFault(f"the match names policy {policy}, which the spec has not") from fault
-    except AlgorithmError as fault:
-        raise UserFault(str(fault)) from fault
     for module in made.modules.values():
         hold_still(module)
     return made

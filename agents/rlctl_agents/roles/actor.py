@@ -14,7 +14,7 @@ from rlctl_agents.acting.rollout import NotTogether, Rollout, Seated
 from rlctl_agents.envs.base import Env
 from rlctl_agents.experience.segment_writer import SegmentWriter
 from rlctl_agents.runtime.manager_session import Asked, Member, Snapshot
-from rlctl_agents.runtime.process import Process, UserFault
+from rlctl_agents.runtime.process import Process, UserFault, as_users_fault
 from rlctl_agents.types.control import Channels, Match, Peers
 from rlctl_agents.types.experience import Ledger, ModelRef
 from rlctl_agents.weights.client import Follower, Pool
@@ -87,11 +87,9 @@ class Actor:
         refs = [one.follower.ref for one in self._seated if one.follower is not None]
         log.info("acting", extra={"kv": {"models": [str(ref) for ref in refs], "envs": self.env.envs, "seed": seed}})
         self._process.pulse.ready = True
-        try:
+        with as_users_fault(NotTogether):
             while not self._process.stop.is_set():
                 rollout.step()
-        except NotTogether as fault:
-            raise UserFault(str(fault)) from fault
 
     def close(self) -> None:
         """Send what may still go, and stop."""

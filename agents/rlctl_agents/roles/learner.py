@@ -34,6 +34,7 @@ from rlctl_agents.runtime.process import (
     Process,
     Refusals,
     UserFault,
+    as_users_fault,
     open_wire,
     refused_connections,
 )
@@ -112,10 +113,8 @@ def join(process: Process, member: Member) -> Lease | None:
     patience = time.monotonic() + SCHEMA_S
     while (lease := member.join(needs_experience=True)) is not None:
         assert lease.experience is not None
-        try:
+        with as_users_fault(AlgorithmError):
             own = algorithms.schema_of(process.spec, lease.experience.spaces, process.spec.policy_names[0])
-        except AlgorithmError as fault:
-            raise UserFault(str(fault)) from fault
         difference = schema_difference(own, lease.experience.schema)
         if not difference:
             return lease
@@ -303,10 +302,8 @@ class Learner:
             self._receiver, schema, config, algorithm, lambda: self._trainer.ref, device, self._streams,
             lock_step=spec.sync, seed=spec.seed,
         )  # fmt: skip
-        try:
+        with as_users_fault(AlgorithmError):
             return make_source(needs)
-        except AlgorithmError as fault:
-            raise UserFault(str(fault)) from fault
 
     def _take_place(self) -> None:
         """It has another place: its weights are those of the group now, and its part of a batch may be another."""
@@ -361,11 +358,8 @@ class Learner:
 
     def _take(self, timeout_s: float) -> None:
         """The next batch, if there is one in time."""
-        with self._process.metrics.timed("wait_data_seconds"):
-            try:
-                self._hand.batch = self._source.take(timeout_s)
-            except LockStepError as fault:
-                raise UserFault(str(fault)) from fault
+        with self._process.metrics.timed("wait_data_seconds"), as_users_fault(LockStepError):
+            self._hand.batch = self._source.take(timeout_s)
         if self._hand.batch is None:
             self._hunger.say(self._source)
 

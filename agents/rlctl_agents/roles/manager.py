@@ -25,7 +25,7 @@ from rlctl_agents.manager.web import status_page
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.addresses import Addresses
-from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections
+from rlctl_agents.runtime.process import Process, Refusals, UserFault, as_users_fault, open_wire, refused_connections
 from rlctl_agents.runtime.storage import patiently
 from rlctl_agents.types.control import Hello
 from rlctl_agents.wire.classes import MANAGER
@@ -69,10 +69,8 @@ def main(process: Process) -> None:
         def answer(request: msgspec.Struct, _buffers: object) -> tuple[msgspec.Struct, list[bytes]]:
             return phase.answer(request), []
 
-        try:
+        with as_users_fault(ValueError, said="--manager: "):
             server = RpcServer(wire, arguments.manager, process.boot, dict.fromkeys(ROUTES, answer), MANAGER)
-        except ValueError as fault:
-            raise UserFault(f"--manager: {fault}") from fault
         stack.callback(server.close)
         refusals = Refusals(process.metrics, lambda: server.rejected, lambda: refused_connections(wire))
         lines, store = Lines(), LogStore(layout.logs, process.boot) if arguments.logs else None
@@ -80,10 +78,8 @@ def main(process: Process) -> None:
             lines.keep = store.add
             store.start()
             stack.callback(store.close)
-        try:
+        with as_users_fault(ValueError, said="--control: "):
             control = ControlApi(arguments.control, LogQueries(layout.logs, lines, store, process.boot).answer)
-        except ValueError as fault:
-            raise UserFault(f"--control: {fault}") from fault
         stack.callback(control.close)
         context = ManagerContext(process, lines, store, refusals, control)
         process.pages.update(status_page.pages(lambda: context.shown))
@@ -136,10 +132,8 @@ def running(
         admit=admit,
         **({"ticket": partial(keys.ticket, process.uid)} if keys is not None else {}),
     )
-    try:
+    with as_users_fault(Damaged, ValueError):
         coordinator = patiently(make, stop=process.stop, beat=process.pulse.beat)
-    except (Damaged, ValueError) as fault:
-        raise UserFault(str(fault)) from fault
     coordinator.members.lines = context.lines
     draw = partial(CurveWriter, layout.results / "tensorboard", coordinator.term)
     curves = patiently(draw, stop=process.stop, beat=process.pulse.beat)
@@ -159,10 +153,8 @@ def resting(context: ManagerContext, opened: ExitStack, end: finished.End) -> fi
     process = context.process
 
     def release() -> Release:
-        try:
+        with as_users_fault(ValueError, said="--workloads: "):
             return Release(workloads(finished.workloads_of(process.arguments)), Cluster.found())
-        except ValueError as fault:
-            raise UserFault(f"--workloads: {fault}") from fault
 
     run = finished.Finished(process, context.layout, end, context.lines, settings=context.settings, release=release)
     opened.callback(run.end)

@@ -77,22 +77,24 @@ class Member:
 
     lease: Lease
     """The newest; after `join`."""
-    term: int
+    term: int = -1
     """Of the manager that we know: stamped on experience, models and commits."""
     peers: Peers
-    match: Match | None
-    checkpoint: int
+    match: Match | None = None
+    checkpoint: int = 0
     """Number of the newest generation ordered."""
-    wanted: int
+    wanted: int = 0
     """Number of the generation that is ordered now; 0: none, the newest is saved."""
-    ticket: str
+    ticket: str = ""
     """Shown to learners."""
-    leased_since_s: int
+    leased_since_s: int = 0
     """A learner gives credit to boots with a ticket that is not older."""
-    stop_rows: int
+    stop_rows: int = 0
     """A learner makes no update once its weights were learned from so many rows; 0: no limit."""
-    group: int
+    group: int = 0
     """Of learners that step together: the number of the one that is being formed; 0: none is."""
+    moved: str = ""
+    """Why this process cannot go on under its lease; "" as long as it can."""
 
     def __init__(
         self, process: Process, wire: Wire, *, streams: int = 0, clock: Callable[[], float] = time.monotonic
@@ -113,15 +115,7 @@ class Member:
         self._report_every_s = 1.0
         self.heard = threading.Event()
         """Set whenever new orders have come; cleared by whoever waits for it."""
-        self.moved = ""
-        """Why this process cannot go on under its lease; "" as long as it can."""
-        self.term = -1
         self.peers = {}
-        self.match = None
-        self.checkpoint = self.wanted = 0
-        self.ticket, self.leased_since_s = "", 0
-        self.stop_rows = 0
-        self.group = 0
 
     def join(self, experience: Experience | None = None, *, needs_experience: bool = False) -> Lease | None:
         """Say hello until there is a lease.

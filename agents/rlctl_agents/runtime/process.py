@@ -353,10 +353,8 @@ def open_wire(arguments: Arguments) -> Wire:
     Raises:
         UserFault: the keys cannot be read, or `--bind` is no address.
     """
-    try:
+    with as_users_fault(ValueError, said="--keys, --bind: "):
         return Wire.of(arguments.keys, arguments.bind)
-    except ValueError as error:
-        raise UserFault(f"--keys, --bind: {error}") from error
 
 
 def refused_connections(wire: Wire) -> dict[str, int]:
@@ -395,6 +393,15 @@ NODE, IMAGE = "RLCTL_NODE", "RLCTL_IMAGE"
 
 class UserFault(Exception):
     """Something only the user can mend: one clear sentence, no traceback, exit code 3."""
+
+
+@contextmanager
+def as_users_fault(*kinds: type[Exception], said: str = "") -> Iterator[None]:
+    """Turn exceptions of these kinds into a UserFault of the same text, with `said` before it."""
+    try:
+        yield
+    except kinds as error:
+        raise UserFault(f"{said}{error}") from error
 
 
 @dataclass(frozen=True, slots=True)
