@@ -13,7 +13,7 @@ import zmq
 from rlctl_agents.types.experience import Arrays, Field, ModelRef, Schema, SegmentBlock
 from rlctl_agents.wire.codec import PROTOCOL, BlockCodec
 from rlctl_agents.wire.experience import ExperienceReceiver, ExperienceSender
-from rlctl_agents.wire.experience.protocol import BlockMessage, Grant, Hello, Refusal, schema_digest, to_sender
+from rlctl_agents.wire.experience.protocol import BlockMessage, Grant, Refusal, SenderHello, schema_digest, to_sender
 from rlctl_agents.wire.sockets import Wire
 
 STEPS = 4
@@ -134,8 +134,8 @@ class RawSender:
         self.socket = wire.connect(zmq.DEALER, address)
         self.boot = boot
 
-    def hello(self, **changes: object) -> Hello:
-        hello = Hello(PROTOCOL, "run", self.boot, "receiver", 1, schema_digest(SCHEMA), 0, 0, 0, 0, 0, 8, 8)
+    def hello(self, **changes: object) -> SenderHello:
+        hello = SenderHello(PROTOCOL, "run", self.boot, "receiver", 1, schema_digest(SCHEMA), 0, 0, 0, 0, 0, 8, 8)
         return msgspec.structs.replace(hello, **changes)
 
     def block(self, sequence: int = 0, *, streams: int = 2, **changes: object) -> BlockMessage:

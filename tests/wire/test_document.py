@@ -13,7 +13,7 @@ from rlctl_agents.wire.codec import BlockCodec
 from rlctl_agents.wire.experience.protocol import (
     BlockMessage,
     Grant,
-    Hello,
+    SenderHello,
     encode,
     schema_digest,
     to_receiver,
@@ -31,7 +31,9 @@ def example(kind: str) -> bytes:
 
 
 def test_hello_and_grant_of_the_example_are_read_as_it_says() -> None:
-    assert to_receiver(example("hello")) == Hello(2, "r1", "a7", "", 1, schema_digest(SCHEMA), 0, 0, 2, 0, 0, 2, 2)
+    assert to_receiver(example("hello")) == SenderHello(
+        2, "r1", "a7", "", 1, schema_digest(SCHEMA), 0, 0, 2, 0, 0, 2, 2
+    )
     assert to_sender(example("grant")) == Grant(2, "c3", 1, 2, 0)
 
 

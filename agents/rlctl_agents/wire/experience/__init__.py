@@ -1,4 +1,4 @@
-"""The experience channel: blocks of segments from whoever infers to whoever learns."""
+"""The experience channel: blocks of segments from actors to learners."""
 
 from rlctl_agents.wire.experience.receiver import ExperienceReceiver, Outcome
 from rlctl_agents.wire.experience.sender import ExperienceSender

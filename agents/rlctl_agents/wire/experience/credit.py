@@ -31,7 +31,7 @@ class Peer:
 
     @property
     def held(self) -> int:
-        """What it has of the budget."""
+        """Part of the budget that it has."""
         return self.unused + self.queued
 
 

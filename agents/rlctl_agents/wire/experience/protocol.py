@@ -18,7 +18,7 @@ FORGET_AFTER_S = 6.0
 """A receiver that has heard nothing for so long gives a sender's credit to others, which the sender has forgotten."""
 
 
-class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
+class SenderHello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
     """sender -> receiver: who I am and how I stand. Answered by a grant or a refusal."""
 
     protocol: Count
@@ -83,14 +83,14 @@ class _Prefix(msgspec.Struct, array_like=True, frozen=True):
     protocol: int
 
 
-_TO_RECEIVER: msgspec.msgpack.Decoder[Hello | BlockMessage] = msgspec.msgpack.Decoder(Hello | BlockMessage)
+_TO_RECEIVER: msgspec.msgpack.Decoder[SenderHello | BlockMessage] = msgspec.msgpack.Decoder(SenderHello | BlockMessage)
 _TO_SENDER: msgspec.msgpack.Decoder[Grant | Refusal] = msgspec.msgpack.Decoder(Grant | Refusal)
 _PREFIX = msgspec.msgpack.Decoder(_Prefix)
 encode = msgspec.msgpack.Encoder().encode
-M = TypeVar("M", Hello | BlockMessage, Grant | Refusal)
+M = TypeVar("M", SenderHello | BlockMessage, Grant | Refusal)
 
 
-def to_receiver(data: Buffer) -> Hello | BlockMessage:
+def to_receiver(data: Buffer) -> SenderHello | BlockMessage:
     """Frame 0 of what a sender says.
 
     Raises:

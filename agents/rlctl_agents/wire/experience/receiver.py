@@ -24,8 +24,8 @@ from rlctl_agents.wire.experience.protocol import (
     FORGET_AFTER_S,
     BlockMessage,
     Grant,
-    Hello,
     Refusal,
+    SenderHello,
     encode,
     schema_digest,
     to_receiver,
@@ -73,7 +73,7 @@ class _Sender:
 
 
 class _Connection:
-    """A way to us: whose it is, and how much of it we look at."""
+    """Connection of a sender, and how much of it is looked at."""
 
     __slots__ = ("boot", "hellos", "looked", "strikes")
 
@@ -273,7 +273,7 @@ class ExperienceReceiver:
                     if connection.boot:
                         raise Rejected("boot", f"boot {said.boot} over the connection of {connection.boot}")
                     connection.boot = said.boot
-                if isinstance(said, Hello):
+                if isinstance(said, SenderHello):
                     if frames:
                         raise Rejected("frames", "a hello of several frames")
                     if connection.takes_hello(now):
@@ -293,7 +293,7 @@ class ExperienceReceiver:
         self._connections[route] = connection = _Connection(now)
         return connection
 
-    def _hello(self, route: bytes, hello: Hello, now: float) -> None:
+    def _hello(self, route: bytes, hello: SenderHello, now: float) -> None:
         if hello.run != self._run:
             raise Rejected("run", f"run {hello.run} instead of {self._run}")
         if hello.schema != self._digest:
@@ -339,8 +339,8 @@ class ExperienceReceiver:
             self._credits.pause(sender.peer)
         self._asked[hello.boot] = None
 
-    def _leased_s(self, hello: Hello, sender: _Sender | None) -> int:
-        """When the manager leased this boot, or heard of it, last."""
+    def _leased_s(self, hello: SenderHello, sender: _Sender | None) -> int:
+        """Unix time at which the manager leased this boot, or heard of it, last."""
         assert self._keys is not None
         try:
             known = sender is not None and sender.ticket == hello.ticket

@@ -20,8 +20,8 @@ from rlctl_agents.wire.experience.protocol import (
     CREDIT_VALID_S,
     HELLO_EVERY_S,
     BlockMessage,
-    Hello,
     Refusal,
+    SenderHello,
     encode,
     schema_digest,
     to_sender,
@@ -51,7 +51,7 @@ class _QueuedBlock:
 
 @dataclass(slots=True)
 class _Receiver:
-    """What a receiver boot has got from us, and what it allows."""
+    """Totals of one receiver boot: sent to it, and allowed by it."""
 
     sent: int = 0  # rows
     sequence: int = 0  # of the next block
@@ -153,7 +153,7 @@ class ExperienceSender:
         return {boot: Ledger(produced, dropped, state.sent) for boot, state in list(self._receivers.items())}
 
     def ready(self) -> bool:
-        """There is room in the queue; `offer` will not refuse."""
+        """True if there is room in the queue; `offer` will not refuse."""
         return not self._on_policy or len(self._queue) < self._queue_blocks
 
     def reserve(self, rows: int) -> bool:
@@ -205,7 +205,9 @@ class ExperienceSender:
         streams = len(stream)
         if streams < 1 or len(row0) != streams:
             raise ValueError(f"stream and row0 must have an entry per stream, got {streams} and {len(row0)}")
-        heads, frames = self._codec.pack(streams, version, fields, compress=self._compresses())
+        # on one machine it costs more than it saves
+        compress = leaves_machine(self._address) if self._compress is None else self._compress
+        heads, frames = self._codec.pack(streams, version, fields, compress=compress)
         waiting = _QueuedBlock(
             streams * self._steps,
             self._term,
@@ -269,10 +271,6 @@ class ExperienceSender:
         # IMMEDIATE: nothing is handed to a connection that does not exist and lost with it
         options = {zmq.IMMEDIATE: 1, zmq.SNDHWM: 64, zmq.RCVHWM: 64}
         return self._wire.connect(zmq.DEALER, self._address, max_message_bytes=_GRANT_BYTES, options=options)
-
-    def _compresses(self) -> bool:
-        # on one machine it costs more than it saves
-        return leaves_machine(self._address) if self._compress is None else self._compress
 
     def _drop(self) -> None:
         oldest = self._queue.popleft()
@@ -380,7 +378,7 @@ class ExperienceSender:
 
     def _hello(self) -> bool:
         state = self._now
-        hello = Hello(
+        hello = SenderHello(
             PROTOCOL,
             self._run,
             self._boot,
