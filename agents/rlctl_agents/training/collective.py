@@ -1,4 +1,4 @@
-"""Learners that step together: what they say to each other between and in updates. The door to torch.distributed.
+"""Collective operations of learners that step together. The door to torch.distributed.
 
 Nothing is pickled here: only tensors travel, and weights as the bytes of a generation's part.
 """
@@ -33,7 +33,7 @@ class Broken(Exception):
 
 
 class Agreed(NamedTuple):
-    """What all members have said, the same to everybody."""
+    """Sums of the votes of all members, equal on all of them."""
 
     ready: int  # members with a batch in hand
     held: int  # members that may not update now
@@ -113,8 +113,7 @@ class Collective:
         Raises:
             Broken: a member is gone.
         """
-        votes = torch.tensor([ready, held, starved], dtype=torch.int64)
-        self._or_broken(lambda: self._all(votes))
+        votes = self._summed(torch.tensor([ready, held, starved], dtype=torch.int64))
         all_ready, all_held, all_starved = (int(vote) for vote in votes)
         return Agreed(all_ready, all_held, all_starved, self.world)
 
@@ -124,9 +123,7 @@ class Collective:
         Raises:
             Broken: a member is gone.
         """
-        summed = torch.tensor(values, dtype=torch.float64)
-        self._or_broken(lambda: self._all(summed))
-        return summed.tolist()
+        return self._summed(torch.tensor(values, dtype=torch.float64)).tolist()
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum over all members, on the tensor's device.
@@ -134,9 +131,7 @@ class Collective:
         Raises:
             Broken: a member is gone.
         """
-        summed = tensor.clone()
-        self._or_broken(lambda: self._all(summed))
-        return summed
+        return self._summed(tensor.clone())
 
     def share(self, data: bytes | None, seed: int) -> bytes:
         """The bytes of one member, for everybody.
@@ -159,7 +154,7 @@ class Collective:
         return carried.numpy().tobytes()
 
     def close(self) -> None:
-        """Leave: the others notice, and ask for another group."""
+        """Leave the group: the others notice, and ask for another one."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -184,8 +179,9 @@ class Collective:
             if not hmac.compare_digest(told[rank * size : (rank + 1) * size], proof(place, rank, place.rank)):
                 raise RuntimeError(f"the other end of the connection to rank {rank} is a stranger")
 
-    def _all(self, tensor: torch.Tensor) -> None:
-        dist.all_reduce(tensor)
+    def _summed(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._or_broken(lambda: dist.all_reduce(tensor))
+        return tensor
 
     def _or_broken(self, act: Callable[[], T]) -> T:
         try:
@@ -199,5 +195,5 @@ class Collective:
 
 
 def proof(place: Place, sender: int, receiver: int) -> bytes:
-    """What a rank sends to another one, so that it knows who sends; 32 bytes."""
+    """Message that authenticates a rank to another one; 32 bytes."""
     return hmac.digest(place.key.encode(), f"{place.number}: {sender} to {receiver}".encode(), "sha256")

@@ -73,7 +73,7 @@ class Wire:
 
     @classmethod
     def of(cls, keys: Path | str | None, bind_host: str | None = None, *, io_threads: int = 1) -> Self:
-        """As a command line says it: the folder of the keys, and the address to listen at.
+        """Wire from a command line: the folder of the keys, and the address to listen at.
 
         Raises:
             ValueError: as `Keys.read` and the class.
@@ -87,7 +87,7 @@ class Wire:
         return dict(self._watch.refused) if self._watch is not None else {}
 
     def encrypts(self, address: str) -> bool:
-        """Messages at this address are encrypted, and their senders have a key class."""
+        """True if messages at this address are encrypted, and their senders have a key class."""
         return self._keys is not None and is_tcp(address)
 
     @property
@@ -102,7 +102,7 @@ class Wire:
         return link is not None and self._watch is not None and self._watch.ended(link)
 
     def trouble(self, address: str) -> str:
-        """Why there is no connection to an address, in words; "" when nothing is known."""
+        """Reason for which there is no connection to an address, in words; "" when none is known."""
         return self._watch.trouble(address) if self._watch is not None else ""
 
     def bind(
@@ -121,14 +121,7 @@ class Wire:
         """
         if self._bind_host:
             address = bound_at(address, self._bind_host)
-        encrypted = self.encrypts(address)
-        check_address(address, encrypted=encrypted, listens=True)
-        if encrypted:
-            self._admit(address)
-        socket = self._open(kind, encrypted, max_message_bytes, options)
-        if encrypted:
-            self._as_server(socket)
-        _choose_family(socket, address)
+        socket = self._open(kind, address, max_message_bytes, options, listens=True)
         try:
             socket.bind(address)
         except zmq.ZMQError as error:
@@ -137,7 +130,7 @@ class Wire:
         last = socket.getsockopt(zmq.LAST_ENDPOINT)
         assert isinstance(last, bytes)
         bound = last.rstrip(b"\0").decode()
-        self._keep(socket, bound, encrypted=encrypted, listens=True)
+        self._keep(socket, bound, listens=True)
         return socket, bound
 
     def connect(
@@ -153,13 +146,8 @@ class Wire:
         Raises:
             ValueError: an address that is not allowed here.
         """
-        encrypted = self.encrypts(address)
-        check_address(address, encrypted=encrypted)
-        socket = self._open(kind, encrypted, max_message_bytes, options)
-        if encrypted:
-            self._as_client(socket)
-        _choose_family(socket, address, self._bind_host)
-        self._keep(socket, address, encrypted=encrypted, listens=False)
+        socket = self._open(kind, address, max_message_bytes, options, listens=False)
+        self._keep(socket, address, listens=False)
         try:
             socket.connect(address)
         except zmq.ZMQError as error:
@@ -177,22 +165,41 @@ class Wire:
             self._admission.end()  # after the sockets: one that listens without it would be one that refuses nobody
         self._context.destroy(linger=0)
 
-    def _open(self, kind: int, encrypted: bool, max_message_bytes: int, options: Options | None) -> Socket:
+    def _open(
+        self, kind: int, address: str, max_message_bytes: int, options: Options | None, *, listens: bool
+    ) -> Socket:
+        keys = self._keys if is_tcp(address) else None
+        check_address(address, encrypted=keys is not None, listens=listens)
+        if keys is not None and listens:
+            self._admit(keys, address)
         socket = self._context.socket(kind)
-        socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes + (_CURVE_BYTES if encrypted else 0))
-        for option, value in {**_OPTIONS, **(_ENCRYPTED if encrypted else {}), **(options or {})}.items():
+        socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes + (_CURVE_BYTES if keys is not None else 0))
+        for option, value in {**_OPTIONS, **(_ENCRYPTED if keys is not None else {}), **(options or {})}.items():
             socket.setsockopt(option, value)
+        if keys is not None and listens:
+            assert keys.server_secret is not None
+            socket.setsockopt(zmq.CURVE_SERVER, 1)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, keys.server_secret)
+            socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN.encode())
+            socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else everybody is admitted while there is no handler
+        elif keys is not None:
+            socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+        # with IPV6 a name stands for its IPv6 number if it has one, else for its IPv4 number; without, for the latter
+        at = number(host_of(address)) or (None if listens else number(self._bind_host))
+        if is_tcp(address) and (at is None or at.version == 6):
+            socket.setsockopt(zmq.IPV6, 1)
         return socket
 
-    def _keep(self, socket: Socket, address: str, *, encrypted: bool, listens: bool) -> None:
-        link = self._watch.add(socket, address, listens=listens) if encrypted and self._watch is not None else None
+    def _keep(self, socket: Socket, address: str, *, listens: bool) -> None:
+        watch = self._watch if is_tcp(address) else None
         with self._lock:
             self._sockets = {other: its for other, its in self._sockets.items() if not other.closed}
-            self._sockets[socket] = link
+            self._sockets[socket] = None if watch is None else watch.add(socket, address, listens=listens)
 
-    def _admit(self, address: str) -> None:
-        keys, watch = self._keys, self._watch
-        assert keys is not None
+    def _admit(self, keys: Keys, address: str) -> None:
+        watch = self._watch
         assert watch is not None
         if keys.server_secret is None:
             raise ValueError(
@@ -210,24 +217,3 @@ class Wire:
                 lambda where: watch.refuse("key", f"from {where}: a key that is not of this run"),
             )
             self._admission.start()
-
-    def _as_server(self, socket: Socket) -> None:
-        assert self._keys is not None
-        assert self._keys.server_secret is not None
-        socket.setsockopt(zmq.CURVE_SERVER, 1)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.server_secret)
-        socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN.encode())
-        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else everybody is admitted while there is no handler
-
-    def _as_client(self, socket: Socket) -> None:
-        assert self._keys is not None
-        socket.setsockopt(zmq.CURVE_SERVERKEY, self._keys.server_public)
-        socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
-
-
-def _choose_family(socket: Socket, address: str, bind_host: str = "") -> None:
-    """With IPV6 a name stands for its IPv6 number if it has one, else for its IPv4 number; without, for the latter."""
-    at = number(host_of(address)) or number(bind_host)
-    if is_tcp(address) and (at is None or at.version == 6):
-        socket.setsockopt(zmq.IPV6, 1)

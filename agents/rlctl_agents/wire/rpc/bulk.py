@@ -1,4 +1,4 @@
-"""Something large from one server, or to it: asked for once, and waited for as long as the other side lives."""
+"""Large requests and answers: asked for once, and waited for as long as the other side lives."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class BulkClient:
             self._sent_at = self._opened_at = now
 
     def _late(self) -> str:
-        """Why there is no answer yet; logged when it is none for long."""
+        """Reason for which there is no answer yet; logged when there is none for long."""
         waited = time.monotonic() - self._asked_at
         why = "it has not come yet" if self.connected else self._wire.trouble(self.address) or "nobody is there"
         said = f"{self.address}: no answer to {self._kind} for {waited:.0f} s: {why}"

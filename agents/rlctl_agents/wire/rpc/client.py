@@ -68,7 +68,7 @@ class RpcClient:
         self._client = f"{boot}.{secrets.token_hex(4)}"
         self._id = 0
         self._lock = threading.Lock()
-        self._socket: Socket | None = self._connect()
+        self._socket = self._connect()
 
     def call(
         self,
@@ -116,9 +116,7 @@ class RpcClient:
     def close(self) -> None:
         """Close the socket; the client cannot be used afterwards."""
         with self._lock:
-            if self._socket is not None:
-                self._socket.close(0)
-                self._socket = None
+            self._socket.close(0)
 
     def _attempts(
         self,
@@ -134,7 +132,7 @@ class RpcClient:
             until = min(time.monotonic() + attempt_s, deadline)
             unsent = True
             while (now := time.monotonic()) < until and keep_waiting():
-                assert self._socket is not None, "the client is closed"
+                assert not self._socket.closed, "the client is closed"
                 wait_ms = int(min(until - now, SLICE_S) * 1000) + 1
                 if not self._socket.poll(wait_ms, zmq.POLLIN | (zmq.POLLOUT if unsent else 0)):
                     continue
@@ -148,12 +146,15 @@ class RpcClient:
                 raise TimeoutError(f"{self.address}: no answer to {kind} in time{why and '; ' + why}")
             if not keep_waiting():
                 raise TimeoutError(f"{self.address}: {kind} was given up")
-            if not (unsent and self._shaking()):
-                self._reopen()
+            # where nothing was sent, nothing can have been lost, and a new socket would begin its handshake from the
+            # start: when thousands connect to one server at once, none would ever come to the end of it
+            shaking = self._wire.encrypts(self.address) and not self._wire.ended(self._socket)
+            if not (unsent and shaking):
+                self._socket.close(0)
+                self._socket = self._connect()
             attempt_s *= 1.5
 
     def _try_send(self, parts: list[Buffer]) -> bool:
-        assert self._socket is not None
         try:
             self._socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
         except zmq.Again:
@@ -163,17 +164,6 @@ class RpcClient:
     def _connect(self) -> Socket:
         # IMMEDIATE: a request waits here, where the deadline is, not in the queue of a connection that does not exist
         return self._wire.connect(zmq.DEALER, self.address, options={zmq.IMMEDIATE: 1, zmq.SNDHWM: 4})
-
-    def _shaking(self) -> bool:
-        # where nothing was sent, nothing can have been lost, and a new socket would begin its handshake from the start:
-        # when thousands connect to one server at once, none would ever come to the end of it
-        assert self._socket is not None
-        return self._wire.encrypts(self.address) and not self._wire.ended(self._socket)
-
-    def _reopen(self) -> None:
-        assert self._socket is not None
-        self._socket.close(0)
-        self._socket = self._connect()
 
 
 def take_answer(

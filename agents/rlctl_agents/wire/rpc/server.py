@@ -1,4 +1,4 @@
-"""The end that answers: it answers a repeated request from memory instead of doing it twice, and large ones in turn."""
+"""RPC server: answers a repeated request from memory instead of doing it twice, and large ones in turn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Caller(NamedTuple):
-    """Whoever made a request."""
+    """Caller of a request."""
 
     whose: str  # key class, "" without
     address: str

@@ -1,4 +1,4 @@
-"""Who is being sent something large, and who waits for that: a few at a time get it soon, all at once get it late."""
+"""Admission of large answers, a few at a time: a few get theirs soon, all at once would get them late."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Turns(Generic[W]):
 
     @property
     def waiting(self) -> bool:
-        """Somebody waits."""
+        """True if a request waits."""
         return bool(self._waiting)
 
     def free(self) -> bool:
-        """One more may be sent something large."""
+        """True if one more large answer may be sent."""
         now = self._clock()
         self._under_way = [(tracker, until) for tracker, until in self._under_way if not tracker.done and now < until]
         return len(self._under_way) < AT_ONCE
 
     def began(self, tracker: zmq.MessageTracker, size: int) -> None:
-        """So many bytes are on their way, until the tracker is done."""
+        """Note that so many bytes are on their way, until the tracker is done."""
         self.free()  # forgets those that are there
         self._under_way.append((tracker, self._clock() + SLOW_S + size / SLOWEST))
 
