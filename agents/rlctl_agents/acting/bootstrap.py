@@ -1,4 +1,4 @@
-"""How actors and evaluators begin: environments, a lease, reports; and what every role makes from the spec."""
+"""Start of actors and evaluators: environments, lease, reports; and what every role makes from the spec."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class EpisodeFigures:
         self._moments = np.zeros((3, 2 + len(found)))  # count, mean, m2
 
     def ended(self, over: NDArray[np.int64], returns: NDArray[np.float64]) -> None:
-        """Episodes are over.
+        """Take the returns of episodes that are over.
 
         Args:
             over: [K] slots, ascending.
@@ -61,7 +61,7 @@ class EpisodeFigures:
             self._merge(slice(2, None), self._counts[over[counted]] / length[counted, None])
 
     def acted(self, slot: NDArray[np.int64], action: Arrays) -> None:
-        """These slots have acted; what was chosen where an episode has just ended does not count.
+        """Count the actions of these slots; an action where an episode has just ended does not count.
 
         Args:
             slot: [K] ascending.
@@ -86,7 +86,7 @@ class EpisodeFigures:
             self._over = self._over[:0]
 
     def moments(self) -> list[Moments]:
-        """As they are now."""
+        """Moments of every figure now."""
         return [Moments(*column) for column in self._moments.T.tolist()]
 
     def _merge(self, at: slice, values: NDArray[np.float64]) -> None:

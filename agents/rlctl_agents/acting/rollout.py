@@ -1,4 +1,4 @@
-"""Environments stepped by policies, rows into segments, segments to whoever learns. Knows no process and no manager."""
+"""Environments stepped by policies, rows into segments, segments to learners. Knows no process and no manager."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Rollout:
                 one.base = one.follower.ref.version
 
     def step(self) -> None:
-        """Everyone who waits acts once.
+        """Act once in every slot that waits.
 
         Raises:
             EnvError: of the environment.

@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 
 def name_of(policy: str, number: int, part: str, suffix: str = "safetensors") -> str:
-    """What a part of a generation is called before its checksum is known.
+    """Name of a part of a generation, before its checksum is known.
 
     Args:
         part: one word: what the file holds.

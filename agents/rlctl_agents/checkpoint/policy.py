@@ -54,7 +54,7 @@ def describe(
 
 
 def pack_policy(policy: PolicyFile) -> bytes:
-    """As JSON, for people too."""
+    """Encode as JSON, for people too."""
     return msgspec.json.format(msgspec.json.encode(policy)) + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""What `reset` and `step` of a Gymnasium environment give back; what was written for the old Gym is named."""
+"""Return values of `reset` and `step` of a Gymnasium environment, and faults of those written for the old Gym."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WANTED = {
 
 
 def values_fault(verb: str, answer: Any) -> str | None:
-    """What is wrong with the values that `reset` or `step` returned, as far as their number tells.
+    """Fault in the number or kind of the values that `reset` or `step` returned.
 
     Returns:
         The fault in words; None when there is none.
@@ -35,7 +35,7 @@ def values_fault(verb: str, answer: Any) -> str | None:
 
 
 def scalars_fault(answer: Any) -> str:
-    """Which of reward, terminated and truncated of one environment's step could not be stored."""
+    """Fault of the first of reward, terminated and truncated of one step that could not be stored."""
     _, reward, terminated, truncated, _ = answer
     with suppress(TypeError, ValueError):
         float(reward)
@@ -71,7 +71,7 @@ def raised(verb: str, env: Any, error: Exception) -> str:
 
 
 def _takes(reset: Any, wrapped: bool) -> bool:
-    """Whether it can be called as we do, or as a wrapper does, which passes everything on."""
+    """True if it can be called as we do, or as a wrapper does, which passes everything on."""
     given = {"seed": 0, "options": None} if wrapped else {"seed": 0}
     try:
         inspect.signature(reset).bind(**given)

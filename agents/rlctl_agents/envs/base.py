@@ -1,4 +1,4 @@
-"""What every environment looks like to the roles: a vector of environments with seats, that wait for actions."""
+"""Protocol of environments: a vector of environments with seats that wait for actions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EnvError(Exception):
 
     @classmethod
     def at(cls, what: str, env: str, seed: int, step: int) -> EnvError:
-        """Where it happened, so that it can be repeated.
+        """Error with the place at which it happened, so that it can be repeated.
 
         Args:
             what: one clause, without full stop.
@@ -49,14 +49,14 @@ def chosen_seeds(given: Sequence[int] | None, before: Sequence[int]) -> list[int
 
 
 def number_word(number: float | np.floating[Any]) -> str:
-    """What to call a number that is not finite."""
+    """Word for a number that is not finite: NaN or infinite."""
     return "NaN" if np.isnan(number) else "infinite"
 
 
 class Env(Protocol):
     """A vector of environments of one kind. A slot is one seat of one environment: `env * seats + seat`.
 
-    Whoever drives it answers every slot of the last `Decisions` at once. Arrays handed out are valid until the next
+    Its driver answers every slot of the last `Decisions` at once. Arrays handed out are valid until the next
     `step` or `reset`: copy what you keep. Arrays handed in are not kept and not changed.
 
     An episode ends at the same time for every seat that has acted in it; a seat that has not does not see its end. A
@@ -68,7 +68,7 @@ class Env(Protocol):
 
     @property
     def spaces(self) -> Spaces:
-        """What one seat sees and does."""
+        """Observation and action space of one seat, and the number of seats."""
 
     @property
     def envs(self) -> int:

@@ -18,7 +18,7 @@ from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDis
 
 
 def fault(decisions: Decisions, spaces: Spaces, envs: int) -> tuple[str, int] | None:
-    """What is wrong with one answer of an environment, looked at alone.
+    """Fault in one answer of an environment, looked at alone.
 
     Returns:
         The fault in words and the environment that it concerns; None when there is none.
@@ -130,7 +130,7 @@ def _drawn_from(low: float | None, high: float | None) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """What a drive through an environment saw."""
+    """Outcome of a drive through an environment."""
 
     decisions: int  # of all slots, final observations included
     episodes: int

@@ -1,4 +1,4 @@
-"""What a Box with `stack` promises of its frames. They travel once: a learner sees what the promise makes of them."""
+"""Consistency of stacked frames (a Box with `stack`). Each travels once: learners rebuild the stacks from them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Frames:
         }
 
     def fault(self, decisions: Decisions) -> tuple[str, int] | None:
-        """What is wrong with an answer after those before it; looked at alone it is right (`check.fault`).
+        """Fault in an answer after those before it; looked at alone it is right (`check.fault`).
 
         Returns:
             The rule that it breaks, in words, and the environment that it concerns; None when there is none.

@@ -79,7 +79,7 @@ def make_from(
 
 
 class _Vector:
-    """What both kinds share: spaces, flags, and faults in words."""
+    """Common part of both kinds: spaces, flags, and faults in words."""
 
     def __init__(self, name: str, obs_space: Any, action_space: Any, seeds: Sequence[int], frame_skip: int) -> None:
         self._name = name
@@ -284,7 +284,7 @@ def _frame_skip(env: Any) -> int:
 
 
 def _built(constructor: Callable[[], Any], id: str) -> Any:
-    """What the constructor gives, its faults in words."""
+    """Environment that the constructor makes, its faults in words."""
     try:
         with warnings.catch_warnings():
             # from importing Box2D; as an error it would end the process. Gone once Box2D uses SWIG 4.4 (swig/swig#2881)

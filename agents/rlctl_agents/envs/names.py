@@ -1,4 +1,4 @@
-"""From a name in the spec to what it names; every fault in words."""
+"""Environments by their name in the spec; every fault in words."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def missing(what: str, error: BaseException) -> EnvRefused:
 
 
 def attribute(id: str) -> Any | None:
-    """What `module:attribute` names; None for an id of Gymnasium's, which `module:Id-v0` is too.
+    """Object that `module:attribute` names; None for an id of Gymnasium's, which `module:Id-v0` is too.
 
     Raises:
         EnvRefused: no such module or attribute, not callable, or the module fails while it is imported.
@@ -61,7 +61,7 @@ def attribute(id: str) -> Any | None:
 
 
 def takes_envs(factory: Any) -> bool:
-    """Whether it makes a whole vector of environments, of the protocol `Env`."""
+    """True if it makes a whole vector of environments, of the protocol `Env`."""
     try:
         return "envs" in inspect.signature(factory).parameters
     except (TypeError, ValueError):  # written in C, without a signature

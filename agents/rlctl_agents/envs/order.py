@@ -26,11 +26,11 @@ class Order:
         self._over, self._open = (np.zeros(envs, np.bool_) for _ in range(2))
 
     def begin(self) -> None:
-        """The next answer is that of a reset."""
+        """Expect the answer of a reset next."""
         self._playing[:] = False
 
     def fault(self, decisions: Decisions) -> tuple[str, int] | None:
-        """What is wrong with an answer after those before it; looked at alone it is right (`check.fault`).
+        """Fault in an answer after those before it; looked at alone it is right (`check.fault`).
 
         Returns:
             The rule that it breaks, in words, and the environment that it concerns; None when there is none. After a

@@ -1,4 +1,4 @@
-"""The ids that Gymnasium knows here, and what one that it does not know was probably meant to be."""
+"""Ids registered with Gymnasium, and suggestions for one that is not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlctl_agents.envs.names import family
 
 
 def unknown(id: str) -> str:
-    """Why Gymnasium has no such id and what to do, in one sentence.
+    """Message for an id that Gymnasium does not have, with a suggestion, in one sentence.
 
     Example:
         `unknown("CartPole-v9")` is "Gymnasium has no CartPole-v9; it has CartPole-v0 and CartPole-v1".

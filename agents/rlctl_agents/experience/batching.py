@@ -68,7 +68,7 @@ class Assembler(Protocol):
     """Decides about segments and fills batches with them. Not thread-safe: one thread feeds it."""
 
     def add(self, segment: SegmentBlock) -> None:
-        """A segment has arrived."""
+        """Take a segment that has arrived."""
 
     def fill(self, batch: BatchMemory, present: ModelRef) -> list[Settled]:
         """Fill up the batch as far as what has arrived goes.
@@ -173,7 +173,7 @@ class LockStepError(Exception):
 
 
 def judge(segment: SegmentBlock, present: ModelRef, max_lag_versions: int | None) -> Outcome | None:
-    """Why a segment must not be learned from with these weights; None when it may."""
+    """Reason not to learn from a segment with these weights; None when there is none."""
     made = segment.header.model
     if made.policy != present.policy:
         return "invalid"

@@ -1,4 +1,4 @@
-"""Stacked frames are sent once: what a field with `frames` looks like in a block, there and back."""
+"""Stacked frames, sent once: the encoding of a field with `frames` in a block, and its inverse."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_frames(values: NDArray[Any], cursor: NDArray[np.int64], slot: NDArray[
 
 
 def rebuild(out: NDArray[Any], frames: NDArray[Any], first: NDArray[Any]) -> None:
-    """What each row saw, from frames that come once.
+    """Rebuild the observation of each row from frames that come once.
 
     Args:
         out: [T+1, B, k, ...] is filled.

@@ -143,7 +143,7 @@ class SegmentWriter:
 
     @property
     def together(self) -> bool:
-        """Whether all slots have acted in every step so far."""
+        """True if all slots have acted in every step so far."""
         return self._together
 
     @property

@@ -1,4 +1,4 @@
-"""Sources of batches: what a learner learns from, whatever it is made of, and how an algorithm names its own."""
+"""Sources of the batches that a learner learns from, named by its algorithm."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ class BatchSource(Protocol):
         """
 
     def give_back(self, batch: Batch) -> None:
-        """It was learned from, and the weights are those of the update: its memory may be used again."""
+        """Return a batch that was learned from, after its update: its memory may be used again."""
 
     def update_priorities(self, batch: Batch, priorities: Tensor) -> None:
-        """How likely its columns are to be drawn again; before it is given back.
+        """Set how likely its columns are to be drawn again; before it is given back.
 
         Args:
             priorities: [B] on any device, NaN for a column that was not looked at.
         """
 
     def passed_by(self) -> None:
-        """The weights have changed by batches of other learners, or by a restore."""
+        """Note that the weights have changed by batches of other learners, or by a restore."""
 
     def resize(self, streams: int) -> None:
-        """Batches that are not begun yet have so many columns: the learner's share is another."""
+        """Set the columns of batches that are not begun yet: the learner's share is another."""
 
     def example(self) -> Batch | None:
         """A batch as `take` gives it, of any numbers, for compilers; None: there is none before the first."""
@@ -93,7 +93,7 @@ class BatchSource(Protocol):
 
 
 class Needs(NamedTuple):
-    """Everything that a source may be made from."""
+    """Inputs from which a source may be made."""
 
     receiver: Receiver
     schema: Schema

@@ -25,7 +25,7 @@ _Check = Callable[[NDArray[Any]], str]
 
 
 class ValueCheck:
-    """What a schema and spaces say of the values of a block.
+    """Check of the values of a block against schema and spaces.
 
     - Floats are finite, whatever the field.
     - Actions and observations of a Discrete, MultiDiscrete or MultiBinary lie in their space, in every part of a Dict
@@ -50,7 +50,7 @@ class ValueCheck:
         self._flagged = {"first", "valid", "terminated", "truncated"} <= names
 
     def __call__(self, version: NDArray[np.int64], newest: int, fields: Arrays) -> str:
-        """What is wrong, the first of it, in words; "" when all is well.
+        """First fault in words; "" when there is none.
 
         Args:
             version: [T, B].

@@ -126,7 +126,7 @@ class Coordinator:
 
     @property
     def disk(self) -> str:
-        """Why something could not be stored, or removed; "" when all was."""
+        """Failure to store or remove something, in words; "" without one."""
         return self.state.failure or self.events.failure or self.evaluations.failure or self.checkpoints.failure
 
     # what is asked

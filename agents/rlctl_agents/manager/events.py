@@ -87,7 +87,7 @@ class Lines:
         """Gets a role and its new lines, in the order of their numbers; must not wait."""
 
     def add(self, lines: Sequence[str], role: str = "") -> None:
-        """More lines of a process of that role, oldest first."""
+        """Add lines of a process of that role, oldest first."""
         with self._lock:
             for line in lines:
                 self._number += 1
@@ -112,7 +112,7 @@ class Lines:
 
 
 def _nobody(role: str, lines: Sequence[str]) -> None:
-    """Lines are not kept."""
+    """Discard lines."""
 
 
 @dataclass
@@ -175,7 +175,7 @@ class Events:
 
     @property
     def failure(self) -> str:
-        """Why the newest is not in the file."""
+        """Failure to write the newest event to the file, in words; "" without one."""
         return self._file.failure
 
     def _sum_up(self, kind: str, burst: _Burst) -> None:

@@ -114,7 +114,7 @@ class RunningLoop:
 
     @property
     def over(self) -> bool:
-        """Whether the manager has come to its end."""
+        """True if the manager has come to its end."""
         return self._coordinator.stop.phase == "over"
 
     def answer(self, request: msgspec.Struct) -> msgspec.Struct:

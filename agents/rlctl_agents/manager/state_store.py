@@ -46,7 +46,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """From which generation the newest learner went on."""
+    """Generation from which the newest learner went on."""
 
     number: int
     rows: int
@@ -54,7 +54,7 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 class LockStepBreak(msgspec.Struct, frozen=True):
-    """From where on a run in lock-step cannot be repeated."""
+    """Row from which on a run in lock-step cannot be repeated."""
 
     process: str  # "actor/0"
     row: int
@@ -209,7 +209,7 @@ class StateStore:
 
     @property
     def failure(self) -> str:
-        """Why the newest was not stored."""
+        """Failure to store the newest state, in words; "" without one."""
         for path, error in self._errors.items():
             return refusal(error, path) or f"cannot store {path}: {error.strerror}"
         return ""

@@ -1,4 +1,4 @@
-"""Which net each leaf of an observation goes through, decided from the spaces alone; torch is not imported here."""
+"""Choice of the net for each leaf of an observation, from the spaces alone; torch is not imported here."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ def _net(name: str, leaf: Leaf, torso: str) -> str:
 
 
 def _bytes(box: Box) -> bool:
-    """Whether the numbers are bytes that use their whole range, as pixels do; one without bounds does."""
+    """True if the numbers are bytes that use their whole range, as pixels do; one without bounds does."""
     outer = box.outer()
     return box.dtype == "uint8" and outer.low in (None, 0) and outer.high in (None, 255)
 
 
 def _several_frames(name: str, box: Box, torso: str) -> str:
-    """Why an array of more axes than an image has is refused."""
+    """Message that refuses an array of more axes than an image has."""
     first, *image = box.shape
     folded = f" as {[*image[:-1], first * image[-1]]}" if len(image) == 3 and image[-1] < image[0] else ""
     return (

@@ -1,4 +1,4 @@
-"""In which numbers a torso is computed: float32, or bfloat16 where the processor multiplies that faster.
+"""Precision of torsos: float32, or bfloat16 where the processor multiplies that faster.
 
 Only the torso: weights, memory, heads, losses and V-trace are float32 always, so what leaves a torso is, too.
 """
@@ -44,7 +44,7 @@ def bf16_flag() -> str:
 
 
 def choose(network: Network, space: Space, *, sync: bool, gpu: bool, flag: str) -> Precision:
-    """What `model.precision` means here.
+    """Precision that `model.precision` means on this machine.
 
     Args:
         network: as in the spec.

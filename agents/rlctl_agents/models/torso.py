@@ -54,7 +54,7 @@ class Mlp(nn.Module):
 
 
 class Pixels(NamedTuple):
-    """How an image leaf becomes [N, C, H, W]."""
+    """Conversion of an image leaf to [N, C, H, W]."""
 
     channels: int
     height: int
@@ -84,7 +84,7 @@ class Pixels(NamedTuple):
         return pixels
 
     def in_blocks(self, image: Tensor) -> bool:
-        """Whether `to_blocks` can lay this image out."""
+        """True if `to_blocks` can lay this image out."""
         even = self.height % BLOCK == 0 and self.width % BLOCK == 0
         return even and not self.last and image.dtype == torch.uint8 and image.is_contiguous()
 
@@ -194,7 +194,7 @@ def _scaled_convolution(layer: nn.Module, x: Tensor, factor: float) -> Tensor:
 
 
 class VectorLeaf(NamedTuple):
-    """How a leaf becomes a vector."""
+    """Conversion of a leaf to a vector."""
 
     width: int
     sizes: tuple[int, ...]  # of one-hot codes; () for numbers
@@ -320,7 +320,7 @@ def hold_still(net: nn.Module) -> None:
 
 
 def _on_zeros(torso: nn.Module, space: Space) -> Any:
-    """What a torso makes of one observation, in eval mode: as it acts and as it learns (`hold_still`). The random state
+    """Features of one observation of zeros, in eval mode: as it acts and as it learns (`hold_still`). The random state
     and the torso's own mode stay as they are."""
     zeros = {}
     for name, leaf in leaves(space, "obs"):
@@ -336,7 +336,7 @@ def _on_zeros(torso: nn.Module, space: Space) -> Any:
 
 
 def _features_fault(tried: Any, features: int) -> str | None:
-    """What is wrong with the result of a trial pass, in words."""
+    """Fault in the result of a trial pass, in words; None without one."""
     if not isinstance(tried, Tensor):
         return f"a {type(tried).__name__}"
     if tried.dtype != torch.float32 or tried.shape != (1, features):

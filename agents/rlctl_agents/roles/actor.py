@@ -37,7 +37,7 @@ def main(process: Process) -> None:
 
 
 class Actor:
-    """One vector of environments, its players, and whom they talk to."""
+    """One vector of environments, its players, and their connections to learners and modelpools."""
 
     def __init__(self, process: Process, wire: Wire, member: Member, env: Env) -> None:
         self._process = process
@@ -171,7 +171,7 @@ class Actor:
         return bool(self._member.peers_of("learner") and self._member.peers_of("modelpool"))
 
     def _assigned(self, role: str) -> Channels:
-        """Which of several this actor uses."""
+        """Channels of the one of several peers of a role that this actor uses."""
         peers = list(self._member.peers_of(role).values())
         return peers[self._member.lease.index % len(peers)]
 
@@ -183,7 +183,7 @@ class Actor:
         return pool
 
     def _redirect(self) -> None:
-        """The manager names other peers."""
+        """Go over to the peers that the manager names now."""
         self._peers = self._member.peers
         if not self._seated:
             return

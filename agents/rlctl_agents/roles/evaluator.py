@@ -1,4 +1,4 @@
-"""The evaluator: whole games with one pinned model. What it finds is what stop conditions look at."""
+"""The evaluator: whole games with one pinned model. Stop conditions look at its results."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Evaluator:
         return wanted is not None and wanted.id == match.id and not self._process.stop.is_set()
 
     def _has_any_model(self) -> bool:
-        """Ready: the first match may be ordered in an hour, and a pool out of reach should be known before."""
+        """True if the pool has weights: one out of reach is known before the first match, perhaps in an hour."""
         pool = self._reach()
         try:
             return pool is not None and pool.newer(self._process.spec.policy_names[0], None) is not None
@@ -159,7 +159,7 @@ class Evaluator:
         return algorithm, unpack_into(algorithm.net, model.data, sha256=model.sha256)
 
     def _pull(self, match: Match, ref: ModelRef) -> Model | None:
-        """These weights; None when the pool has not got them, or the match is not wanted any more."""
+        """Weights of a version; None when the pool has not got them, or the match is not wanted any more."""
         while self._keep_going(match) and (pool := self._reach()) is not None:
             try:
                 model = pool.exact(ref.policy, ref.version)

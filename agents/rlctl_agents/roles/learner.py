@@ -143,7 +143,7 @@ class _Standing:
 
 
 class _Hunger:
-    """How long there was no batch, and how often that is said."""
+    """Time without a batch, logged now and then."""
 
     def __init__(self) -> None:
         self._since = self._said = time.monotonic()
@@ -267,7 +267,7 @@ class Learner:
             self.run_once()
 
     def run_once(self) -> None:
-        """Whatever is due, then at most one update."""
+        """Do what is due, then at most one update."""
         self._process.pulse.beat()
         self._receiver.term, self._receiver.leased_since_s = self._member.term, self._member.leased_since_s
         if not self._ranks.placed and not self._ranks.find_place():
@@ -306,7 +306,7 @@ class Learner:
             return make_source(needs)
 
     def _take_place(self) -> None:
-        """It has another place: its weights are those of the group now, and its part of a batch may be another."""
+        """Begin at another place: the weights are those of the group now, and the share of a batch may be another."""
         hand, first = self._hand, not self._standing.running
         streams = self._ranks.share(self._streams)
         if hand.tried and hand.batch is not None and self._trainer.version == self._reached[0].version + 1:
@@ -324,7 +324,7 @@ class Learner:
         self._process.pulse.ready = True
 
     def _step(self) -> None:
-        """What is due, and an update when everybody who steps together can make one.
+        """Do what is due, and update when all learners that step together can.
 
         Raises:
             Broken: they are not together any more.

@@ -33,7 +33,7 @@ _OURS = Path(__file__).parents[1]
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with the value at a path of the spec."""
+    """Fault of the value at a path of the spec."""
 
     path: tuple[str, ...]
     message: str
@@ -49,14 +49,14 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class Trial(msgspec.Struct):
-    """What was found."""
+    """Findings of a trial."""
 
     faults: list[Fault] = []
     inputs: dict[str, list[Input]] = {}
 
     @contextmanager
     def telling(self, *path: str) -> Iterator[None]:
-        """Whatever is raised inside becomes a fault of the value at `path`."""
+        """Turn an exception inside into a fault of the value at `path`."""
         try:
             yield
         except (Exception, SystemExit) as error:  # the user's own code may end in any way
@@ -95,7 +95,7 @@ def tried(spec: dict[str, Any]) -> Trial:
 
 
 def _spaces(spec: dict[str, Any]) -> Spaces:
-    """Those of the environment, which is made and reset once."""
+    """Spaces of the environment, which is made and reset once."""
     env = envs.make_of(spec["env"], envs=1, seeds=[spec["seed"] % 2**31])
     try:
         env.reset()
@@ -156,7 +156,7 @@ def _place(error: BaseException) -> str:
 
 
 def _package_missing(error: BaseException) -> bool:
-    """Whether it comes of a package that is not installed; a module that the spec itself names is none."""
+    """True if it comes of a package that is not installed; a module that the spec itself names is none."""
     absent = any(isinstance(cause, ModuleNotFoundError) for cause in _chain(error))
     return absent and "there is no module" not in str(error)
 

@@ -1,4 +1,4 @@
-"""Where everybody listens, and whom everybody talks to."""
+"""Addresses of replicas, and the peers of each role."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class Addresses:
 
     @property
     def one_machine(self) -> bool:
-        """Everybody runs here."""
+        """True if all replicas run on this machine."""
         return self._pattern.startswith(("ipc://", "inproc://"))
 
     def bind(self, role: str, index: int) -> Channels:
-        """Where a replica listens."""
+        """Channels on which a replica listens."""
         return {channel: _filled(self._pattern, role, index, channel) for channel in CHANNELS.get(role, ())}
 
     def alive(self, replicas: Iterable[tuple[str, int]]) -> None:
-        """These live now."""
+        """Note the replicas that live now."""
         now, living = self._clock(), {one for one in replicas if one[0] in CHANNELS}
         self._named |= dict.fromkeys(living, now)
         given_up = {role for role, _ in living}  # who talked to the silent goes to those that are left
@@ -75,7 +75,7 @@ class Addresses:
         }
 
     def peers(self, role: str, index: int) -> Peers:
-        """Whom a replica talks to: every learner, and one modelpool.
+        """Peers of a replica: every learner, and one modelpool.
 
         Replica 0 stands for a role of which nobody lives: it exists, and connecting early costs nothing.
         """

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, what has it counted: one read-only listener for each process.
+"""Liveness, readiness and metrics: one read-only listener for each process.
 
 Alive: its main loop turns. That depends on nobody else: a process that waits for another one for hours is alive, for
 restarting it would help nobody. Ready: it can do its part of the run now.
@@ -42,7 +42,7 @@ class Pulse:
         self.ready = False
 
     def beat(self) -> None:
-        """The loop has turned."""
+        """Note a turn of the loop."""
         self._last = self._clock()
 
     @property
@@ -84,7 +84,7 @@ class ProbeListener:
             raise
 
     def answer(self, request: Request) -> Response:
-        """One request; pure but for what it reads."""
+        """Answer one request; pure but for what it reads."""
         page = self._pages.get(request.path)
         if page is None and request.path not in ("/healthz", "/readyz", "/metrics"):
             return Response.refusal(404, "here are /healthz, /readyz and /metrics")

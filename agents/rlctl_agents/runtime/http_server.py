@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks."""
+    """Request of a client."""
 
     method: str
     path: str
@@ -56,7 +56,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What it hears."""
+    """Response to a client."""
 
     status: int
     body: bytes
@@ -175,7 +175,7 @@ class _Bounded(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._gone(request)
 
     def heard(self, request: Any, *, answered: bool = False) -> None:
-        """A request has come as a whole, or its answer has gone."""
+        """Note that a request has come as a whole, or that its answer has gone."""
         with self._lock:
             if (its := self._open.get(request)) is not None:
                 its.reads = answered
@@ -250,7 +250,7 @@ def _handler(answer: Answer, *, read_only: bool) -> type[BaseHTTPRequestHandler]
             self._send(response)
 
         def _refusal(self) -> Response | None:
-            """Why not even the body is read."""
+            """Response that refuses a request before its body is read; None when it is not refused."""
             if self.command not in ("GET", "HEAD"):
                 if read_only:
                     return Response.refusal(405, "read only")
@@ -286,7 +286,7 @@ def _handler(answer: Answer, *, read_only: bool) -> type[BaseHTTPRequestHandler]
                 self.wfile.write(response.body)
 
         def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-            """What is no request that we understand gets one line, not http.server's page."""
+            """Answer a malformed request with one line, not http.server's page."""
             line = f"{code} {message or HTTPStatus(code).phrase}\n"
             self._send(Response(code, line.encode(errors="replace"), "text/plain; charset=utf-8"), close=True)
 
@@ -294,7 +294,7 @@ def _handler(answer: Answer, *, read_only: bool) -> type[BaseHTTPRequestHandler]
             return "local"
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """Nobody wants to read of every probe."""
+            """Log no requests: probes come every few seconds."""
 
     return Handler
 

@@ -26,7 +26,7 @@ LINE_BYTES = 16 * 1024
 
 @dataclass
 class Identity:
-    """Who speaks; `id` changes once, when the lease is there."""
+    """Process that a log line is of; `id` changes once, when the lease is there."""
 
     run: str
     role: str

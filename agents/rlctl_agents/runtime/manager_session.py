@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 class Snapshot(NamedTuple):
-    """What a report says besides the metrics."""
+    """Contents of a report besides the metrics."""
 
     sent: dict[str, Ledger] = {}
     pending: int = 0
@@ -292,7 +292,7 @@ class Member:
 
 
 class Asked(Generic[V]):
-    """The owner looks between two pieces of work whether somebody asks; looking costs nothing.
+    """Value that only its owner can make whole, requested by other threads and made between two pieces of work.
 
     Args:
         value: given as long as the owner has not answered.

@@ -76,7 +76,7 @@ class Values(NamedTuple):
 
 
 class Metrics:
-    """What a process counts. Names carry no prefix and no `_total`; a part after a dot becomes a label: `loss.policy`.
+    """Metrics of a process. Names carry no prefix and no `_total`; a part after a dot becomes a label: `loss.policy`.
 
     Thread-safe; an addition costs about half a microsecond, so add per batch and not per row.
 
@@ -103,12 +103,12 @@ class Metrics:
             self._counters[name] = self._counters.get(name, 0.0) + amount
 
     def set(self, name: str, value: float) -> None:
-        """A gauge has this value now."""
+        """Set a gauge."""
         with self._lock:
             self._gauges[name] = value
 
     def average(self, name: str, value: float) -> None:
-        """One of many values whose mean is the gauge: of an update, of which there are hundreds between two looks.
+        """Add one of many values whose mean is the gauge: of an update, of which there are hundreds between two looks.
 
         What is not finite is left out: one such value would hide all others.
         """
@@ -131,13 +131,13 @@ class Metrics:
             self._sampled[name] = value
 
     def declare(self, name: str, bounds: Sequence[float]) -> None:
-        """A histogram with these upper bounds, ascending, and one more bucket without; declared again: nothing."""
+        """Declare a histogram with these upper bounds, ascending, and one more bucket; declared again: nothing."""
         with self._lock:
             if name not in self._histograms:
                 self._histograms[name] = Histogram(list(bounds), [0] * (len(bounds) + 1))
 
     def observe(self, name: str, value: float, count: int = 1) -> None:
-        """`count` values of a histogram.
+        """Add `count` equal values to a histogram.
 
         Raises:
             KeyError: it was not declared.

@@ -1,4 +1,4 @@
-"""What every role process shares: its command line, its run file, its signals, its logs, its metrics, its exit code."""
+"""Frame of every role process: command line, run file, signals, logs, metrics, exit code."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def group_of(report: Report) -> int | None:
 
 
 class RunFile(msgspec.Struct, frozen=True):
-    """What a role knows of its run, and nothing else."""
+    """Run file: the part of the spec that a role reads."""
 
     format: int
     run: str
@@ -126,7 +126,7 @@ def parse_spec(values: dict[str, Any], source: Path) -> Spec:
 
 @dataclass
 class Process:
-    """This process: who it is, when it must stop, what it has counted. Made by `run_role`.
+    """State of this process: identity, stop flag, metrics. Made by `run_role`.
 
     `stop` is set by SIGTERM, SIGINT, or the role itself; ten seconds after a signal the process ends in any case.
     """
@@ -159,7 +159,7 @@ class Process:
         return self.arguments.prefer
 
     def known_as(self, index: int) -> None:
-        """The lease says which one this is; log lines carry it from now on."""
+        """Set the index from the lease; log lines carry it from now on."""
         self.identity.id = f"{self.role}/{index}"
 
     def metrics_page(self) -> bytes:
@@ -171,7 +171,7 @@ class Process:
 
 
 def new_boot() -> str:
-    """Names one life of a process."""
+    """Random name of one life of a process, 16 hex digits."""
     return secrets.token_hex(8)
 
 
@@ -190,7 +190,7 @@ def start(arguments: Arguments, boot: str) -> Process:
 
 
 def run_role(arguments: Sequence[str], main: Callable[[Process], None], linger_s: float = LINGER_S) -> int:
-    """Be a role process from its first to its last moment.
+    """Run a role process from its first to its last moment.
 
     Args:
         arguments: command line without the program's name.
@@ -321,7 +321,7 @@ class Signals:
 
 
 def _nothing(number: int, frame: object) -> None:
-    """The pipe has it already."""
+    """Do nothing: the pipe has the signal already."""
 
 
 ENOUGH = 65_536
@@ -392,7 +392,7 @@ NODE, IMAGE = "RLCTL_NODE", "RLCTL_IMAGE"
 
 
 class UserFault(Exception):
-    """Something only the user can mend: one clear sentence, no traceback, exit code 3."""
+    """Fault that only the user can mend: one clear sentence, no traceback, exit code 3."""
 
 
 @contextmanager
@@ -406,7 +406,7 @@ def as_users_fault(*kinds: type[Exception], said: str = "") -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a backend tells a role process."""
+    """Command line of a role process, given by a backend."""
 
     role: str
     name: str  # "actor-3"; on a cluster the name of the pod

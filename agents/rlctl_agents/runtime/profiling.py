@@ -1,4 +1,4 @@
-"""Looks at this process when the manager asks, in a thread of its own, and tells what it saw."""
+"""Sampling profiler of this process, run by order of the manager in a thread of its own."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Profiler:
 
 
 def packed(id: str, role: str, boot: str, seen: Seen) -> Sampled:
-    """As it goes over the wire: each name of a function once."""
+    """Encode a profile for the wire: each name of a function once."""
     numbers: dict[str, int] = {}
     stacks = [([numbers.setdefault(name, len(numbers)) for name in stack], us) for stack, us in seen.stacks.items()]
     return Sampled(
@@ -83,7 +83,7 @@ def packed(id: str, role: str, boot: str, seen: Seen) -> Sampled:
 
 
 def unpacked(sampled: Sampled) -> dict[tuple[str, ...], int]:
-    """The stacks again.
+    """Decode the stacks of a profile.
 
     Raises:
         ValueError: they make no sense.
@@ -116,7 +116,7 @@ Stack = tuple[str, ...]
 
 
 class Seen(NamedTuple):
-    """Of one look that lasted a while."""
+    """Profile of a period."""
 
     seconds: float
     samples: int
@@ -132,7 +132,7 @@ class Stacks:
         self._labels: dict[int, tuple[CodeType, str]] = {}  # the code too: its id is taken as long as it is kept
 
     def add(self, thread: str, frame: FrameType | None, microseconds: int) -> None:
-        """A thread was there for so long."""
+        """Add the time that a thread spent at a frame."""
         inward: list[str] = []
         while frame is not None:
             inward.append(self._label(frame.f_code))
@@ -188,7 +188,7 @@ def look(
 
 
 def awake(stacks: Mapping[Stack, int], cpu_s: Mapping[str, float], seconds: float) -> dict[Stack, int]:
-    """Without threads that only waited, as far as that is known."""
+    """Stacks without those of threads that only waited, as far as that is known."""
     return {
         stack: value
         for stack, value in stacks.items()
@@ -197,7 +197,7 @@ def awake(stacks: Mapping[Stack, int], cpu_s: Mapping[str, float], seconds: floa
 
 
 def fewer(stacks: Mapping[Stack, int]) -> dict[Stack, int]:
-    """What was seen longest, and the rest put together, so that a message can hold it."""
+    """Stacks that were seen longest, and the rest put together, so that a message can hold them."""
     found: dict[Stack, int] = {}
     names: set[str] = set()
     for stack, value in sorted(stacks.items(), key=lambda one: (-one[1], one[0])):
@@ -223,7 +223,7 @@ def cpu_seconds() -> dict[str, float]:
 
 
 def label(text: str) -> str:
-    """As it can stand in a stack: no separator, no control character, not too long."""
+    """Text fit for a stack: no separator, no control character, not too long."""
     return _UNFIT.sub("_", text)[:LABEL]
 
 

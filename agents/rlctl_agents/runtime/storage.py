@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and survive a power cut when they must."""
+"""Atomic and durable writes of files, and waits for space on the volume."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ log = logging.getLogger(__name__)
 
 
 def refusal(error: OSError, path: object = None) -> str:
-    """Why the volume takes nothing, in words that name the place; "" when it is something else.
+    """Reason for which the volume takes nothing, in words that name the place; "" when it is something else.
 
     Args:
         path: what was to be written; None: what the error itself names.
@@ -141,7 +141,7 @@ def patiently(
     clock: Callable[[], float] = time.monotonic,
     waiting: Callable[[], None] | None = None,
 ) -> T:
-    """Do what needs the volume, again and again while that takes nothing.
+    """Retry an action that needs the volume while that takes nothing.
 
     Args:
         act: may be done again after it has failed.

@@ -20,9 +20,9 @@ from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.rpc.client import RemoteError
 
 LEARNER = "learner"
-"""The part that holds a learner."""
+"""Name of the part that holds a learner."""
 POLICY = "policy"
-"""The part that says what the tensors are."""
+"""Name of the part that describes the tensors."""
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What differs between a CPU and a GPU, in one place."""
+"""Choice of the device, and the differences between a CPU and a GPU."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rlctl_agents.runtime.process import UserFault
 
 
 def require_device(spec: Spec) -> None:
-    """Raises UserFault: the spec asks for a GPU, and torch sees none."""
+    """Check that there is a GPU if the spec asks for one; raises UserFault."""
     if spec.roles.learner.gpu and not torch.cuda.is_available():
         built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
         raise UserFault(f"roles.learner.gpu is {spec.roles.learner.gpu}, but there is no GPU for torch here{built}")
 
 
 def choose_device(spec: Spec, index: int = 0, learners: int = 1) -> torch.device:
-    """Where the learner computes.
+    """Device on which the learner computes.
 
     Args:
         index: of the learner; several on one machine share out its GPUs.
@@ -44,12 +44,12 @@ def choose_device(spec: Spec, index: int = 0, learners: int = 1) -> torch.device
 
 
 def compiles(spec: Spec, device: torch.device) -> bool:
-    """Whether the learner compiles its loss there. Not in lock-step: what a compiler makes differs between machines."""
+    """True if the learner compiles its loss there. Not in lock-step: compiled code differs between machines."""
     return device.type == "cuda" and not spec.sync
 
 
 def backend(device: torch.device) -> str:
-    """For `init_process_group`: what is small or on the host goes by gloo, gradients on GPUs by NCCL."""
+    """Backend for `init_process_group`: what is small or on the host goes by gloo, gradients on GPUs by NCCL."""
     if device.type != "cuda":
         return "gloo"
     # an operation that fails or takes too long raises in the thread that waits for it; the process lives on

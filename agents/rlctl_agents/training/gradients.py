@@ -17,7 +17,7 @@ METRICS = 32
 
 
 class Mean(NamedTuple):
-    """What is known once the gradient lies in the parameters."""
+    """Means that belong to a gradient in the parameters."""
 
     values: Mapping[str, Tensor]  # metrics of the loss, and `total`: means over the valid rows of all learners
     rows: int  # valid rows of all learners, by their own count
@@ -34,7 +34,7 @@ the ledger. () adds nothing to the gradient.
 
 
 def alone(loss_of: Callable[[Batch], Loss]) -> Gradient:
-    """Of one learner.
+    """Gradient of one learner that is alone.
 
     Args:
         loss_of: the algorithm's, as it is written or compiled.
@@ -50,7 +50,7 @@ def alone(loss_of: Callable[[Batch], Loss]) -> Gradient:
 
 
 def together(algorithm: Algorithm, collective: Collective) -> Gradient:
-    """Of many learners with equal weights, by DistributedDataParallel: equal on all of them, bit for bit.
+    """Gradient of many learners with equal weights, by DistributedDataParallel: equal on all of them, bit for bit.
 
     Gradients of sums are averaged while they are made; only then it is known by how many rows of all learners they
     have to be divided, which is the same as dividing the losses before. Gradients of pieces add up where they are made;

@@ -24,7 +24,7 @@ LOOK_S, LOOK_MOST_S = 0.01, 0.2
 
 
 class GroupStore(Store):
-    """What one member writes all read, as long as theirs is the newest group. Called by torch, in several threads.
+    """Key-value store that the members of the newest group share. Called by torch, in several threads.
 
     Args:
         call: asks the manager; raises TimeoutError or RemoteError.

@@ -1,4 +1,4 @@
-"""What a learner needs to go on as if nothing had happened: weights, optimizer, random states, counters."""
+"""State of a learner for an exact resume: weights, optimizer, random states, counters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LearnerState(NamedTuple):
     plain: dict[str, Any]
 
     def pack(self) -> bytes:
-        """As the bytes of a part; from any thread."""
+        """Encode as the bytes of a part; from any thread."""
         return pack_state(self.arrays, self.plain)
 
 

@@ -57,6 +57,6 @@ def backward(loss_of: Callable[[Batch], Loss], parts: Sequence[Batch]) -> Loss:
 
 
 def joined_priorities(losses: Sequence[Loss]) -> Tensor | None:
-    """Those of a batch's columns from its pieces; None: the algorithm gives none."""
+    """Priorities of a batch's columns from its pieces; None: the algorithm gives none."""
     found = [loss.priorities for loss in losses if loss.priorities is not None]
     return torch.cat(found) if found else None

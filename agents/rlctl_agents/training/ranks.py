@@ -70,7 +70,7 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """It publishes and saves for all."""
+        """True if this learner publishes and saves for all."""
         return self.placed and self.rank == 0
 
     def share(self, total: int) -> int:
@@ -80,7 +80,7 @@ class Ranks:
 
     @property
     def called(self) -> bool:
-        """A newer group is being formed: this one is over."""
+        """True if a newer group is being formed: this one is over."""
         return self._member.group > self._number
 
     def find_place(self) -> bool:
@@ -117,14 +117,14 @@ class Ranks:
         return agreed
 
     def made_update(self) -> None:
-        """The group works; how long an update takes is how long a late one is waited for."""
+        """Note an update of the group; how long it took is how long a late learner is waited for."""
         now = self._clock()
         if self._updated is not None:
             self._patience_s = min(max(now - self._updated, PATIENCE_S), MOST_PATIENCE_S)
         self._updated, self._vain = now, 0
 
     def broken(self, error: Broken, *, forming: bool = False, updating: bool = False) -> None:
-        """The group is over: a place in the next one has to be asked for.
+        """Leave a group that is over: a place in the next one has to be asked for.
 
         Args:
             forming: it broke before it could begin; not held against it when a newer one is being formed.
@@ -151,7 +151,7 @@ class Ranks:
         self._tell()
 
     def close(self) -> None:
-        """Step with nobody any more; the others notice at once. Reports go on to say what it was."""
+        """Close the connections of the group; the others notice at once. Reports go on to say what it was."""
         if self._collective is not None:
             self._collective.close()
             self._collective = None
@@ -205,7 +205,7 @@ class Ranks:
         return not ready and late is not None and self._clock() - late >= self._patience_s
 
     def _tell(self) -> None:
-        """What the manager hears of it."""
+        """Set the gauges that the manager reads."""
         if self.placed:
             self.gauges = {GROUP: float(self._number), RANK: float(self.rank), WORLD: float(self.world)}
         else:

@@ -22,7 +22,7 @@ _ALGORITHM: pydantic.TypeAdapter[AnyAlgorithm] = pydantic.TypeAdapter(AnyAlgorit
 
 
 def read_policy(folder: Path, generation: Generation) -> PolicyFile:
-    """What a generation says of its tensors.
+    """Description of the tensors of a generation.
 
     Args:
         folder: of checkpoints.

@@ -1,4 +1,4 @@
-"""Weights from a modelpool, as the bytes that they are: the newest, or exactly one."""
+"""Client of a modelpool: serialised weights, the newest or one version."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Pool:
 
 
 class Follower:
-    """Keeps somebody at the newest weights of a policy.
+    """Follows the newest weights of a policy.
 
     A notice is a hint that something newer is there; because notices get lost, the pool is asked now and then anyway.
 

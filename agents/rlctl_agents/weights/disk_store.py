@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Sidecar(msgspec.Struct, frozen=True):
-    """What lies beside the weights. The weights are there whenever this is."""
+    """Metadata beside the weights. The weights are there whenever this is."""
 
     format: int
     ref: ModelRef
@@ -73,16 +73,16 @@ class KeptModels:
         self._known[ref] = self._folder / f"{stem}.json"
 
     def newest(self, policy: str) -> ModelRef | None:
-        """Of the newest lineage."""
+        """Newest kept version of the newest lineage."""
         refs = [ref for ref in self._known if ref.policy == policy]
         return max(refs, default=None)
 
     def policies(self) -> set[str]:
-        """Of which something was kept."""
+        """Policies of which something was kept."""
         return {ref.policy for ref in self._known}
 
     def forget(self, ref: ModelRef) -> None:
-        """It cannot be read; its files stay where they are."""
+        """Forget a model that cannot be read; its files stay where they are."""
         self._known.pop(ref, None)
 
     def read(self, ref: ModelRef) -> tuple[str, bytes] | None:

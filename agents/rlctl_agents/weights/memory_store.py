@@ -82,14 +82,14 @@ class LiveModels:
             return self._models.get(policy, OrderedDict[int, Model]()).get(version)
 
     def pin(self, ref: ModelRef) -> None:
-        """Somebody was told of this one: it stays for a while, as far as the budget goes."""
+        """Keep a model that was announced for a while, as far as the budget goes."""
         with self._lock:
             if not self._pins or self._pins[-1] != ref:
                 self._pins.append(ref)
 
     @property
     def bytes(self) -> int:
-        """Of all weights."""
+        """Bytes of all weights."""
         with self._lock:
             return self._sum()
 

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def require_size(policy: str, weights_bytes: int) -> None:
-    """See that weights can travel.
+    """Check that weights can travel.
 
     Raises:
         UserFault: there are too many.
@@ -49,7 +49,7 @@ def require_size(policy: str, weights_bytes: int) -> None:
 
 
 class _Weights:
-    """Of one version, packed once, by whoever sends them first."""
+    """Weights of one version, packed once, when they are first sent."""
 
     def __init__(self, ref: ModelRef, pack: Callable[[], bytes]) -> None:
         self.ref = ref
@@ -67,7 +67,7 @@ class _Weights:
 
 
 class _Pool:
-    """What one pool holds of ours."""
+    """Modelpool, and the newest weights of ours that it holds."""
 
     def __init__(self, address: str, client: BulkClient) -> None:
         self.address = address
@@ -121,7 +121,7 @@ class Publisher:
         self._thread.start()
 
     def wants(self) -> bool:
-        """Nothing is on its way or waits for that: what is put now goes at once. In lock-step everything is wanted."""
+        """True if nothing is on its way or waits for that: what is put now goes at once. Always in lock-step."""
         return self._every_version or not (self._busy or self._changed.is_set())
 
     def put(self, ref: ModelRef, pack: Callable[[], bytes]) -> None:
@@ -134,7 +134,7 @@ class Publisher:
         self._changed.set()
 
     def require_life(self) -> None:
-        """See that it still publishes.
+        """Check that it still publishes.
 
         Raises:
             RuntimeError: it does not, by a fault of ours that the log has.
@@ -147,7 +147,7 @@ class Publisher:
         self._recent.clear()
 
     def begin(self, version: int, *, leads: bool) -> None:
-        """From this version on others publish, or this one does, that version at once."""
+        """Publish from this version on, that version at once, or leave it to others."""
         self._first, self._published = version, version - self._every
         if not leads:
             self.rest()
@@ -227,7 +227,7 @@ class Publisher:
         return True
 
     def _look(self, pool: _Pool, newest: ModelRef) -> None:
-        """Whether a pool that has been up to date has lost what it had."""
+        """Find out whether a pool that has been up to date has lost what it had."""
         got = self._ask(pool, GetModel(newest.policy, have=newest), GotModel)
         if pool.newest is not None and (pool.boot not in ("", got.pool) or got.state == "missing"):
             log.info("the modelpool was started anew: it gets the newest weights again")

@@ -1,4 +1,4 @@
-"""What a modelpool that is not the first one serves: the newest weights of the pool above it."""
+"""Relay: mirrors the newest weights of an upstream modelpool."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Relay:
         self._thread.start()
 
     def require_life(self) -> None:
-        """See that it still follows.
+        """Check that it still follows.
 
         Raises:
             RuntimeError: it does not, by a fault of ours that the log has.

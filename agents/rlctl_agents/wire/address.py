@@ -1,4 +1,4 @@
-"""Which addresses a process may use. The one place that decides what may leave the machine."""
+"""Addresses that a process may use: the one place that decides what may leave the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_NAME = 253
 
 
 def check_address(address: str, *, encrypted: bool = False, listens: bool = False) -> None:
-    """Refuse whatever somebody else could reach, unless it is encrypted.
+    """Refuse an address that others could reach, unless it is encrypted.
 
     Args:
         address: `ipc:///folder/name`, `inproc://name`, or `tcp://host:port`: without encryption the host is a loopback
@@ -51,7 +51,7 @@ def check_bind_host(host: str) -> None:
 
 
 def is_tcp(address: str) -> bool:
-    """It goes over tcp, so keys apply."""
+    """True if it goes over tcp, so keys apply."""
     return address.startswith("tcp://")
 
 
@@ -70,7 +70,7 @@ def number(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def leaves_machine(address: str) -> bool:
-    """Whoever listens there may be on another machine: tcp to anything but a loopback number."""
+    """True if the listener may be on another machine: tcp to anything but a loopback number."""
     at = number(host_of(address))
     return is_tcp(address) and (at is None or not at.is_loopback)
 

@@ -1,4 +1,4 @@
-"""Who may connect to this process: the ZAP handler (ZeroMQ RFC 27) that knows the two client keys of the run."""
+"""Authentication of connections: the ZAP handler (ZeroMQ RFC 27) that knows the two client keys of the run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Admission(ThreadAuthenticator):
         await super().handle_zap_message(msg)
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether the key, which comes in z85 already, is admitted."""
+        """True if the key, which comes in z85 already, is admitted."""
         if key in self._classes:
             return True
         self._refused(self._from)

@@ -1,4 +1,4 @@
-"""Which key class a message comes from, and what each may ask, of whom."""
+"""Key classes of messages, and the requests that each class may make."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODELPOOL: Classes = {GetModel: ALL, PutModel: ONLY_CORE}
 
 
 def class_of(frame: zmq.Frame) -> str:
-    """Key class of whoever sent a frame, "" when it did not come over a CURVE connection."""
+    """Key class of the sender of a frame, "" when it did not come over a CURVE connection."""
     return _property(frame, "User-Id")
 
 
@@ -34,7 +34,7 @@ def address_of(frame: zmq.Frame) -> str:
 
 
 def refusal(classes: Classes, whose: str, kind: type[Struct], request: Struct | None) -> str:
-    """Why a request may not be made, "" when it may.
+    """Reason for which a request may not be made, "" when it may.
 
     A class other than core speaks for the role of its own name only: a `role` in a request of an actor key is `actor`.
 

@@ -232,7 +232,7 @@ def check_schema(schema: Schema) -> None:
 
 
 def decode(decoder: msgspec.msgpack.Decoder[T], data: Buffer) -> T:
-    """What the decoder makes of `data`.
+    """Decode `data`.
 
     Raises:
         Rejected: it is nothing of that kind.

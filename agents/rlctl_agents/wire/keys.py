@@ -1,4 +1,4 @@
-"""The CURVE keys of a process, as files in a folder: a mounted Secret, or what somebody wrote by hand."""
+"""CURVE keys of a process, as files in a folder: a mounted Secret, or files written by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]*")
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Who this process is, whom it talks to, and, if it listens, whom it admits. All keys are in z85, 40 bytes.
+    """Keys of this process, of the processes that listen and, if it listens, of those it admits. In z85, 40 bytes each.
 
     Whoever holds `server.key` can pretend to be any listening process of the run, so actors and evaluators, which only
     connect, are given the other files alone.
@@ -87,7 +87,7 @@ class Keys:
         return f"{made_s}.{hmac.new(self.server_secret, said, hashlib.sha256).hexdigest()[:32]}"
 
     def made_s(self, ticket: str, run: str, boot: str) -> int:
-        """When a ticket of this boot was made.
+        """Unix time at which a ticket of this boot was made.
 
         Raises:
             ValueError: the manager of this run has not made it, or not for this boot.
@@ -144,7 +144,7 @@ def _decodes(text: str) -> bool:
 
 
 def _mismatches(folder: Path, found: Mapping[str, bytes]) -> list[str]:
-    """Pairs whose halves do not belong together, and classes that nobody could tell apart."""
+    """Faults of pairs whose halves do not belong together, and of classes with the same key."""
     faults = [
         f"{folder / pair}.pub is not the public half of {pair}.key"
         for pair in ("server", ACTOR, CORE)

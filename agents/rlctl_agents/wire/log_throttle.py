@@ -23,7 +23,7 @@ class LogThrottle:
         self._said: OrderedDict[str, float] = OrderedDict()
 
     def due(self, what: str) -> bool:
-        """Whether a line of this kind may be written now; then it counts as written."""
+        """True if a line of this kind may be written now; then it counts as written."""
         now = self._clock()
         if now - self._said.get(what, -float("inf")) < self._every_s:
             return False

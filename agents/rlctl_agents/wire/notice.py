@@ -27,7 +27,7 @@ _OPTIONS: Options = {zmq.CONFLATE: 1}
 
 
 class NoticePublisher:
-    """Tells everybody who listens, of whatever key class, about new models. Never waits for anybody.
+    """Announces new models to all subscribers, of either key class. Never waits.
 
     Raises:
         ValueError: an address that is not allowed.
@@ -51,7 +51,7 @@ class NoticePublisher:
 
 
 class NoticeSubscriber:
-    """Hears about the models of one policy.
+    """Subscribes to notices of the models of one policy.
 
     Raises:
         ValueError: an address that is not allowed.

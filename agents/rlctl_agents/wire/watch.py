@@ -1,5 +1,5 @@
-"""Why connections do not come about. ZeroMQ tells neither end: messages just do not arrive, and after some failures it
-does not even try again. Only a socket's monitor knows."""
+"""Diagnosis of connections that do not come about. ZeroMQ tells neither end: messages just do not arrive, and after
+some failures it does not even try again. Only a socket's monitor knows."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Watch:
         return lost_at is not None and self._clock() - lost_at >= ENDED_AFTER_S
 
     def trouble(self, address: str) -> str:
-        """Why there is no connection to an address, "" while there is no reason known."""
+        """Reason for which there is no connection to an address, "" while none is known."""
         return self._trouble.get(address, "")
 
     def refuse(self, reason: str, text: str) -> None:

@@ -48,16 +48,16 @@ class Checkpoints:
         return self._wanted[policy][0] if policy in self._wanted else 0
 
     def waiting_s(self, policy: str) -> float:
-        """How long it has been wanted."""
+        """Seconds since the wanted generation was ordered."""
         return self._clock() - self._wanted[policy][1] if policy in self._wanted else 0.0
 
     def worth_saving(self, policy: str, rows: int) -> bool:
-        """Something was learned since the newest generation, or since an older one that a learner had to go back to."""
+        """True if something was learned since the newest generation, or since one that a learner had to go back to."""
         newest = self.manifests.newest(policy)
         return rows > 0 and (newest is None or rows != newest.rows)
 
     def due(self, policy: str, rows: int, every_s: float) -> bool:
-        """The next one should be ordered."""
+        """True if the next generation should be ordered."""
         if policy in self._wanted or not self.worth_saving(policy, rows):
             return False
         now = self._clock()
@@ -85,7 +85,7 @@ class Checkpoints:
         return True
 
     def commit(self, generation: Generation) -> None:
-        """Parts of a generation lie on the volume: make it count.
+        """Make a generation count whose parts lie on the volume.
 
         Raises:
             ValueError: another manager has taken over; it is of another term, with a used number, or without its parts.

@@ -43,7 +43,7 @@ class Cadence:
         """None: this manager has not seen two evaluations start."""
 
     def due(self, every_s: float | None) -> bool:
-        """Whether another evaluation may start now.
+        """True if another evaluation may start now.
 
         Args:
             every_s: as stated; None: by CPU.

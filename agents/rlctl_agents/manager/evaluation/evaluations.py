@@ -71,7 +71,7 @@ class Evaluations:
 
     @property
     def rests(self) -> bool:
-        """Learners make no update any more: the model that is evaluated last is saved last."""
+        """True if learners make no update any more: the model that is evaluated last is saved last."""
         return self._finished is not None
 
     @property
@@ -88,7 +88,7 @@ class Evaluations:
 
     @property
     def failure(self) -> str:
-        """Why the newest evaluation is not in its file."""
+        """Failure to write the newest evaluation to its file, in words; "" without one."""
         return self._stored.failure
 
     def match(self, report: Report, published: ModelRef | None, seats: int, settings: Spec) -> Match | None:
@@ -152,7 +152,7 @@ class Evaluations:
         self._finished, self._last, self.awaits, self.not_evaluated = None, None, False, None
 
     def turn(self, published: ModelRef | None, *, final: bool, evaluators: int, expected: int, served: bool) -> None:
-        """The last evaluation goes on as far as possible.
+        """Go on with the last evaluation as far as possible.
 
         Args:
             published: newest model that the modelpool holds of which evaluators get theirs.

@@ -59,7 +59,7 @@ class Quotas:
 
     @property
     def plays(self) -> bool:
-        """Some evaluator has the weights of its match."""
+        """True if an evaluator has the weights of its match."""
         return any(one.loaded for one in self._open.values())
 
     def hear(self, boot: str, model: ModelRef | None, steps: float, plays: int) -> None:

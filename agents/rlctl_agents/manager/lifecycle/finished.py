@@ -45,7 +45,7 @@ class End(msgspec.Struct):
 
 
 def finished(layout: Layout) -> End | None:
-    """How the run ended; None: it has not.
+    """End of the run; None: it has not ended.
 
     Raises:
         OSError: the volume refuses.
@@ -76,7 +76,7 @@ def finish(layout: Layout, end: End, state: StateStore | None = None) -> None:
 
 
 def still_met(settings: Spec, layout: Layout) -> str | None:
-    """Why the run has succeeded by these settings; None: it has not.
+    """Reason in words for which the run has succeeded by these settings; None: it has not.
 
     Raises:
         ValueError: how far it has come cannot be read.
@@ -135,7 +135,7 @@ class Finished:
 
     @property
     def over(self) -> bool:
-        """Whether the run goes on, or the manager was asked to leave."""
+        """True if the run goes on, or the manager was asked to leave."""
         return self.goes_on or self._stop.is_set()
 
     def begin(self) -> None:
@@ -200,7 +200,7 @@ class Finished:
             self._back = (now if self._back is None else self._back[0], now)
 
     def _give_back_again(self) -> None:
-        """Workloads were scaled up, and not by settings by which the run would go on: release them once more."""
+        """Release workloads once more that were scaled up, but not by settings by which the run would go on."""
         now = self._clock()
         if self._back is None or self.goes_on or now - self._back[0] < PATIENCE_S:
             return

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Workload(NamedTuple):
-    """Something that has replicas."""
+    """Workload of a cluster, with replicas."""
 
     kind: str  # "deployments"
     name: str
@@ -163,7 +163,7 @@ class Release:
 
     @property
     def idle(self) -> bool:
-        """Whether it has not begun."""
+        """True if it has not begun."""
         return self._thread.ident is None
 
     def start(self) -> None:

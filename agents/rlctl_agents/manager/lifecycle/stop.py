@@ -82,7 +82,7 @@ def require_measurable(stop: Stop, seats: int) -> None:
 
 
 def in_vain(stop: Stop, *, wall_s: float, learned: bool, joined: Collection[str]) -> str | None:
-    """Why the run has failed, in words; None: it has not.
+    """Reason in words for which the run has failed; None: it has not.
 
     Args:
         joined: roles of which a process has joined.
@@ -107,7 +107,7 @@ class Phases:
 
     @property
     def tells(self) -> bool:
-        """Processes that report are told to stop."""
+        """True while processes that report are told to stop."""
         return self.phase == "telling"
 
     def begin(self, how: How, now: float) -> None:
@@ -171,7 +171,7 @@ class RunStop(Phases):
 
     @property
     def unsaved(self) -> str:
-        """Which last models no generation holds, in words; "" when all are saved."""
+        """Last models that no generation holds, in words; "" when all are saved."""
         texts = []
         for policy in self._unsaved():
             newest = next(iter(self._learners.usable(policy)), None)
@@ -192,7 +192,7 @@ class RunStop(Phases):
         return (stop.agent_steps or 0) if first else 0
 
     def tell(self, boot: str) -> bool:
-        """Whether a process that reports is told to stop."""
+        """True if a process that reports is told to stop."""
         if self.tells:
             self._told.add(boot)
         return self.tells
@@ -222,7 +222,7 @@ class RunStop(Phases):
         self._begin("leave")
 
     def goes_on(self, before: Stop, stop: Stop) -> bool:
-        """Whether other stop conditions ask for more of a run that has reached its goal.
+        """True if other stop conditions ask for more of a run that has reached its goal.
 
         Raises:
             ValueError: they do, and it is too late for that.
@@ -313,7 +313,7 @@ class RunStop(Phases):
         return met(stop, evaluation=evaluation, rows=rows, wall_s=self._state.wall_s, learned=learned)
 
     def _lost(self, stop: Stop) -> bool:
-        """Whether the weights for which the run ends are gone: their learner was killed and came back without."""
+        """True if the weights for which the run ends are gone: their learner was killed and came back without."""
         if self._proof is None:
             return False
         found, evaluation = self._proof

@@ -82,7 +82,7 @@ def search(query: Query) -> Found:
 
 
 class Filter:
-    """Which files and lines a query wants."""
+    """Files and lines that match a query."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -95,7 +95,7 @@ class Filter:
         self._boots = self._boots_wanted() if query.previous or self._id is not None else None
 
     def files(self, role: str | None = None) -> list[LogFile]:
-        """Those that may hold something, oldest first within a role."""
+        """Files that may hold a match, oldest first within a role."""
         query = self._query
         since = datetime.fromisoformat(query.since) - EARLY if query.since else None
         until = datetime.fromisoformat(query.until) + LATE if query.until else None

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far has been written."""
+    """Extent of the lines that have been written."""
 
     number: int = 0  # of the newest line
     sizes: Mapping[str, int] = field(default_factory=dict)  # name -> bytes, of the files that are being written
@@ -80,7 +80,7 @@ class LogStore:
         self._thread.start()
 
     def add(self, role: str, lines: Sequence[str]) -> None:
-        """Lines of a process of that role, oldest first. Does not wait."""
+        """Keep lines of a process of that role, oldest first. Does not wait."""
         if role not in ROLES:
             return
         with self._turn:

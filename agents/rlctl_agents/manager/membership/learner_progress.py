@@ -77,7 +77,7 @@ class Learners:
         return newest.rows if newest is not None else 0
 
     def stands(self, ref: ModelRef) -> bool:
-        """Whether a model, or a descendant of it, is still there: its learner lives on, or a generation holds it."""
+        """True if a model, or a descendant of it, still exists: its learner lives on, or a generation holds it."""
         newest = self._newest.get(ref.policy)
         if newest is not None and newest.model is not None and newest.model.lineage == ref.lineage:
             return True
@@ -133,7 +133,7 @@ class Learners:
         return self._progress.resumed if self._progress.resumed_boot in joined else None
 
     def learning_s(self, boot: str) -> float:
-        """How long a learner has been learning; negative infinity before its first update."""
+        """Seconds since a learner's first update; negative infinity before it."""
         return self._clock() - self._since.get(boot, float("inf"))
 
     def usable(self, policy: str) -> tuple[Generation, ...]:

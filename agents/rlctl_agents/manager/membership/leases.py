@@ -108,7 +108,7 @@ class Leases:
         return holder
 
     def refused(self, boot: str) -> bool:
-        """Whether `grant` would refuse a boot, which should end."""
+        """True if `grant` would refuse a boot, which should end."""
         return boot in self._replaced or boot in self._buried
 
     def expire(self) -> list[Holder]:
@@ -147,19 +147,19 @@ class Leases:
         )
 
     def alive(self, boot: str) -> bool:
-        """Whether a boot holds a lease."""
+        """True if a boot holds a lease."""
         return boot in self._holders
 
     def is_buried(self, boot: str) -> bool:
         return boot in self._buried
 
     def is_other(self, boot: str, role: str) -> bool:
-        """Whether a boot is known as a process of another role."""
+        """True if a boot is known as a process of another role."""
         holder = self._holders.get(boot) or self._gone.get(boot)
         return holder is not None and holder.role not in ("", role)
 
     def known(self, boot: str) -> bool:
-        """Whether a boot has a lease, or had one."""
+        """True if a boot has a lease, or had one."""
         return boot in self._holders or boot in self._gone
 
     def mention(self, boot: str) -> None:
@@ -174,7 +174,7 @@ class Leases:
         return f"{holder.role}/{holder.index}" if holder is not None and holder.role else boot
 
     def store(self) -> StoredLeases:
-        """For the next manager."""
+        """Leases for the next manager."""
         return StoredLeases([(one.role, one.index, one.boot) for one in self.live()], list(self._buried))
 
     def restore(self, stored: StoredLeases, more: Iterable[str] = ()) -> None:

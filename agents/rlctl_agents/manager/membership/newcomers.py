@@ -67,7 +67,7 @@ class Newcomers:
 
 
 def _tells(address: str) -> bool:
-    """The address is not one that several processes of a machine share."""
+    """True if the address is not one that several processes of a machine share."""
     try:
         return not ip_address(address).is_loopback
     except ValueError:

@@ -343,7 +343,7 @@ def listed(members: Sequence[Holder], silent: Container[str]) -> list[Holder]:
 
 
 def counts(members: Sequence[Holder], silent: Container[str]) -> dict[str, int]:
-    """How many there are, and how many of them are silent."""
+    """Numbers of members, and of the silent ones among them."""
     return {"live": len(members), "silent": sum(one.boot in silent for one in members)}
 
 

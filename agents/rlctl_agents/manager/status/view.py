@@ -75,4 +75,4 @@ class RunView(Protocol):
 
     @property
     def disk(self) -> str:
-        """Why something could not be stored, or removed; empty when all was."""
+        """Failure to store or remove something, in words; empty without one."""

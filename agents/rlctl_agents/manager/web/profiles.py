@@ -1,4 +1,4 @@
-"""The profiles of a run: ordered by somebody, made by a process of it, kept by the manager beside everything else."""
+"""Profiles of a run: ordered through the control API, made by a process of the run, kept by the manager."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Profiles:
         self._known: dict[str, Profile] = {}
 
     def order(self, asked: Mapping[str, Any], live: Callable[[str], list[Holder]], report_every_s: float) -> Profile:
-        """Somebody wants to know what a process does.
+        """Order a profile of a process.
 
         Args:
             asked: `role`, `index` (None: the lowest that lives) and `seconds`.
@@ -88,7 +88,7 @@ class Profiles:
         return made
 
     def wanted(self, boot: str) -> Sampling | None:
-        """What this process is told with the answer to its report."""
+        """Order for this process, given with the answer to its report; None: there is none."""
         if not self._known:
             return None
         with self._lock:
@@ -97,7 +97,7 @@ class Profiles:
         return None if found is None else Sampling(found.id, found.seconds)
 
     def take(self, sampled: Sampled) -> None:
-        """A process says what it saw.
+        """Take the profile that a process has made.
 
         Raises:
             ValueError: nobody asked it, or it makes no sense.
@@ -120,7 +120,7 @@ class Profiles:
             self._known[made.id] = made
 
     def drop(self, boot: str) -> None:
-        """This process has gone."""
+        """Fail the profile of a process that has gone."""
         for one in list(self._known.values()):
             if one.boot == boot and one.state == "waiting":
                 self._end(one, "failed", f"{one.process} ended meanwhile")
