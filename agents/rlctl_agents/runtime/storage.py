@@ -7,8 +7,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar
@@ -28,18 +28,8 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
     Raises:
         OSError: it cannot be written; the old one is untouched.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
+    with _temporary(path, data, durable=durable) as temporary:
         temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
     if durable:
         sync_folder(path.parent)
 
@@ -50,12 +40,7 @@ def create_file(path: Path, data: bytes) -> bool:
     Raises:
         OSError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+    with _temporary(path, data, durable=True) as temporary:
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -66,11 +51,24 @@ def create_file(path: Path, data: bytes) -> bool:
             if path.exists():
                 return False
             temporary.replace(path)
+    sync_folder(path.parent)
+    return True
+
+
+@contextmanager
+def _temporary(path: Path, data: bytes, *, durable: bool) -> Iterator[Path]:
+    """File beside `path` that holds the data, on the disk if durable; removed at the end unless it was renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        yield temporary
     finally:
         with suppress(OSError):
             temporary.unlink()
-    sync_folder(path.parent)
-    return True
 
 
 def append(file: FileIO, data: bytes, size: int | None = None) -> None:
