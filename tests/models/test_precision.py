@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlctl.spec.schema import Network
 from rlctl_agents.models.policy import ActorCritic
-from rlctl_agents.models.precision import autocast, choose
+from rlctl_agents.models.precision import choose
 from rlctl_agents.models.torso import NatureCnn, Pixels
 from rlctl_agents.types.spaces import Box, Discrete, Space, Spaces
 
@@ -115,7 +115,7 @@ def test_blocks_of_pixels_give_the_same_convolution(shape: tuple[int, ...], devi
     cnn, obs = NatureCnn(pixels, 8), images(3, shape)
     layer = cnn.convolutions[0]
     assert pixels.in_blocks(obs)
-    with autocast(obs.device, enabled=device_autocast), torch.no_grad():
+    with torch.autocast(obs.device.type, torch.bfloat16, enabled=device_autocast), torch.no_grad():
         got = cnn._first(obs)
     plain = torch.nn.functional.conv2d(obs.float() / 255, layer.weight, layer.bias, 4)  # type: ignore[arg-type]
     torch.testing.assert_close(got.float(), plain, atol=5e-2 if device_autocast else 1e-5, rtol=0)

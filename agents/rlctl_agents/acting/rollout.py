@@ -63,7 +63,7 @@ class Rollout:
         metrics: gets env_steps, frames, agent_steps, episodes, wait_*_seconds and train_return.
         keep_going: called before every step and while waiting, by the thread that steps; waits end when it says no.
         lock_step: segment k is chosen with version base + max(0, k - 1), exactly.
-        clock, sleep: seconds.
+        sleep: waits so many seconds.
     """
 
     def __init__(
@@ -76,7 +76,6 @@ class Rollout:
         metrics: Metrics,
         keep_going: Callable[[], bool],
         lock_step: bool = False,
-        clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._env = env
@@ -86,7 +85,6 @@ class Rollout:
         self._metrics = metrics
         self._keep_going = keep_going
         self._lock_step = lock_step
-        self._clock = clock
         self._sleep = sleep
         self._seats = env.spaces.seats
         self._frame_skip = env.frame_skip
@@ -115,18 +113,18 @@ class Rollout:
         if decisions is None:
             decisions = self._env.reset(self._seeds)
         self._account(decisions)
-        started, waited = self._clock(), 0.0
+        started, waited = time.perf_counter(), 0.0
         parts = []
         for number, rows, part in self._table.split(decisions):
             action, lost = self._act(self._seated[number], part)
             waited += lost
             parts.append((rows, action))
         action = self._table.join(parts, decisions.slot.size)
-        acted = self._clock()
+        acted = time.perf_counter()
         self.figures.acted(decisions.slot, action)
         self._decisions = self._env.step(decisions.slot, action)
         self._metrics.add("inference_seconds", acted - started - waited)
-        self._metrics.add("env_seconds", self._clock() - acted)
+        self._metrics.add("env_seconds", time.perf_counter() - acted)
 
     def _act(self, one: Seated, decisions: Decisions) -> tuple[Arrays, float]:
         """Actions of one player, and the seconds that it had to wait before."""
@@ -178,12 +176,12 @@ class Rollout:
     def _until(self, condition: Callable[[], bool], sender: ExperienceSender) -> float:
         if condition():
             return 0.0
-        started = self._clock()
+        started = time.perf_counter()
         while self._keep_going():
             sender.poll(WAIT_S)
             if condition():
                 break
-        return self._clock() - started
+        return time.perf_counter() - started
 
     def _waiting(self, one: Seated) -> bool:
         """Between two looks for weights: a receiver that calls credit back needs an answer."""
@@ -193,7 +191,7 @@ class Rollout:
 
     def _refresh(self, one: Seated) -> float:
         """Take the weights for the next segment; the seconds that it took."""
-        started = self._clock()
+        started = time.perf_counter()
         assert one.follower is not None
         before = one.ref
         if self._lock_step:
@@ -205,7 +203,7 @@ class Rollout:
             one.segments, one.base = 0, after.version
             if one.writer is not None:  # no segment holds rows of two lineages
                 one.writer.restart(one.player.state(one.writer.observed))
-        return self._clock() - started
+        return time.perf_counter() - started
 
     def _account(self, decisions: Decisions) -> None:
         """Steps, and returns of episodes as they end."""

@@ -95,12 +95,10 @@ def _looks(array: Array) -> str:
     return f"{array.dtype} {list(array.shape)}"
 
 
-def sample(
-    space: Space, rng: np.random.Generator, count: int, legal: NDArray[np.bool_] | None = None, name: str = "action"
-) -> Arrays:
+def sample(space: Space, rng: np.random.Generator, count: int, legal: NDArray[np.bool_] | None = None) -> Arrays:
     """Random actions: leaf name -> [count, ...]; each entry of a box within its bounds, or within 1 of 0."""
     chosen: Arrays = {}
-    for leaf_name, leaf in leaves(space, name):
+    for leaf_name, leaf in leaves(space, "action"):
         dtype, shape = leaf_array(leaf)
         value: NDArray[Any]
         match leaf:

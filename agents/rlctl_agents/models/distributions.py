@@ -77,7 +77,7 @@ class Categorical(LeafDistribution):
 
     def score(self, params: Tensor, action: Tensor, legal: Tensor | None) -> Score:
         log_p = _log_p(params, legal)
-        return Score(_at(log_p, action), -(log_p.exp() * log_p).sum(-1))
+        return Score(log_p.gather(-1, action.unsqueeze(-1)).squeeze(-1), -(log_p.exp() * log_p).sum(-1))
 
 
 class Categoricals(LeafDistribution):
@@ -264,10 +264,6 @@ def _log_p(logits: Tensor, legal: Tensor | None) -> Tensor:
         # finite, so that a row without any legal action is uniform and not nan
         logits = torch.where(legal, logits, torch.finfo(logits.dtype).min / 2)
     return torch.log_softmax(logits, -1)
-
-
-def _at(log_p: Tensor, index: Tensor) -> Tensor:
-    return log_p.gather(-1, index.unsqueeze(-1)).squeeze(-1)
 
 
 def _log_bit(logits: Tensor, bits: Tensor) -> Tensor:

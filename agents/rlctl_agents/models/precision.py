@@ -6,7 +6,6 @@ Only the torso: weights, memory, heads, losses and V-trace are float32 always, s
 from __future__ import annotations
 
 import copy
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -75,7 +74,7 @@ class Bf16:
         """[N, ...] each -> [N, features] float32."""
         if not torch.is_grad_enabled():
             torso = self._converted(torso)
-        with autocast(next(iter(obs.values())).device):
+        with torch.autocast(next(iter(obs.values())).device.type, torch.bfloat16):
             features: Tensor = torso(obs)
         return features.float()
 
@@ -112,10 +111,3 @@ class _Kept:
             for mine, weight in zip(self._converted, self._large, strict=True):
                 mine.copy_(weight)
             self._versions = versions
-
-
-def autocast(device: torch.device, *, enabled: bool = True) -> AbstractContextManager[object]:
-    """Convolutions and matrix products of this thread in bfloat16."""
-    if not enabled:
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)

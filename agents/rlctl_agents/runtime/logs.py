@@ -130,7 +130,7 @@ class RecentLines(logging.Handler):
             self.release()
 
 
-def set_up(identity: Identity, *, stream: TextIO | None = None, level: int = logging.INFO) -> RecentLines:
+def set_up(identity: Identity, *, stream: TextIO | None = None) -> RecentLines:
     """Send every record of this process to stdout as JSON lines; returns the ring of recent ones.
 
     Warnings of Python and exceptions that end a thread become records too.
@@ -145,7 +145,7 @@ def set_up(identity: Identity, *, stream: TextIO | None = None, level: int = log
         root.addHandler(handler)
     out.addFilter(repeats)
     recent.addFilter(RepeatFilter())
-    root.setLevel(level)
+    root.setLevel(logging.INFO)
     logging.captureWarnings(True)
     threading.excepthook = _log_thread_end
     return recent

@@ -7,7 +7,6 @@ import os
 import platform
 import random
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Generic, NamedTuple, TypeVar
@@ -72,7 +71,6 @@ class Member:
         process: who we are; its `stop` is set when the manager orders it or our index went to somebody else.
         wire: of this process.
         streams: slots of this process.
-        clock: monotonic seconds.
     """
 
     lease: Lease
@@ -96,14 +94,11 @@ class Member:
     moved: str = ""
     """Why this process cannot go on under its lease; "" as long as it can."""
 
-    def __init__(
-        self, process: Process, wire: Wire, *, streams: int = 0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, process: Process, wire: Wire, *, streams: int = 0) -> None:
         self._process = process
         self._wire = wire
         self._client = RpcClient(wire, process.arguments.manager, process.boot)
         self._streams = streams
-        self._clock = clock
         self._experience: Experience | None = None
         self._profiler = Profiler(process.role, process.boot, process.stop)
         self.snapshot: Callable[[], Snapshot] = Snapshot

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 
 import torch
 
@@ -34,7 +33,6 @@ class Ranks:
 
     Args:
         one_machine: all learners are here.
-        clock: monotonic seconds.
     """
 
     def __init__(
@@ -45,10 +43,9 @@ class Ranks:
         device: torch.device,
         *,
         one_machine: bool = True,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._process, self._member, self._trainer, self._device = process, member, trainer, device
-        self._one_machine, self._clock = one_machine, clock
+        self._one_machine = one_machine
         self._collective: Collective | None = None
         self._line: RpcClient | None = None  # to the manager, for the store of the group
         self._number = -1  # of the newest group; 0: none, it learned alone; -1: neither
@@ -112,13 +109,13 @@ class Ranks:
         if ready:
             self._late_since = None
         elif self._late_since is None and agreed.held == 0 < agreed.ready:
-            self._late_since = self._clock()
+            self._late_since = time.monotonic()
         self._process.metrics.set(STARVED, float(starved))
         return agreed
 
     def made_update(self) -> None:
         """Note an update of the group; how long it took is how long a late learner is waited for."""
-        now = self._clock()
+        now = time.monotonic()
         if self._updated is not None:
             self._patience_s = min(max(now - self._updated, PATIENCE_S), MOST_PATIENCE_S)
         self._updated, self._vain = now, 0
@@ -202,7 +199,7 @@ class Ranks:
 
     def _starved(self, ready: bool) -> bool:
         late = self._late_since
-        return not ready and late is not None and self._clock() - late >= self._patience_s
+        return not ready and late is not None and time.monotonic() - late >= self._patience_s
 
     def _tell(self) -> None:
         """Set the gauges that the manager reads."""

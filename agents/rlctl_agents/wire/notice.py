@@ -57,12 +57,11 @@ class NoticeSubscriber:
         ValueError: an address that is not allowed.
     """
 
-    rejected: int
+    rejected: int = 0
     """Malformed notices."""
 
     def __init__(self, wire: Wire, address: str, policy: str) -> None:
         self.policy = policy
-        self.rejected = 0
         self._wire, self._address = wire, address
         self._socket = self._connect()
 

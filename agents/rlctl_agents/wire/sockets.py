@@ -52,33 +52,32 @@ class Wire:
         keys: of this process; None: it neither encrypts nor leaves the machine.
         bind_host: address of this machine by number, at which every tcp address is bound instead of at its own host.
             Names that one connects to are looked up in its family; without it, IPv6 comes before IPv4.
-        io_threads: of ZeroMQ; they encrypt.
 
     Raises:
         ValueError: the bind host is not a number, or this build of ZeroMQ has no CURVE.
     """
 
-    def __init__(self, keys: Keys | None = None, bind_host: str = "", *, io_threads: int = 1) -> None:
+    def __init__(self, keys: Keys | None = None, bind_host: str = "") -> None:
         if keys is not None and not zmq.has("curve"):
             raise ValueError("this build of libzmq has no CURVE; the wheels of pyzmq have it")
         if bind_host:
             check_bind_host(bind_host)
         self._keys = keys
         self._bind_host = bind_host
-        self._context: zmq.Context[Socket] = zmq.Context(io_threads)
+        self._context: zmq.Context[Socket] = zmq.Context()
         self._sockets: dict[Socket, Link | None] = {}
         self._lock = threading.Lock()
         self._watch = Watch(self._context, keys.whose) if keys is not None else None
         self._admission: Admission | None = None
 
     @classmethod
-    def of(cls, keys: Path | str | None, bind_host: str | None = None, *, io_threads: int = 1) -> Self:
+    def of(cls, keys: Path | str | None, bind_host: str | None = None) -> Self:
         """Wire from a command line: the folder of the keys, and the address to listen at.
 
         Raises:
             ValueError: as `Keys.read` and the class.
         """
-        return cls(Keys.read(keys) if keys is not None else None, bind_host or "", io_threads=io_threads)
+        return cls(Keys.read(keys) if keys is not None else None, bind_host or "")
 
     @property
     def refused(self) -> dict[str, int]:

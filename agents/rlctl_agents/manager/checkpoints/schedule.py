@@ -22,7 +22,7 @@ class Checkpoints:
         standing_term: of the newest manager, as the volume says; may raise OSError.
     """
 
-    failure: str
+    failure: str = ""
     """Why something old could not be removed; "" when it could."""
 
     def __init__(
@@ -34,7 +34,6 @@ class Checkpoints:
         standing_term: Callable[[], int],
     ) -> None:
         self.manifests = manifests
-        self.failure = ""
         self._progress = progress
         progress.issued = max(progress.issued, manifests.highest)
         self._clock = clock

@@ -84,7 +84,7 @@ class ExperienceSender:
 
     ticket: str
     """The newest that the manager has given."""
-    refused: str
+    refused: str = ""
     """Why the receiver takes nothing from us; empty when it does."""
 
     def __init__(
@@ -105,7 +105,6 @@ class ExperienceSender:
         if queue_blocks < 1:
             raise ValueError(f"queue_blocks must be at least 1, got {queue_blocks}")
         self._term = term
-        self.refused = ""
         self._wire, self._address = wire, address
         self._run, self._boot = run, boot
         self.ticket = ticket

@@ -151,11 +151,10 @@ class RpcServer:
         route: bytes,
         call: Call,
         buffers: list[memoryview],
-        caller: Caller | None = None,
+        caller: Caller = _OURS,
         *,
         its_turn: bool = False,
     ) -> None:
-        caller = caller or _OURS
         client = caller.whose, call.client  # nobody is answered from the memory of another key class
         last, parts, where = self._answers.get(client, (-1, [], b""))
         if call.id < last:
