@@ -111,7 +111,7 @@ def run_rank(rank: int, world: int, address: str, folder: Path, piece_rows: int 
         values = learning.update(recorded(step, learning, first, count)).stats
     found = {
         **weights(learning),
-        "rows": np.array(learning.consumed_rows),
+        "rows": np.array(learning.consumed_steps),
         "taken": np.array(learning.taken_rows),
         "loss": np.array(values["total"]),
     }

@@ -83,7 +83,7 @@ def test_a_batch_of_many_steps_is_one_version_and_its_rows_count_once() -> None:
     one, memory = trainer(), filled()
     updated = one.update(batch(memory))
     assert (one.version, one.optimizer_steps, updated.steps) == (1, EPOCHS * PARTS, EPOCHS * PARTS)
-    assert one.consumed_rows == updated.rows == memory.fields["valid"].sum()
+    assert one.consumed_steps == updated.rows == memory.fields["valid"].sum()
     assert one.taken_rows == memory.version.size
     algorithm: Any = one._algorithm
     assert (algorithm.prepared, algorithm.copies) == (1, 1)

@@ -174,8 +174,8 @@ class Algorithm(ABC):
     def make_optimizer(self) -> torch.optim.Optimizer:
         """A fresh optimizer over what is trained of `modules`, after these have been moved to their device."""
 
-    def set_progress(self, consumed_rows: int, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
-        """Apply schedules before the batch that follows `consumed_rows` agent steps."""
+    def set_progress(self, consumed_steps: int, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
+        """Apply schedules before the batch that follows `consumed_steps` agent steps."""
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Change hyperparameters of a running learner. Those that the loss reads are tensors, which are filled anew: a

@@ -30,7 +30,7 @@ from rlctl_agents.runtime.process import (
     RESTS,
     RESUMED,
     RESUMING,
-    ROWS,
+    STEPS,
     Process,
     Refusals,
     UserFault,
@@ -60,7 +60,7 @@ LISTEN_S = 0.01
 SAY_AGAIN_S = 10.0
 SCHEMA_S = 60.0
 """So long a learner waits for actors that fit."""
-COUNTERS = ("consumed_rows", "unique_rows", "updates", "optimizer_steps", "nonfinite", "wait_model_seconds")
+COUNTERS = ("consumed_steps", "unique_steps", "updates", "optimizer_steps", "nonfinite", "wait_model_seconds")
 """Told from the beginning."""
 
 log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class _Standing:
 
     placed: bool = False  # as often as there is a new place
     running: bool = False
-    rests: bool = False  # it has learned from as many rows as it may
+    rests: bool = False  # it has learned from as many agent steps as it may
 
 
 class _Hunger:
@@ -186,9 +186,9 @@ class Learner:
             raise RuntimeError(str(error)) from error
         if resumed is not None:
             process.metrics.set(RESUMED, resumed.number)
-        process.metrics.set(ROWS, self._trainer.consumed_rows)
+        process.metrics.set(STEPS, self._trainer.consumed_steps)
         self._base = {BASE_ROWS: float(self._trainer.taken_rows)}
-        self._reached = (self._trainer.ref, self._trainer.consumed_rows)  # replaced as a whole: reports read it
+        self._reached = (self._trainer.ref, self._trainer.consumed_steps)  # replaced as a whole: reports read it
         self._receiver = ExperienceReceiver(
             wire,
             lease.bind["experience"],
@@ -227,7 +227,7 @@ class Learner:
                 process.boot,
                 describe(
                     self._trainer.ref,
-                    self._trainer.consumed_rows,
+                    self._trainer.consumed_steps,
                     lease.experience.spaces,
                     schema,
                     spec.policy(policy).model.model_dump(mode="json"),
@@ -255,14 +255,14 @@ class Learner:
         self._process.metrics.set("queue_rows", self._source.waiting_rows)
         self._refusals.count()
         self._process.metrics.set(FAILED_GENERATION, self._checkpoints.failed)
-        model, rows = self._reached
+        model, steps = self._reached
         accounts, place = self._receiver.accounts, self._ranks.gauges
         if not self._ranks.placed:
             return Snapshot(accounts=accounts, gauges=place)
         if self._ranks.world > 1 and not self._standing.placed:  # the weights are the group's, what is told is not yet
             return Snapshot(accounts=accounts, gauges={**place, RANK: -1.0})
         base = {} if self._ranks.seeded else self._base
-        return Snapshot(accounts=accounts, model=model, gauges={ROWS: float(rows), **base, **place})
+        return Snapshot(accounts=accounts, model=model, gauges={STEPS: float(steps), **base, **place})
 
     def run(self) -> None:
         """Learn until the process is asked to stop."""
@@ -319,7 +319,7 @@ class Learner:
         if hand.tried and hand.batch is not None and self._trainer.version == self._reached[0].version + 1:
             self._done_with(hand.batch, rows_of(hand.batch))  # the others finished that update
         hand.tried, hand.fresh = False, True
-        self._reached = (self._trainer.ref, self._trainer.consumed_rows)
+        self._reached = (self._trainer.ref, self._trainer.consumed_steps)
         self._standing.placed = True
         self._publication.begin(self._trainer.version, leads=self._ranks.leads)
         if not first or streams != self._streams:
@@ -327,7 +327,7 @@ class Learner:
         if first:
             self._source.start()
             self._standing.running = True
-        log.info("learning", extra={"kv": {"model": str(self._trainer.ref), "rows": self._trainer.consumed_rows}})
+        log.info("learning", extra={"kv": {"model": str(self._trainer.ref), "steps": self._trainer.consumed_steps}})
         self._process.pulse.ready = True
 
     def _step(self) -> None:
@@ -379,7 +379,7 @@ class Learner:
         updated = self._trainer.update(batch)
         hand.tried, hand.fresh = False, True
         self._ranks.made_update()
-        self._reached = (self._trainer.ref, self._trainer.consumed_rows)
+        self._reached = (self._trainer.ref, self._trainer.consumed_steps)
         if batch is None:
             self._source.passed_by()
         else:
@@ -390,20 +390,20 @@ class Learner:
         self._process.metrics.add("update_seconds", time.perf_counter() - started)
         self._count(updated)
 
-    def _done_with(self, batch: Batch, rows: int) -> None:
+    def _done_with(self, batch: Batch, steps: int) -> None:
         """It was learned from; so many agent steps of it were in no batch before."""
-        self._process.metrics.add("consumed_rows", rows)
-        self._process.metrics.add("unique_rows", rows)
+        self._process.metrics.add("consumed_steps", steps)
+        self._process.metrics.add("unique_steps", steps)
         self._hand.batch = None
         self._source.give_back(batch)
 
     def _has_enough(self) -> bool:
-        """So many rows were learned from that the run is done: every further update would be one too many."""
-        limit, rows, rested = self._member.stop_rows, self._trainer.consumed_rows, self._standing.rests
-        self._standing.rests = 0 < limit <= rows
+        """So many agent steps were learned from that the run is done: every further update would be one too many."""
+        limit, steps, rested = self._member.stop_steps, self._trainer.consumed_steps, self._standing.rests
+        self._standing.rests = 0 < limit <= steps
         self._process.metrics.set(RESTS, float(self._standing.rests))
         if self._standing.rests and not rested:
-            log.info("learned from %d rows: no further update", rows)
+            log.info("learned from %d agent steps: no further update", steps)
         elif rested and not self._standing.rests:
             log.info("stop conditions have changed: learning goes on")
             self._hunger.fed()
@@ -420,7 +420,7 @@ class Learner:
         metrics, leads = self._process.metrics, float(self._ranks.leads)
         metrics.add("updates", leads)  # that of all is one update
         metrics.add("optimizer_steps", leads * updated.steps)
-        metrics.set(ROWS, self._trainer.consumed_rows)
+        metrics.set(STEPS, self._trainer.consumed_steps)
         if not updated.finite:
             metrics.add("nonfinite", leads * updated.skipped)
             log.warning("an update without a finite gradient was left out", extra={"kv": updated.stats})

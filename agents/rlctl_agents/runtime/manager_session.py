@@ -88,8 +88,8 @@ class Member:
     """Shown to learners."""
     leased_since_s: int
     """A learner gives credit to boots with a ticket that is not older."""
-    stop_rows: int
-    """A learner makes no update once its weights were learned from so many rows; 0: no limit."""
+    stop_steps: int
+    """A learner makes no update once its weights were learned from so many steps; 0: no limit."""
     group: int
     """Of learners that step together: the number of the one that is being formed; 0: none is."""
 
@@ -119,7 +119,7 @@ class Member:
         self.match = None
         self.checkpoint = self.wanted = 0
         self.ticket, self.leased_since_s = "", 0
-        self.stop_rows = 0
+        self.stop_steps = 0
         self.group = 0
 
     def join(self, experience: Experience | None = None, *, needs_experience: bool = False) -> Lease | None:
@@ -236,7 +236,7 @@ class Member:
         self.match = orders.match
         self.checkpoint = max(self.checkpoint, orders.checkpoint)
         self.wanted = orders.checkpoint
-        self.stop_rows = orders.stop_rows
+        self.stop_steps = orders.stop_steps
         self.ticket, self.leased_since_s = orders.ticket, orders.leased_since_s
         self.group = orders.group
         self._report_every_s = orders.report_every_s or self._report_every_s
@@ -297,7 +297,7 @@ class Member:
         self.term = lease.term
         self.peers = lease.peers
         self.match = lease.match
-        self.stop_rows = lease.stop_rows
+        self.stop_steps = lease.stop_steps
         self.ticket, self.leased_since_s = lease.ticket, lease.leased_since_s
         self._report_every_s = lease.report_every_s
 

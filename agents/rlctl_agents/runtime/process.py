@@ -45,10 +45,10 @@ FORMAT = 1
 
 STOPPING = "stopping"
 """Gauge of every process: 1 once it has begun to end in good order; the manager does not wait long for it to speak."""
-ROWS = "rows"
-"""Gauge of a learner: rows that its weights were learned from, those before the generation it resumed from included."""
+STEPS = "steps"
+"""Gauge of a learner: agent steps that its weights were learned from, those of the generation it resumed from too."""
 RESTS = "rests"
-"""Gauge of a learner: 1 while it makes no update because it was told to learn from no more rows."""
+"""Gauge of a learner: 1 while it makes no update because it was told to learn from no more agent steps."""
 ENDLESS = "steps_without_end"
 """Gauge of an evaluator: steps in each environment since an episode ended in any of them, or since a match began."""
 PLAYS = "plays"

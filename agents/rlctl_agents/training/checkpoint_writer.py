@@ -34,7 +34,7 @@ class Job(NamedTuple):
     number: int
     state: LearnerState
     ref: ModelRef
-    rows: int
+    steps: int  # agent steps learned from
     term: int
 
 
@@ -44,7 +44,7 @@ class Generations:
     Args:
         folder: of checkpoints, on the volume.
         boot: of this process.
-        policy: describes the tensors; its ref and rows become those of each generation. None: nothing does.
+        policy: describes the tensors; its ref and steps become those of each generation. None: nothing does.
         commit: tells the manager that the parts are there.
         count: seconds that a generation took, for the metrics.
         now: unix time.
@@ -106,7 +106,7 @@ class Generations:
             part = write_part(self._folder, name, job.state.pack())
             parts = {LEARNER: part}
             if self._policy is not None:
-                described = replace(self._policy, ref=job.ref, rows=job.rows, tensors=part.file)
+                described = replace(self._policy, ref=job.ref, steps=job.steps, tensors=part.file)
                 name = name_of(job.ref.policy, job.number, POLICY, "json")
                 parts[POLICY] = write_part(self._folder, name, pack_policy(described))
             generation = Generation(
@@ -114,7 +114,7 @@ class Generations:
                 policy=job.ref.policy,
                 term=job.term,
                 ref=job.ref,
-                rows=job.rows,
+                steps=job.steps,
                 created=self._now(),
                 parts={name: part.file for name, part in parts.items()},
                 sha256={name: part.sha256 for name, part in parts.items()},
@@ -133,7 +133,7 @@ class Generations:
         self.committed = job.number
         log.info(
             "generation %d saved at version %d", job.number, job.ref.version,
-            extra={"kv": {"rows": job.rows, "seconds": round(seconds, 3), "file": part.file}},
+            extra={"kv": {"steps": job.steps, "seconds": round(seconds, 3), "file": part.file}},
         )  # fmt: skip
 
     def _run(self) -> None:
@@ -164,7 +164,7 @@ class Checkpoints:
     def __init__(self, generations: Generations, trainer: Trainer, *, saved: int, ordered: int) -> None:
         self._generations, self._trainer = generations, trainer
         self._saved, self._ordered = saved, ordered
-        self._rows = trainer.consumed_rows  # in the newest
+        self._steps = trainer.consumed_steps  # in the newest
 
     def start(self) -> None:
         """Begin to write."""
@@ -178,7 +178,7 @@ class Checkpoints:
     @property
     def unsaved(self) -> bool:
         """Something was learned since the newest, or that came to nothing."""
-        return self._trainer.consumed_rows > self._rows or 0 < self._saved == self._generations.failed
+        return self._trainer.consumed_steps > self._steps or 0 < self._saved == self._generations.failed
 
     def wants(self, number: int) -> bool:
         """Whether this order is a new one; it counts as given from now on."""
@@ -194,8 +194,8 @@ class Checkpoints:
     def save(self, number: int, term: int) -> None:
         """Copy the learner as it is now, and have it written. Does not wait for that."""
         trainer = self._trainer
-        self._saved, self._rows = number, trainer.consumed_rows
-        self._generations.save(Job(number, trainer.capture(), trainer.ref, trainer.consumed_rows, term))
+        self._saved, self._steps = number, trainer.consumed_steps
+        self._generations.save(Job(number, trainer.capture(), trainer.ref, trainer.consumed_steps, term))
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until nothing is to be written; False when it takes longer."""
@@ -237,8 +237,8 @@ def resume(folder: Path, generations: Iterable[Generation], restore: Callable[[b
         if problem:
             log.warning("%s", problem)
         log.info(
-            "resumed from generation %d: version %d, %d rows", generation.number, generation.ref.version,
-            generation.rows, extra={"kv": {"lineage_before": generation.ref.lineage}},
+            "resumed from generation %d: version %d, %d steps", generation.number, generation.ref.version,
+            generation.steps, extra={"kv": {"lineage_before": generation.ref.lineage}},
         )  # fmt: skip
         return generation
     if failures:

@@ -89,7 +89,7 @@ class Trainer:
         self.lineage = lineage
         self.version = 0  # batches learned from, over all boots
         self.optimizer_steps = 0  # over all boots
-        self.consumed_rows = 0  # agent steps over all boots: the rows after an episode's end are none
+        self.consumed_steps = 0  # agent steps over all boots: the rows after an episode's end are none
         self.taken_rows = 0  # the same with the rows after an episode's end, as the ledger counts
         self.nonfinite = 0  # since this boot
 
@@ -156,7 +156,7 @@ class Trainer:
         algorithm = self._algorithm
         books = NOTHING if batch is None else batch.delivery or delivery_of(batch)
         lag = self.version - books.versions
-        algorithm.set_progress(self.consumed_rows, self._optimizer)
+        algorithm.set_progress(self.consumed_steps, self._optimizer)
         whole = None if batch is None else self._prepared(batch)
         parts = [None] * algorithm.steps_per_batch if whole is None else algorithm.minibatches(whole, _rng())
         rows, taken = books.rows, books.taken  # summed over all learners with the first step
@@ -191,7 +191,7 @@ class Trainer:
         grad_norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._algorithm.max_grad_norm)
         seen = dict(zip([*mean.values, "grad_norm"], _numbers([*mean.values.values(), grad_norm]), strict=True))
         finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
-        self.consumed_rows += mean.rows
+        self.consumed_steps += mean.rows
         self.taken_rows += mean.taken
         if finite:
             self._optimizer.step()
@@ -211,11 +211,11 @@ class Trainer:
     def copied(self) -> Callable[[], bytes]:
         """A copy of the network as it is now, where it is; the call that packs it may be made by any thread."""
         state = {name: value.clone() for name, value in self._algorithm.net.state_dict().items()}
-        return partial(pack, state, self.consumed_rows)
+        return partial(pack, state, self.consumed_steps)
 
     def weights(self) -> bytes:
         """The network as the modelpool carries it."""
-        return pack(self._algorithm.net.state_dict(), self.consumed_rows)
+        return pack(self._algorithm.net.state_dict(), self.consumed_steps)
 
     def weights_bytes(self) -> int:
         """Of its numbers; packed, some more for their names."""
@@ -224,7 +224,7 @@ class Trainer:
     def capture(self) -> LearnerState:
         """A copy of everything that the next boot needs."""
         counters = {
-            "version": self.version, "consumed_rows": self.consumed_rows, "taken_rows": self.taken_rows,
+            "version": self.version, "consumed_steps": self.consumed_steps, "taken_rows": self.taken_rows,
             "optimizer_steps": self.optimizer_steps,
         }  # fmt: skip
         return capture(self._algorithm.net, self._optimizer, counters, self._others)
@@ -249,8 +249,8 @@ class Trainer:
         """
         counters, problem = restore(data, self._algorithm.net, self._optimizer, self._others)
         self.version = int(counters["version"])
-        self.consumed_rows = int(counters["consumed_rows"])
-        self.taken_rows = int(counters.get("taken_rows", self.consumed_rows))  # release 0.1 did not count them
+        self.consumed_steps = int(counters["consumed_steps"])
+        self.taken_rows = int(counters.get("taken_rows", self.consumed_steps))  # release 0.1 did not count them
         self.optimizer_steps = int(counters.get("optimizer_steps", self.version))  # nor these: one made a version
         return problem
 
