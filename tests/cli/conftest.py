@@ -56,7 +56,7 @@ STATUS: dict[str, Any] = {
         "frames_per_s": 14200.0,
         "agent_steps_per_s": 14200.0,
         "consumed_steps_per_s": 12100.0,
-        "unique_steps_per_s": 12100.0,
+        "learned_steps_per_s": 12100.0,
         "updates_per_s": 18.9,
     },
     "totals": {
@@ -64,7 +64,7 @@ STATUS: dict[str, Any] = {
         "frames": 76800,
         "agent_steps": 76800,
         "consumed_steps": 76000,
-        "unique_steps": 76000,
+        "learned_steps": 76000,
         "updates": 118,
         "episodes": 1204,
     },

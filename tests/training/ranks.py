@@ -113,6 +113,7 @@ def run_rank(rank: int, world: int, address: str, folder: Path, piece_rows: int 
         **weights(learning),
         "rows": np.array(learning.consumed_steps),
         "taken": np.array(learning.taken_rows),
+        "learned": np.array(learning.learned_steps),
         "loss": np.array(values["total"]),
     }
     agreed = collective.agree(ready=rank > 0, held=False, starved=rank == 0)

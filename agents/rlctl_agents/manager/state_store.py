@@ -75,6 +75,7 @@ class Progress(msgspec.Struct):
     wall_s: float = 0.0
     started: bool = False  # the learner has learned something
     steps: dict[str, int] = {}  # policy -> steps that its weights were learned from
+    learned: dict[str, int] = {}  # policy -> the same, each as often as an optimizer step was made from it
     versions: dict[str, int] = {}  # policy -> updates that made its weights
     lineages: dict[str, int] = {}  # policy -> newest
     lineage_of: dict[str, int] = {}  # learner boot -> lineage that it opened

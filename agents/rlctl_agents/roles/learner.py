@@ -26,6 +26,7 @@ from rlctl_agents.runtime.metrics import VERSIONS
 from rlctl_agents.runtime.process import (
     BASE_ROWS,
     FAILED_GENERATION,
+    LEARNED,
     RANK,
     RESTS,
     RESUMED,
@@ -60,7 +61,7 @@ LISTEN_S = 0.01
 SAY_AGAIN_S = 10.0
 SCHEMA_S = 60.0
 """So long a learner waits for actors that fit."""
-COUNTERS = ("consumed_steps", "unique_steps", "updates", "optimizer_steps", "nonfinite", "wait_model_seconds")
+COUNTERS = ("consumed_steps", "learned_steps", "updates", "optimizer_steps", "nonfinite", "wait_model_seconds")
 """Told from the beginning."""
 
 log = logging.getLogger(__name__)
@@ -188,7 +189,7 @@ class Learner:
             process.metrics.set(RESUMED, resumed.number)
         process.metrics.set(STEPS, self._trainer.consumed_steps)
         self._base = {BASE_ROWS: float(self._trainer.taken_rows)}
-        self._reached = (self._trainer.ref, self._trainer.consumed_steps)  # replaced as a whole: reports read it
+        self._reached = self._trainer.reached  # replaced as a whole: reports read it
         self._receiver = ExperienceReceiver(
             wire,
             lease.bind["experience"],
@@ -255,14 +256,15 @@ class Learner:
         self._process.metrics.set("queue_rows", self._source.waiting_rows)
         self._refusals.count()
         self._process.metrics.set(FAILED_GENERATION, self._checkpoints.failed)
-        model, steps = self._reached
+        reached = self._reached
         accounts, place = self._receiver.accounts, self._ranks.gauges
         if not self._ranks.placed:
             return Snapshot(accounts=accounts, gauges=place)
         if self._ranks.world > 1 and not self._standing.placed:  # the weights are the group's, what is told is not yet
             return Snapshot(accounts=accounts, gauges={**place, RANK: -1.0})
         base = {} if self._ranks.seeded else self._base
-        return Snapshot(accounts=accounts, model=model, gauges={STEPS: float(steps), **base, **place})
+        told = {STEPS: float(reached.consumed), LEARNED: float(reached.learned), **base, **place}
+        return Snapshot(accounts=accounts, model=reached.ref, gauges=told)
 
     def run(self) -> None:
         """Learn until the process is asked to stop."""
@@ -316,10 +318,10 @@ class Learner:
         """It has another place: its weights are those of the group now, and its part of a batch may be another."""
         hand, first = self._hand, not self._standing.running
         streams = self._ranks.share(self._streams)
-        if hand.tried and hand.batch is not None and self._trainer.version == self._reached[0].version + 1:
+        if hand.tried and hand.batch is not None and self._trainer.version == self._reached.ref.version + 1:
             self._done_with(hand.batch, rows_of(hand.batch))  # the others finished that update
         hand.tried, hand.fresh = False, True
-        self._reached = (self._trainer.ref, self._trainer.consumed_steps)
+        self._reached = self._trainer.reached
         self._standing.placed = True
         self._publication.begin(self._trainer.version, leads=self._ranks.leads)
         if not first or streams != self._streams:
@@ -379,7 +381,7 @@ class Learner:
         updated = self._trainer.update(batch)
         hand.tried, hand.fresh = False, True
         self._ranks.made_update()
-        self._reached = (self._trainer.ref, self._trainer.consumed_steps)
+        self._reached = self._trainer.reached
         if batch is None:
             self._source.passed_by()
         else:
@@ -393,7 +395,6 @@ class Learner:
     def _done_with(self, batch: Batch, steps: int) -> None:
         """It was learned from; so many agent steps of it were in no batch before."""
         self._process.metrics.add("consumed_steps", steps)
-        self._process.metrics.add("unique_steps", steps)
         self._hand.batch = None
         self._source.give_back(batch)
 
@@ -420,6 +421,7 @@ class Learner:
         metrics, leads = self._process.metrics, float(self._ranks.leads)
         metrics.add("updates", leads)  # that of all is one update
         metrics.add("optimizer_steps", leads * updated.steps)
+        metrics.add("learned_steps", leads * updated.learned)
         metrics.set(STEPS, self._trainer.consumed_steps)
         if not updated.finite:
             metrics.add("nonfinite", leads * updated.skipped)

@@ -46,8 +46,17 @@ class Updated:
     steps: int = 1  # optimizer steps that were made
     skipped: int = 0  # optimizer steps without a finite gradient, left out
     rows: int = 0  # agent steps of this learner's batch that were in none before
+    learned: int = 0  # agent steps that all learners' optimizer steps were made from, each as often as it was in one
     stats: dict[str, float] = field(default_factory=dict)  # metrics of the loss, grad_norm: means over the steps; lr
     priorities: Tensor | None = None  # [B] of this learner's columns, for the next draw
+
+
+class Reached(NamedTuple):
+    """Weights, and the agent steps that they were learned from, over all learners and boots."""
+
+    ref: ModelRef
+    consumed: int  # each counted once
+    learned: int  # each as often as an optimizer step was made from it
 
 
 class Trainer:
@@ -90,13 +99,19 @@ class Trainer:
         self.version = 0  # batches learned from, over all boots
         self.optimizer_steps = 0  # over all boots
         self.consumed_steps = 0  # agent steps over all boots: the rows after an episode's end are none
-        self.taken_rows = 0  # the same with the rows after an episode's end, as the ledger counts
+        self.learned_steps = 0  # agent steps over all boots, each as often as an optimizer step was made from it
+        self.taken_rows = 0  # consumed ones with the rows after an episode's end, as the ledger counts
         self.nonfinite = 0  # since this boot
 
     @property
     def ref(self) -> ModelRef:
         """The weights as they are now."""
         return ModelRef(self._policy, self.lineage, self.version)
+
+    @property
+    def reached(self) -> Reached:
+        """These weights, and what they were learned from."""
+        return Reached(self.ref, self.consumed_steps, self.learned_steps)
 
     def compile(self, example: Batch, backends: Sequence[str] = BACKENDS) -> None:
         """Compile the loss for batches of this shape, by the first of these backends that can; logs which, and why the
@@ -155,7 +170,7 @@ class Trainer:
         """
         algorithm = self._algorithm
         books = NOTHING if batch is None else batch.delivery or delivery_of(batch)
-        lag = self.version - books.versions
+        lag, learned = self.version - books.versions, self.learned_steps
         algorithm.set_progress(self.consumed_steps, self._optimizer)
         whole = None if batch is None else self._prepared(batch)
         parts = [None] * algorithm.steps_per_batch if whole is None else algorithm.minibatches(whole, _rng())
@@ -176,7 +191,10 @@ class Trainer:
             with torch.no_grad():
                 algorithm.after_update(self.version)
         stats = done.means() | {"lr": float(self._optimizer.param_groups[0]["lr"])}
-        return Updated(done.skipped == 0, lag, done.made, done.skipped, books.rows, stats, done.priorities(whole))
+        return Updated(
+            done.skipped == 0, lag, done.made, done.skipped, books.rows, self.learned_steps - learned, stats,
+            done.priorities(whole),
+        )  # fmt: skip
 
     def _prepared(self, batch: Batch) -> Batch:
         with torch.no_grad():
@@ -189,13 +207,15 @@ class Trainer:
         self._optimizer.zero_grad(set_to_none=True)
         mean = self._gradient(parts, rows, taken)
         grad_norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._algorithm.max_grad_norm)
-        seen = dict(zip([*mean.values, "grad_norm"], _numbers([*mean.values.values(), grad_norm]), strict=True))
+        *numbers, learned = _numbers([*mean.values.values(), grad_norm, mean.learned])
+        seen = dict(zip([*mean.values, "grad_norm"], numbers, strict=True))
         finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
         self.consumed_steps += mean.rows
         self.taken_rows += mean.taken
         if finite:
             self._optimizer.step()
             self.optimizer_steps += 1
+            self.learned_steps += int(learned)
             self._nonfinite_in_a_row = 0
         else:
             self.nonfinite += 1
@@ -225,7 +245,7 @@ class Trainer:
         """A copy of everything that the next boot needs."""
         counters = {
             "version": self.version, "consumed_steps": self.consumed_steps, "taken_rows": self.taken_rows,
-            "optimizer_steps": self.optimizer_steps,
+            "optimizer_steps": self.optimizer_steps, "learned_steps": self.learned_steps,
         }  # fmt: skip
         return capture(self._algorithm.net, self._optimizer, counters, self._others)
 
@@ -251,6 +271,7 @@ class Trainer:
         self.version = int(counters["version"])
         self.consumed_steps = int(counters["consumed_steps"])
         self.taken_rows = int(counters.get("taken_rows", self.consumed_steps))  # release 0.1 did not count them
+        self.learned_steps = int(counters.get("learned_steps", self.consumed_steps))  # nor these: from each once
         self.optimizer_steps = int(counters.get("optimizer_steps", self.version))  # nor these: one made a version
         return problem
 

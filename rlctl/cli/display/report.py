@@ -110,13 +110,15 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
 
 def steps_are_missing(totals: Mapping[str, Any]) -> bool:
     """The learner has reported more than the actors have: nobody learns from a step before it is made."""
-    return bool(totals["unique_steps"] > totals["agent_steps"])
+    return bool(totals["consumed_steps"] > totals["agent_steps"])
 
 
 def _so_far(told: Mapping[str, Any]) -> str:
     totals = told["totals"]
     discarded = sum((policy.get("ledger") or {}).get("discarded", 0) for policy in told["policies"].values())
     more = f" ({whole(discarded)} rows of the ledger were discarded in crashes)" if discarded else ""
+    reuse = totals["learned_steps"] / max(totals["consumed_steps"], 1)
+    more += f", each learned from {reuse:.1f} times" if reuse >= 1.05 else ""
     learned = f"{whole(totals['consumed_steps'])} consumed steps{more}, {whole(totals['updates'])} updates"
     if steps_are_missing(totals):
         return f"{learned}; not all env steps are reported"

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 _WORDS_OF_0_1 = {
     "consumed_rows": "consumed_steps", "consumed_rows_per_s": "consumed_steps_per_s",
-    "unique_rows": "unique_steps", "unique_rows_per_s": "unique_steps_per_s", "rows": "steps",
+    "unique_rows": "learned_steps", "unique_rows_per_s": "learned_steps_per_s", "rows": "steps",
 }  # fmt: skip
-_COUNTS = ("env_steps", "frames", "agent_steps", "consumed_steps", "unique_steps", "updates", "episodes")
-_RATES = ("env_steps", "frames", "agent_steps", "consumed_steps", "unique_steps", "updates")
+_COUNTS = ("env_steps", "frames", "agent_steps", "consumed_steps", "learned_steps", "updates", "episodes")
+_RATES = ("env_steps", "frames", "agent_steps", "consumed_steps", "learned_steps", "updates")
 ANSWERS_WITHIN_S = 20.0
 PATIENCE_S = 2.5
 """A target that is away for a moment is asked again so long: a run that ends takes its supervisor with it."""

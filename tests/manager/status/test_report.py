@@ -21,7 +21,7 @@ def test_the_status_has_every_key_of_the_contract_from_the_first_second(run: Run
     assert (first["apiVersion"], first["run"], first["uid"], first["phase"]) == ("rlctl/v1", "r", UID, "starting")
     assert first["verdict"]["kind"] == "starting"
     assert set(first["totals"]) == {
-        "env_steps", "frames", "agent_steps", "consumed_steps", "unique_steps", "updates", "episodes",
+        "env_steps", "frames", "agent_steps", "consumed_steps", "learned_steps", "updates", "episodes",
     }  # fmt: skip
 
 
@@ -37,8 +37,11 @@ def test_the_status_of_a_learning_run_holds_its_figures(run: Run) -> None:
         histogram = Histogram([0.0, 1.0, 2.0], [0, 90 * second, 10 * second, 0], 110.0 * second)
         run.learn(
             LEARNER, steps=200 * second, version=second, histograms={"lag_versions": histogram},
-            counters={"wait_data_seconds": 0.7 * second, "unique_steps": 200.0 * second},
-            gauges={"loss.policy": 0.5, "lr": 1e-3, "grad_norm": float("nan")},
+            counters={"wait_data_seconds": 0.7 * second, "learned_steps": 200.0 * second},
+            gauges={
+                "steps": 200.0 * second, "learned": 600.0 * second, "loss.policy": 0.5, "lr": 1e-3,
+                "grad_norm": float("nan"),
+            },
         )  # fmt: skip
         run.report("modelpool", POOL, model=ref(second))
     found = status(run)
@@ -51,6 +54,8 @@ def test_the_status_of_a_learning_run_holds_its_figures(run: Run) -> None:
     assert found["throughput"]["consumed_steps_per_s"] == pytest.approx(200)
     assert found["throughput"]["updates_per_s"] == pytest.approx(2)
     assert found["totals"]["env_steps"] == 2000
+    assert (found["totals"]["consumed_steps"], found["totals"]["learned_steps"]) == (2000, 6000), "each three times"
+    assert found["policies"]["main"]["learned_steps"] == 6000
     assert found["lag"] == {"mean": 1.1, "p95": 2.0, "max": 2.0}
     assert found["train_return"] == {"mean": 42.0, "episodes": 100}
     assert found["policies"]["main"]["ref"]["version"] == 10

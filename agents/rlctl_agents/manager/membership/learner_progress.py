@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
 from rlctl_agents.manager.state_store import Progress, Resumed
-from rlctl_agents.runtime.process import RANK, RESUMED, RESUMING, SEEDED, STEPS
+from rlctl_agents.runtime.process import LEARNED, RANK, RESUMED, RESUMING, SEEDED, STEPS
 from rlctl_agents.types.control import Generation, Report
 from rlctl_agents.types.experience import ModelRef
 
@@ -59,6 +59,10 @@ class Learners:
         """Agent steps that the weights of a policy were learned from."""
         return self._progress.steps.get(policy, 0)
 
+    def learned(self, policy: str) -> int:
+        """The same, each step as often as an optimizer step was made from it."""
+        return self._progress.learned.get(policy, self.steps(policy))
+
     def updates(self, policy: str) -> int:
         """Updates that made the weights of a policy."""
         return self._progress.versions.get(policy, 0)
@@ -105,6 +109,7 @@ class Learners:
         consumed = int(report.counters.get("consumed_steps", 0))
         before = base.steps if base is not None else 0
         self._progress.steps[policy] = int(report.gauges.get(STEPS, before + consumed))
+        self._progress.learned[policy] = int(report.gauges.get(LEARNED, self.steps(policy)))
         self._newest[policy] = report
         if report.model is not None:
             self._progress.versions[policy] = report.model.version

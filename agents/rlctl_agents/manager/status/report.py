@@ -24,7 +24,7 @@ from rlctl_agents.types.experience import ModelRef
 
 API_VERSION = "rlctl/v1"
 ACTING = {"env_steps": "actor", "frames": "actor", "agent_steps": "actor", "episodes": "actor"}
-LEARNING = {"consumed_steps": "learner", "unique_steps": "learner", "updates": "learner"}
+LEARNING = {"consumed_steps": "learner", "learned_steps": "learner", "updates": "learner"}
 COUNTED = ACTING | LEARNING
 """Total -> the role that counts it."""
 SETTLED_S = 5.0
@@ -151,11 +151,12 @@ class StatusBuilder:
         """
         view = self._view
         found = {name: int(view.members.totals.sum(role, name)) for name, role in COUNTED.items()}
-        learned = sum(map(view.learners.steps, view.learners.policies))
-        updates = sum(map(view.learners.updates, view.learners.policies))
+        learners, policies = view.learners, view.learners.policies
         return found | {
-            "consumed_steps": learned, "unique_steps": min(found["unique_steps"], learned), "updates": updates
-        }  # fmt: skip
+            "consumed_steps": sum(map(learners.steps, policies)),
+            "learned_steps": sum(map(learners.learned, policies)),
+            "updates": sum(map(learners.updates, policies)),
+        }
 
     def _throughput(self, live: dict[str, list[Holder]]) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -181,6 +182,7 @@ class StatusBuilder:
         return {
             "ref": None if newest is None else to_plain(newest),
             "steps": view.learners.steps(policy),
+            "learned_steps": view.learners.learned(policy),
             "ledger": {**to_plain(rows), "balanced": balanced},
         }
 
