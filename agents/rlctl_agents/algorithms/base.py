@@ -66,6 +66,14 @@ class Batch(NamedTuple):
     columns: Tensor | None = None  # [B] int64, of a minibatch: which columns of the whole batch these are
     delivery: Delivery | None = None  # None: every row is new, and counted from the tensors
 
+    @property
+    def books(self) -> Delivery:
+        """As its source has kept them, else of a batch whose rows are all new, from the tensors."""
+        if self.delivery is not None:
+            return self.delivery
+        valid, version = self.fields["valid"].cpu().numpy(), self.version.cpu().numpy()
+        return Delivery(version[valid], int(valid.sum()), version.size)
+
     def narrow(self, first: int, count: int) -> Batch:
         """Columns first..first+count as views."""
         fields = {name: one.narrow(self._axis(name), first, count) for name, one in self.fields.items()}

@@ -42,11 +42,12 @@ from rlctl_agents.training.checkpoint_writer import Checkpoints, Generations, No
 from rlctl_agents.training.collective import Broken
 from rlctl_agents.training.device import choose_device, compiles, require_device
 from rlctl_agents.training.ranks import Ranks
-from rlctl_agents.training.trainer import Diverged, Trainer, Updated, rows_of
+from rlctl_agents.training.trainer import Diverged, Trainer, Updated
 from rlctl_agents.types.control import Commit, Lease, Said
 from rlctl_agents.types.experience import Schema, schema_difference
 from rlctl_agents.weights.publisher import Publication, Publisher, require_size
 from rlctl_agents.wire.experience import ExperienceReceiver
+from rlctl_agents.wire.log_throttle import EVERY_S, LogThrottle
 from rlctl_agents.wire.sockets import Wire
 
 TAKE_S = 0.1
@@ -58,7 +59,6 @@ LAST_GENERATION_S = 6.0
 COMMIT_S = 3.0
 LISTEN_S = 0.01
 """Between two looks whether the modelpool has caught up."""
-SAY_AGAIN_S = 10.0
 SCHEMA_S = 60.0
 """So long a learner waits for actors that fit."""
 COUNTERS = ("consumed_steps", "learned_steps", "updates", "optimizer_steps", "nonfinite", "wait_model_seconds")
@@ -148,7 +148,7 @@ class _Hunger:
     """How long there was no batch, and how often that is said."""
 
     def __init__(self) -> None:
-        self._since = self._said = time.monotonic()
+        self._since, self._throttle = time.monotonic(), LogThrottle()
 
     def fed(self) -> None:
         """There is a batch, or none is wanted."""
@@ -156,11 +156,9 @@ class _Hunger:
 
     def say(self, source: BatchSource) -> None:
         """Log what the source waits for, now and then."""
-        now = time.monotonic()
-        if now - self._since < SAY_AGAIN_S or now - self._said < SAY_AGAIN_S:
-            return
-        self._said = now
-        log.warning("no batch for %d s: %s", round(now - self._since), source.waits_for())
+        hungry_s = time.monotonic() - self._since
+        if hungry_s >= EVERY_S and self._throttle.due("no batch"):
+            log.warning("no batch for %d s: %s", round(hungry_s), source.waits_for())
 
 
 class Learner:
@@ -319,7 +317,7 @@ class Learner:
         hand, first = self._hand, not self._standing.running
         streams = self._ranks.share(self._streams)
         if hand.tried and hand.batch is not None and self._trainer.version == self._reached.ref.version + 1:
-            self._done_with(hand.batch, rows_of(hand.batch))  # the others finished that update
+            self._done_with(hand.batch, hand.batch.books.rows)  # the others finished that update
         hand.tried, hand.fresh = False, True
         self._reached = self._trainer.reached
         self._standing.placed = True

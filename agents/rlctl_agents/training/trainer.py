@@ -169,7 +169,7 @@ class Trainer:
             Broken: another learner is gone; before the first step nothing has changed.
         """
         algorithm = self._algorithm
-        books = NOTHING if batch is None else batch.delivery or delivery_of(batch)
+        books = NOTHING if batch is None else batch.books
         lag, learned = self.version - books.versions, self.learned_steps
         algorithm.set_progress(self.consumed_steps, self._optimizer)
         whole = None if batch is None else self._prepared(batch)
@@ -330,18 +330,6 @@ class _Steps:
                 at = slice(None) if minibatch.columns is None else minibatch.columns.to(found.device)
                 found[at] = step.priorities.detach().to(found)
         return found
-
-
-def delivery_of(batch: Batch) -> Delivery:
-    """Books of a batch whose rows are all new, from its tensors."""
-    valid = batch.fields["valid"].cpu().numpy()
-    versions = batch.version.cpu().numpy()[valid]
-    return Delivery(versions, versions.size, valid.size)
-
-
-def rows_of(batch: Batch) -> int:
-    """Agent steps of a batch that were in none before."""
-    return (batch.delivery or delivery_of(batch)).rows
 
 
 def _alone(tensor: Tensor) -> Tensor:
