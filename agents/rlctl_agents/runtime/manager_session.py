@@ -62,6 +62,11 @@ class Snapshot(NamedTuple):
     figures: list[Moments] = []
 
 
+def origin() -> Origin:
+    """Node and image of this process, as its environment variables name them."""
+    return Origin(os.environ.get(NODE) or platform.node(), os.environ.get(IMAGE, ""))
+
+
 class Member:
     """Says hello, then reports from a thread of its own and keeps the newest orders.
 
@@ -262,7 +267,7 @@ class Member:
             run=process.uid,
             experience=self._experience,
             streams=self._streams,
-            origin=Origin(os.environ.get(NODE) or platform.node(), os.environ.get(IMAGE, "")),
+            origin=origin(),
         )
         try:
             return self._client.call(

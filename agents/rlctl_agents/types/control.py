@@ -28,6 +28,11 @@ class Origin(msgspec.Struct, frozen=True):
     node: Annotated[str, msgspec.Meta(max_length=253)] = ""  # of the cluster, else the host's name
     image: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # with its digest; "": none
 
+    @property
+    def build(self) -> str:
+        """First 16 hex digits of the digest of the image; "" where it has none, and may hold anything."""
+        return self.image.partition("@sha256:")[2][:16]
+
     def __str__(self) -> str:
         node = f"node {self.node}" if self.node else "an unknown node"
         return f"{node}, image {self.image}" if self.image else node
