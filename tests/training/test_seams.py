@@ -204,5 +204,4 @@ def test_an_algorithm_that_defines_nothing_of_it_makes_one_step_on_the_batch_as_
     assert list(algorithm.minibatches(whole, torch.default_generator)) == [whole]
     assert algorithm.steps_per_batch == 1
     assert not algorithm.ends_early({})
-    assert algorithm.windows is None
     assert algorithm.source == "on_policy"

@@ -103,14 +103,6 @@ class Loss(NamedTuple):
     priorities: Tensor | None = None  # [B] without gradient, of each column for the next draw; None: no replay
 
 
-class Windows(NamedTuple):
-    """Cut of replayed experience, in rows of one stream."""
-
-    length: int  # rows of a window that are learned from
-    burn_in: int = 0  # rows before them that warm up the memory
-    n_step: int = 1  # rows after them that a target may look at
-
-
 AllReduce = Callable[[Tensor], Tensor]
 """The sum of a tensor over all learners that step together, equal on all of them."""
 
@@ -150,8 +142,6 @@ class Algorithm(ABC):
     A class that changes the loss of another says it anew, once that one is made."""
     steps_per_batch: int = 1
     """Minibatches that `minibatches` gives, and so optimizer steps of one batch: the same on every learner."""
-    windows: Windows | None = None
-    """Cut of replayed experience; None: whole segments."""
 
     @property
     def modules(self) -> dict[str, nn.Module]:
