@@ -68,7 +68,7 @@ def measure(session: Session) -> None:
 
 
 def spec_of(condition: Condition, seed: int, rows: int) -> dict[str, Any]:
-    """CartPole as specs/cartpole-impala.yaml trains it, on two actors, until so many rows."""
+    """CartPole as specs/cartpole-impala.yaml trains it, on two actors, until so many agent steps."""
     hyper: dict[str, Any] = {
         "lambda": 0.95, "optimizer": "rmsprop", "lr": 1e-3, "entropy_coef": 0.0, "max_grad_norm": 0.1,
     }  # fmt: skip
@@ -111,7 +111,7 @@ def train(condition: Condition, seed: int, rows: int) -> dict[str, Any]:
     produced = max(1, ledger["produced"])
     return {
         "mean_return": evaluation["mean"],
-        "rows": evaluation["rows"],
+        "rows": evaluation["steps"],
         "wall_s": status["wall_s"],
         "cpu_s": sum(status["cpu_s"].values()),
         "lag_mean": status["lag"]["mean"],

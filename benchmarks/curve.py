@@ -45,7 +45,7 @@ def host_card() -> dict[str, Any]:
 
 
 def scalars(results: Path) -> dict[str, list[tuple[float, int, float]]]:
-    """Tag -> (unix time, consumed rows, value)."""
+    """Tag -> (unix time, consumed steps, value)."""
     found: dict[str, list[tuple[float, int, float]]] = {}
     for file in sorted((results / "tensorboard").iterdir()):
         events = EventAccumulator(str(file), size_guidance={"scalars": 0}).Reload()
@@ -64,28 +64,28 @@ def main(root: Path, out: Path) -> None:
 
     (out / "host.json").write_text(json.dumps(host_card(), indent=1) + "\n")
     kept = ("phase", "wall_s", "cpu_s", "totals", "lag", "verdict", "policies", "evaluation")
-    rows, cpu_s = status["totals"]["consumed_rows"], sum(status["cpu_s"].values())
+    steps, cpu_s = status["totals"]["consumed_steps"], sum(status["cpu_s"].values())
     run = {
         "spec": state["spec"],
         **{key: status[key] for key in kept},
-        "consumed_rows_per_s": round(rows / status["wall_s"], 1),
-        "consumed_rows_per_cpu_s": round(rows / cpu_s, 1),
+        "consumed_steps_per_s": round(steps / status["wall_s"], 1),
+        "consumed_steps_per_cpu_s": round(steps / cpu_s, 1),
     }
     (out / "run.json").write_text(json.dumps(run, indent=1) + "\n")
     with (out / "evaluations.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(["rows", "wall_s", "mean", "std", "min", "max", "episodes", "mode"])
+        table.writerow(["steps", "wall_s", "mean", "std", "min", "max", "episodes", "mode"])
         for e in evaluations:
             table.writerow(
-                [e["rows"], round(e["wall_s"], 1), e["mean"], e["std"], e["min"], e["max"], e["episodes"], e["mode"]]
+                [e["steps"], round(e["wall_s"], 1), e["mean"], e["std"], e["min"], e["max"], e["episodes"], e["mode"]]
             )
     with (out / "scalars.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(["tag", "unix_time", "rows", "value"])
+        table.writerow(["tag", "unix_time", "steps", "value"])
         table.writerows(
-            (tag, round(t, 1), rows, f"{v:.6g}")
+            (tag, round(t, 1), steps, f"{v:.6g}")
             for tag, points in sorted(curves.items())
-            for t, rows, v in points
+            for t, steps, v in points
             if tag.startswith(KEPT)
         )
 
@@ -94,17 +94,17 @@ def main(root: Path, out: Path) -> None:
     left, right = figure.subplots(1, 2)
     training = curves.get("return/train", [])
     left.plot(
-        [rows for _, rows, _ in training], [value for _, _, value in training], label="training, last 100 episodes"
+        [steps for _, steps, _ in training], [value for _, _, value in training], label="training, last 100 episodes"
     )
     left.errorbar(
-        [e["rows"] for e in evaluations], [e["mean"] for e in evaluations], [e["std"] for e in evaluations],
+        [e["steps"] for e in evaluations], [e["mean"] for e in evaluations], [e["std"] for e in evaluations],
         fmt="o", capsize=2, label=f"evaluator, {evaluations[-1]['mode']}",
     )  # fmt: skip
-    left.set(xlabel="rows consumed (agent steps)", ylabel="return", title=state["run"])
+    left.set(xlabel="agent steps consumed", ylabel="return", title=state["run"])
     left.legend()
-    consumed = curves["throughput/consumed_rows_per_s"]
+    consumed = curves["throughput/consumed_steps_per_s"]
     right.plot([t - consumed[0][0] for t, _, _ in consumed], [value for _, _, value in consumed])
-    right.set(xlabel="seconds", ylabel="rows consumed per second", title="throughput", ylim=(0, None))
+    right.set(xlabel="seconds", ylabel="agent steps consumed per second", title="throughput", ylim=(0, None))
     figure.savefig(out / "curve.svg", metadata={"Date": None})
 
 

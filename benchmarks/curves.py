@@ -46,7 +46,7 @@ def measure(session: Session) -> None:
 
 
 def spec_of(variant: str, seed: int, rows: int) -> dict[str, Any]:
-    """Catch as specs/pong-impala.yaml trains Pong, until so many rows."""
+    """Catch as specs/pong-impala.yaml trains Pong, until so many agent steps."""
     changed = WITHOUT[variant]
     hyper = {
         "optimizer": "rmsprop", "lr": 6e-4, "optimizer_eps": 1e-5, "max_grad_norm": 0.5, "entropy_coef": 0.01,
@@ -81,10 +81,10 @@ def train(variant: str, seed: int, rows: int) -> dict[str, Any]:
         told = (run.root / "results" / "evaluations.jsonl").read_text()
     if status["phase"] != "finished":
         raise RuntimeError(f"ended as {status['phase']}")
-    points = {found["rows"]: found["mean"] for found in map(json.loads, told.splitlines())}
+    points = {found["steps"]: found["mean"] for found in map(json.loads, told.splitlines())}
     last = max(points)
     if last < rows:
-        raise RuntimeError(f"the last evaluation is of a model of {last} rows")
+        raise RuntimeError(f"the last evaluation is of a model of {last} agent steps")
     return {
         "mean_return": points[last], "area": area(points, rows), "points": len(points), "rows": last,
         "wall_s": status["wall_s"], "cpu_s": sum(status["cpu_s"].values()),

@@ -130,7 +130,7 @@ def solve_ours() -> dict[str, Any]:
             if trained and trained["episodes"] >= 100 and trained["mean"] >= SCORE and not solved:
                 solved = {
                     "solve_s": time.monotonic() - began, "training_s": status["wall_s"],
-                    "solve_cpu_s": run.cpu_s() + command_s, "solve_steps": status["totals"]["consumed_rows"],
+                    "solve_cpu_s": run.cpu_s() + command_s, "solve_steps": status["totals"]["consumed_steps"],
                 }  # fmt: skip
     return solved | {"greedy_s": greedy_s}
 

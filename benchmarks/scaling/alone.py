@@ -59,8 +59,8 @@ def main(count: int, latency_ms: float, cpu_ms: float) -> None:
         chosen = player.act(decisions)
         writer.record(chosen.action | chosen.record, learning.version)
         decisions = env.step(decisions.slot, dict(chosen.action))
-        if learning.consumed_rows > told and time.monotonic() - said > SAY_S:  # an update has just been made
-            said, told = time.monotonic(), learning.consumed_rows
+        if learning.consumed_steps > told and time.monotonic() - said > SAY_S:  # an update has just been made
+            said, told = time.monotonic(), learning.consumed_steps
             line = {"at_s": said, "steps": told, "score": None}
             os.write(1, json.dumps(line).encode() + b"\n")
 

@@ -29,7 +29,7 @@ def seen(run: Run, parents: Sequence[int] = ()) -> Seen:
         run: that is up.
         parents: of actors that it has not started itself.
     """
-    at_s, steps = time.monotonic(), run.counter("learner", "consumed_rows")
+    at_s, steps = time.monotonic(), run.counter("learner", "consumed_steps")
     light_s = processes.cpu_s(parents)
     actors_s, learner_s = light_s + processes.cpu_s(run.pids("actor")), processes.cpu_s(run.pids("learner"))
     whole_s = run.cpu_s() + light_s
@@ -45,8 +45,8 @@ def at_update(run: Run, parents: Sequence[int] = (), timeout_s: float = 30.0) ->
     Raises:
         TimeoutError: it makes none.
     """
-    before, deadline = run.counter("learner", "consumed_rows"), time.monotonic() + timeout_s
-    while run.counter("learner", "consumed_rows") == before:
+    before, deadline = run.counter("learner", "consumed_steps"), time.monotonic() + timeout_s
+    while run.counter("learner", "consumed_steps") == before:
         if time.monotonic() > deadline:
             raise TimeoutError(f"no update for {timeout_s:g} s")
         time.sleep(LOOK_S)

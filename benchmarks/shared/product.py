@@ -168,7 +168,7 @@ class Mark(NamedTuple):
 
 def mark(run: Run) -> Mark:
     """Rows that the learner has consumed, and the CPU of everything, as of now."""
-    return Mark(time.monotonic(), run.counter("learner", "consumed_rows"), run.cpu_s())
+    return Mark(time.monotonic(), run.counter("learner", "consumed_steps"), run.cpu_s())
 
 
 def edge(marked: Callable[[], Mark], timeout_s: float = 30.0) -> Mark:
@@ -188,7 +188,7 @@ def edge(marked: Callable[[], Mark], timeout_s: float = 30.0) -> Mark:
 
 
 def wait_for_steps(run: Run, steps: float, timeout_s: float) -> Mark:
-    """Until the learner has consumed so many rows.
+    """Until the learner has consumed so many agent steps.
 
     Raises:
         TimeoutError: it has not in time.
@@ -200,7 +200,7 @@ def wait_for_steps(run: Run, steps: float, timeout_s: float) -> Mark:
             if reached.steps >= steps:
                 return reached
         time.sleep(0.2)
-    raise TimeoutError(f"run {run.name} has not consumed {steps:g} rows within {timeout_s:g} s: {_why(run)}")
+    raise TimeoutError(f"run {run.name} has not consumed {steps:g} agent steps within {timeout_s:g} s: {_why(run)}")
 
 
 def rates(first: Mark, last: Mark) -> dict[str, float]:

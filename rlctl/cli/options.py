@@ -71,7 +71,7 @@ def complete_target(incomplete: str) -> list[str]:
 
 
 def complete_condition(incomplete: str) -> list[str]:
-    words = ("ready", "finished", "deleted", "steps=", "rows=", "updates=", "episodes=", "return>=")
+    words = ("ready", "finished", "deleted", "steps=", "consumed_steps=", "updates=", "episodes=", "return>=")
     return [word for word in words if word.startswith(incomplete)]
 
 

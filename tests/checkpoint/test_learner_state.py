@@ -38,7 +38,7 @@ def test_a_restored_learner_goes_on_bit_by_bit(kind: str) -> None:
     net = network()
     optimizer = OPTIMIZERS[kind](net.parameters())
     train(net, optimizer, 5)
-    data = capture(net, optimizer, {"consumed_rows": 40}).pack()
+    data = capture(net, optimizer, {"consumed_steps": 40}).pack()
     train(net, optimizer, 5)
 
     torch.manual_seed(2)
@@ -47,7 +47,7 @@ def test_a_restored_learner_goes_on_bit_by_bit(kind: str) -> None:
     counters, problem = restore(data, other, fresh)
     train(other, fresh, 5)
 
-    assert (counters, problem) == ({"consumed_rows": 40.0}, "")
+    assert (counters, problem) == ({"consumed_steps": 40.0}, "")
     for name, value in net.state_dict().items():
         assert torch.equal(value, other.state_dict()[name]), name
 

@@ -32,7 +32,7 @@ def ci(cli: Cli, forge: Forge) -> Iterator[Ci]:
 
 
 def learned(cli: Cli) -> float:
-    return float(cli.status("lights")["totals"]["consumed_rows"])
+    return float(cli.status("lights")["totals"]["consumed_steps"])
 
 
 def test_a_push_redeploys_a_training_that_goes_on_learning_and_a_bad_one_is_rolled_back(
@@ -40,7 +40,7 @@ def test_a_push_redeploys_a_training_that_goes_on_learning_and_a_bad_one_is_roll
 ) -> None:
     forge.commit("first")
     cli("up", str(forge.copy / "spec.yaml"), "-d")
-    cli("wait", "lights", "--for", "rows=20000", "--timeout", "500s", timeout_s=520)
+    cli("wait", "lights", "--for", "consumed_steps=20000", "--timeout", "500s", timeout_s=520)
     uid, before = cli.status("lights")["uid"], learned(cli)
     stayed = cli.pids("lights", "manager") + cli.pids("lights", "modelpool")
     ci.start()
@@ -56,7 +56,7 @@ def test_a_push_redeploys_a_training_that_goes_on_learning_and_a_bad_one_is_roll
     assert status["uid"] == uid
     assert status["revision"] == 2
     assert cli.pids("lights", "manager") + cli.pids("lights", "modelpool") == stayed, "code is nothing to them"
-    assert status["resumed"]["rows"] > 0, "the learner went on from its generation"
+    assert status["resumed"]["steps"] > 0, "the learner went on from its generation"
     wait_until(lambda: learned(cli) > before, timeout_s=400, what="more to be learned")
     state = json.loads((cli.root("lights") / "run" / "state.json").read_text())
     code = Path(state["spec"]["code"]["path"])
@@ -82,7 +82,7 @@ def test_a_push_redeploys_a_training_that_goes_on_learning_and_a_bad_one_is_roll
 def test_a_service_that_is_killed_while_it_deploys_finishes_in_its_next_life(cli: Cli, forge: Forge, ci: Ci) -> None:
     forge.commit("first")
     cli("up", str(forge.copy / "spec.yaml"), "-d")
-    cli("wait", "lights", "--for", "rows=5000", "--timeout", "500s", timeout_s=520)
+    cli("wait", "lights", "--for", "consumed_steps=5000", "--timeout", "500s", timeout_s=520)
     ci.start()
     build = ci.hook(forge.commit("second"))
     wait_until(lambda: ci.build(build)["state"] in ("deploying", "verifying"), timeout_s=400, what="a deployment")

@@ -133,7 +133,7 @@ class Outside:
         redeployed()
         if job.build.sha in self.bad:
             raise WorkloadFailed("learner 0 exited 1")
-        return "ready, 100 rows/s"
+        return "ready, 100 steps/s"
 
     def undo(self, job: Job, deploy: Deploy) -> int:
         self._fault("undo")

@@ -77,7 +77,7 @@ def run(ana: Person, forge: Forge, contract: Contract, images: dict[str, str], w
     overlay = ana.home / "images.yaml"
     with_code_of(contract, forge.copy / "spec.yaml", overlay, images)
     ana("up", str(forge.copy / "spec.yaml"), str(overlay), "--wait", "--timeout", "4m", timeout_s=300)
-    ana("wait", "lights", "--for", "rows=10000", "--timeout", "2m", timeout_s=180)
+    ana("wait", "lights", "--for", "consumed_steps=10000", "--timeout", "2m", timeout_s=180)
     return Training(ana, witness, "lights", "")
 
 
@@ -86,7 +86,7 @@ def test_a_push_redeploys_a_training_that_goes_on_learning_and_a_bad_one_is_roll
     run: Training, forge: Forge, serve: Serve
 ) -> None:
     ci = serve("append")
-    uid, rows, core, before = run.status()["uid"], run.rows(), run.uids(*CORE), run.uids(*CODED)
+    uid, steps, core, before = run.status()["uid"], run.steps(), run.uids(*CORE), run.uids(*CODED)
 
     began = time.monotonic()
     build = ci.hook(forge.commit("second"))
@@ -106,8 +106,8 @@ def test_a_push_redeploys_a_training_that_goes_on_learning_and_a_bad_one_is_roll
     run.goes_on()
     status = run.status()
     assert status["uid"] == uid
-    assert status["resumed"]["rows"] > 0, "the learner went on from its generation"
-    assert status["totals"]["consumed_rows"] > rows
+    assert status["resumed"]["steps"] > 0, "the learner went on from its generation"
+    assert status["totals"]["consumed_steps"] > steps
 
     began = time.monotonic()
     bad = forge.commit("third", step='raise RuntimeError("a bad commit")')

@@ -79,8 +79,8 @@ def test_a_service_with_its_own_account_alone_redeploys_a_run_that_a_person_has_
     file = ana.writes("train.yaml", first)
     ana("up", file, "--wait", "--timeout", "4m", timeout_s=300)
     run = Training(ana, witness, "train", file)
-    ana("wait", "train", "--for", "rows=2000", "--timeout", "2m", timeout_s=180)
-    uid, rows, before = run.status()["uid"], run.rows(), run.uids("learner", "actor", "manager", "modelpool")
+    ana("wait", "train", "--for", "consumed_steps=2000", "--timeout", "2m", timeout_s=180)
+    uid, steps, before = run.status()["uid"], run.steps(), run.uids("learner", "actor", "manager", "modelpool")
 
     changed = {**first, "algorithm": {**first["algorithm"], "lr": 5e-4}}
     in_forge = _Inside(witness, ana.namespace, "forge")
@@ -103,8 +103,8 @@ def test_a_service_with_its_own_account_alone_redeploys_a_run_that_a_person_has_
     assert {name for name in after if after[name] != before.get(name)} == {"train-learner-0"}
     status = run.status()
     assert status["uid"] == uid
-    assert status["resumed"]["rows"] > 0
-    assert status["totals"]["consumed_rows"] > rows
+    assert status["resumed"]["steps"] > 0
+    assert status["totals"]["consumed_steps"] > steps
     assert status["revision"] == 2
 
 

@@ -38,10 +38,10 @@ def run(started: Training, explained: None) -> Training:
 
 
 def test_training_does_not_notice_that_the_api_server_is_away(run: Training, contract: Contract) -> None:
-    before, rows, restarts = run.uids(*CORE, "actor", "evaluator"), run.rows(), _restarts(run)
+    before, steps, restarts = run.uids(*CORE, "actor", "evaluator"), run.steps(), _restarts(run)
     contract.disturb("restart", "kube-apiserver")
     until_it_knows_us(run.who, "status", "train")
-    run.who("wait", "train", "--for", f"rows={rows + 5000}", "--timeout", "3m", timeout_s=240)
+    run.who("wait", "train", "--for", f"consumed_steps={steps + 5000}", "--timeout", "3m", timeout_s=240)
     assert run.uids(*CORE, "actor", "evaluator") == before
     assert _restarts(run) == restarts
 

@@ -14,7 +14,7 @@ CORE = ("manager", "modelpool", "learner")
 
 @pytest.fixture(scope="module")
 def started(resident: Person, witness: Witness, images: dict[str, str]) -> Training:
-    return start(resident, witness, images, rows=15000, actors=2)
+    return start(resident, witness, images, steps=15000, actors=2)
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def test_an_evicted_actor_is_replaced_and_nobody_else_notices(run: Training, wit
 
 @pytest.mark.parametrize("role", ["learner", "manager", "modelpool"])
 def test_an_evicted_core_role_comes_back_and_training_goes_on(role: str, run: Training, witness: Witness) -> None:
-    before, rows = run.uids(role), run.rows()
+    before, steps = run.uids(role), run.steps()
     witness.evict(f"train-{role}-0", run.who.namespace)
     run.until(role, 1, other_than=before)
     run.goes_on()
     status = run.status()
-    assert status["totals"]["consumed_rows"] > rows * 0.5, "no more is lost than since the newest generation"
+    assert status["totals"]["consumed_steps"] > steps * 0.5, "no more is lost than since the newest generation"
     assert status["policies"]["main"]["ledger"]["balanced"]
 
 
@@ -57,7 +57,7 @@ def test_every_pod_killed_at_once_goes_on_from_the_newest_generation(run: Traini
         run.until(role, count, other_than=before)
     run.goes_on()
     assert _generation(run, "resumed") >= newest
-    assert run.status()["resumed"]["rows"] > 0
+    assert run.status()["resumed"]["steps"] > 0
 
 
 def _generation(run: Training, what: str) -> int:

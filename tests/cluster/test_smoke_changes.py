@@ -57,7 +57,7 @@ def test_changed_code_of_the_actors_rolls_out_while_training_goes_on_and_rolls_b
 
 
 def test_down_and_up_go_on_from_the_newest_generation(ana: Person, witness: Witness, images: dict[str, str]) -> None:
-    run = start(ana, witness, images, rows=20000)
+    run = start(ana, witness, images, steps=20000)
     ana("wait", "train", "--for", "updates=60", "--timeout", "2m", timeout_s=150)
     generation = int((run.status()["checkpoint"] or {"number": 0})["number"])
     ana("down", "train")
@@ -65,7 +65,7 @@ def test_down_and_up_go_on_from_the_newest_generation(ana: Person, witness: Witn
     assert run.status()["phase"] == "stopped"
     run.up("--wait", "--timeout", "4m")
     run.goes_on()
-    assert run.status()["resumed"]["rows"] > 0
+    assert run.status()["resumed"]["steps"] > 0
     assert run.status()["checkpoint"]["number"] >= generation
 
 

@@ -54,14 +54,14 @@ def test_a_new_learning_rate_restarts_the_learner_alone_and_a_stop_condition_nob
     assert run.uids(*ALL) == before
     wait_until(lambda: "agent_steps" in run.status()["stop"]["conditions"], timeout_s=30, what="the new condition")
 
-    rows, learner = run.rows(), run.uids("learner")
+    steps, learner = run.steps(), run.uids("learner")
     run.up("--set", "stop.agent_steps=100000000", "--set", "algorithm.lr=0.0005")
     run.until("learner", 1, other_than=learner)
     after = run.uids(*ALL)
     assert {name for name in after if after[name] != before.get(name)} == {"train-learner-0"}
     run.goes_on()
-    assert run.status()["resumed"]["rows"] > 0
-    assert run.rows() > rows
+    assert run.status()["resumed"]["steps"] > 0
+    assert run.steps() > steps
 
 
 def test_logs_of_every_role_are_merged_and_a_previous_life_is_kept(run: Training) -> None:

@@ -28,13 +28,13 @@ class Training:
     def status(self) -> dict[str, Any]:
         return self.who.status(self.run)
 
-    def rows(self) -> int:
+    def steps(self) -> int:
         """Rows that the learner has consumed."""
-        return int(self.status()["totals"]["consumed_rows"])
+        return int(self.status()["totals"]["consumed_steps"])
 
     def goes_on(self, more: int = 3000) -> None:
-        """The learner consumes so many rows more."""
-        self.who("wait", self.run, "--for", f"rows={self.rows() + more}", "--timeout", "3m", timeout_s=240)
+        """The learner consumes so many steps more."""
+        self.who("wait", self.run, "--for", f"consumed_steps={self.steps() + more}", "--timeout", "3m", timeout_s=240)
 
     def pods(self, role: str = "") -> dict[str, Object]:
         """Those that are not on their way out, by name."""
@@ -63,12 +63,12 @@ class Training:
 
 
 def start(
-    who: Person, witness: Witness, images: Mapping[str, str], *, run: str = "train", rows: int = 2000, actors: int = 1,
+    who: Person, witness: Witness, images: Mapping[str, str], *, run: str = "train", steps: int = 2000, actors: int = 1,
     **more: Any,
 ) -> Training:  # fmt: skip
-    """Start a run without an end, and let it learn from some rows."""
+    """Start a run without an end, and let it learn from some steps."""
     file = who.writes(f"{run}.yaml", spec(run, actors=actors, images=dict(images), **more))
     training = Training(who, witness, run, file)
     who("up", file, "--wait", "--timeout", "4m", timeout_s=300)
-    who("wait", run, "--for", f"rows={rows}", "--timeout", "2m", timeout_s=180)
+    who("wait", run, "--for", f"consumed_steps={steps}", "--timeout", "2m", timeout_s=180)
     return training

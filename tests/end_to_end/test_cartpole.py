@@ -53,8 +53,8 @@ def test_the_life_of_a_run(cli: Cli) -> None:
     )
     cli("restart", "learner")
     wait_until(lambda: cli.status("life")["resumed"] is not None, timeout_s=60, what="the learner to go on")
-    rows = cli.status("life")["resumed"]["rows"]
-    assert rows > 0
+    steps = cli.status("life")["resumed"]["steps"]
+    assert steps > 0
 
     again = cli("up", spec, "-d")
     assert "unchanged" in again.stdout + again.stderr
@@ -67,7 +67,7 @@ def test_the_life_of_a_run(cli: Cli) -> None:
 
     cli("up", spec, "-d")
     wait_until(
-        lambda: (cli.status("life")["resumed"] or {"rows": 0})["rows"] >= rows, timeout_s=90, what="a resumed run"
+        lambda: (cli.status("life")["resumed"] or {"steps": 0})["steps"] >= steps, timeout_s=90, what="a resumed run"
     )
     assert cli.status("life")["uid"] == uid
 

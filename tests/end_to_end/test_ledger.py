@@ -38,7 +38,7 @@ def test_the_ledger_balances_while_two_of_eight_actors_are_killed_every_ten_seco
         ledger = cli.status("ledger")["policies"]["main"]["ledger"]
         assert ledger["balanced"], ledger
     wait_until(lambda: len(cli.pids("ledger", "actor")) == 8, timeout_s=30, what="all actors to be back")
-    before = cli.status("ledger")["totals"]["consumed_rows"]
+    before = cli.status("ledger")["totals"]["consumed_steps"]
     cli("wait", "ledger", "--for", f"steps={int(before) + 2000}", "--timeout", "60s")
     cli("down", "ledger")
 

@@ -36,10 +36,10 @@ def test_learners_that_step_together_survive_a_kill_without_a_human_and_account_
         os.kill(cli.pids("many", "learner")[index], signal.SIGKILL)
         wait_until(lambda: len(cli.pids("many", "learner")) == 2, timeout_s=120, what="it to be started again")
         wait_until(lambda: [one.get("world") for one in groups(cli)] == [2, 2], timeout_s=300, what="two ranks again")
-        rows = int(cli.status("many")["policies"]["main"]["rows"])
-        assert rows >= before["policies"]["main"]["rows"], "the weights of the survivor, not of a generation"
+        steps = int(cli.status("many")["policies"]["main"]["steps"])
+        assert steps >= before["policies"]["main"]["steps"], "the weights of the survivor, not of a generation"
         wait_until(
-            lambda rows=rows: cli.status("many")["policies"]["main"]["rows"] > rows + 2000,  # type: ignore[misc]
+            lambda steps=steps: cli.status("many")["policies"]["main"]["steps"] > steps + 2000,  # type: ignore[misc]
             timeout_s=300, what="learning to go on",
         )  # fmt: skip
         after = cli.status("many")
@@ -54,4 +54,4 @@ def test_learners_that_step_together_survive_a_kill_without_a_human_and_account_
     assert ledger["invalid"] == 0, "who adds nothing to an update has its weights all the same"
     outcomes = ("consumed", "dropped", "stale", "fenced", "invalid", "lost", "in_flight")
     assert ledger["produced"] == sum(ledger[outcome] for outcome in outcomes)
-    assert status["checkpoint"]["rows"] > 0
+    assert status["checkpoint"]["steps"] > 0

@@ -22,12 +22,12 @@ def oldest(cli: Cli, role: str, count: int) -> int:
     return min(one["version"] for one in models) if len(models) == count and None not in models else -1
 
 
-def goes_on(cli: Cli, rows: int = 2000) -> None:
+def goes_on(cli: Cli, steps: int = 2000) -> None:
     """The learner learns, with weights that every pool and every actor has got meanwhile."""
     before = cli.status("tree")["policies"]["main"]
     version = before["ref"]["version"]
     wait_until(
-        lambda: cli.status("tree")["policies"]["main"]["rows"] > before["rows"] + rows,
+        lambda: cli.status("tree")["policies"]["main"]["steps"] > before["steps"] + steps,
         timeout_s=300, what="learning to go on",
     )  # fmt: skip
     wait_until(lambda: oldest(cli, "modelpool", 3) > version, timeout_s=120, what="every pool")
@@ -66,9 +66,9 @@ def test_a_run_goes_on_whichever_of_its_modelpools_is_killed_and_accounts_for_ev
     measured = (cli.status("tree")["evaluation"] or {"ref": {"version": -1}})["ref"]["version"]
     cli("scale", "modelpool=1", "--run", "tree")
     wait_until(lambda: list(pools(cli)) == [0], timeout_s=120, what="the relays to leave")
-    before = cli.status("tree")["policies"]["main"]["rows"]
+    before = cli.status("tree")["policies"]["main"]["steps"]
     wait_until(
-        lambda: cli.status("tree")["policies"]["main"]["rows"] > before + 2000, timeout_s=300, what="one pool for all"
+        lambda: cli.status("tree")["policies"]["main"]["steps"] > before + 2000, timeout_s=300, what="one pool for all"
     )
     wait_until(
         lambda: (cli.status("tree")["evaluation"] or {"ref": {"version": -1}})["ref"]["version"] > measured,

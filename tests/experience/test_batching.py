@@ -23,6 +23,7 @@ SCHEMA = Schema(
     (
         Field("obs", "float32", (2,), "row+1"),
         Field("reward", "float32", (), "row"),
+        Field("valid", "bool", (), "row"),
         Field("core.h", "float32", (4,), "segment"),
     ),
 )
@@ -42,6 +43,7 @@ def segment(
     fields: Arrays = {
         "obs": np.broadcast_to(mark[None, :, None], (T + 1, b, 2)),
         "reward": np.broadcast_to(mark, (T, b)),
+        "valid": np.ones((T, b), bool),
         "core.h": np.broadcast_to(mark[:, None], (b, 4)),
     }
     return SegmentBlock(header, np.full((T, b), version, np.int64), fields)

@@ -17,6 +17,7 @@ from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, Batch
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.experience.batching import Outcome
 from rlctl_agents.experience.sources import BatchSource, Needs, make_source
+from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.experience import Arrays, Ledger, ModelRef, Schema, SegmentBlock, SegmentHeader
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from tests.support.chain import settings
@@ -76,9 +77,13 @@ def ring() -> Algorithm:
 
 
 @pytest.fixture(params=[on_policy, ring])
-def made(request: pytest.FixtureRequest) -> Iterator[tuple[BatchSource, Wire]]:
+def algorithm(request: pytest.FixtureRequest) -> Algorithm:
     make: Callable[[], Algorithm] = request.param
-    algorithm = make()
+    return make()
+
+
+@pytest.fixture
+def made(algorithm: Algorithm) -> Iterator[tuple[BatchSource, Wire]]:
     config: Any = algorithm.config  # type: ignore[attr-defined]
     schema = type(algorithm).schema(config, Network(hidden=[8]), SPACES)
     wire = Wire(schema)
@@ -128,6 +133,23 @@ def test_every_row_that_was_received_is_settled_once(made: tuple[BatchSource, Wi
     assert 0 < consumed <= (BLOCKS - wire.left) * 10
     assert set(wire.settled) == {"consumed"}
     assert consumed <= told + STREAMS * 5 or consumed == told, "what was consumed is in a batch, or in the next"
+
+
+def test_a_step_is_consumed_once_and_learned_from_as_often_as_it_is_in_a_batch(
+    algorithm: Algorithm, made: tuple[BatchSource, Wire]
+) -> None:
+    source, _ = made
+    source.start()
+    trainer = Trainer(algorithm, policy="main", lineage=1, device=torch.device("cpu"))
+    new = drawn = 0
+    for _ in range(40):
+        batch = taken(source)
+        assert batch.delivery is not None
+        new, drawn = new + batch.delivery.rows, drawn + batch.delivery.versions.size
+        trainer.update(batch)
+        source.give_back(batch)
+    assert (trainer.consumed_steps, trainer.learned_steps) == (new, drawn)
+    assert (drawn == new) == algorithm.on_policy, "on-policy experience is learned from once"
 
 
 def test_a_batch_stays_as_it_is_until_it_is_given_back(made: tuple[BatchSource, Wire]) -> None:

@@ -108,15 +108,15 @@ def test_a_silent_process_loses_its_lease(run: Run) -> None:
     assert kinds(run).count("gone") == 2
 
 
-def test_an_evaluation_is_of_a_model_that_the_pool_holds_and_counts_its_rows(run: Run) -> None:
+def test_an_evaluation_is_of_a_model_that_the_pool_holds_and_counts_its_steps(run: Run) -> None:
     everybody(run)
-    run.learn(LEARNER, rows=5000, version=50)
+    run.learn(LEARNER, steps=5000, version=50)
     match = order_evaluation(run, 40)
     assert match is not None
     assert match.seats == {0: ref(40)}
     assert evaluate(run, 40, 10.0, 30.0) == Said(True)
     newest = status(run)["evaluation"]
-    assert (newest["mean"], newest["rows"], newest["episodes"]) == (20, 4000, 2)
+    assert (newest["mean"], newest["steps"], newest["episodes"]) == (20, 4000, 2)
     stored = json.loads((run.layout.results / "evaluations.jsonl").read_text())
     assert stored["returns"] == [10, 30]
     assert stored["ref"] == {"policy": "main", "lineage": 1, "version": 40}
@@ -143,13 +143,13 @@ def test_returns_of_training_do_not_end_a_run(tmp_path: Path) -> None:
 def test_a_run_ends_when_an_evaluation_is_good_enough(tmp_path: Path) -> None:
     run = Run(tmp_path, stop={"eval_return": 100}, evaluation={"episodes": 2})
     everybody(run)
-    run.learn(LEARNER, rows=5000, version=50)
+    run.learn(LEARNER, steps=5000, version=50)
     evaluate(run, 50, 90.0, 120.0)
     run.manager.turn()
-    number = run.learn(LEARNER, rows=5100, version=51).checkpoint
+    number = run.learn(LEARNER, steps=5100, version=51).checkpoint
     assert number == 1, "a last generation first"
     assert not run.report("actor", ACTOR).stop
-    assert commit(run, number, rows=5100).ok
+    assert commit(run, number, steps=5100).ok
     run.manager.turn()
     for role, process in (("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL), ("evaluator", JUDGE)):
         assert run.report(role, process, gauges={"stopping": 1.0}).stop
@@ -163,7 +163,7 @@ def test_a_run_ends_when_an_evaluation_is_good_enough(tmp_path: Path) -> None:
 
 def test_stop_conditions_are_read_again(run: Run) -> None:
     everybody(run)
-    run.learn(LEARNER, rows=5000, version=50)
+    run.learn(LEARNER, steps=5000, version=50)
     run.manager.turn()
     assert step(run) == "running"
     changes = run.manager.reload(
@@ -177,7 +177,7 @@ def test_stop_conditions_are_read_again(run: Run) -> None:
 def test_a_successor_judges_by_the_conditions_of_its_own(tmp_path: Path) -> None:
     run = Run(tmp_path, stop={"agent_steps": 5000})
     everybody(run)
-    run.learn(LEARNER, rows=5000, version=50)
+    run.learn(LEARNER, steps=5000, version=50)
     run.manager.turn()
     run.manager.store()
     run.settings = spec(stop={"agent_steps": 9000})
@@ -189,19 +189,19 @@ def test_a_successor_judges_by_the_conditions_of_its_own(tmp_path: Path) -> None
 
 def test_generations_are_ordered_in_time_and_the_learner_is_told_until_it_is_done(run: Run) -> None:
     everybody(run)
-    assert run.learn(LEARNER, rows=640, version=1).checkpoint == 0
+    assert run.learn(LEARNER, steps=640, version=1).checkpoint == 0
     run.manager.turn()
     run.after(61, ("learner", LEARNER), ("actor", ACTOR))
-    assert run.learn(LEARNER, rows=6400, version=10).checkpoint == 1
-    assert commit(run, 1, rows=6400).ok
-    assert run.learn(LEARNER, rows=7000, version=11).checkpoint == 0
-    assert status(run)["checkpoint"]["rows"] == 6400
+    assert run.learn(LEARNER, steps=6400, version=10).checkpoint == 1
+    assert commit(run, 1, steps=6400).ok
+    assert run.learn(LEARNER, steps=7000, version=11).checkpoint == 0
+    assert status(run)["checkpoint"]["steps"] == 6400
 
 
 def test_old_generations_are_removed(run: Run) -> None:
     everybody(run)
     for number in (1, 2, 3, 4):
-        assert commit(run, number, rows=number).ok
+        assert commit(run, number, steps=number).ok
     assert sorted(path.name for path in run.layout.checkpoints.glob("generation-*")) == [
         "generation-000003.json",
         "generation-000004.json",
@@ -242,11 +242,11 @@ def test_a_manager_that_was_frozen_and_overtaken_commits_nothing(run: Run) -> No
 
 def test_a_manager_asked_to_leave_waits_for_a_generation_of_a_learner_that_lives(run: Run) -> None:
     everybody(run)
-    run.learn(LEARNER, rows=5000, version=50)
+    run.learn(LEARNER, steps=5000, version=50)
     run.manager.stop.leave()
     run.manager.turn()
     assert not over(run)
-    assert run.learn(LEARNER, rows=5100, version=51).checkpoint == 1
+    assert run.learn(LEARNER, steps=5100, version=51).checkpoint == 1
     assert commit(run, 1).ok
     run.manager.turn()
     assert over(run)
@@ -256,7 +256,7 @@ def test_a_manager_asked_to_leave_waits_for_a_generation_of_a_learner_that_lives
 
 def test_a_manager_asked_to_leave_when_nobody_learns_goes_at_once(run: Run) -> None:
     everybody(run)
-    run.learn(LEARNER, rows=5000, version=50)
+    run.learn(LEARNER, steps=5000, version=50)
     run.time.now += 5
     run.manager.stop.leave()
     run.manager.turn()

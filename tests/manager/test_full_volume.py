@@ -67,7 +67,7 @@ def ended(tmp_path: Path) -> Run:
     """A run that has done what was asked, and of which everybody has gone."""
     run = Run(tmp_path, stop={"eval_return": 5}, evaluation={"episodes": 2})
     everybody(run)
-    run.learn(LEARNER, rows=5000, version=50)
+    run.learn(LEARNER, steps=5000, version=50)
     run.report("modelpool", POOL, model=ref(50))
     evaluate(run, 50, 7.0, 9.0)
     run.manager.turn()
@@ -181,7 +181,7 @@ def test_what_was_not_stored_stays_a_problem_although_something_else_could_be(en
 def test_the_end_of_a_run_waits_for_space_and_is_stored_then(
     ended: Run, volume: Volume, loop_of: Callable[[Run, Waiting], RunningLoop]
 ) -> None:
-    commit(ended, 1, rows=5000)
+    commit(ended, 1, steps=5000)
     volume.error, stop, shown = errno.ENOSPC, Waiting(ended.time), list[str]()
 
     def free() -> None:
@@ -201,7 +201,7 @@ def test_the_end_of_a_run_waits_for_space_and_is_stored_then(
 def test_the_end_of_a_run_on_a_volume_that_stays_full_is_a_failure_that_names_it(
     ended: Run, volume: Volume, loop_of: Callable[[Run, Waiting], RunningLoop]
 ) -> None:
-    commit(ended, 1, rows=5000)
+    commit(ended, 1, steps=5000)
     volume.error = errno.ENOSPC
     with pytest.raises(UserFault, match=f"the volume is full: {ended.layout.results}"):
         loop_of(ended, Waiting(ended.time)).end()
@@ -211,10 +211,10 @@ def test_the_end_of_a_run_on_a_volume_that_stays_full_is_a_failure_that_names_it
 def test_a_run_whose_last_model_is_not_saved_fails_and_says_so(
     ended: Run, loop_of: Callable[[Run, Waiting], RunningLoop]
 ) -> None:
-    commit(ended, 1, rows=2000)
+    commit(ended, 1, steps=2000)
     ended.after(SAVE_S["finish"] + TELL_S + 2)
     assert ended.manager.stop.phase == "over"
-    text = "the last model, at 5000 rows, was not saved: newest generation 1 at 2000 rows"
+    text = "the last model, at 5000 steps, was not saved: newest generation 1 at 2000 steps"
     with pytest.raises(UserFault, match=text):
         loop_of(ended, Waiting(ended.time)).end()
     assert not (ended.layout.run / "finished.json").exists()
@@ -226,7 +226,7 @@ def test_a_run_whose_last_model_is_not_saved_fails_and_says_so(
 
 
 def test_a_manager_that_leaves_writes_no_end(ended: Run, loop_of: Callable[[Run, Waiting], RunningLoop]) -> None:
-    commit(ended, 1, rows=5000)
+    commit(ended, 1, steps=5000)
     ended.manager.stop.leave()
     loop_of(ended, Waiting(ended.time)).end()
     assert not (ended.layout.run / "finished.json").exists()

@@ -45,14 +45,14 @@ def test_every_learner_boot_opens_one_lineage() -> None:
     assert progress.open_lineage("main", "late") == LINEAGES + 3
 
 
-def measured(rows: int) -> Evaluation:
-    return Evaluation(rows / 10, 0.0, 0.0, 0.0, 5, "greedy", ref(rows), rows, rows / 100, 1.0, 0.0)
+def measured(steps: int) -> Evaluation:
+    return Evaluation(steps / 10, 0.0, 0.0, 0.0, 5, "greedy", ref(steps), steps, steps / 100, 1.0, 0.0)
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
     progress = Progress()
-    for rows in range(HISTORY + 500):
-        progress.measured(measured(rows))
+    for steps in range(HISTORY + 500):
+        progress.measured(measured(steps))
     assert len(progress.history) <= HISTORY
     assert progress.history[0][0] == 0
     assert progress.history[-1][0] == HISTORY + 499
@@ -85,14 +85,14 @@ def test_torn_progress_falls_back_to_the_one_before(tmp_path: Path) -> None:
 def test_progress_torn_twice_is_not_overwritten_and_the_remedy_is_said(tmp_path: Path) -> None:
     for name in ("progress.json", "progress.json.1"):
         (tmp_path / name).write_bytes(b"\0" * 20)
-        with pytest.raises(Damaged, match=r"progress\.json.* away: rows and lineage then come from the newest gener"):
+        with pytest.raises(Damaged, match=r"progress\.json.* away: steps and lineage then come from the newest gener"):
             StateStore(tmp_path)
 
 
 def test_progress_of_another_release_is_no_damage(tmp_path: Path) -> None:
     StateStore(tmp_path).save_progress()
     (tmp_path / "progress.json").rename(tmp_path / "progress.json.1")
-    (tmp_path / "progress.json").write_text('{"format": 2, "wall_s": "of another kind"}')
+    (tmp_path / "progress.json").write_text('{"format": 1, "wall_s": "of another kind"}')
     with pytest.raises(Damaged, match="use the release that wrote it"):
         StateStore(tmp_path)
 

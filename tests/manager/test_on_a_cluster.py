@@ -159,7 +159,7 @@ def test_an_actors_key_may_do_what_actors_do_and_nothing_else(pod: Pod, peers: P
         peers.call("actor", Hello("learner", boot(5), 0, UID), Lease)
     with pytest.raises(RemoteError, match="may not be asked"):
         peers.call("actor", EvalResult(1, ref(1), "greedy", [1e9], [1], 1.0), Said)
-    forged = Report("actor", 0, boot(4), lease.term, gauges={"stopping": 1.0}, counters={"consumed_rows": 1e9})
+    forged = Report("actor", 0, boot(4), lease.term, gauges={"stopping": 1.0}, counters={"consumed_steps": 1e9})
     assert not peers.call("actor", forged, Orders).known, "it does not speak for the learner"
     assert peers.call("evaluator", Report("learner", 2, boot(4), lease.term), Orders).known
     wait_until(lambda: 'rejected_total{reason="forbidden"' in pod.ask("/metrics")[1], "the count of refusals")
@@ -175,7 +175,7 @@ def test_a_run_is_finished_and_stays_so_over_a_restart_until_it_may_go_on(pod: P
     assert {pod.ask(path)[0] for path in ("/status", "/logs", "/stop", "/checkpoints")} == {404}
     assert pod.ask("/", "POST")[0] == 405
 
-    peers.call("evaluator", Report("learner", 0, boot(4), term, {"consumed_rows": 5000.0, "updates": 50.0}), Orders)
+    peers.call("evaluator", Report("learner", 0, boot(4), term, {"consumed_steps": 5000.0, "updates": 50.0}), Orders)
     file = "main-000001-learner-0123456789ab.safetensors"
     (pod.root / "run" / "checkpoints" / file).write_bytes(b"weights")
     saved = Generation(1, "main", term, ref(50), 5000, 1.7e9, {"learner": file}, {"learner": "ab"})

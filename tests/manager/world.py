@@ -92,9 +92,9 @@ class Run:
         values.setdefault("term", self.manager.term)
         return self.manager.report(Report(role=role, boot=boot(number), **values))
 
-    def learn(self, number: int, rows: int, version: int, lineage: int = 1, **values: Any) -> Orders:
-        """The learner reports, with batches of 100 rows."""
-        counters = {"consumed_rows": float(rows), "updates": rows / 100, **values.pop("counters", {})}
+    def learn(self, number: int, steps: int, version: int, lineage: int = 1, **values: Any) -> Orders:
+        """The learner reports, with batches of 100 steps."""
+        counters = {"consumed_steps": float(steps), "updates": steps / 100, **values.pop("counters", {})}
         return self.report("learner", number, counters=counters, model=ref(version, lineage), **values)
 
     def after(self, seconds: float, *alive: tuple[str, int]) -> None:
@@ -128,12 +128,12 @@ def part(run: Run, number: int, *, made: int = 0) -> str:
 
 
 def commit(
-    run: Run, number: int, *, rows: int = 640, term: int | None = None, sender: int = LEARNER, made: int = 0
+    run: Run, number: int, *, steps: int = 640, term: int | None = None, sender: int = LEARNER, made: int = 0
 ) -> Said:
     """A learner writes a generation and says so."""
     file = part(run, number, made=made)
     generation = Generation(
-        number, "main", term or run.manager.term, ref(number * 10), rows, 1.7e9, {"learner": file}, {"learner": "ab"}
+        number, "main", term or run.manager.term, ref(number * 10), steps, 1.7e9, {"learner": file}, {"learner": "ab"}
     )
     return run.manager.commit(Commit(generation, boot(sender)))
 

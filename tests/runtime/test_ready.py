@@ -166,7 +166,7 @@ def test_nothing_is_said_of_a_learner_that_has_not_resumed_yet(tmp_path: Path) -
     run = Run(tmp_path)
     run.join("actor", 3)
     run.join("learner", 2)
-    run.learn(2, rows=700, version=7)
+    run.learn(2, steps=700, version=7)
     for number in (1, 2):
         (run.layout.checkpoints / f"part{number}").write_bytes(b"x")
         parts, sums = {"learner": f"part{number}"}, {"learner": "ab"}
@@ -180,7 +180,7 @@ def test_nothing_is_said_of_a_learner_that_has_not_resumed_yet(tmp_path: Path) -
     run.report("learner", 22, gauges={"resuming": 1.0})
     assert resumed() == []
     run.report("learner", 22, gauges={"resuming": 0.0, "resumed_generation": 1.0})
-    assert resumed() == ["learner 0 went on from generation 1: version 1, 100 rows"]
+    assert resumed() == ["learner 0 went on from generation 1: version 1, 100 steps"]
 
 
 def test_what_an_actor_does_at_its_end_fits_into_the_time_it_has() -> None:

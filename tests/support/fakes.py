@@ -78,7 +78,7 @@ class Manager:
         self.known = True
         self.stop = False
         self.checkpoint = 0
-        self.stop_rows = 0
+        self.stop_steps = 0
         self.index: int | None = 0  # None: as the name of the process asks
         self.matches: dict[str, Match | None] = {}
         self.experience: Experience | None = None
@@ -134,7 +134,7 @@ class Manager:
             match=self.matches.get(hello.role),
             generations=self.generations,
             next_lineage=self.next_lineage,
-            stop_rows=self.stop_rows,
+            stop_steps=self.stop_steps,
         )
         return lease, ()
 
@@ -147,7 +147,7 @@ class Manager:
             match=self.matches.get(report.role),
             checkpoint=self.checkpoint,
             stop=self.stop,
-            stop_rows=self.stop_rows,
+            stop_steps=self.stop_steps,
             profile=self.profile,
         )
         return orders, ()

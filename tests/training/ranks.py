@@ -111,8 +111,9 @@ def run_rank(rank: int, world: int, address: str, folder: Path, piece_rows: int 
         values = learning.update(recorded(step, learning, first, count)).stats
     found = {
         **weights(learning),
-        "rows": np.array(learning.consumed_rows),
+        "rows": np.array(learning.consumed_steps),
         "taken": np.array(learning.taken_rows),
+        "learned": np.array(learning.learned_steps),
         "loss": np.array(values["total"]),
     }
     agreed = collective.agree(ready=rank > 0, held=False, starved=rank == 0)

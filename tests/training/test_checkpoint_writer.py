@@ -19,7 +19,7 @@ ANSWER = Said(ok=True)
 
 def job(number: int) -> Job:
     state = LearnerState({"weights/w": np.full(3, float(number))}, {"counters": {}})
-    return Job(number, state, ModelRef("main", 2, number * 10), rows=number * 100, term=5)
+    return Job(number, state, ModelRef("main", 2, number * 10), steps=number * 100, term=5)
 
 
 def saved(folder: Path, *numbers: int) -> tuple[Generation, ...]:
@@ -42,7 +42,7 @@ def number_in(data: bytes) -> int:
 
 def test_a_generation_is_committed_when_its_part_lies_on_the_disk(tmp_path: Path) -> None:
     (generation,) = saved(tmp_path, 3)
-    assert (generation.number, generation.policy, generation.term, generation.rows) == (3, "main", 5, 300)
+    assert (generation.number, generation.policy, generation.term, generation.steps) == (3, "main", 5, 300)
     assert generation.ref == ModelRef("main", 2, 30)
     assert generation.created == 1234.5
     assert (tmp_path / generation.parts["learner"]).is_file()
@@ -55,7 +55,7 @@ def test_a_learner_goes_on_from_the_newest_generation(tmp_path: Path, caplog: py
     assert found == [3]
     assert resumed is not None
     assert resumed.number == 3
-    assert "resumed from generation 3: version 30, 300 rows" in caplog.text
+    assert "resumed from generation 3: version 30, 300 steps" in caplog.text
 
 
 def test_a_damaged_generation_is_passed_over_and_the_log_says_so(

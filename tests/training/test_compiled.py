@@ -49,7 +49,7 @@ def test_compiling_changes_no_weight_and_no_version() -> None:
     one = learning()
     before = one.weights()
     one.compile(batch_of(one, NETWORK), ["aot_eager"])
-    assert (one.weights(), one.version, one.consumed_rows) == (before, 0, 0)
+    assert (one.weights(), one.version, one.consumed_steps) == (before, 0, 0)
 
 
 def test_a_learner_that_cannot_compile_learns_all_the_same_and_says_why(caplog: pytest.LogCaptureFixture) -> None:

@@ -83,8 +83,9 @@ def test_a_batch_of_many_steps_is_one_version_and_its_rows_count_once() -> None:
     one, memory = trainer(), filled()
     updated = one.update(batch(memory))
     assert (one.version, one.optimizer_steps, updated.steps) == (1, EPOCHS * PARTS, EPOCHS * PARTS)
-    assert one.consumed_rows == updated.rows == memory.fields["valid"].sum()
+    assert one.consumed_steps == updated.rows == memory.fields["valid"].sum()
     assert one.taken_rows == memory.version.size
+    assert one.learned_steps == updated.learned == EPOCHS * one.consumed_steps
     algorithm: Any = one._algorithm
     assert (algorithm.prepared, algorithm.copies) == (1, 1)
     for epoch in range(EPOCHS):
@@ -139,6 +140,7 @@ def test_modules_besides_the_network_are_saved_and_go_on_bit_by_bit() -> None:
     target = next(iter(other._algorithm.modules["target"].parameters()))
     assert torch.equal(target, next(iter(other._algorithm.net.parameters())) + 1)
     assert other.optimizer_steps == EPOCHS * PARTS
+    assert other.learned_steps == EPOCHS * other.consumed_steps
     other.update(batch(memory))
     assert other.weights() == one.weights(), "the order of minibatches goes on, too"
     assert "target" not in " ".join(one._algorithm.net.state_dict()), "what is not published does not travel"
@@ -202,5 +204,4 @@ def test_an_algorithm_that_defines_nothing_of_it_makes_one_step_on_the_batch_as_
     assert list(algorithm.minibatches(whole, torch.default_generator)) == [whole]
     assert algorithm.steps_per_batch == 1
     assert not algorithm.ends_early({})
-    assert algorithm.windows is None
     assert algorithm.source == "on_policy"

@@ -40,7 +40,7 @@ def saved(folder: Path, config: Any, network: Network, spaces: Spaces) -> tuple[
     """A generation as the learner writes one, and the policy in it."""
     kind = algorithms.find(config.name)
     trainer = Trainer(kind(config, network, spaces, seed=5), policy="main", lineage=2, device=torch.device("cpu"))
-    trainer.version, trainer.consumed_rows = 17, 1234
+    trainer.version, trainer.consumed_steps = 17, 1234
     commits: list[Commit] = []
 
     def commit(one: Commit) -> Said:
@@ -52,7 +52,7 @@ def saved(folder: Path, config: Any, network: Network, spaces: Spaces) -> tuple[
     described = describe(trainer.ref, 0, spaces, schema, *sections)
     checkpoints = CheckpointWriter(folder, "boot", described, commit=commit, count=lambda seconds: None)
     checkpoints.start()
-    checkpoints.save(Job(3, trainer.capture(), trainer.ref, trainer.consumed_rows, term=1))
+    checkpoints.save(Job(3, trainer.capture(), trainer.ref, trainer.consumed_steps, term=1))
     assert checkpoints.settle(10.0)
     checkpoints.close()
     return commits[0].generation, trainer._algorithm
@@ -74,7 +74,7 @@ def test_a_policy_acts_after_loading_as_it_did(tmp_path: Path, config: Any, netw
     generation, algorithm = saved(tmp_path, config, network, spaces)
     described, loaded = load_policy(tmp_path, generation)
     assert type(loaded) is type(algorithm)
-    assert (described.ref, described.rows) == (generation.ref, 1234)
+    assert (described.ref, described.steps) == (generation.ref, 1234)
     assert described.tensors == generation.parts[LEARNER]
     assert described.spaces == spaces
     assert described.schema == type(algorithm).schema(config, network, spaces)
@@ -120,7 +120,7 @@ def test_damage_and_absence_are_told(tmp_path: Path) -> None:
     generation, _ = saved(tmp_path, *KINDS[0])
     parts = {name: file for name, file in generation.parts.items() if name != POLICY}
     old = Generation(
-        generation.number, "main", 1, generation.ref, generation.rows, generation.created, parts, generation.sha256
+        generation.number, "main", 1, generation.ref, generation.steps, generation.created, parts, generation.sha256
     )
     with pytest.raises(PolicyFileError, match="does not describe its policy"):
         read_policy(tmp_path, old)

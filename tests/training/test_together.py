@@ -49,8 +49,9 @@ def compare(world: int, ranks: list[dict[str, np.ndarray]]) -> None:  # type: ig
     for found in ranks:
         worst = max(float(np.abs(found[name] - value).max()) for name, value in expected.items())
         assert worst < 1e-9
-        assert found["rows"] == one.consumed_rows
+        assert found["rows"] == one.consumed_steps
         assert found["taken"] == one.taken_rows
+        assert found["learned"] == one.learned_steps == one.consumed_steps, "of all learners, each once"
         assert abs(found["loss"] - losses[-1]) < 1e-5  # told as fp32
         assert all(np.array_equal(found[name], ranks[0][name]) for name in expected), "equal bit for bit"
 

@@ -54,8 +54,8 @@ def test_an_update_moves_the_weights_and_counts_versions_and_rows() -> None:
     assert updated.finite
     assert learning.weights() != before
     assert learning.ref == ModelRef("main", 3, 1)
-    assert 0 < learning.consumed_rows < columns.version.size
-    assert learning.consumed_rows == columns.fields["valid"].sum(), "a row after an episode's end is no agent step"
+    assert 0 < learning.consumed_steps < columns.version.size
+    assert learning.consumed_steps == columns.fields["valid"].sum(), "a row after an episode's end is no agent step"
     assert learning.taken_rows == columns.version.size, "and is a row of the ledger"
     assert {"total", "grad_norm", "lr", "entropy"} <= updated.stats.keys()
 
@@ -117,7 +117,7 @@ def test_a_learner_restored_from_its_state_goes_on_bit_by_bit_in_the_next_lineag
     again = batch_for(other)
     assert other.restore(data) == ""
     assert other.ref == ModelRef("main", 3, 1)
-    assert other.consumed_rows == columns.fields["valid"].sum()
+    assert other.consumed_steps == columns.fields["valid"].sum()
     assert other.taken_rows == columns.version.size
     other.update(batch(again))
     assert other.weights() == one.weights()

@@ -66,6 +66,14 @@ class Batch(NamedTuple):
     columns: Tensor | None = None  # [B] int64, of a minibatch: which columns of the whole batch these are
     delivery: Delivery | None = None  # None: every row is new, and counted from the tensors
 
+    @property
+    def books(self) -> Delivery:
+        """As its source has kept them, else of a batch whose rows are all new, from the tensors."""
+        if self.delivery is not None:
+            return self.delivery
+        valid, version = self.fields["valid"].cpu().numpy(), self.version.cpu().numpy()
+        return Delivery(version[valid], int(valid.sum()), version.size)
+
     def narrow(self, first: int, count: int) -> Batch:
         """Columns first..first+count as views."""
         fields = {name: one.narrow(self._axis(name), first, count) for name, one in self.fields.items()}
@@ -93,14 +101,6 @@ class Loss(NamedTuple):
     rows: Tensor  # scalar float32, number of valid rows
     metrics: Tensors  # name -> scalar without gradient, means over the valid rows
     priorities: Tensor | None = None  # [B] without gradient, of each column for the next draw; None: no replay
-
-
-class Windows(NamedTuple):
-    """Cut of replayed experience, in rows of one stream."""
-
-    length: int  # rows of a window that are learned from
-    burn_in: int = 0  # rows before them that warm up the memory
-    n_step: int = 1  # rows after them that a target may look at
 
 
 AllReduce = Callable[[Tensor], Tensor]
@@ -142,8 +142,6 @@ class Algorithm(ABC):
     A class that changes the loss of another says it anew, once that one is made."""
     steps_per_batch: int = 1
     """Minibatches that `minibatches` gives, and so optimizer steps of one batch: the same on every learner."""
-    windows: Windows | None = None
-    """Cut of replayed experience; None: whole segments."""
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -174,8 +172,8 @@ class Algorithm(ABC):
     def make_optimizer(self) -> torch.optim.Optimizer:
         """A fresh optimizer over what is trained of `modules`, after these have been moved to their device."""
 
-    def set_progress(self, consumed_rows: int, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
-        """Apply schedules before the batch that follows `consumed_rows` agent steps."""
+    def set_progress(self, consumed_steps: int, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
+        """Apply schedules before the batch that follows `consumed_steps` agent steps."""
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Change hyperparameters of a running learner. Those that the loss reads are tensors, which are filled anew: a

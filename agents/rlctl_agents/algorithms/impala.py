@@ -146,11 +146,11 @@ class Impala(Algorithm):
             self.net.parameters(), lr=config.lr, alpha=config.rmsprop_decay, eps=config.optimizer_eps, foreach=True
         )
 
-    def set_progress(self, consumed_rows: int, optimizer: torch.optim.Optimizer) -> None:
+    def set_progress(self, consumed_steps: int, optimizer: torch.optim.Optimizer) -> None:
         """The learning rate follows `lr_schedule`."""
         schedule = self.config.lr_schedule
         for group in optimizer.param_groups:
-            left = max(0.0, 1 - consumed_rows / schedule.agent_steps) if schedule else 1.0
+            left = max(0.0, 1 - consumed_steps / schedule.agent_steps) if schedule else 1.0
             group["lr"] = self.config.lr * left
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:

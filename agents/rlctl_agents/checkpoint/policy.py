@@ -29,7 +29,7 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     ref: ModelRef
-    rows: int  # agent steps learned from
+    steps: int  # agent steps learned from
     spaces: Spaces
     observations: tuple[Observed, ...]  # in the order of the network's inputs
     schema: Schema  # of segments
@@ -39,17 +39,17 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(
-    ref: ModelRef, rows: int, spaces: Spaces, schema: Schema, network: dict[str, Any], algorithm: dict[str, Any]
+    ref: ModelRef, steps: int, spaces: Spaces, schema: Schema, network: dict[str, Any], algorithm: dict[str, Any]
 ) -> PolicyFile:
     """Description of a policy.
 
     Args:
-        rows: agent steps that it was learned from.
+        steps: agent steps that it was learned from.
         network, algorithm: sections of the spec, as JSON can hold them.
     """
     observed = tuple(Observed(name, *leaf_array(leaf)) for name, leaf in leaves(spaces.obs, "obs"))
     return PolicyFile(
-        ref=ref, rows=rows, spaces=spaces, observations=observed, schema=schema, network=network, algorithm=algorithm
+        ref=ref, steps=steps, spaces=spaces, observations=observed, schema=schema, network=network, algorithm=algorithm
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlctl_agents.algorithms.base import Batch, Delivery
+from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.experience.batching import BatchMemory, allocate_memory
 from rlctl_agents.types.experience import Schema
 
@@ -73,26 +73,19 @@ class Staging:
         The memory may be filled again once the update that reads the batch is done on the device.
         """
         there = memory.there
-        delivery = delivery_of(memory)
+        here = batch_of(memory)
         if there is None:
-            return batch_of(memory)._replace(delivery=delivery)
+            return here._replace(delivery=here.books)
         assert isinstance(there, _There)
         if not there.full:
             self.begin(memory)
         there.full = False
         if there.copied is not None:
             torch.cuda.current_stream(self._device).wait_event(there.copied)
-        return there.batch._replace(delivery=delivery)
+        return there.batch._replace(delivery=here.books)
 
 
 def batch_of(memory: BatchMemory) -> Batch:
     """Tensors on the memory of a batch."""
     tensors: dict[str, Tensor] = {name: torch.from_numpy(values) for name, values in memory.fields.items()}
     return Batch(tensors, torch.from_numpy(memory.version), memory.segment_fields)
-
-
-def delivery_of(memory: BatchMemory) -> Delivery:
-    """Books of a batch that is learned from once."""
-    valid = memory.fields.get("valid")
-    versions = memory.version.reshape(-1) if valid is None else memory.version[valid]
-    return Delivery(versions, versions.size, memory.version.size)

@@ -176,7 +176,7 @@ class Coordinator:
             match=self._match(holder, report),
             checkpoint=self.checkpoints.wanted(self._policy(holder)) if holder.role == "learner" else 0,
             stop=self.stop.tell(boot),
-            stop_rows=self.stop.stop_rows(holder, self.settings.stop),
+            stop_steps=self.stop.stop_steps(holder, self.settings.stop),
             report_every_s=timing.report_every_s(len(leases), holder.role),
             group=self.groups.wanted if holder.role == "learner" else 0,
             profile=self.profiles.wanted(boot),
@@ -212,11 +212,11 @@ class Coordinator:
             text = f"generation {generation.number} refused: {fault}"
             self.events.add("refused", text, number=generation.number)
             return Said(False, str(fault))
-        self.learners.know(generation.ref, generation.rows)
+        self.learners.know(generation.ref, generation.steps)
         self.events.add(
             "checkpoint",
-            f"generation {generation.number} committed: version {generation.ref.version}, {generation.rows} rows",
-            number=generation.number, rows=generation.rows, version=generation.ref.version,
+            f"generation {generation.number} committed: version {generation.ref.version}, {generation.steps} steps",
+            number=generation.number, steps=generation.steps, version=generation.ref.version,
         )  # fmt: skip
         self.checkpoints.tidy(generation, self.settings.checkpoint.keep)
         return Said(True)
@@ -258,7 +258,7 @@ class Coordinator:
         members.addresses.alive((one.role, one.index) for one in live)
         if self.stop.phase == "running":
             for policy in self.learners.policies:
-                if self.checkpoints.due(policy, self.learners.rows(policy), self.settings.checkpoint.every):
+                if self.checkpoints.due(policy, self.learners.steps(policy), self.settings.checkpoint.every):
                     self.checkpoints.order(policy)
                     self.state.save_progress()
             self.stop.judge(self.settings.stop, seats=self.admission.experience.seats, joined=self.admission.joined)
@@ -302,10 +302,10 @@ class Coordinator:
             if not self.state.save_progress():
                 raise ValueError(f"the lineage of learner {index} cannot be stored: {self.state.failure}")
         if self.settings.sync and role in ("actor", "learner"):
-            learned = self.learners.rows(self.learners.policies[0])
-            row = learned if role == "actor" else max((one.rows for one in generations), default=0)
-            if (broken := self.state.progress.break_lock_step(f"{role}/{index}", hello.boot, row)) is not None:
-                self.events.add("lock_step", broken.text, row=row)
+            learned = self.learners.steps(self.learners.policies[0])
+            step = learned if role == "actor" else max((one.steps for one in generations), default=0)
+            if (broken := self.state.progress.break_lock_step(f"{role}/{index}", hello.boot, step)) is not None:
+                self.events.add("lock_step", broken.text, step=step)
         leases, addresses = self.members.leases, self.members.addresses
         return Lease(
             index=index,
@@ -319,7 +319,7 @@ class Coordinator:
             match=self._match(holder),
             generations=generations,
             next_lineage=lineage,
-            stop_rows=self.stop.stop_rows(holder, self.settings.stop),
+            stop_steps=self.stop.stop_steps(holder, self.settings.stop),
             learners=max(self._expected, len(leases.live("learner"))),
             ticket=self.admission.ticket(holder),
             leased_since_s=self.admission.leased_since_s(holder),
@@ -328,8 +328,8 @@ class Coordinator:
     def _hear_learner(self, holder: Holder, report: Report) -> None:
         self.groups.hear(holder.boot, group_of(report))
         if (resumed := self.learners.hear(holder.index, report)) is not None:
-            self.evaluations.void_from(resumed.rows)
-            self.events.add("resumed", resumed.text, number=resumed.number, rows=resumed.rows)
+            self.evaluations.void_from(resumed.steps)
+            self.events.add("resumed", resumed.text, number=resumed.number, steps=resumed.steps)
         if self.checkpoints.failed(self._policy(holder), int(report.gauges.get(FAILED_GENERATION, 0.0))):
             self.state.save_progress()
 

@@ -242,12 +242,12 @@ class RunningLoop:
 
     def _draw_curves(self) -> None:
         coordinator, learners = self._coordinator, self._coordinator.learners
-        for rows, mean in coordinator.evaluations.undrawn:
+        for steps, mean in coordinator.evaluations.undrawn:
             if mean is None:
-                self._curves.void_from(rows)
+                self._curves.void_from(steps)
             else:
-                self._curves.add(rows, {"return/evaluation": mean})
+                self._curves.add(steps, {"return/evaluation": mean})
         coordinator.evaluations.undrawn.clear()
         if coordinator.state.progress.started:
             learner = self._averages.look(coordinator.members.reports("learner"))
-            self._curves.add(learners.rows(learners.policies[0]), report.scalars(self._status, learner))
+            self._curves.add(learners.steps(learners.policies[0]), report.scalars(self._status, learner))

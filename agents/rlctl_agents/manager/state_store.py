@@ -13,7 +13,7 @@ from rlctl_agents.runtime.storage import read_file, refusal, replace_file
 from rlctl_agents.types.control import Generation
 from rlctl_agents.types.experience import ModelRef
 
-FORMAT = 1
+FORMAT = 2
 NEWEST, PREVIOUS = "progress.json", "progress.json.1"
 HISTORY = 2000
 """Points of the learning curve that are kept; every second one goes when there are more."""
@@ -38,7 +38,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     episodes: int
     mode: str
     ref: ModelRef
-    rows: int  # that the weights were learned from
+    steps: int  # agent steps that the weights were learned from
     wall_s: float  # of the run, when the quota was done
     seconds: float  # that it took
     time: float  # unix
@@ -49,7 +49,7 @@ class Resumed(msgspec.Struct, frozen=True):
     """Generation from which the newest learner went on."""
 
     number: int
-    rows: int
+    steps: int  # agent steps learned from
     text: str
 
 
@@ -57,13 +57,13 @@ class LockStepBreak(msgspec.Struct, frozen=True):
     """Row from which on a run in lock-step cannot be repeated."""
 
     process: str  # "actor/0"
-    row: int
+    step: int  # agent steps learned from by then
 
     @property
     def text(self) -> str:
         return (
             f"lock-step was broken: {self.process.replace('/', ' ')} was started again; "
-            f"from row {self.row} on this run cannot be repeated"
+            f"from step {self.step} on this run cannot be repeated"
         )
 
 
@@ -74,14 +74,15 @@ class Progress(msgspec.Struct):
     term: int = 0  # of the manager that stored it
     wall_s: float = 0.0
     started: bool = False  # the learner has learned something
-    rows: dict[str, int] = {}  # policy -> rows that its weights were learned from
+    steps: dict[str, int] = {}  # policy -> steps that its weights were learned from
+    learned: dict[str, int] = {}  # policy -> the same, each as often as an optimizer step was made from it
     versions: dict[str, int] = {}  # policy -> updates that made its weights
     lineages: dict[str, int] = {}  # policy -> newest
     lineage_of: dict[str, int] = {}  # learner boot -> lineage that it opened
     issued: int = 0  # newest number of a generation, ordered or committed
     match: int = TRAINING
     evaluation: Evaluation | None = None
-    history: list[tuple[int, float, float]] = []  # rows, wall_s, mean of the evaluation
+    history: list[tuple[int, float, float]] = []  # steps, wall_s, mean of the evaluation
     resumed: Resumed | None = None  # None: the newest learner has not said so, or began from nothing
     resumed_boot: str = ""  # of the learner that said so
     unusable: list[int] = []  # generations that a learner passed over
@@ -100,7 +101,7 @@ class Progress(msgspec.Struct):
         return self.lineage_of[boot]
 
     def catch_up(self, policy: str, generations: Sequence[Generation], *, lost: bool) -> None:
-        """Take rows and lineage from committed generations, as far as they are not known better.
+        """Take steps and lineage from committed generations, as far as they are not known better.
 
         Args:
             generations: of the policy, newest first.
@@ -110,21 +111,21 @@ class Progress(msgspec.Struct):
         lost = lost or (committed > 0 and policy not in self.lineages)  # somebody moved the files away
         if lost:
             self.lineages[policy] = max(self.lineages.get(policy, 0), committed) + APART
-        if generations and policy not in self.rows:
-            self.rows[policy], self.versions[policy] = generations[0].rows, generations[0].ref.version
+        if generations and policy not in self.steps:
+            self.steps[policy], self.versions[policy] = generations[0].steps, generations[0].ref.version
             self.started = True
 
-    def break_lock_step(self, process: str, boot: str, row: int) -> LockStepBreak | None:
+    def break_lock_step(self, process: str, boot: str, step: int) -> LockStepBreak | None:
         """Note an actor or learner that joins a run in lock-step; the break, when it is the first that breaks it."""
         if self.first_boots.setdefault(process, boot) == boot or self.broken is not None:
             return None
-        self.broken = LockStepBreak(process, row)
+        self.broken = LockStepBreak(process, step)
         return self.broken
 
     def measured(self, evaluation: Evaluation) -> None:
         """Add a point to the curve."""
         self.evaluation = evaluation
-        self.history.append((evaluation.rows, round(evaluation.wall_s, 3), evaluation.mean))
+        self.history.append((evaluation.steps, round(evaluation.wall_s, 3), evaluation.mean))
         if len(self.history) > HISTORY:
             self.history = self.history[:-1:2] + self.history[-1:]
 
@@ -167,7 +168,7 @@ def load_progress(folder: Path) -> tuple[Progress, bytes | None, str]:
         return progress, None, f"{why}: went on from the previous one, {PREVIOUS}"
     if faults:
         raise Damaged(
-            f"{'; '.join(faults)}; to go on, move {'it' if len(faults) == 1 else 'both'} away: rows and lineage then "
+            f"{'; '.join(faults)}; to go on, move {'it' if len(faults) == 1 else 'both'} away: steps and lineage then "
             "come from the newest generation, wall time and learning curve begin anew"
         )
     return Progress(), None, ""

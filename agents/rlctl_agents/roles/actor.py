@@ -13,7 +13,7 @@ from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.acting.rollout import NotTogether, Rollout, Seated
 from rlctl_agents.envs.base import Env
 from rlctl_agents.experience.segment_writer import SegmentWriter
-from rlctl_agents.runtime.manager_session import Asked, Member, Snapshot
+from rlctl_agents.runtime.manager_session import Asked, Member, Snapshot, origin
 from rlctl_agents.runtime.process import Process, UserFault, as_users_fault
 from rlctl_agents.types.control import Channels, Match, Peers
 from rlctl_agents.types.experience import Ledger, ModelRef
@@ -128,6 +128,7 @@ class Actor:
                     on_policy=algorithm.on_policy,
                     # one block waits at most, and nothing is begun meanwhile: what waits grows old
                     queue_blocks=1 if algorithm.on_policy else 8,
+                    build=origin().build,
                 )
                 self._senders.append(sender)
                 fit = sender.max_rows // schema.unroll_length

@@ -26,11 +26,12 @@ from rlctl_agents.runtime.metrics import VERSIONS
 from rlctl_agents.runtime.process import (
     BASE_ROWS,
     FAILED_GENERATION,
+    LEARNED,
     RANK,
     RESTS,
     RESUMED,
     RESUMING,
-    ROWS,
+    STEPS,
     Process,
     Refusals,
     UserFault,
@@ -42,11 +43,12 @@ from rlctl_agents.training.checkpoint_writer import CheckpointWriter, Job, Nothi
 from rlctl_agents.training.collective import Broken
 from rlctl_agents.training.device import choose_device, compiles, require_device
 from rlctl_agents.training.ranks import Ranks
-from rlctl_agents.training.trainer import Diverged, Trainer, Updated, rows_of
+from rlctl_agents.training.trainer import Diverged, Trainer, Updated
 from rlctl_agents.types.control import Commit, Lease, Said
 from rlctl_agents.types.experience import Schema, schema_difference
 from rlctl_agents.weights.publisher import Publisher, require_size
 from rlctl_agents.wire.experience import ExperienceReceiver
+from rlctl_agents.wire.log_throttle import EVERY_S, LogThrottle
 from rlctl_agents.wire.sockets import Wire
 
 TAKE_S = 0.1
@@ -58,10 +60,9 @@ LAST_GENERATION_S = 6.0
 COMMIT_S = 3.0
 LISTEN_S = 0.01
 """Between two looks whether the modelpool has caught up."""
-SAY_AGAIN_S = 10.0
 SCHEMA_S = 60.0
 """So long a learner waits for actors that fit."""
-COUNTERS = ("consumed_rows", "unique_rows", "updates", "optimizer_steps", "nonfinite", "wait_model_seconds")
+COUNTERS = ("consumed_steps", "learned_steps", "updates", "optimizer_steps", "nonfinite", "wait_model_seconds")
 """Told from the beginning."""
 
 log = logging.getLogger(__name__)
@@ -139,14 +140,14 @@ class _Standing:
 
     placed: bool = False  # as often as there is a new place
     running: bool = False
-    rests: bool = False  # it has learned from as many rows as it may
+    rests: bool = False  # it has learned from as many agent steps as it may
 
 
 class _Hunger:
     """Time without a batch, logged now and then."""
 
     def __init__(self) -> None:
-        self._since = self._said = time.monotonic()
+        self._since, self._throttle = time.monotonic(), LogThrottle()
 
     def fed(self) -> None:
         """There is a batch, or none is wanted."""
@@ -154,11 +155,9 @@ class _Hunger:
 
     def say(self, source: BatchSource) -> None:
         """Log what the source waits for, now and then."""
-        now = time.monotonic()
-        if now - self._since < SAY_AGAIN_S or now - self._said < SAY_AGAIN_S:
-            return
-        self._said = now
-        log.warning("no batch for %d s: %s", round(now - self._since), source.waits_for())
+        hungry_s = time.monotonic() - self._since
+        if hungry_s >= EVERY_S and self._throttle.due("no batch"):
+            log.warning("no batch for %d s: %s", round(hungry_s), source.waits_for())
 
 
 class Learner:
@@ -185,9 +184,9 @@ class Learner:
             raise RuntimeError(str(error)) from error
         if resumed is not None:
             process.metrics.set(RESUMED, resumed.number)
-        process.metrics.set(ROWS, self._trainer.consumed_rows)
+        process.metrics.set(STEPS, self._trainer.consumed_steps)
         self._base = {BASE_ROWS: float(self._trainer.taken_rows)}
-        self._reached = (self._trainer.ref, self._trainer.consumed_rows)  # replaced as a whole: reports read it
+        self._reached = self._trainer.reached  # replaced as a whole: reports read it
         self._receiver = ExperienceReceiver(
             wire,
             lease.bind["experience"],
@@ -223,7 +222,7 @@ class Learner:
             process.boot,
             describe(
                 self._trainer.ref,
-                self._trainer.consumed_rows,
+                self._trainer.consumed_steps,
                 lease.experience.spaces,
                 schema,
                 spec.policy(policy).model.model_dump(mode="json"),
@@ -233,7 +232,7 @@ class Learner:
             count=lambda seconds: process.metrics.add("checkpoint_seconds", seconds),
             resumed=resumed.number if resumed is not None else 0,
             ordered=max((one.number for one in lease.generations), default=0),
-            rows=self._trainer.consumed_rows,
+            steps=self._trainer.consumed_steps,
         )
         process.metrics.declare("lag_versions", VERSIONS)
         for name in COUNTERS:
@@ -250,14 +249,15 @@ class Learner:
         self._process.metrics.set("queue_rows", self._source.waiting_rows)
         self._refusals.count()
         self._process.metrics.set(FAILED_GENERATION, self._checkpoints.failed)
-        model, rows = self._reached
+        reached = self._reached
         accounts, place = self._receiver.accounts, self._ranks.gauges
         if not self._ranks.placed:
             return Snapshot(accounts=accounts, gauges=place)
         if self._ranks.world > 1 and not self._standing.placed:  # the weights are the group's, what is told is not yet
             return Snapshot(accounts=accounts, gauges={**place, RANK: -1.0})
         base = {} if self._ranks.seeded else self._base
-        return Snapshot(accounts=accounts, model=model, gauges={ROWS: float(rows), **base, **place})
+        told = {STEPS: float(reached.consumed), LEARNED: float(reached.learned), **base, **place}
+        return Snapshot(accounts=accounts, model=reached.ref, gauges=told)
 
     def run(self) -> None:
         """Learn until the process is asked to stop."""
@@ -285,7 +285,7 @@ class Learner:
         """Save a last generation, tell the pools about the last weights, and stop."""
         self._ranks.close()
         if self._standing.running:
-            if self._checkpoints.unsaved(self._trainer.consumed_rows) and self._ranks.rank == 0:
+            if self._checkpoints.unsaved(self._trainer.consumed_steps) and self._ranks.rank == 0:
                 log.info("saving the last generation", extra={"kv": {"version": self._trainer.version}})
                 self._save(self._checkpoints.next_number(self._member.checkpoint))
             if not self._checkpoints.settle(LAST_GENERATION_S):
@@ -309,10 +309,10 @@ class Learner:
         """Begin at another place: the weights are those of the group now, and the share of a batch may be another."""
         hand, first = self._hand, not self._standing.running
         streams = self._ranks.share(self._streams)
-        if hand.tried and hand.batch is not None and self._trainer.version == self._reached[0].version + 1:
-            self._done_with(hand.batch, rows_of(hand.batch))  # the others finished that update
+        if hand.tried and hand.batch is not None and self._trainer.version == self._reached.ref.version + 1:
+            self._done_with(hand.batch, hand.batch.books.rows)  # the others finished that update
         hand.tried, hand.fresh = False, True
-        self._reached = (self._trainer.ref, self._trainer.consumed_rows)
+        self._reached = self._trainer.reached
         self._standing.placed = True
         self._publisher.begin(self._trainer.version, leads=self._ranks.leads)
         if not first or streams != self._streams:
@@ -320,7 +320,7 @@ class Learner:
         if first:
             self._source.start()
             self._standing.running = True
-        log.info("learning", extra={"kv": {"model": str(self._trainer.ref), "rows": self._trainer.consumed_rows}})
+        log.info("learning", extra={"kv": {"model": str(self._trainer.ref), "steps": self._trainer.consumed_steps}})
         self._process.pulse.ready = True
 
     def _step(self) -> None:
@@ -369,7 +369,7 @@ class Learner:
         updated = self._trainer.update(batch)
         hand.tried, hand.fresh = False, True
         self._ranks.made_update()
-        self._reached = (self._trainer.ref, self._trainer.consumed_rows)
+        self._reached = self._trainer.reached
         if batch is None:
             self._source.passed_by()
         else:
@@ -380,20 +380,19 @@ class Learner:
         self._process.metrics.add("update_seconds", time.perf_counter() - started)
         self._count(updated)
 
-    def _done_with(self, batch: Batch, rows: int) -> None:
+    def _done_with(self, batch: Batch, steps: int) -> None:
         """It was learned from; so many agent steps of it were in no batch before."""
-        self._process.metrics.add("consumed_rows", rows)
-        self._process.metrics.add("unique_rows", rows)
+        self._process.metrics.add("consumed_steps", steps)
         self._hand.batch = None
         self._source.give_back(batch)
 
     def _has_enough(self) -> bool:
-        """So many rows were learned from that the run is done: every further update would be one too many."""
-        limit, rows, rested = self._member.stop_rows, self._trainer.consumed_rows, self._standing.rests
-        self._standing.rests = 0 < limit <= rows
+        """So many agent steps were learned from that the run is done: every further update would be one too many."""
+        limit, steps, rested = self._member.stop_steps, self._trainer.consumed_steps, self._standing.rests
+        self._standing.rests = 0 < limit <= steps
         self._process.metrics.set(RESTS, float(self._standing.rests))
         if self._standing.rests and not rested:
-            log.info("learned from %d rows: no further update", rows)
+            log.info("learned from %d agent steps: no further update", steps)
         elif rested and not self._standing.rests:
             log.info("stop conditions have changed: learning goes on")
             self._hunger.fed()
@@ -403,7 +402,7 @@ class Learner:
         trainer = self._trainer
         with self._process.metrics.timed("checkpoint_seconds"):
             state = trainer.capture()
-            self._checkpoints.save(Job(number, state, trainer.ref, trainer.consumed_rows, self._member.term))
+            self._checkpoints.save(Job(number, state, trainer.ref, trainer.consumed_steps, self._member.term))
 
     def _commit(self, commit: Commit) -> Said:
         return self._member.call(commit, Said, deadline_s=COMMIT_S)
@@ -412,7 +411,8 @@ class Learner:
         metrics, leads = self._process.metrics, float(self._ranks.leads)
         metrics.add("updates", leads)  # that of all is one update
         metrics.add("optimizer_steps", leads * updated.steps)
-        metrics.set(ROWS, self._trainer.consumed_rows)
+        metrics.add("learned_steps", leads * updated.learned)
+        metrics.set(STEPS, self._trainer.consumed_steps)
         if not updated.finite:
             metrics.add("nonfinite", leads * updated.skipped)
             log.warning("an update without a finite gradient was left out", extra={"kv": updated.stats})

@@ -62,6 +62,11 @@ class Snapshot(NamedTuple):
     figures: list[Moments] = []
 
 
+def origin() -> Origin:
+    """Node and image of this process, as its environment variables name them."""
+    return Origin(os.environ.get(NODE) or platform.node(), os.environ.get(IMAGE, ""))
+
+
 class Member:
     """Says hello, then reports from a thread of its own and keeps the newest orders.
 
@@ -87,8 +92,8 @@ class Member:
     """Shown to learners."""
     leased_since_s: int = 0
     """A learner gives credit to boots with a ticket that is not older."""
-    stop_rows: int = 0
-    """A learner makes no update once its weights were learned from so many rows; 0: no limit."""
+    stop_steps: int = 0
+    """A learner makes no update once its weights were learned from so many steps; 0: no limit."""
     group: int = 0
     """Of learners that step together: the number of the one that is being formed; 0: none is."""
     moved: str = ""
@@ -220,7 +225,7 @@ class Member:
     def _hear(self, said: Lease | Orders) -> None:
         """Take over what leases and orders have in common."""
         self.term, self.peers, self.match = said.term, said.peers, said.match
-        self.stop_rows = said.stop_rows
+        self.stop_steps = said.stop_steps
         self.ticket, self.leased_since_s = said.ticket, said.leased_since_s
         self._report_every_s = said.report_every_s or self._report_every_s
 
@@ -251,7 +256,7 @@ class Member:
             run=process.uid,
             experience=self._experience,
             streams=self._streams,
-            origin=Origin(os.environ.get(NODE) or platform.node(), os.environ.get(IMAGE, "")),
+            origin=origin(),
         )
         try:
             return self._client.call(

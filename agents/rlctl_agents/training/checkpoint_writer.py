@@ -33,7 +33,7 @@ class Job(NamedTuple):
     number: int
     state: LearnerState
     ref: ModelRef
-    rows: int
+    steps: int  # agent steps learned from
     term: int
 
 
@@ -43,13 +43,13 @@ class CheckpointWriter:
     Args:
         folder: of checkpoints, on the volume.
         boot: of this process.
-        policy: describes the tensors; its ref and rows become those of each generation. None: nothing does.
+        policy: describes the tensors; its ref and steps become those of each generation. None: nothing does.
         commit: tells the manager that the parts are there.
         count: seconds that a generation took, for the metrics.
         now: unix time.
         resumed: number of the generation that the learner went on from; 0: there was none.
         ordered: the highest number that was ever given.
-        rows: that the learner's weights were learned from.
+        steps: that the learner's weights were learned from.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class CheckpointWriter:
         now: Callable[[], float] = time.time,
         resumed: int = 0,
         ordered: int = 0,
-        rows: int = 0,
+        steps: int = 0,
     ) -> None:
         self._folder = folder
         self._boot = boot
@@ -72,7 +72,7 @@ class CheckpointWriter:
         self._count = count
         self._now = now
         self._saved, self._ordered = resumed, ordered
-        self._rows = rows  # in the newest
+        self._steps = steps  # in the newest
         self._waiting: Job | None = None
         self._turn = threading.Condition()
         self._busy = False
@@ -90,14 +90,14 @@ class CheckpointWriter:
 
     def save(self, job: Job) -> None:
         """Write a generation as soon as possible. Does not wait."""
-        self._saved, self._rows = job.number, job.rows
+        self._saved, self._steps = job.number, job.steps
         with self._turn:
             self._waiting = job
             self._turn.notify_all()
 
-    def unsaved(self, rows: int) -> bool:
-        """True if weights learned from so many rows are in no generation, or the newest came to nothing."""
-        return rows > self._rows or 0 < self._saved == self.failed
+    def unsaved(self, steps: int) -> bool:
+        """True if weights learned from so many steps are in no generation, or the newest came to nothing."""
+        return steps > self._steps or 0 < self._saved == self.failed
 
     def wants(self, number: int) -> bool:
         """True for a new order; it counts as given from now on."""
@@ -129,7 +129,7 @@ class CheckpointWriter:
             part = write_part(self._folder, name, job.state.pack())
             parts = {LEARNER: part}
             if self._policy is not None:
-                described = replace(self._policy, ref=job.ref, rows=job.rows, tensors=part.file)
+                described = replace(self._policy, ref=job.ref, steps=job.steps, tensors=part.file)
                 name = name_of(job.ref.policy, job.number, POLICY, "json")
                 parts[POLICY] = write_part(self._folder, name, pack_policy(described))
             generation = Generation(
@@ -137,7 +137,7 @@ class CheckpointWriter:
                 policy=job.ref.policy,
                 term=job.term,
                 ref=job.ref,
-                rows=job.rows,
+                steps=job.steps,
                 created=self._now(),
                 parts={name: part.file for name, part in parts.items()},
                 sha256={name: part.sha256 for name, part in parts.items()},
@@ -156,7 +156,7 @@ class CheckpointWriter:
         self.committed = job.number
         log.info(
             "generation %d saved at version %d", job.number, job.ref.version,
-            extra={"kv": {"rows": job.rows, "seconds": round(seconds, 3), "file": part.file}},
+            extra={"kv": {"steps": job.steps, "seconds": round(seconds, 3), "file": part.file}},
         )  # fmt: skip
 
     def _run(self) -> None:
@@ -206,8 +206,8 @@ def resume(folder: Path, generations: Iterable[Generation], restore: Callable[[b
         if problem:
             log.warning("%s", problem)
         log.info(
-            "resumed from generation %d: version %d, %d rows", generation.number, generation.ref.version,
-            generation.rows, extra={"kv": {"lineage_before": generation.ref.lineage}},
+            "resumed from generation %d: version %d, %d steps", generation.number, generation.ref.version,
+            generation.steps, extra={"kv": {"lineage_before": generation.ref.lineage}},
         )  # fmt: skip
         return generation
     if failures:

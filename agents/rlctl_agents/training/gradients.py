@@ -22,6 +22,7 @@ class Mean(NamedTuple):
     values: Mapping[str, Tensor]  # metrics of the loss, and `total`: means over the valid rows of all learners
     rows: int  # valid rows of all learners, by their own count
     taken: int  # rows of the ledger in their batches
+    learned: Tensor  # scalar, valid rows of all learners in this minibatch
     priorities: Tensor | None = None  # [B] of this learner's columns
 
 
@@ -42,9 +43,9 @@ def alone(loss_of: Callable[[Batch], Loss]) -> Gradient:
 
     def gradient(parts: Sequence[Batch], rows: int, taken: int) -> Mean:
         if not parts:  # a minibatch without columns
-            return Mean({"total": torch.zeros(())}, rows, taken)
+            return Mean({"total": torch.zeros(())}, rows, taken, torch.zeros(()))
         loss = backward(loss_of, parts)
-        return Mean({**loss.metrics, "total": loss.total}, rows, taken, loss.priorities)
+        return Mean({**loss.metrics, "total": loss.total}, rows, taken, loss.rows, loss.priorities)
 
     return gradient
 
@@ -84,6 +85,7 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
             {name: torch.tensor(value / divisor, device=device) for name, value in values.items()},
             int(valid),
             int(every),
+            torch.tensor(counted, device=device),
             joined_priorities(losses),
         )
 

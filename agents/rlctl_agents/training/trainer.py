@@ -46,8 +46,17 @@ class Updated:
     steps: int = 1  # optimizer steps that were made
     skipped: int = 0  # optimizer steps without a finite gradient, left out
     rows: int = 0  # agent steps of this learner's batch that were in none before
+    learned: int = 0  # agent steps that all learners' optimizer steps were made from, each as often as it was in one
     stats: dict[str, float] = field(default_factory=dict)  # metrics of the loss, grad_norm: means over the steps; lr
     priorities: Tensor | None = None  # [B] of this learner's columns, for the next draw
+
+
+class Reached(NamedTuple):
+    """Weights, and the agent steps that they were learned from, over all learners and boots."""
+
+    ref: ModelRef
+    consumed: int  # each counted once
+    learned: int  # each as often as an optimizer step was made from it
 
 
 class Trainer:
@@ -89,14 +98,20 @@ class Trainer:
         self.lineage = lineage
         self.version = 0  # batches learned from, over all boots
         self.optimizer_steps = 0  # over all boots
-        self.consumed_rows = 0  # agent steps over all boots: the rows after an episode's end are none
-        self.taken_rows = 0  # the same with the rows after an episode's end, as the ledger counts
+        self.consumed_steps = 0  # agent steps over all boots: the rows after an episode's end are none
+        self.learned_steps = 0  # agent steps over all boots, each as often as an optimizer step was made from it
+        self.taken_rows = 0  # consumed ones with the rows after an episode's end, as the ledger counts
         self.nonfinite = 0  # since this boot
 
     @property
     def ref(self) -> ModelRef:
         """The weights as they are now."""
         return ModelRef(self._policy, self.lineage, self.version)
+
+    @property
+    def reached(self) -> Reached:
+        """These weights, and what they were learned from."""
+        return Reached(self.ref, self.consumed_steps, self.learned_steps)
 
     def compile(self, example: Batch, backends: Sequence[str] = BACKENDS) -> None:
         """Compile the loss for batches of this shape, by the first of these backends that can; logs which, and why the
@@ -154,9 +169,9 @@ class Trainer:
             Broken: another learner is gone; before the first step nothing has changed.
         """
         algorithm = self._algorithm
-        books = NOTHING if batch is None else batch.delivery or delivery_of(batch)
-        lag = self.version - books.versions
-        algorithm.set_progress(self.consumed_rows, self._optimizer)
+        books = NOTHING if batch is None else batch.books
+        lag, learned = self.version - books.versions, self.learned_steps
+        algorithm.set_progress(self.consumed_steps, self._optimizer)
         whole = None if batch is None else self._prepared(batch)
         parts = [None] * algorithm.steps_per_batch if whole is None else algorithm.minibatches(whole, _rng())
         rows, taken = books.rows, books.taken  # summed over all learners with the first step
@@ -176,7 +191,10 @@ class Trainer:
             with torch.no_grad():
                 algorithm.after_update(self.version)
         stats = done.means() | {"lr": float(self._optimizer.param_groups[0]["lr"])}
-        return Updated(done.skipped == 0, lag, done.made, done.skipped, books.rows, stats, done.priorities(whole))
+        return Updated(
+            done.skipped == 0, lag, done.made, done.skipped, books.rows, self.learned_steps - learned, stats,
+            done.priorities(whole),
+        )  # fmt: skip
 
     def _prepared(self, batch: Batch) -> Batch:
         with torch.no_grad():
@@ -189,13 +207,15 @@ class Trainer:
         self._optimizer.zero_grad(set_to_none=True)
         mean = self._gradient(parts, rows, taken)
         grad_norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._algorithm.max_grad_norm)
-        seen = dict(zip([*mean.values, "grad_norm"], _numbers([*mean.values.values(), grad_norm]), strict=True))
+        *numbers, learned = _numbers([*mean.values.values(), grad_norm, mean.learned])
+        seen = dict(zip([*mean.values, "grad_norm"], numbers, strict=True))
         finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
-        self.consumed_rows += mean.rows
+        self.consumed_steps += mean.rows
         self.taken_rows += mean.taken
         if finite:
             self._optimizer.step()
             self.optimizer_steps += 1
+            self.learned_steps += int(learned)
             self._nonfinite_in_a_row = 0
         else:
             self.nonfinite += 1
@@ -211,11 +231,11 @@ class Trainer:
     def copied(self) -> Callable[[], bytes]:
         """A copy of the network as it is now, where it is; the call that packs it may be made by any thread."""
         state = {name: value.clone() for name, value in self._algorithm.net.state_dict().items()}
-        return partial(pack, state, self.consumed_rows)
+        return partial(pack, state, self.consumed_steps)
 
     def weights(self) -> bytes:
         """The network as the modelpool carries it."""
-        return pack(self._algorithm.net.state_dict(), self.consumed_rows)
+        return pack(self._algorithm.net.state_dict(), self.consumed_steps)
 
     def weights_bytes(self) -> int:
         """Of its numbers; packed, some more for their names."""
@@ -224,8 +244,8 @@ class Trainer:
     def capture(self) -> LearnerState:
         """A copy of everything that the next boot needs."""
         counters = {
-            "version": self.version, "consumed_rows": self.consumed_rows, "taken_rows": self.taken_rows,
-            "optimizer_steps": self.optimizer_steps,
+            "version": self.version, "consumed_steps": self.consumed_steps, "taken_rows": self.taken_rows,
+            "optimizer_steps": self.optimizer_steps, "learned_steps": self.learned_steps,
         }  # fmt: skip
         return capture(self._algorithm.net, self._optimizer, counters, self._others)
 
@@ -249,8 +269,9 @@ class Trainer:
         """
         counters, problem = restore(data, self._algorithm.net, self._optimizer, self._others)
         self.version = int(counters["version"])
-        self.consumed_rows = int(counters["consumed_rows"])
-        self.taken_rows = int(counters.get("taken_rows", self.consumed_rows))  # release 0.1 did not count them
+        self.consumed_steps = int(counters["consumed_steps"])
+        self.taken_rows = int(counters.get("taken_rows", self.consumed_steps))  # release 0.1 did not count them
+        self.learned_steps = int(counters.get("learned_steps", self.consumed_steps))  # nor these: from each once
         self.optimizer_steps = int(counters.get("optimizer_steps", self.version))  # nor these: one made a version
         return problem
 
@@ -309,18 +330,6 @@ class _Steps:
                 at = slice(None) if minibatch.columns is None else minibatch.columns.to(found.device)
                 found[at] = step.priorities.detach().to(found)
         return found
-
-
-def delivery_of(batch: Batch) -> Delivery:
-    """Books of a batch whose rows are all new, from its tensors."""
-    valid = batch.fields["valid"].cpu().numpy()
-    versions = batch.version.cpu().numpy()[valid]
-    return Delivery(versions, versions.size, valid.size)
-
-
-def rows_of(batch: Batch) -> int:
-    """Agent steps of a batch that were in none before."""
-    return (batch.delivery or delivery_of(batch)).rows
 
 
 def _alone(tensor: Tensor) -> Tensor:

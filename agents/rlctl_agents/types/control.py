@@ -28,6 +28,11 @@ class Origin(msgspec.Struct, frozen=True):
     node: Annotated[str, msgspec.Meta(max_length=253)] = ""  # of the cluster, else the host's name
     image: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # with its digest; "": none
 
+    @property
+    def build(self) -> str:
+        """First 16 hex digits of the digest of the image; "" where it has none, and may hold anything."""
+        return self.image.partition("@sha256:")[2][:16]
+
     def __str__(self) -> str:
         node = f"node {self.node}" if self.node else "an unknown node"
         return f"{node}, image {self.image}" if self.image else node
@@ -52,7 +57,7 @@ class Generation(msgspec.Struct, frozen=True):
     policy: str
     term: int
     ref: ModelRef
-    rows: int  # consumed so far
+    steps: int  # agent steps consumed so far
     created: float  # unix time
     parts: dict[str, str]  # part ("learner") -> file name below checkpoints/, immutable
     sha256: dict[str, str]  # part -> checksum
@@ -72,7 +77,7 @@ class Lease(msgspec.Struct, frozen=True):
     match: Match | None = None
     generations: tuple[Generation, ...] = ()  # learner: newest first, committed ones of its policy
     next_lineage: int = 0  # learner: the lineage that this boot opens
-    stop_rows: int = 0  # learner: no update once its weights were learned from so many rows; 0: no limit
+    stop_steps: int = 0  # learner: no update once its weights were learned from so many agent steps; 0: no limit
     learners: int = 1  # learner: how many step together; with more than one it has to `Enlist`
     ticket: str = ""  # actor: its learner takes experience of leased boots only; "" where there are no keys
     leased_since_s: int = 0  # learner: older tickets are of boots that were not heard of for long
@@ -176,7 +181,7 @@ class Orders(msgspec.Struct, frozen=True):
     match: Match | None = None
     checkpoint: int = 0  # learner: save the generation of this number when it is larger than the last one saved
     stop: bool = False  # finish in good order
-    stop_rows: int = 0  # as in the lease, as it is now
+    stop_steps: int = 0  # as in the lease, as it is now
     report_every_s: float = 0.0  # from now on: others may have come; 0: as before
     group: int = 0  # learner: a group of this number is being formed: leave an older one and `Enlist`; 0: none is
     profile: Sampling | None = None  # look at yourself, unless you have for this id

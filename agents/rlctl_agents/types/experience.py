@@ -50,14 +50,6 @@ class Schema(msgspec.Struct, frozen=True):
             return self.array_shape(field, streams)
         return (self.unroll_length + field.frames, streams, *field.shape[1:])
 
-    def row_bytes(self) -> int:
-        """Bytes of one row of one stream, rounded up; the overhead of `row+1` and `segment` fields shared out."""
-        total = sum(
-            int(np.prod(self.block_shape(field, 1), dtype=np.int64)) * np.dtype(field.dtype).itemsize
-            for field in self.fields
-        )
-        return -(-total // self.unroll_length)
-
 
 class ModelRef(msgspec.Struct, frozen=True, order=True):
     """Weights by name. Versions are batches learned from and compare only within one lineage."""
@@ -88,6 +80,7 @@ class SegmentHeader(msgspec.Struct):
     stream: list[int]  # [B] unique in the run: (lease index, slot)
     row0: list[int]  # [B] number of the first row in its stream, from 0
     ledger: Ledger
+    build: str = ""  # of the environment: 16 hex digits of its image's digest; "": not known
 
 
 @dataclass(slots=True)

@@ -82,7 +82,7 @@ class Act:
             return None
         status = health.report(self.backend, state.run)
         baseline = {
-            "rows_per_s": health.throughput(status),
+            "steps_per_s": health.throughput(status),
             "replicas": dict(state.replicas),
             "missing": health.missing(self.backend, state.run),
         }
@@ -128,14 +128,14 @@ class Act:
         )  # fmt: skip
 
     def _expected(self, baseline: Mapping[str, Any]) -> float:
-        """Rows a second that were consumed before; of fewer actors, as many fewer."""
-        per_s = float(baseline.get("rows_per_s") or 0.0)
+        """Agent steps a second that were consumed before; of fewer actors, as many fewer."""
+        per_s = float(baseline.get("steps_per_s") or 0.0)
         state, were = self.backend.find(self.project.run), int(baseline.get("replicas", {}).get("actor", 0))
         are = were if state is None else state.replicas.get("actor", 0)
         if are >= were:
             return per_s
         less = per_s * are / were
-        self.say(f"{are} actors, and {were} before: of {per_s:.0f} rows/s then, {less:.0f} are expected now")
+        self.say(f"{are} actors, and {were} before: of {per_s:.0f} steps/s then, {less:.0f} are expected now")
         return less
 
     def undo(self, step: Step, baseline: Mapping[str, Any]) -> int:

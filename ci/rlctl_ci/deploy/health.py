@@ -31,7 +31,7 @@ class Look:
 
     ready: bool
     missing: str  # who is not ready yet
-    rows: float  # consumed in all, since the beginning
+    steps: float  # agent steps consumed in all, since the beginning
     restarts: int
     finished: bool
     trouble: str = ""  # how a process died last
@@ -62,11 +62,11 @@ def look(backend: Backend, run: str) -> Look:
         raise NotWell(_of(lost), lost.first_cause_lines)
     status = report(backend, run)
     died = max((one for one in processes if one.trouble), key=lambda one: one.restarts, default=None)
-    rows = float(((status or {}).get("totals") or {}).get("consumed_rows") or 0)
+    steps = float(((status or {}).get("totals") or {}).get("consumed_steps") or 0)
     return Look(
         ready=not (missing := _missing(state, processes, status)),
         missing=missing,
-        rows=rows,
+        steps=steps,
         restarts=sum(one.restarts for one in processes),
         finished=False,
         trouble="" if died is None else died.trouble,
@@ -114,7 +114,7 @@ def report(backend: Backend, run: str) -> Mapping[str, Any] | None:
 
 def throughput(status: Mapping[str, Any] | None) -> float:
     """Rows that the learner consumes a second."""
-    return float(((status or {}).get("throughput") or {}).get("consumed_rows_per_s") or 0.0)
+    return float(((status or {}).get("throughput") or {}).get("consumed_steps_per_s") or 0.0)
 
 
 def _not_joined(processes: list[Process], status: Mapping[str, Any]) -> str:
@@ -172,7 +172,7 @@ def watch(
 
     Args:
         watch_s: how long.
-        before_per_s: rows that its learner consumed a second before.
+        before_per_s: agent steps that its learner consumed a second before.
         least: share of that which it has to reach.
 
     Raises:
@@ -191,11 +191,11 @@ def watch(
         if last.restarts > first.restarts:
             why = last.trouble or "a process died"
             raise NotWell(f"{why} ({clock() - begun:.0f} s after {run} was ready)", last.lines)
-        per_s = (last.rows - first.rows) / max(1e-9, clock() - begun) if last.ready else per_s
+        per_s = (last.steps - first.steps) / max(1e-9, clock() - begun) if last.ready else per_s
     if last.finished or watch_s == 0:
         return "ready"
     if not last.ready:
         raise NotWell(f"run {run} is ready no more: {last.missing}")
     if before_per_s > 0 and per_s < least * before_per_s:
-        raise NotWell(f"{per_s:.0f} rows/s, and it was {before_per_s:.0f} before: less than {least:.0%} of it")
-    return f"ready, {per_s:.0f} rows/s (before: {before_per_s:.0f})"
+        raise NotWell(f"{per_s:.0f} steps/s, and it was {before_per_s:.0f} before: less than {least:.0%} of it")
+    return f"ready, {per_s:.0f} steps/s (before: {before_per_s:.0f})"

@@ -98,7 +98,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     if told["checkpoint"]:
         point = told["checkpoint"]
         ago = "" if snapshot.over else f", {age(point['age_s'])} ago"
-        facts.append(("saved", f"generation {point['number']} at {whole(point['rows'])} rows{ago}"))
+        facts.append(("saved", f"generation {point['number']} at {whole(point['steps'])} steps{ago}"))
     if told["resumed"]:
         facts.append(("resumed", str(told["resumed"]["text"])))
     if snapshot.crashes():
@@ -110,14 +110,16 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
 
 def steps_are_missing(totals: Mapping[str, Any]) -> bool:
     """The learner has reported more than the actors have: nobody learns from a step before it is made."""
-    return bool(totals["unique_rows"] > totals["agent_steps"])
+    return bool(totals["consumed_steps"] > totals["agent_steps"])
 
 
 def _so_far(told: Mapping[str, Any]) -> str:
     totals = told["totals"]
     discarded = sum((policy.get("ledger") or {}).get("discarded", 0) for policy in told["policies"].values())
     more = f" ({whole(discarded)} rows of the ledger were discarded in crashes)" if discarded else ""
-    learned = f"{whole(totals['consumed_rows'])} consumed rows{more}, {whole(totals['updates'])} updates"
+    reuse = totals["learned_steps"] / max(totals["consumed_steps"], 1)
+    more += f", each learned from {reuse:.1f} times" if reuse >= 1.05 else ""
+    learned = f"{whole(totals['consumed_steps'])} consumed steps{more}, {whole(totals['updates'])} updates"
     if steps_are_missing(totals):
         return f"{learned}; not all env steps are reported"
     return f"{whole(totals['env_steps'])} env steps, {learned}, {whole(totals['episodes'])} episodes"
@@ -128,13 +130,13 @@ def _speed(snapshot: Snapshot) -> str:
     rate, totals, wall_s = snapshot.status["throughput"], snapshot.status["totals"], snapshot.status["wall_s"]
     if not snapshot.over:
         return (
-            f"{count(rate['env_steps_per_s'])} env steps/s, {count(rate['consumed_rows_per_s'])} consumed rows/s, "
+            f"{count(rate['env_steps_per_s'])} env steps/s, {count(rate['consumed_steps_per_s'])} consumed steps/s, "
             f"{number(rate['updates_per_s'])} updates/s"
         )
     if not wall_s:
         return "-"
-    steps, consumed = totals["env_steps"] / wall_s, totals["consumed_rows"] / wall_s
-    return f"{count(steps)} env steps/s, {count(consumed)} consumed rows/s over the whole run"
+    steps, consumed = totals["env_steps"] / wall_s, totals["consumed_steps"] / wall_s
+    return f"{count(steps)} env steps/s, {count(consumed)} consumed steps/s over the whole run"
 
 
 def _training(told: Mapping[str, Any]) -> str:
@@ -250,7 +252,7 @@ def final(snapshot: Snapshot) -> list[str]:
         rows.append(("training", _training(told)))
     rows.append(("wall time", clock(wall_s)))
     rows.append(("env steps", whole(totals["env_steps"])))
-    rows.append(("consumed", f"{whole(totals['consumed_rows'])} agent steps in {whole(totals['updates'])} updates"))
+    rows.append(("consumed", f"{whole(totals['consumed_steps'])} agent steps in {whole(totals['updates'])} updates"))
     cpu_s = told["cpu_s"]
     each = ", ".join(f"{role} {seconds:.0f}" for role, seconds in sorted(cpu_s.items(), key=lambda entry: -entry[1]))
     rows.append(("CPU", f"{sum(cpu_s.values()):.0f} s" + (f": {each}" if each else "")))

@@ -124,14 +124,14 @@ def _said(snapshot: Snapshot, role: str) -> str:
     if role == "actor":
         return f"{count(rate['env_steps_per_s'])} env steps/s"
     if role == "learner":
-        return f"{number(rate['updates_per_s'])} updates/s, {count(rate['consumed_rows_per_s'])} rows/s"
+        return f"{number(rate['updates_per_s'])} updates/s, {count(rate['consumed_steps_per_s'])} steps/s"
     if role == "modelpool":
         versions = [entry["ref"]["version"] for entry in told["policies"].values() if entry.get("ref")]
         return f"version {max(versions)}" if versions else ""
     if role == "evaluator" and told["evaluation"]:
         return f"version {(told['evaluation'].get('ref') or {}).get('version', '-')} measured"
     if role == "manager" and told["checkpoint"]:
-        return f"generation {told['checkpoint']['number']} at {count(totals['consumed_rows'])} rows"
+        return f"generation {told['checkpoint']['number']} at {count(totals['consumed_steps'])} steps"
     return ""
 
 
@@ -148,7 +148,7 @@ def _measures(snapshot: Snapshot) -> list[tuple[str, str]]:
         (
             "throughput",
             f"{count(rate['env_steps_per_s'])} env steps/s  {count(rate['frames_per_s'])} frames/s  "
-            f"{count(rate['consumed_rows_per_s'])} consumed rows/s",
+            f"{count(rate['consumed_steps_per_s'])} consumed steps/s",
         ),
         ("so far", f"{steps}{whole(totals['updates'])} updates"),
         ("return", returns + (f"  goal {number(goal)}" if goal is not None else "")),

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from rlctl.backends.base import Backend, Process, RunState
     from rlctl.cli.context import World
 
-_COUNTS = ("env_steps", "frames", "agent_steps", "consumed_rows", "unique_rows", "updates", "episodes")
-_RATES = ("env_steps", "frames", "agent_steps", "consumed_rows", "unique_rows", "updates")
+_WORDS_OF_0_1 = {
+    "consumed_rows": "consumed_steps", "consumed_rows_per_s": "consumed_steps_per_s",
+    "unique_rows": "learned_steps", "unique_rows_per_s": "learned_steps_per_s", "rows": "steps",
+}  # fmt: skip
+_COUNTS = ("env_steps", "frames", "agent_steps", "consumed_steps", "learned_steps", "updates", "episodes")
+_RATES = ("env_steps", "frames", "agent_steps", "consumed_steps", "learned_steps", "updates")
 ANSWERS_WITHIN_S = 20.0
 PATIENCE_S = 2.5
 """A target that is away for a moment is asked again so long: a run that ends takes its supervisor with it."""
@@ -293,7 +297,7 @@ def _of_this_life(stored: Mapping[str, Any], processes: tuple[Process, ...]) -> 
 
 def complete(status: Mapping[str, Any] | None, state: RunState) -> dict[str, Any]:
     """The manager's status with every key present, so that readers need no defaults of their own."""
-    given = dict(status or {})
+    given = _in_words_of_now(status or {})
     empty: dict[str, Any] = {
         "run": state.run, "uid": state.uid, "term": 0, "phase": "starting", "time": None, "wall_s": 0.0, "cpu_s": {},
         "verdict": {"kind": "starting", "text": "starting: no report yet"},
@@ -310,6 +314,23 @@ def complete(status: Mapping[str, Any] | None, state: RunState) -> dict[str, Any
         "learner_waits_data": None, "actor_waits_credit": None, "actor_waits_model": None, "suggest": None,
     } | filled["verdict"]  # fmt: skip
     return filled
+
+
+def _in_words_of_now(status: Mapping[str, Any]) -> dict[str, Any]:
+    """A status that release 0.1 wrote, with the names of this one; any other as it is."""
+
+    def renamed(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {_WORDS_OF_0_1.get(name, name): renamed(one) for name, one in value.items()}
+
+    if "consumed_rows" not in (status.get("totals") or {}):
+        return dict(status)
+    told: dict[str, Any] = renamed(status)
+    conditions = told.get("stop", {}).get("conditions", {})
+    if "steps" in conditions:
+        conditions["agent_steps"] = conditions.pop("steps")  # stop.agent_steps of the spec
+    return told
 
 
 def as_document(snapshot: Snapshot) -> dict[str, Any]:

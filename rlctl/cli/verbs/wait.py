@@ -33,7 +33,7 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt,
 }  # fmt: skip
 _COUNTERS = {
-    "steps": "env_steps", "env_steps": "env_steps", "frames": "frames", "rows": "consumed_rows",
+    "steps": "env_steps", "env_steps": "env_steps", "frames": "frames", "consumed_steps": "consumed_steps",
     "updates": "updates", "episodes": "episodes",
 }  # fmt: skip
 _WORDS = ("ready", "finished", "deleted")
@@ -85,6 +85,9 @@ def parse(text: str) -> Condition:
             raise UsageError(f"--for {text}: {parts[3]!r} is not a number") from None
         if goal == goal:
             return Condition(text, parts[1], ">=" if parts[2] == "=" else parts[2], goal)
+    if parts and parts[1] == "rows":
+        hint = f"consumed_steps{parts[2]}{parts[3]}: agent steps that the present weights were learned from"
+        raise UsageError(f"--for {text}: rows are consumed_steps since rlctl 0.2", hint=hint)
     names = ", ".join(_COUNTERS)
     raise UsageError(
         f"--for {text}: not a condition",
@@ -101,7 +104,7 @@ def wait(
             "--for",
             metavar="CONDITION",
             autocompletion=complete_condition,
-            help="ready, finished, deleted, steps=1e6, rows=1e6, updates=1000, return>=475.",
+            help="ready, finished, deleted, steps=1e6, consumed_steps=1e6, updates=1000, return>=475.",
         ),
     ] = "finished",
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="Exit 6 after so long.")] = "1h",
@@ -116,8 +119,9 @@ def wait(
 
     Exit 0 when it does, 1 when it cannot any more, 6 when the time is up, 7 when the run failed. ready: every
     wanted replica runs and has reported since it started. return: the mean of the newest evaluation.
-    rows and updates count what the present weights were learned from, as stop.agent_steps does: they go back when a
-    learner dies, by what it learned since its newest generation. steps and episodes count all that was ever played.
+    consumed_steps and updates count what the present weights were learned from, as stop.agent_steps does: they go back
+    when a learner dies, by what it learned since its newest generation. steps, which is short for env_steps, and
+    episodes count all that was ever played.
     """  # fmt: skip
     world: World = ctx.obj.setup(output, quiet, context, namespace)
     wanted = parse(condition)

@@ -28,7 +28,7 @@ def well(target: Target) -> None:
             role: [{"index": index, "joined": True, "age_s": 0.0} for index in range(9)]
             for role in target.state().replicas
         }
-        target.memory.report("pole", {"phase": "running", "time": 4e9, "roles": roles, "totals": {"consumed_rows": 1}})
+        target.memory.report("pole", {"phase": "running", "time": 4e9, "roles": roles, "totals": {"consumed_steps": 1}})
 
 
 def deployed(target: Target, tmp_path: Path, actor: str = "replicas: 2") -> tuple[Act, Step, dict[str, Any]]:
@@ -197,17 +197,17 @@ def test_of_fewer_actors_less_is_expected(
 ) -> None:
     target = Memory()
     target.up()
-    target.memory.report("pole", {"throughput": {"consumed_rows_per_s": 200.0}})
+    target.memory.report("pole", {"throughput": {"consumed_steps_per_s": 200.0}})
     doing, _, baseline = deployed(target, tmp_path, f"replicas: {actors}")
     clock = doing.clock
 
     def slept(seconds: float) -> None:
         doing_sleep(seconds)
-        target.memory.report("pole", {"totals": {"consumed_rows": per_s * clock()}})
+        target.memory.report("pole", {"totals": {"consumed_steps": per_s * clock()}})
 
     doing_sleep, doing.sleep = doing.sleep, slept
     if well_enough:
-        assert "60 rows/s (before: 100)" in doing.verify(baseline)
+        assert "60 steps/s (before: 100)" in doing.verify(baseline)
     else:
         with pytest.raises(WorkloadFailed, match="less than 50%"):
             doing.verify(baseline)

@@ -64,13 +64,13 @@ def watched(monkeypatch: pytest.MonkeyPatch, looks: list[health.Look], before: f
 
 
 def test_a_run_that_does_what_it_did_before_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = [replace(WELL, rows=50.0 * number) for number in range(20)]
-    assert "100 rows/s" in watched(monkeypatch, looks, 150.0)
+    looks = [replace(WELL, steps=50.0 * number) for number in range(20)]
+    assert "100 steps/s" in watched(monkeypatch, looks, 150.0)
 
 
 def test_a_run_that_does_less_than_half_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = [replace(WELL, rows=50.0 * number) for number in range(20)]
-    with pytest.raises(health.NotWell, match="rows/s"):
+    looks = [replace(WELL, steps=50.0 * number) for number in range(20)]
+    with pytest.raises(health.NotWell, match="steps/s"):
         watched(monkeypatch, looks, 300.0)
 
 

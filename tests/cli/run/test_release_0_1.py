@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -44,8 +45,14 @@ def test_it_is_listed_shown_and_its_logs_are_read(folder: Path) -> None:
     assert "old" in rlctl(folder, "status").stdout
     told = rlctl(folder, "status", "old")
     assert told.returncode == 0, told.stderr
-    assert "632,657 consumed rows" in told.stdout
+    assert "632,657 consumed steps" in told.stdout
     assert "return" in told.stdout
+    said = json.loads(rlctl(folder, "status", "old", "-o", "json").stdout)
+    assert (
+        said["totals"]["consumed_steps"] == said["policies"]["main"]["steps"] == said["checkpoint"]["steps"] == 632657
+    )
+    assert said["evaluation"]["steps"] == 514149
+    assert said["stop"]["conditions"] == {"agent_steps": 20000000}
     logs = rlctl(folder, "logs", "--run", "old")
     assert logs.returncode == 0, logs.stderr
     assert "generation 2 saved at version 993" in logs.stdout

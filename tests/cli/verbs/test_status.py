@@ -43,11 +43,24 @@ def test_problems_come_in_plain_words_with_the_next_command(rlctl: Rlctl) -> Non
 
 def test_figures_of_the_actors_that_are_older_than_those_of_the_learner_are_not_shown(rlctl: Rlctl) -> None:
     rlctl.up()
-    early = {"env_steps": 64, "frames": 64, "agent_steps": 64, "consumed_rows": 640, "unique_rows": 640, "updates": 1}
+    early = {
+        "env_steps": 64,
+        "frames": 64,
+        "agent_steps": 64,
+        "consumed_steps": 640,
+        "learned_steps": 640,
+        "updates": 1,
+    }
     rlctl.report(totals={**STATUS["totals"], **early})
     shown = rlctl("status").out
-    assert "640 consumed rows, 1 updates; not all env steps are reported" in shown
+    assert "640 consumed steps, 1 updates; not all env steps are reported" in shown
     assert " 64 env steps" not in shown
+
+
+def test_how_often_a_step_is_learned_from_is_told_where_it_is_not_once(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.report(totals={**STATUS["totals"], "learned_steps": 228_000})
+    assert "76,000 consumed steps, each learned from 3.0 times, 118 updates" in rlctl("status").out
 
 
 def test_what_was_discarded_with_a_learner_that_died_is_told_beside_what_was_consumed(rlctl: Rlctl) -> None:
@@ -55,7 +68,7 @@ def test_what_was_discarded_with_a_learner_that_died_is_told_beside_what_was_con
     ledger = {**LEDGER, "produced": 334114, "discarded": 257314, "in_flight": 640, "balanced": True}
     rlctl.report(policies={"main": {**STATUS["policies"]["main"], "ledger": ledger}})
     assert (
-        "76,000 consumed rows (257,314 rows of the ledger were discarded in crashes), 118 updates"
+        "76,000 consumed steps (257,314 rows of the ledger were discarded in crashes), 118 updates"
         in rlctl("status").out
     )
     rlctl.backend.finish("pole", "76000 agent steps >= 76000")

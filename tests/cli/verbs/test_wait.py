@@ -12,12 +12,27 @@ from tests.cli.test_surface import FAILURE
 
 @pytest.mark.parametrize(
     "condition",
-    ["ready", "steps=1e4", "steps>=76800", "rows=70000", "updates>100", "episodes=1204", "return>=200", "return<300"],
+    [
+        "ready",
+        "steps=1e4",
+        "steps>=76800",
+        "consumed_steps=70000",
+        "updates>100",
+        "episodes=1204",
+        "return>=200",
+        "return<300",
+    ],
 )
 def test_a_condition_that_holds_is_0_at_once(rlctl: Rlctl, condition: str) -> None:
     rlctl.up()
     assert rlctl("wait", "pole", "--for", condition).code == 0
     assert rlctl.time_s == 0
+
+
+def test_the_word_of_release_0_1_is_refused_with_the_one_of_now() -> None:
+    with pytest.raises(UsageError, match="--for rows>=5: rows are consumed_steps since") as refused:
+        parse("rows>=5")
+    assert str(refused.value.hint).startswith("consumed_steps>=5:")
 
 
 def test_it_waits_until_the_number_is_reached(rlctl: Rlctl) -> None:
@@ -33,7 +48,7 @@ def test_it_waits_until_the_number_is_reached(rlctl: Rlctl) -> None:
 def test_of_a_run_whose_manager_says_nothing_no_number_is_known(rlctl: Rlctl) -> None:
     rlctl.up()
     rlctl.report(time=None, totals={})
-    result = rlctl("wait", "--for", "rows<100", "--timeout", "5s", "-o", "json")
+    result = rlctl("wait", "--for", "consumed_steps<100", "--timeout", "5s", "-o", "json")
     assert result.code == 6
 
 

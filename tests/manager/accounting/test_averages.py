@@ -117,7 +117,7 @@ def test_what_is_no_average_is_drawn_as_it_is_now(metrics: Metrics) -> None:
 def test_the_manager_keeps_the_averages_of_a_report(run: Run, metrics: Metrics) -> None:
     everybody(run)
     updates(metrics, 1.0, 2.0)
-    run.learn(LEARNER, rows=100, version=1, averages=metrics.averages())
+    run.learn(LEARNER, steps=100, version=1, averages=metrics.averages())
     (kept,) = run.manager.members.reports("learner")
     assert kept is not None
     assert kept.averages["loss.total"].count == 2
@@ -146,7 +146,7 @@ def test_the_manager_draws_the_mean_of_all_updates_between_two_points(run: Run, 
         for second in range(16):
             updates(metrics, *[float(second)] * 90)
             seen = metrics.values()
-            run.learn(LEARNER, rows=100, version=1 + second, gauges=seen.gauges, averages=metrics.averages())
+            run.learn(LEARNER, steps=100, version=1 + second, gauges=seen.gauges, averages=metrics.averages())
             loop.turn()
             run.time.now += 1
     finally:

@@ -14,12 +14,12 @@ from rlctl_agents.types.control import Generation
 from tests.manager.world import Time, ref
 
 
-def generation(folder: Path, number: int, *, rows: int = 0, term: int = 1, policy: str = "main") -> Generation:
+def generation(folder: Path, number: int, *, steps: int = 0, term: int = 1, policy: str = "main") -> Generation:
     """With its part on the volume."""
     file = f"{policy}-{number:06d}-learner-0123456789ab.safetensors"
     (folder / file).write_bytes(b"weights")
     return Generation(
-        number, policy, term, ref(number * 10), rows or number * 1000, 1.7e9, {"learner": file}, {"learner": "ab"}
+        number, policy, term, ref(number * 10), steps or number * 1000, 1.7e9, {"learner": file}, {"learner": "ab"}
     )
 
 
@@ -127,7 +127,7 @@ def checkpoints(tmp_path: Path, time: Time) -> Checkpoints:
 
 def test_a_generation_is_due_after_its_time_when_something_was_learned(checkpoints: Checkpoints, time: Time) -> None:
     assert not checkpoints.due("main", 0, 60)
-    assert not checkpoints.due("main", 640, 60), "the time begins with the first rows"
+    assert not checkpoints.due("main", 640, 60), "the time begins with the first steps"
     time.now += 60
     assert checkpoints.due("main", 1280, 60)
 
@@ -138,7 +138,7 @@ def test_an_order_stands_until_it_is_committed(checkpoints: Checkpoints, time: T
     assert checkpoints.order("main") == number == checkpoints.wanted("main") == 1
     assert not checkpoints.due("main", 10**6, 60)
     assert checkpoints.waiting_s("main") == 500
-    checkpoints.commit(generation(tmp_path, number, term=3, rows=640))
+    checkpoints.commit(generation(tmp_path, number, term=3, steps=640))
     assert checkpoints.wanted("main") == 0
     assert not checkpoints.due("main", 640, 60)
     time.now += 60
@@ -191,7 +191,7 @@ def test_a_learner_that_saves_on_its_own_account_is_believed(checkpoints: Checkp
 
 
 def test_a_learner_that_went_back_to_an_older_generation_saves_again(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    checkpoints.commit(generation(tmp_path, 1, term=3, rows=9000))
+    checkpoints.commit(generation(tmp_path, 1, term=3, steps=9000))
     assert not checkpoints.worth_saving("main", 9000)
     assert checkpoints.worth_saving("main", 4000)
     assert not checkpoints.worth_saving("main", 0)

@@ -107,7 +107,7 @@ def cpu(run: Run, seconds: float, judge_s: float) -> None:
         ("actor", ACTOR, run.time.now), ("learner", LEARNER, run.time.now - judge_s), ("modelpool", POOL, 0.0),
     ):  # fmt: skip
         model = ref(int(run.time.now)) if role != "actor" else None
-        run.report(role, number, counters={"cpu_seconds": used_s, "consumed_rows": 1.0}, model=model)
+        run.report(role, number, counters={"cpu_seconds": used_s, "consumed_steps": 1.0}, model=model)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The last evaluation: a run that stops by rows or time ends with a measurement of its last model, or says why not."""
+"""The last evaluation: a run that stops by steps or time ends with a measurement of its last model, or says why not."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def run(tmp_path: Path) -> Run:
 
 
 def reach(run: Run, *, published: int) -> None:
-    """The learner has learned from 5000 rows and rests at version 50; the modelpool holds another one, perhaps."""
-    run.learn(LEARNER, rows=5000, version=50, gauges=RESTS)
+    """The learner has learned from 5000 steps and rests at version 50; the modelpool holds another one, perhaps."""
+    run.learn(LEARNER, steps=5000, version=50, gauges=RESTS)
     run.report("modelpool", POOL, model=ref(published))
     run.manager.turn()
     assert run.manager.state.progress.met == "5000 agent steps >= 5000"
@@ -52,12 +52,12 @@ def why_not(run: Run) -> list[str]:
     return [event["text"] for event in run.manager.events.since(0)[0] if event["kind"] == "not_evaluated"]
 
 
-def test_a_run_that_stops_by_rows_ends_when_its_last_model_is_measured_and_that_return_stays(run: Run) -> None:
+def test_a_run_that_stops_by_steps_ends_when_its_last_model_is_measured_and_that_return_stays(run: Run) -> None:
     everybody(run)
-    run.learn(LEARNER, rows=4000, version=40)
+    run.learn(LEARNER, steps=4000, version=40)
     evaluate(run, 40, 1.0, 2.0)
     reach(run, published=40)
-    assert commit(run, 1, rows=5000).ok
+    assert commit(run, 1, steps=5000).ok
     run.manager.turn()
     assert run.manager.stop.phase == "saving", "everything is saved, but the last weights are not published"
     assert run.report("evaluator", JUDGE).match is None
@@ -74,7 +74,7 @@ def test_a_run_that_stops_by_rows_ends_when_its_last_model_is_measured_and_that_
     run.manager.turn()
     assert run.manager.stop.phase == "telling"
     found = status(run)
-    assert (found["evaluation"]["mean"], found["evaluation"]["rows"]) == (8, 5000)
+    assert (found["evaluation"]["mean"], found["evaluation"]["steps"]) == (8, 5000)
     assert found["evaluation"]["ref"]["version"] == 50
     lines = (run.layout.results / "evaluations.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["returns"] == [7, 9]
@@ -88,30 +88,30 @@ def test_a_run_that_stops_by_rows_ends_when_its_last_model_is_measured_and_that_
 def test_when_its_time_is_over_the_learner_rests_so_that_what_is_measured_is_what_is_saved(tmp_path: Path) -> None:
     run = Run(tmp_path, stop={"wall_time": 40}, evaluation={"episodes": 2})
     everybody(run)
-    assert run.learn(LEARNER, rows=100, version=1).stop_rows == 0
+    assert run.learn(LEARNER, steps=100, version=1).stop_steps == 0
     run.after(40, *ALL)
     assert run.manager.state.progress.met == "40 s >= 40 s"
-    assert run.learn(LEARNER, rows=200, version=2).stop_rows == 1
-    assert run.join("learner", LEARNER).stop_rows == 1
-    assert run.report("actor", ACTOR).stop_rows == 0
-    run.learn(LEARNER, rows=300, version=3, gauges=RESTS)
+    assert run.learn(LEARNER, steps=200, version=2).stop_steps == 1
+    assert run.join("learner", LEARNER).stop_steps == 1
+    assert run.report("actor", ACTOR).stop_steps == 0
+    run.learn(LEARNER, steps=300, version=3, gauges=RESTS)
     run.report("modelpool", POOL, model=ref(3))
     run.manager.turn()
     assert play(run, run.report("evaluator", JUDGE).match, 1.0, 1.0).ok
     run.manager.turn()
     assert not run.manager.evaluations.awaits
-    assert run.learn(LEARNER, rows=300, version=3).stop_rows == 1, "it rests until it is told to stop"
+    assert run.learn(LEARNER, steps=300, version=3).stop_steps == 1, "it rests until it is told to stop"
 
 
 def test_a_run_that_an_evaluation_ends_is_not_measured_again(tmp_path: Path) -> None:
     run = Run(tmp_path, stop={"eval_return": 5, "agent_steps": 5000}, evaluation={"episodes": 2})
     everybody(run)
-    run.learn(LEARNER, rows=4000, version=40)
+    run.learn(LEARNER, steps=4000, version=40)
     evaluate(run, 40, 9.0, 9.0)
     run.manager.turn()
     assert run.manager.stop.phase == "saving"
     assert not run.manager.evaluations.awaits
-    assert run.learn(LEARNER, rows=4000, version=40).stop_rows == 5000
+    assert run.learn(LEARNER, steps=4000, version=40).stop_steps == 5000
 
 
 def test_what_is_played_of_an_older_model_is_taken_from_its_evaluator_and_does_not_count(run: Run) -> None:
@@ -151,7 +151,7 @@ def test_a_last_model_that_was_measured_is_not_measured_again(run: Run) -> None:
 
 def test_a_learner_that_does_not_come_to_rest_is_not_waited_for(run: Run) -> None:
     everybody(run)
-    run.learn(LEARNER, rows=5000, version=50)
+    run.learn(LEARNER, steps=5000, version=50)
     run.manager.turn()
     run.report("modelpool", POOL, model=ref(48))
     run.after(REST_S - 1, *ALL)
@@ -165,7 +165,7 @@ def test_a_learner_that_does_not_come_to_rest_is_not_waited_for(run: Run) -> Non
 def test_without_a_learner_the_newest_published_model_is_the_last(run: Run) -> None:
     everybody(run)
     reach(run, published=48)
-    run.learn(LEARNER, rows=5000, version=50, gauges={"stopping": 1.0})
+    run.learn(LEARNER, steps=5000, version=50, gauges={"stopping": 1.0})
     run.after(LEAVING_S + 1, ("modelpool", POOL), ("actor", ACTOR), ("evaluator", JUDGE))
     match = run.report("evaluator", JUDGE).match
     assert match is not None
@@ -283,7 +283,7 @@ def test_the_successor_of_a_manager_that_was_killed_meanwhile_measures_the_last_
     assert not run.manager.evaluations.awaits
 
 
-def test_a_run_asked_for_more_rows_while_its_last_model_is_measured_goes_on(run: Run) -> None:
+def test_a_run_asked_for_more_steps_while_its_last_model_is_measured_goes_on(run: Run) -> None:
     everybody(run)
     reach(run, published=50)
     last = run.report("evaluator", JUDGE).match
@@ -291,12 +291,12 @@ def test_a_run_asked_for_more_rows_while_its_last_model_is_measured_goes_on(run:
     assert run.manager.reload(more) == ["stop.agent_steps: 5000 -> 9000"]
     assert (run.manager.stop.phase, run.manager.state.progress.met) == ("running", None)
     assert not run.manager.evaluations.awaits
-    assert run.learn(LEARNER, rows=5000, version=50).stop_rows == 9000
+    assert run.learn(LEARNER, steps=5000, version=50).stop_steps == 9000
     said = [event["text"] for event in run.manager.events.since(0)[0] if event["kind"] == "goes_on"]
     assert said == ["the run goes on: 5000 agent steps >= 5000 is not enough any more"]
     assert play(run, last, 7.0, 9.0).ok, "what was measured meanwhile counts"
 
-    run.learn(LEARNER, rows=9000, version=90, gauges=RESTS)
+    run.learn(LEARNER, steps=9000, version=90, gauges=RESTS)
     run.report("modelpool", POOL, model=ref(90))
     run.manager.turn()
     assert run.manager.state.progress.met == "9000 agent steps >= 9000"
@@ -318,7 +318,7 @@ def test_other_settings_that_are_met_all_the_same_do_not_hold_up_the_end(run: Ru
 def end_once_measured(run: Run) -> None:
     everybody(run)
     reach(run, published=50)
-    commit(run, 1, rows=5000)
+    commit(run, 1, steps=5000)
     play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0)
     run.manager.turn()
     assert run.manager.stop.phase == "telling"
@@ -344,46 +344,46 @@ def test_more_that_is_asked_of_a_run_too_late_is_refused(run: Run, end: Callable
     assert run.manager.reload(run.manager.settings) == []
 
 
-def test_an_evaluation_of_a_version_that_the_modelpool_told_of_before_the_learner_has_its_rows(run: Run) -> None:
+def test_an_evaluation_of_a_version_that_the_modelpool_told_of_before_the_learner_has_its_steps(run: Run) -> None:
     everybody(run)
     match = order_evaluation(run, 7)
-    run.learn(LEARNER, rows=700, version=7)
+    run.learn(LEARNER, steps=700, version=7)
     assert play(run, match, 1.0, 1.0).ok
-    assert status(run)["evaluation"]["rows"] == 700
+    assert status(run)["evaluation"]["steps"] == 700
 
 
-def test_rows_of_a_version_are_those_that_the_learner_said_however_uneven_its_updates(run: Run) -> None:
+def test_steps_of_a_version_are_those_that_the_learner_said_however_uneven_its_updates(run: Run) -> None:
     everybody(run)
     learners = run.manager.learners
-    for version, rows in ((1, 100), (2, 130), (4, 330), (9, 900)):
-        run.learn(LEARNER, rows=rows, version=version)
-    assert [learners.rows_at(ref(version)) for version in (0, 1, 2, 3, 4, 9)] == [0, 100, 130, 230, 330, 900]
-    assert commit(run, 1, rows=977).ok
-    assert learners.rows_at(ref(10)) == 977, "a generation says it too"
-    assert learners.rows_at(ref(12)) == 977 + 2 * BATCH_ROWS, "nobody has said it yet"
+    for version, steps in ((1, 100), (2, 130), (4, 330), (9, 900)):
+        run.learn(LEARNER, steps=steps, version=version)
+    assert [learners.steps_at(ref(version)) for version in (0, 1, 2, 3, 4, 9)] == [0, 100, 130, 230, 330, 900]
+    assert commit(run, 1, steps=977).ok
+    assert learners.steps_at(ref(10)) == 977, "a generation says it too"
+    assert learners.steps_at(ref(12)) == 977 + 2 * BATCH_ROWS, "nobody has said it yet"
     for version in range(11, 3 * PAIRS):
         learners.know(ref(version), 100 * version)
-    assert learners.rows_at(ref(777)) == 77_700
-    assert learners.rows_at(ref(0)) == 0
+    assert learners.steps_at(ref(777)) == 77_700
+    assert learners.steps_at(ref(0)) == 0
 
 
-def test_rows_of_a_version_that_was_measured_before_its_learner_told_of_any_update(run: Run) -> None:
+def test_steps_of_a_version_that_was_measured_before_its_learner_told_of_any_update(run: Run) -> None:
     everybody(run)
-    assert run.manager.learners.rows_at(ref(21)) == 21 * BATCH_ROWS
-    run.learn(LEARNER, rows=0, version=0)
-    assert run.manager.learners.rows_at(ref(21)) == 21 * BATCH_ROWS
+    assert run.manager.learners.steps_at(ref(21)) == 21 * BATCH_ROWS
+    run.learn(LEARNER, steps=0, version=0)
+    assert run.manager.learners.steps_at(ref(21)) == 21 * BATCH_ROWS
 
 
-def test_rows_of_a_model_of_the_life_before_stay_known_when_its_learner_starts_again(run: Run) -> None:
+def test_steps_of_a_model_of_the_life_before_stay_known_when_its_learner_starts_again(run: Run) -> None:
     everybody(run)
-    run.learn(LEARNER, rows=1000, version=15)
+    run.learn(LEARNER, steps=1000, version=15)
     match = order_evaluation(run, 15)
-    assert commit(run, 1, rows=800).ok
+    assert commit(run, 1, steps=800).ok
     run.join("learner", 22)
-    run.learn(22, rows=100, version=11, lineage=2, gauges={"resumed_generation": 1.0, "rows": 900.0})
+    run.learn(22, steps=100, version=11, lineage=2, gauges={"resumed_generation": 1.0, "steps": 900.0})
     assert play(run, match, 1.0, 1.0).ok
-    assert status(run)["evaluation"]["rows"] == 1000
-    assert run.manager.learners.rows_at(ref(10, 2)) == 800
+    assert status(run)["evaluation"]["steps"] == 1000
+    assert run.manager.learners.steps_at(ref(10, 2)) == 800
 
 
 def test_while_the_last_model_is_measured_the_verdict_says_so_and_suggests_nothing(run: Run) -> None:

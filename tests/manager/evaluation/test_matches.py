@@ -49,7 +49,7 @@ def result(match: Match, returns: tuple[float, ...] = (10.0, 20.0, 30.0), mode: 
 
 
 def finish(evaluations: Quotas, done: EvalResult) -> Evaluation:
-    return evaluations.finish(done, rows=5000, wall_s=60.0, unix=1.7e9)
+    return evaluations.finish(done, steps=5000, wall_s=60.0, unix=1.7e9)
 
 
 def test_training_learns_from_every_seat_with_the_newest_weights() -> None:
@@ -181,7 +181,7 @@ def test_a_result_is_summed_up(evaluations: Quotas) -> None:
     done = finish(evaluations, result(match))
     assert (done.mean, done.min, done.max, done.episodes) == (20, 10, 30, 3)
     assert done.std == pytest.approx(8.16496580927726)
-    assert (done.ref, done.rows, done.wall_s, done.mode) == (ref(5), 5000, 60, "greedy")
+    assert (done.ref, done.steps, done.wall_s, done.mode) == (ref(5), 5000, 60, "greedy")
 
 
 @pytest.mark.parametrize(
@@ -230,17 +230,17 @@ def measured(mean: float) -> Evaluation:
     ],
 )
 def test_a_run_stops_when_a_condition_is_met_and_says_which(stop: Stop, words: str | None) -> None:
-    found = met(stop, evaluation=measured(480), rows=9000, wall_s=70, learned=True)
+    found = met(stop, evaluation=measured(480), steps=9000, wall_s=70, learned=True)
     assert (None if found is None else found.why) == words
 
 
 def test_only_an_evaluation_says_how_good_a_policy_is() -> None:
-    assert met(Stop(eval_return=1), evaluation=None, rows=10**9, wall_s=10**6, learned=True) is None
+    assert met(Stop(eval_return=1), evaluation=None, steps=10**9, wall_s=10**6, learned=True) is None
 
 
 def test_time_that_is_over_is_a_failure_when_nothing_was_ever_learned_from() -> None:
     stop = Stop(wall_time=40)
-    assert met(stop, evaluation=None, rows=0, wall_s=40, learned=False) is None
+    assert met(stop, evaluation=None, steps=0, wall_s=40, learned=False) is None
     assert in_vain(stop, wall_s=39, learned=False, joined=ROLES) is None
     assert in_vain(stop, wall_s=40, learned=True, joined=ROLES) is None
     assert in_vain(stop, wall_s=40, learned=False, joined=ROLES) == (

@@ -36,14 +36,14 @@ def test_a_manager_that_knows_no_seats_yet_does_not_believe_what_was_measured_on
         run.join(role, number)
     for role, number in (("actor", ACTOR), ("evaluator", JUDGE)):
         run.join(role, number, experience=experience(seats=2))
-    run.learn(LEARNER, rows=100, version=1)
+    run.learn(LEARNER, steps=100, version=1)
     assert evaluate(run, 1, 0.5, 0.5).ok
     assert status(run)["evaluation"]["seats"] == 2
     run.manager.store()
     run.settings = spec(stop={"eval_return": 0})
     run.start()
     run.join("learner", LEARNER)
-    run.learn(LEARNER, rows=100, version=1)
+    run.learn(LEARNER, steps=100, version=1)
     run.manager.turn()
     assert run.manager.state.progress.met is None
     assert still_met(run.settings, run.layout) is None, "nor does a manager of a run that is finished"

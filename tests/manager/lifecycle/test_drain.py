@@ -101,7 +101,7 @@ def test_a_learner_that_is_asked_to_go_leaves_a_valid_generation_within_ten_seco
     assert seconds < STOP_S
     last, report = manager.commits[-1].generation, manager.newest("learner")
     assert report is not None
-    assert last.rows == report.counters["consumed_rows"], "nothing that was learned is lost"
+    assert last.steps == report.counters["consumed_steps"], "nothing that was learned is lost"
     part = Layout(folder).checkpoints / last.parts["learner"]
     assert hashlib.sha256(part.read_bytes()).hexdigest() == last.sha256["learner"]
 

@@ -42,11 +42,11 @@ MET = "5000 agent steps >= 5000"
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    """A run that has learned from 5000 rows, which was its goal."""
+    """A run that has learned from 5000 steps, which was its goal."""
     layout = Layout(tmp_path)
     layout.make()
     store = StateStore(layout.results)
-    store.progress.rows["main"] = 5000
+    store.progress.steps["main"] = 5000
     store.progress.started = True
     assert store.save_progress()
     status = {

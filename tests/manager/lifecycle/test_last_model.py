@@ -41,8 +41,8 @@ def run(tmp_path: Path) -> Run:
 
 
 def reach(run: Run) -> None:
-    """The learner has learned from 5000 rows, and the modelpool holds its weights."""
-    run.learn(LEARNER, rows=5000, version=50, gauges=RESTS)
+    """The learner has learned from 5000 steps, and the modelpool holds its weights."""
+    run.learn(LEARNER, steps=5000, version=50, gauges=RESTS)
     run.report("modelpool", POOL, model=ref(50))
     run.manager.turn()
     assert run.manager.state.progress.met == "5000 agent steps >= 5000"
@@ -64,24 +64,24 @@ def kill_learner(run: Run) -> None:
     assert run.manager.members.leases.live("learner") == []
 
 
-def come_back(run: Run, *, rows: int) -> None:
-    """The learner was started again, and went on from a generation with so many rows."""
+def come_back(run: Run, *, steps: int) -> None:
+    """The learner was started again, and went on from a generation with so many steps."""
     run.join("learner", SECOND)
-    run.learn(SECOND, rows=0, version=rows // 100, lineage=2, gauges={"rows": float(rows)})
+    run.learn(SECOND, steps=0, version=steps // 100, lineage=2, gauges={"steps": float(steps)})
     run.manager.turn()
 
 
-def test_a_new_manager_does_not_finish_a_run_by_rows_that_nobody_alive_has_learned_from(run: Run) -> None:
+def test_a_new_manager_does_not_finish_a_run_by_steps_that_nobody_alive_has_learned_from(run: Run) -> None:
     everybody(run)
-    commit(run, 1, rows=2000)
+    commit(run, 1, steps=2000)
     reach(run)
     run.manager.store()
     run.start()
     run.manager.turn()
     assert run.manager.state.progress.met is None
-    come_back(run, rows=2000)
+    come_back(run, steps=2000)
     assert run.manager.state.progress.met is None
-    run.learn(SECOND, rows=3000, version=50, lineage=2, gauges={"rows": 5000.0})
+    run.learn(SECOND, steps=3000, version=50, lineage=2, gauges={"steps": 5000.0})
     run.manager.turn()
     assert run.manager.state.progress.met == "5000 agent steps >= 5000"
 
@@ -101,13 +101,13 @@ def test_a_new_manager_without_any_generation_claims_nothing(run: Run) -> None:
 
 def test_a_new_manager_believes_a_learner_that_lives_on(run: Run) -> None:
     everybody(run)
-    run.learn(LEARNER, rows=5000, version=50)
+    run.learn(LEARNER, steps=5000, version=50)
     run.manager.store()
     run.start()
     run.join("learner", LEARNER)
     run.manager.turn()
     assert run.manager.state.progress.met is None
-    run.learn(LEARNER, rows=5000, version=50)
+    run.learn(LEARNER, steps=5000, version=50)
     run.manager.turn()
     assert run.manager.state.progress.met == "5000 agent steps >= 5000"
 
@@ -115,7 +115,7 @@ def test_a_new_manager_believes_a_learner_that_lives_on(run: Run) -> None:
 def test_a_new_manager_finishes_a_run_of_which_the_last_model_is_saved(run: Run) -> None:
     everybody(run)
     reach(run)
-    commit(run, 5, rows=5000)
+    commit(run, 5, steps=5000)
     run.manager.store()
     run.start()
     run.manager.turn()
@@ -125,24 +125,24 @@ def test_a_new_manager_finishes_a_run_of_which_the_last_model_is_saved(run: Run)
 def test_a_good_evaluation_of_a_model_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
     run = Run(tmp_path, evaluation={"episodes": 2})
     everybody(run)
-    commit(run, 2, rows=2000)
-    run.learn(LEARNER, rows=5000, version=50)
+    commit(run, 2, steps=2000)
+    run.learn(LEARNER, steps=5000, version=50)
     evaluate(run, 50, 9.0, 9.0)
     run.manager.store()
     run.settings = spec(stop={"eval_return": 5})
     run.start()
     run.manager.turn()
     assert run.manager.state.progress.met is None
-    come_back(run, rows=2000)
+    come_back(run, steps=2000)
     assert run.manager.state.progress.met is None
 
 
 def test_a_good_evaluation_of_a_model_that_a_generation_holds_ends_the_run(tmp_path: Path) -> None:
     run = Run(tmp_path, evaluation={"episodes": 2})
     everybody(run)
-    run.learn(LEARNER, rows=4000, version=40)
+    run.learn(LEARNER, steps=4000, version=40)
     evaluate(run, 40, 9.0, 9.0)
-    commit(run, 5, rows=5000)
+    commit(run, 5, steps=5000)
     run.manager.store()
     run.settings = spec(stop={"eval_return": 5})
     run.start()
@@ -152,22 +152,22 @@ def test_a_good_evaluation_of_a_model_that_a_generation_holds_ends_the_run(tmp_p
 
 def test_a_run_whose_learner_is_killed_during_the_last_evaluation_learns_again_what_was_lost(run: Run) -> None:
     everybody(run)
-    commit(run, 1, rows=2000)
+    commit(run, 1, steps=2000)
     reach(run)
     kill_learner(run)
     measure(run)
     assert step(run) == "saving", "the model that was measured is saved nowhere"
-    come_back(run, rows=2000)
+    come_back(run, steps=2000)
     assert run.manager.state.progress.met is None
     assert step(run) == "running"
     assert kinds(run).count("goes_on") == 1
-    assert run.learn(SECOND, rows=0, version=20, lineage=2, gauges={"rows": 2000.0}).stop_rows == 5000
-    run.learn(SECOND, rows=3000, version=50, lineage=2, gauges={"rows": 5000.0, **RESTS})
+    assert run.learn(SECOND, steps=0, version=20, lineage=2, gauges={"steps": 2000.0}).stop_steps == 5000
+    run.learn(SECOND, steps=3000, version=50, lineage=2, gauges={"steps": 5000.0, **RESTS})
     run.report("modelpool", POOL, model=ref(50, 2))
     run.manager.turn()
     assert run.manager.evaluations.awaits
     assert play(run, run.report("evaluator", JUDGE).match, 1.0, 3.0).ok
-    assert commit(run, 5, rows=5000, sender=SECOND).ok
+    assert commit(run, 5, steps=5000, sender=SECOND).ok
     run.manager.turn()
     assert step(run) == "telling"
     assert status(run)["evaluation"]["mean"] == 2
@@ -175,13 +175,13 @@ def test_a_run_whose_learner_is_killed_during_the_last_evaluation_learns_again_w
 
 def test_a_run_whose_learner_is_killed_and_never_comes_back_says_which_model_was_not_saved(run: Run) -> None:
     everybody(run)
-    commit(run, 1, rows=2000)
+    commit(run, 1, steps=2000)
     reach(run)
     kill_learner(run)
     measure(run)
     run.after(SAVE_S["finish"] - 1, *NO_LEARNER)
     assert step(run) == "saving"
-    text = "the last model, at 5000 rows, was not saved: newest generation 1 at 2000 rows"
+    text = "the last model, at 5000 steps, was not saved: newest generation 1 at 2000 steps"
     assert text in [problem["text"] for problem in status(run)["problems"]]
     run.after(2 + TELL_S, *NO_LEARNER)
     assert run.manager.stop.phase == "over"
@@ -191,7 +191,7 @@ def test_a_run_whose_learner_is_killed_and_never_comes_back_says_which_model_was
 def test_a_learner_that_was_killed_after_its_last_model_was_saved_holds_nobody_up(run: Run) -> None:
     everybody(run)
     reach(run)
-    commit(run, 1, rows=5000)
+    commit(run, 1, steps=5000)
     kill_learner(run)
     measure(run)
     assert step(run) == "telling"
@@ -201,16 +201,16 @@ def test_a_learner_that_was_killed_after_its_last_model_was_saved_holds_nobody_u
 def test_what_was_learned_between_the_last_order_and_rest_is_saved_too(tmp_path: Path) -> None:
     run = Run(tmp_path, stop={"wall_time": 40}, evaluation={"episodes": 2})
     everybody(run)
-    run.learn(LEARNER, rows=100, version=1)
+    run.learn(LEARNER, steps=100, version=1)
     run.after(40, *ALL)
-    assert commit(run, 1, rows=100).ok
-    run.learn(LEARNER, rows=300, version=3, gauges=RESTS)
+    assert commit(run, 1, steps=100).ok
+    run.learn(LEARNER, steps=300, version=3, gauges=RESTS)
     run.report("modelpool", POOL, model=ref(3))
     run.manager.turn()
     measure(run)
     assert step(run) == "saving"
-    assert run.learn(LEARNER, rows=300, version=3, gauges=RESTS).checkpoint == 2
-    assert commit(run, 2, rows=300).ok
+    assert run.learn(LEARNER, steps=300, version=3, gauges=RESTS).checkpoint == 2
+    assert commit(run, 2, steps=300).ok
     run.manager.turn()
     assert step(run) == "telling"
 
@@ -218,10 +218,10 @@ def test_what_was_learned_between_the_last_order_and_rest_is_saved_too(tmp_path:
 def test_who_asks_for_the_end_does_not_wait_for_a_learner_that_goes_on_learning(tmp_path: Path) -> None:
     run = Run(tmp_path)
     everybody(run)
-    run.learn(LEARNER, rows=1000, version=10)
+    run.learn(LEARNER, steps=1000, version=10)
     run.manager.stop.finish("stopped on request")
-    assert commit(run, 1, rows=1100).ok
-    run.learn(LEARNER, rows=1200, version=12)
+    assert commit(run, 1, steps=1100).ok
+    run.learn(LEARNER, steps=1200, version=12)
     run.manager.turn()
     assert step(run) == "telling"
 
@@ -251,11 +251,11 @@ def test_an_evaluator_that_has_the_last_model_needs_no_modelpool(run: Run) -> No
 def test_a_run_that_is_taken_down_during_its_last_evaluation_is_measured_by_the_next_manager(run: Run) -> None:
     everybody(run)
     reach(run)
-    commit(run, 5, rows=5000)
+    commit(run, 5, steps=5000)
     for role, number in (("actor", ACTOR), ("evaluator", JUDGE)):
         run.report(role, number, gauges={"stopping": 1.0})
         run.after(LEAVING_S + 1, ("learner", LEARNER), ("modelpool", POOL))
-    run.learn(LEARNER, rows=5000, version=50, gauges={"stopping": 1.0})
+    run.learn(LEARNER, steps=5000, version=50, gauges={"stopping": 1.0})
     run.after(LEAVING_S + 1, ("modelpool", POOL))
     run.report("modelpool", POOL, gauges={"stopping": 1.0})
     run.after(LEAVING_S + 1)
@@ -270,9 +270,9 @@ def test_a_run_that_is_taken_down_during_its_last_evaluation_is_measured_by_the_
     run.start()
     run.join("modelpool", 11)
     run.join("evaluator", 44)
-    come_back(run, rows=5000)
+    come_back(run, steps=5000)
     assert run.manager.evaluations.awaits
-    run.learn(SECOND, rows=0, version=50, lineage=2, gauges={"rows": 5000.0, **RESTS})
+    run.learn(SECOND, steps=0, version=50, lineage=2, gauges={"steps": 5000.0, **RESTS})
     run.report("modelpool", 11, model=ref(50, 2))
     run.manager.turn()
     assert play(run, run.report("evaluator", 44).match, 7.0, 9.0).ok

@@ -12,8 +12,8 @@ from tests.manager.world import ACTOR, LEARNER, Run, boot, commit, everybody, ki
 
 def test_each_learner_boot_opens_a_lineage_and_hears_of_the_generations(run: Run) -> None:
     everybody(run)
-    commit(run, 1, rows=1000)
-    commit(run, 2, rows=2000)
+    commit(run, 1, steps=1000)
+    commit(run, 2, steps=2000)
     run.manager.store()
     lease = run.join("learner", 22, prefer=0)
     assert lease.next_lineage == 2
@@ -23,20 +23,20 @@ def test_each_learner_boot_opens_a_lineage_and_hears_of_the_generations(run: Run
     assert run.join("learner", 23).next_lineage == 3
 
 
-def test_status_says_from_where_a_learner_went_on_and_rows_go_back_to_there(run: Run) -> None:
+def test_status_says_from_where_a_learner_went_on_and_steps_go_back_to_there(run: Run) -> None:
     everybody(run)
-    run.learn(LEARNER, rows=9000, version=90)
-    commit(run, 1, rows=7000)
+    run.learn(LEARNER, steps=9000, version=90)
+    commit(run, 1, steps=7000)
     run.join("learner", 22, prefer=0)
-    gauges = {"rows": 7100.0, "resumed_generation": 1.0}
-    run.learn(22, rows=100, version=71, lineage=2, gauges=gauges)
-    run.learn(22, rows=100, version=71, lineage=2, gauges=gauges)
+    gauges = {"steps": 7100.0, "resumed_generation": 1.0}
+    run.learn(22, steps=100, version=71, lineage=2, gauges=gauges)
+    run.learn(22, steps=100, version=71, lineage=2, gauges=gauges)
     found = status(run)
     assert found["resumed"] == {
-        "number": 1, "rows": 7000, "text": "learner 0 went on from generation 1: version 10, 7000 rows",
+        "number": 1, "steps": 7000, "text": "learner 0 went on from generation 1: version 10, 7000 steps",
     }  # fmt: skip
-    assert found["policies"]["main"]["rows"] == 7100
-    assert found["totals"]["consumed_rows"] == 7100, "what was learned and forgotten is not in the weights"
+    assert found["policies"]["main"]["steps"] == 7100
+    assert found["totals"]["consumed_steps"] == 7100, "what was learned and forgotten is not in the weights"
     assert found["totals"]["updates"] == 71
     assert kinds(run).count("resumed") == 1
     assert run.manager.evaluations.undrawn == [(7000, None)]
@@ -44,24 +44,25 @@ def test_status_says_from_where_a_learner_went_on_and_rows_go_back_to_there(run:
 
 def test_who_followed_a_learner_that_resumed_is_not_told_of_as_resumed_when_it_leads_later(run: Run) -> None:
     everybody(run)
-    commit(run, 1, rows=1000)
+    commit(run, 1, steps=1000)
     run.join("learner", 22, prefer=0)
     run.join("learner", 23, prefer=1)
-    gauges = {"rows": 1000.0, "resumed_generation": 1.0, "group": 1.0, "world": 2.0}
-    run.learn(23, rows=0, version=10, lineage=2, index=1, gauges=gauges | {"rank": 1.0})
+    gauges = {"steps": 1000.0, "resumed_generation": 1.0, "group": 1.0, "world": 2.0}
+    run.learn(23, steps=0, version=10, lineage=2, index=1, gauges=gauges | {"rank": 1.0})
     assert kinds(run).count("resumed") == 0
-    run.learn(22, rows=0, version=10, lineage=2, gauges=gauges | {"rank": 0.0})
+    run.learn(22, steps=0, version=10, lineage=2, gauges=gauges | {"rank": 0.0})
     assert kinds(run).count("resumed") == 1
-    run.learn(23, rows=500, version=15, lineage=2, index=1, gauges=gauges | {"rows": 1500.0, "group": 2.0, "rank": 0.0})
+    gauges |= {"steps": 1500.0, "group": 2.0, "rank": 0.0}
+    run.learn(23, steps=500, version=15, lineage=2, index=1, gauges=gauges)
     assert kinds(run).count("resumed") == 1
 
 
 def test_a_learner_that_found_the_newest_generation_damaged_says_which_it_took(run: Run) -> None:
     everybody(run)
-    commit(run, 1, rows=1000)
-    commit(run, 2, rows=2000)
+    commit(run, 1, steps=1000)
+    commit(run, 2, steps=2000)
     run.join("learner", 22, prefer=0)
-    run.learn(22, rows=0, version=10, lineage=2, gauges={"rows": 1000.0, "resumed_generation": 1.0})
+    run.learn(22, steps=0, version=10, lineage=2, gauges={"steps": 1000.0, "resumed_generation": 1.0})
     found = status(run)
     assert found["resumed"]["number"] == 1
     assert found["checkpoint"]["number"] == 1, "a damaged one is not what the run could go on from"
@@ -75,58 +76,58 @@ def test_a_learner_that_found_the_newest_generation_damaged_says_which_it_took(r
 
 def test_status_does_not_tell_of_the_life_before(run: Run) -> None:
     everybody(run)
-    commit(run, 1, rows=1000)
+    commit(run, 1, steps=1000)
     run.join("learner", 22, prefer=0)
-    run.learn(22, rows=0, version=10, lineage=2, gauges={"rows": 1000.0, "resumed_generation": 1.0})
+    run.learn(22, steps=0, version=10, lineage=2, gauges={"steps": 1000.0, "resumed_generation": 1.0})
     run.join("learner", 23, prefer=0)
     assert status(run)["resumed"] is None
-    run.learn(23, rows=0, version=10, lineage=3, gauges={"rows": 1000.0, "resumed_generation": 1.0})
+    run.learn(23, steps=0, version=10, lineage=3, gauges={"steps": 1000.0, "resumed_generation": 1.0})
     assert status(run)["resumed"]["number"] == 1
 
 
 def test_status_says_nothing_of_resuming_until_the_learner_has_reported_to_the_present_manager(run: Run) -> None:
     everybody(run)
-    commit(run, 1, rows=1000)
+    commit(run, 1, steps=1000)
     run.join("learner", 22, prefer=0)
-    gauges = {"rows": 1000.0, "resumed_generation": 1.0}
-    run.learn(22, rows=0, version=10, lineage=2, gauges=gauges)
+    gauges = {"steps": 1000.0, "resumed_generation": 1.0}
+    run.learn(22, steps=0, version=10, lineage=2, gauges=gauges)
     run.manager.store()
     run.start()
     assert status(run)["resumed"] is None, "it may be gone, with everybody else"
     run.join("learner", 22)
     assert status(run)["resumed"] is None
-    run.learn(22, rows=0, version=10, lineage=2, gauges=gauges)
+    run.learn(22, steps=0, version=10, lineage=2, gauges=gauges)
     assert status(run)["resumed"]["number"] == 1, "only the manager was started anew"
     run.manager.store()
     run.start()
     run.join("learner", 23, prefer=0)
     run.report("actor", ACTOR)
     assert status(run)["resumed"] is None
-    run.learn(23, rows=0, version=10, lineage=3, gauges=gauges)
+    run.learn(23, steps=0, version=10, lineage=3, gauges=gauges)
     assert status(run)["resumed"]["number"] == 1
 
 
 def test_without_its_progress_a_run_goes_on_from_the_newest_generation(run: Run) -> None:
     everybody(run)
-    run.learn(LEARNER, rows=9000, version=90)
-    commit(run, 1, rows=7000)
+    run.learn(LEARNER, steps=9000, version=90)
+    commit(run, 1, steps=7000)
     run.manager.store()
     for path in run.layout.results.glob("progress.json*"):
         path.unlink()
     run.start()
-    assert run.manager.learners.rows("main") == 7000
+    assert run.manager.learners.steps("main") == 7000
     assert run.join("learner", 22).next_lineage > 100, "nobody knows which lineages were given away"
 
 
 def test_torn_progress_and_term_do_not_end_the_run(run: Run) -> None:
     everybody(run)
-    run.learn(LEARNER, rows=900, version=9)
+    run.learn(LEARNER, steps=900, version=9)
     run.manager.store()
     run.manager.store()
     (run.layout.results / "progress.json").write_bytes(b"\0" * 9)
     (run.layout.run / "term").write_bytes(b"\0")
     run.start()
-    assert run.manager.learners.rows("main") == 900
+    assert run.manager.learners.steps("main") == 900
     assert run.manager.term > 100
     assert run.join("learner", 22).next_lineage > 100
     (problem,) = status(run)["problems"]
@@ -178,14 +179,14 @@ class Told:
         self.consumed[number] = consumed
         ledger = Ledger(sum(self.consumed.values()), 0, consumed)
         self.run.learn(
-            number, rows=consumed, version=steps // 100, lineage=number, index=index,
-            gauges={"rows": steps, **({} if base < 0 else {"base_rows": base}), **gauges},
+            number, steps=consumed, version=steps // 100, lineage=number, index=index,
+            gauges={"steps": steps, **({} if base < 0 else {"base_rows": base}), **gauges},
             accounts={boot(ACTOR): Account(ledger, received=consumed, consumed=consumed)},
         )  # fmt: skip
         found = status(self.run)
         books = found["policies"]["main"]["ledger"]
         assert books["balanced"], found["problems"]
-        return {**books, "steps": found["totals"]["consumed_rows"], "updates": found["totals"]["updates"]}
+        return {**books, "steps": found["totals"]["consumed_steps"], "updates": found["totals"]["updates"]}
 
 
 SEEDED = -1
@@ -195,7 +196,7 @@ SEEDED = -1
 def test_what_a_learner_took_with_it_is_discarded_and_what_is_consumed_is_in_the_weights(run: Run) -> None:
     told = Told(run)
     assert told.learn(LEARNER, 6186, 0, 6000)["discarded"] == 0
-    commit(run, 1, rows=3500)  # 3613 rows with those after an episode's end
+    commit(run, 1, steps=3500)  # 3613 rows with those after an episode's end
     run.join("learner", 22, prefer=0)
     dead = told.learn(22, 0, 3613, 3500)
     assert (dead["consumed"], dead["discarded"], dead["produced"]) == (3613, 2573, 6186)
@@ -218,7 +219,7 @@ def test_a_learner_that_died_before_its_first_generation_leaves_nothing(run: Run
 def test_a_learner_that_stopped_in_good_order_discards_nothing(run: Run) -> None:
     told = Told(run)
     told.learn(LEARNER, 900, 0, 880)
-    commit(run, 1, rows=880)
+    commit(run, 1, steps=880)
     run.join("learner", 22, prefer=0)
     found = told.learn(22, 0, 900, 880)
     assert (found["consumed"], found["discarded"]) == (900, 0)

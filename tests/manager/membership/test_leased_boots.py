@@ -64,11 +64,11 @@ def test_a_learner_learns_from_leased_actors_and_from_no_others(tmp_path: Path) 
         with Keyed(folder, ring) as manager, Pool(folder):
             learning = running(learner.main, keyed("learner", volume=folder))
             with learning, running(actor.main, keyed("actor")) as raised:
-                wait_until(lambda: counter(manager, "consumed_rows") > 0, "experience")
+                wait_until(lambda: counter(manager, "consumed_steps") > 0, "experience")
                 assert counter(manager, "rejected.lease") == 0
                 manager.leased_since_s = 2000  # the manager does not hear of this actor any more
                 wait_until(lambda: counter(manager, "rejected.lease") > 0, "the end of its credit")
                 manager.made_s = 2000  # and now it does
-                before = counter(manager, "consumed_rows")
-                wait_until(lambda: counter(manager, "consumed_rows") > before + 1000, "experience again")
+                before = counter(manager, "consumed_steps")
+                wait_until(lambda: counter(manager, "consumed_steps") > before + 1000, "experience again")
             assert raised == []

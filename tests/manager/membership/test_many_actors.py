@@ -169,7 +169,7 @@ def test_nobody_speaks_for_a_process_of_another_role(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.join("actor", 3)
     run.join("learner", 2)
-    run.learn(2, rows=100, version=1)
+    run.learn(2, steps=100, version=1)
     assert not run.report("actor", 2, gauges={"stopping": 1.0}, counters={"updates": 1e9}).known
     assert run.manager.members.totals.sum("learner", "updates") == 1
     assert run.manager.members.totals.sum("actor", "updates") == 0

@@ -21,7 +21,7 @@ def test_the_status_has_every_key_of_the_contract_from_the_first_second(run: Run
     assert (first["apiVersion"], first["run"], first["uid"], first["phase"]) == ("rlctl/v1", "r", UID, "starting")
     assert first["verdict"]["kind"] == "starting"
     assert set(first["totals"]) == {
-        "env_steps", "frames", "agent_steps", "consumed_rows", "unique_rows", "updates", "episodes",
+        "env_steps", "frames", "agent_steps", "consumed_steps", "learned_steps", "updates", "episodes",
     }  # fmt: skip
 
 
@@ -36,9 +36,12 @@ def test_the_status_of_a_learning_run_holds_its_figures(run: Run) -> None:
         run.report("actor", ACTOR, counters=steps | waits | {"episodes": 500.0}, gauges=gauges, model=ref(second))
         histogram = Histogram([0.0, 1.0, 2.0], [0, 90 * second, 10 * second, 0], 110.0 * second)
         run.learn(
-            LEARNER, rows=200 * second, version=second, histograms={"lag_versions": histogram},
-            counters={"wait_data_seconds": 0.7 * second, "unique_rows": 200.0 * second},
-            gauges={"loss.policy": 0.5, "lr": 1e-3, "grad_norm": float("nan")},
+            LEARNER, steps=200 * second, version=second, histograms={"lag_versions": histogram},
+            counters={"wait_data_seconds": 0.7 * second, "learned_steps": 200.0 * second},
+            gauges={
+                "steps": 200.0 * second, "learned": 600.0 * second, "loss.policy": 0.5, "lr": 1e-3,
+                "grad_norm": float("nan"),
+            },
         )  # fmt: skip
         run.report("modelpool", POOL, model=ref(second))
     found = status(run)
@@ -48,9 +51,11 @@ def test_the_status_of_a_learning_run_holds_its_figures(run: Run) -> None:
     assert found["verdict"]["actor_waits_credit"] == pytest.approx(0.1)
     assert found["throughput"]["env_steps_per_s"] == pytest.approx(200)
     assert found["throughput"]["frames_per_s"] == pytest.approx(800)
-    assert found["throughput"]["consumed_rows_per_s"] == pytest.approx(200)
+    assert found["throughput"]["consumed_steps_per_s"] == pytest.approx(200)
     assert found["throughput"]["updates_per_s"] == pytest.approx(2)
     assert found["totals"]["env_steps"] == 2000
+    assert (found["totals"]["consumed_steps"], found["totals"]["learned_steps"]) == (2000, 6000), "each three times"
+    assert found["policies"]["main"]["learned_steps"] == 6000
     assert found["lag"] == {"mean": 1.1, "p95": 2.0, "max": 2.0}
     assert found["train_return"] == {"mean": 42.0, "episodes": 100}
     assert found["policies"]["main"]["ref"]["version"] == 10
@@ -132,7 +137,7 @@ def test_numbers_that_json_lacks_become_null(run: Run) -> None:
 def test_a_learner_that_stands_still_is_a_problem(run: Run) -> None:
     everybody(run)
     builder = StatusBuilder(run.manager, cores=8)
-    run.learn(LEARNER, rows=100, version=1)
+    run.learn(LEARNER, steps=100, version=1)
     builder.build()
     run.after(40, ("learner", LEARNER), ("actor", ACTOR), ("modelpool", POOL))
     problems = builder.build()["problems"]
@@ -166,7 +171,7 @@ def test_a_learner_that_stands_still_because_of_a_slow_simulator_is_told_with_th
     everybody(run)
     builder = StatusBuilder(run.manager, cores=8)
     run.report("actor", ACTOR, counters={"env_steps": 4.0, "env_seconds": 20.0})
-    run.learn(LEARNER, rows=100, version=1)
+    run.learn(LEARNER, steps=100, version=1)
     builder.build()
     run.after(40, ("learner", LEARNER), ("actor", ACTOR), ("modelpool", POOL))
     text = "no update for 40 s although 1 actor runs: the simulator takes 5 s for a step"
@@ -192,7 +197,7 @@ def test_a_run_that_ends_shows_how_fast_it_was_and_that_nobody_learns_is_no_prob
         run.time.now += 1
         waits = {"wait_data_seconds": 0.7 * second}
         run.report("actor", ACTOR, counters={"env_steps": 200.0 * second})
-        run.learn(LEARNER, rows=200 * second, version=second, counters=waits)
+        run.learn(LEARNER, steps=200 * second, version=second, counters=waits)
     before = builder.build()
     assert before["verdict"]["kind"] == "actor-bound"
     run.manager.reload(spec(stop={"agent_steps": 2000}))

@@ -176,8 +176,8 @@ def test_curves_can_be_read_by_tensorboard(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     first = CurveWriter(tmp_path / "tensorboard", 1, lambda: 1.7e9)
-    for rows in (100, 200, 300):
-        first.add(rows, {"return/train": rows / 10, "loss/policy": 0.5})
+    for steps in (100, 200, 300):
+        first.add(steps, {"return/train": steps / 10, "loss/policy": 0.5})
     first.close()
     second = CurveWriter(tmp_path / "tensorboard", 2, lambda: 1.7e9 + 60)
     second.void_from(250)
@@ -342,7 +342,7 @@ def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path
         assert leases["learner"].experience == experience()
         term = leases["learner"].term
         call(Report("modelpool", 0, boot(1), term, model=ref(4)), Orders)
-        learned = {"consumed_rows": 400.0, "updates": 4.0}
+        learned = {"consumed_steps": 400.0, "updates": 4.0}
         call(Report("learner", 0, boot(3), term, counters=learned, model=ref(4)), Orders)
         match = call(Report("evaluator", 0, boot(4), term), Orders).match
         assert match.quota.episodes == 2

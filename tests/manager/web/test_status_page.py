@@ -70,10 +70,10 @@ def run(tmp_path: Path) -> Run:
     for second in range(1, 11):
         run.time.now += 1
         run.report("actor", 2, counters={"env_steps": 200.0 * second}, model=ref(second))
-        run.learn(3, rows=200 * second, version=second, counters={"wait_data_seconds": 0.7 * second})
+        run.learn(3, steps=200 * second, version=second, counters={"wait_data_seconds": 0.7 * second})
         run.report("modelpool", 1, model=ref(second))
-    for rows in range(100, 2100, 100):
-        run.manager.state.progress.measured(measured(rows))
+    for steps in range(100, 2100, 100):
+        run.manager.state.progress.measured(measured(steps))
     return run
 
 
@@ -119,7 +119,7 @@ def test_nothing_that_a_process_has_said_becomes_markup(run: Run) -> None:
     status["roles"]["actor"][0] |= {"silent": True, "model": {"policy": EVIL, "version": 1}}
     status["evaluation"]["mode"] = EVIL
     status["members"][EVIL] = {"live": 1, "silent": 1}
-    generation = {"number": 1, "policy": EVIL, "ref": {"version": 1}, "rows": 1, "created": 0.0}
+    generation = {"number": 1, "policy": EVIL, "ref": {"version": 1}, "steps": 1, "created": 0.0}
     for phase in ("running", "finished"):
         tags = parsed(page(status | {"phase": phase}, [generation], status["time"]))
         names = {tag for tag, _ in tags.tags}
@@ -194,7 +194,7 @@ def test_the_twin_of_the_page_is_the_status_itself(run: Run) -> None:
 def test_checkpoints_are_listed_with_their_age(run: Run) -> None:
     status = status_of(run)
     generation = {
-        "number": 12, "policy": "main", "ref": to_plain(ref(300)), "rows": 64_000, "created": status["time"] - 90
+        "number": 12, "policy": "main", "ref": to_plain(ref(300)), "steps": 64_000, "created": status["time"] - 90
     }  # fmt: skip
     said = words(page(status, [generation], status["time"]))
     assert "12main30064,00090 s ago" in said

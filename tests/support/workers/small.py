@@ -29,4 +29,4 @@ SPEC = spec_of()
 
 def consumed(manager: Manager) -> float:
     report = manager.newest("learner")
-    return report.counters.get("consumed_rows", 0.0) if report is not None else 0.0
+    return report.counters.get("consumed_steps", 0.0) if report is not None else 0.0

@@ -50,7 +50,7 @@ def test_actor_learner_and_evaluator_train_measure_save_and_account_for_every_ro
     assert last["actor"].pending == 0
     decided = account.consumed + account.stale + account.fenced + account.invalid
     assert account.received == decided + account.queued
-    assert account.consumed > last["learner"].counters["consumed_rows"] > 400, "a row after an end is no agent step"
+    assert account.consumed > last["learner"].counters["consumed_steps"] > 400, "a row after an end is no agent step"
     assert last["learner"].counters["updates"] * 40 == account.consumed
     assert last["learner"].histograms["lag_versions"].total >= 0
     assert {"loss.entropy", "grad_norm", "lr", "queue_rows"} <= last["learner"].gauges.keys()
@@ -63,7 +63,7 @@ def test_actor_learner_and_evaluator_train_measure_save_and_account_for_every_ro
 
     ordered, final = (commit.generation for commit in manager.commits)
     assert (ordered.number, final.number) == (4, 5), "an orderly stop saves once more"
-    assert final.rows == last["learner"].counters["consumed_rows"]
+    assert final.steps == last["learner"].counters["consumed_steps"]
     part = Layout(folder).checkpoints / final.parts["learner"]
     assert hashlib.sha256(part.read_bytes()).hexdigest() == final.sha256["learner"]
 
@@ -77,7 +77,7 @@ def test_a_second_learner_goes_on_from_the_newest_generation_and_fences_what_was
             wait_until(lambda: consumed(manager) >= 400, "ten updates")
         told = manager.newest("learner")
         assert told is not None
-        rows, version = manager.commits[-1].generation.rows, manager.commits[-1].generation.ref.version
+        rows, version = manager.commits[-1].generation.steps, manager.commits[-1].generation.ref.version
         assert rows >= 400
         manager.next_lineage = 2
         second = process_of("learner", manager, SPEC, volume=folder)
@@ -86,7 +86,7 @@ def test_a_second_learner_goes_on_from_the_newest_generation_and_fences_what_was
             wait_until(lambda: consumed(manager) >= 200, "updates of the second learner")
     assert raised == []
     assert min(ref.version for ref in pool.models if ref.lineage == 2) == version
-    assert manager.commits[-1].generation.rows == rows + consumed(manager)
+    assert manager.commits[-1].generation.steps == rows + consumed(manager)
     last = manager.newest("learner")
     assert last is not None
     taken = sum(account.consumed for account in told.accounts.values())
@@ -104,7 +104,7 @@ def test_a_learner_whose_newest_generation_is_damaged_goes_on_from_the_one_befor
             seen = consumed(manager)
             wait_until(lambda: consumed(manager) > seen, "more updates")
         older, newer = manager.commits[0].generation, manager.commits[-1].generation
-        assert newer.rows > older.rows
+        assert newer.steps > older.steps
         damaged = Layout(folder).checkpoints / newer.parts["learner"]
         damaged.write_bytes(damaged.read_bytes()[:-1])
         manager.next_lineage = 2
@@ -159,21 +159,21 @@ def test_a_learner_whose_weights_cannot_be_brought_to_actors_says_so_before_it_l
     assert "cannot be brought to actors: choose a smaller `model`" in str(raised[0])
 
 
-def test_a_learner_stops_at_the_first_update_that_reaches_stop_rows_and_goes_on_when_it_is_raised(
+def test_a_learner_stops_at_the_first_update_that_reaches_stop_steps_and_goes_on_when_it_is_raised(
     folder: Path, manager: Manager, pool: Pool
 ) -> None:
     learns = process_of("learner", manager, SPEC, volume=folder)
-    manager.stop_rows = 200
+    manager.stop_steps = 200
     with running(learner.main, learns) as raised, running(actor.main, process_of("actor", manager, SPEC)):
         for limit in (200, 400):
-            manager.stop_rows = limit
-            wait_until(lambda limit=limit: consumed(manager) >= limit, f"{limit} rows")  # type: ignore[misc]
+            manager.stop_steps = limit
+            wait_until(lambda limit=limit: consumed(manager) >= limit, f"{limit} steps")  # type: ignore[misc]
             wait_until(lambda: learns.metrics.values().gauges["queue_rows"] >= 80, "more than it may learn from")
             reports = len(manager.reports)
             wait_until(lambda reports=reports: len(manager.reports) > reports + 20, "reports")  # type: ignore[misc]
             assert limit <= consumed(manager) < limit + 40, "a batch has 40 rows at most"
     assert raised == []
-    assert manager.commits[-1].generation.rows == consumed(manager)
+    assert manager.commits[-1].generation.steps == consumed(manager)
 
 
 def test_a_learner_that_rests_publishes_its_last_weights_whatever_their_version_and_says_so(
@@ -181,10 +181,10 @@ def test_a_learner_that_rests_publishes_its_last_weights_whatever_their_version_
 ) -> None:
     algorithm = {"name": "impala", "unroll_length": 5, "batch_size": 40, "max_lag_versions": 100}
     spec = spec_of(algorithm={**algorithm, "publish_every_updates": 100})
-    manager.stop_rows = 160
+    manager.stop_steps = 160
     learns = process_of("learner", manager, spec, volume=folder)
     with running(learner.main, learns) as raised, running(actor.main, process_of("actor", manager, spec)):
-        wait_until(lambda: learns.metrics.values().gauges.get("rests") == 1, "160 rows")
+        wait_until(lambda: learns.metrics.values().gauges.get("rests") == 1, "160 steps")
         wait_until(lambda: pool.newest is not None and pool.newest.version > 0, "the last weights")
         reports = len(manager.reports)
         wait_until(lambda: len(manager.reports) > reports + 20, "reports")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rlctl_agents.types.control import Origin
 from rlctl_agents.types.experience import Field, Ledger, Schema, SegmentBlock
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import (
@@ -74,6 +76,22 @@ def test_numbers_that_are_none_are_not_the_wires_matter(wire: Wire, address: str
     segments: list[SegmentBlock] = []
     until(lambda: segments, lambda: sender.poll(0.0), lambda: segments.extend(receiver.poll(0.001)))
     assert np.isnan(segments[0].fields["reward"]).all()
+
+
+def test_experience_of_two_builds_of_a_game_can_be_told_apart(wire: Wire, address: str) -> None:
+    image = "registry/actor@sha256:" + 4 * "0123456789abcdef"
+    builds = {"a": Origin("n", image).build, "b": Origin("n", image[:-64] + 64 * "f").build, "c": Origin("n").build}
+    receiver = make_receiver(wire, address)
+    senders = {boot: make_sender(wire, address, boot=boot, build=build) for boot, build in builds.items()}
+    found: dict[str, str] = {}
+
+    def hear() -> None:
+        found.update((one.header.boot, one.header.build) for one in receiver.poll(0.001))
+
+    for sender in senders.values():
+        assert offer(sender)
+    until(lambda: len(found) == 3, *(partial(one.poll, 0.0) for one in senders.values()), hear)
+    assert found == {"a": "0123456789abcdef", "b": "ffffffffffffffff", "c": ""}
 
 
 def test_an_on_policy_sender_takes_no_more_than_its_queue_and_counts_what_it_took(wire: Wire, address: str) -> None:

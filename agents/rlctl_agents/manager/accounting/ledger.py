@@ -14,6 +14,9 @@ A learner that dies takes with it what it learned since its newest generation. R
 from were consumed as well, but are told under their own name:
 
     consumed by all learners that ever were = consumed (the present weights have learned from it) + discarded
+
+A row is consumed once, however often it is learned from: reuse is no fate, and changes nothing here. `learned_steps` of
+a policy counts it (`Trainer.learned_steps`).
 """
 
 from __future__ import annotations

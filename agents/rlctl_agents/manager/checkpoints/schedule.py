@@ -50,14 +50,14 @@ class Checkpoints:
         """Seconds since the wanted generation was ordered."""
         return self._clock() - self._wanted[policy][1] if policy in self._wanted else 0.0
 
-    def worth_saving(self, policy: str, rows: int) -> bool:
+    def worth_saving(self, policy: str, steps: int) -> bool:
         """True if something was learned since the newest generation, or since one that a learner had to go back to."""
         newest = self.manifests.newest(policy)
-        return rows > 0 and (newest is None or rows != newest.rows)
+        return steps > 0 and (newest is None or steps != newest.steps)
 
-    def due(self, policy: str, rows: int, every_s: float) -> bool:
+    def due(self, policy: str, steps: int, every_s: float) -> bool:
         """True if the next generation should be ordered."""
-        if policy in self._wanted or not self.worth_saving(policy, rows):
+        if policy in self._wanted or not self.worth_saving(policy, steps):
             return False
         now = self._clock()
         return now - self._last.setdefault(policy, now) >= every_s

@@ -1,4 +1,4 @@
-"""Evaluations: ordered, believed, stored; and once more before a run ends that stops by rows or time."""
+"""Evaluations: ordered, believed, stored; and once more before a run ends that stops by steps or time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MATCHES_APART = 100
 class Evaluations:
     """The evaluations of a run.
 
-    A run that stops by rows or time has not been measured at its end. `finish` makes it wait: the learner rests, its
+    A run that stops by steps or time has not been measured at its end. `finish` makes it wait: the learner rests, its
     last model is published, one evaluator plays one whole quota with it, and that is the return that stays.
 
     Args:
@@ -67,7 +67,7 @@ class Evaluations:
         self.not_evaluated: str | None = None
         """Why there is no evaluation of the last model, in words."""
         self.undrawn: list[tuple[int, float | None]] = []
-        """New points of the curve: rows, and the mean of an evaluation; None: the learner went back to there."""
+        """New points of the curve: steps, and the mean of an evaluation; None: the learner went back to there."""
 
     @property
     def rests(self) -> bool:
@@ -121,21 +121,21 @@ class Evaluations:
             ValueError: it does not count, and why.
         """
         # not when it was ordered: a modelpool may have told of the version before its learner did
-        rows = self._learners.rows_at(result.ref)
-        done = self._quotas.finish(result, rows=rows, wall_s=wall_s, unix=self._clock.unix())
+        steps = self._learners.steps_at(result.ref)
+        done = self._quotas.finish(result, steps=steps, wall_s=wall_s, unix=self._clock.unix())
         self._progress.measured(done)
         self._stored.append({**to_plain(done), "returns": result.returns, "lengths": result.lengths})
         self._events.add(
             "evaluation",
             f"evaluation mean {done.mean:.4g} over {done.episodes} episodes ({done.mode}, version {done.ref.version})",
-            mean=done.mean, rows=done.rows, version=done.ref.version,
+            mean=done.mean, steps=done.steps, version=done.ref.version,
         )  # fmt: skip
-        self.undrawn.append((done.rows, done.mean))
+        self.undrawn.append((done.steps, done.mean))
         return done
 
-    def void_from(self, rows: int) -> None:
+    def void_from(self, steps: int) -> None:
         """Continue the curve from there: a learner went back to a generation."""
-        self.undrawn.append((rows, None))
+        self.undrawn.append((steps, None))
 
     def drop(self, boot: str) -> None:
         """Forget an evaluator that has gone."""

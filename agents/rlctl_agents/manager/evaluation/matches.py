@@ -108,11 +108,11 @@ class Quotas:
         self._open[boot] = _Open(match, loaded=False, steps=0.0, moved=self._clock())
         return match
 
-    def finish(self, result: EvalResult, *, rows: int, wall_s: float, unix: float) -> Evaluation:
+    def finish(self, result: EvalResult, *, steps: int, wall_s: float, unix: float) -> Evaluation:
         """Evaluation from the result of a quota.
 
         Args:
-            rows: that the weights were learned from, as far as is known by now.
+            steps: that the weights were learned from, as far as is known by now.
             wall_s, unix: the time.
 
         Raises:
@@ -143,7 +143,7 @@ class Quotas:
             episodes=len(result.returns),
             mode=result.mode,
             ref=result.ref,
-            rows=rows,
+            steps=steps,
             wall_s=wall_s,
             seconds=result.seconds,
             time=unix,

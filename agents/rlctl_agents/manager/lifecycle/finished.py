@@ -90,7 +90,7 @@ def still_met(settings: Spec, layout: Layout) -> str | None:
     found = met(
         settings.stop,
         evaluation=progress.evaluation,
-        rows=progress.rows.get(policy, 0),
+        steps=progress.steps.get(policy, 0),
         wall_s=progress.wall_s,
         learned=progress.started,
     )

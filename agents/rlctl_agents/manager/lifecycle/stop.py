@@ -5,7 +5,7 @@
        │  └── more is asked, weights are lost ───┘
        └──asked to leave──> saving ──> over                                    another manager may go on
 
-While it saves, a run that stops by rows or time has its last model evaluated first.
+While it saves, a run that stops by steps or time has its last model evaluated first.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Met(NamedTuple):
     why: str  # in words
 
 
-def met(stop: Stop, *, evaluation: Evaluation | None, rows: int, wall_s: float, learned: bool) -> Met | None:
+def met(stop: Stop, *, evaluation: Evaluation | None, steps: int, wall_s: float, learned: bool) -> Met | None:
     """The stop condition by which the run has succeeded; None: not yet.
 
     Args:
         evaluation: the newest whole one: the only thing that says how good a policy is.
-        rows: that the weights were learned from.
+        steps: that the weights were learned from.
         wall_s: over all ups.
         learned: something was ever learned from; time alone is no success.
     """
@@ -57,8 +57,8 @@ def met(stop: Stop, *, evaluation: Evaluation | None, rows: int, wall_s: float, 
             f"({evaluation.mode}, version {evaluation.ref.version})"
         )
         return Met("eval_return", text)
-    if stop.agent_steps is not None and rows >= stop.agent_steps:
-        return Met("agent_steps", f"{rows} agent steps >= {stop.agent_steps}")
+    if stop.agent_steps is not None and steps >= stop.agent_steps:
+        return Met("agent_steps", f"{steps} agent steps >= {stop.agent_steps}")
     if stop.wall_time is not None and wall_s >= stop.wall_time and learned:
         return Met("wall_time", f"{wall_s:.0f} s >= {stop.wall_time:g} s")
     return None
@@ -166,7 +166,7 @@ class RunStop(Phases):
         self._state, self._members, self._learners = state, members, learners
         self._checkpoints, self._evaluations, self._events, self._clock = checkpoints, evaluations, events, clock
         self._proof: tuple[Met, Evaluation | None] | None = None  # why it ends, unless on request
-        self._claimed: dict[str, int] = {}  # policy -> rows, when the run began to end
+        self._claimed: dict[str, int] = {}  # policy -> steps, when the run began to end
         self._told: set[str] = set()  # boots
 
     @property
@@ -178,11 +178,11 @@ class RunStop(Phases):
             which = f" of {policy}" if len(self._learners.policies) > 1 else ""
             saved = "there is no generation"
             if newest is not None:
-                saved = f"newest generation {newest.number} at {newest.rows} rows"
-            texts.append(f"the last model{which}, at {self._learners.rows(policy)} rows, was not saved: {saved}")
+                saved = f"newest generation {newest.number} at {newest.steps} steps"
+            texts.append(f"the last model{which}, at {self._learners.steps(policy)} steps, was not saved: {saved}")
         return "; ".join(texts)
 
-    def stop_rows(self, holder: Holder, stop: Stop) -> int:
+    def stop_steps(self, holder: Holder, stop: Stop) -> int:
         """Rows after which a process makes no update: those of the first policy count; 0: no limit."""
         if holder.role != "learner":
             return 0
@@ -272,7 +272,7 @@ class RunStop(Phases):
         if self.phase != "saving" or self.how != "finish":
             return
         if self._lost(stop):
-            self.go_on(f"{self._state.progress.met}, but those weights are lost; {self._rows} rows are left")
+            self.go_on(f"{self._state.progress.met}, but those weights are lost; {self._steps} steps are left")
             return
         learning = self._learning()
         for policy in self._unsaved():
@@ -300,17 +300,17 @@ class RunStop(Phases):
         )
 
     @property
-    def _rows(self) -> int:
+    def _steps(self) -> int:
         """Rows that the weights which exist for sure were learned from."""
-        return self._learners.sure_rows(self._learners.policies[0])
+        return self._learners.sure_steps(self._learners.policies[0])
 
     def _met(self, stop: Stop) -> Met | None:
-        progress, rows = self._state.progress, self._rows
+        progress, steps = self._state.progress, self._steps
         evaluation = progress.evaluation
         if evaluation is not None and not self._learners.stands(evaluation.ref):
             evaluation = None  # that model is gone with its learner
-        learned = progress.started and rows > 0
-        return met(stop, evaluation=evaluation, rows=rows, wall_s=self._state.wall_s, learned=learned)
+        learned = progress.started and steps > 0
+        return met(stop, evaluation=evaluation, steps=steps, wall_s=self._state.wall_s, learned=learned)
 
     def _lost(self, stop: Stop) -> bool:
         """True if the weights for which the run ends are gone: their learner was killed and came back without."""
@@ -319,7 +319,7 @@ class RunStop(Phases):
         found, evaluation = self._proof
         if found.condition == "eval_return":
             return evaluation is not None and not self._learners.stands(evaluation.ref)
-        return self._rows == 0 if found.condition == "wall_time" else self._rows < (stop.agent_steps or 0)
+        return self._steps == 0 if found.condition == "wall_time" else self._steps < (stop.agent_steps or 0)
 
     def _unsaved(self) -> list[str]:
         """Policies with a newest generation that holds less than the run claims to have learned. Until learners rest
@@ -327,18 +327,18 @@ class RunStop(Phases):
         """
         found = []
         for policy in self._learners.policies:
-            claimed = rows = self._learners.sure_rows(policy)
+            claimed = steps = self._learners.sure_steps(policy)
             if not self._evaluations.rests:
-                claimed = min(rows, self._claimed.get(policy, rows))
-            if claimed > self._learners.saved_rows(policy):
+                claimed = min(steps, self._claimed.get(policy, steps))
+            if claimed > self._learners.saved_steps(policy):
                 found.append(policy)
         return found
 
     def _begin(self, how: How) -> None:
         if self.phase == "running":
-            self._claimed = {policy: self._learners.sure_rows(policy) for policy in self._learners.policies}
+            self._claimed = {policy: self._learners.sure_steps(policy) for policy in self._learners.policies}
             for policy in self._learning():
-                if self._checkpoints.worth_saving(policy, self._learners.rows(policy)):
+                if self._checkpoints.worth_saving(policy, self._learners.steps(policy)):
                     self._checkpoints.order(policy)
             self._state.save_progress()
         self.begin(how, self._clock.monotonic())

@@ -6,23 +6,23 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
 from rlctl_agents.manager.state_store import Progress, Resumed
-from rlctl_agents.runtime.process import RANK, RESUMED, RESUMING, ROWS, SEEDED
+from rlctl_agents.runtime.process import LEARNED, RANK, RESUMED, RESUMING, SEEDED, STEPS
 from rlctl_agents.types.control import Generation, Report
 from rlctl_agents.types.experience import ModelRef
 
 PAIRS = 512
-"""Versions of a lineage whose rows are remembered; every second one goes when there are more."""
+"""Versions of a lineage whose steps are remembered; every second one goes when there are more."""
 LINEAGES = 8
 """Lineages of which versions are remembered."""
 
 
 class Learners:
-    """Rows behind the weights, over all boots of a policy's learner: they go back when it resumes.
+    """Agent steps behind the weights, over all boots of a policy's learner: they go back when it resumes.
 
     Args:
         populations: policy -> members, in the order in which learners are numbered.
-        batch_size: of a policy, as the spec says now: rows of an update, over all who step together.
-        progress: gets the rows, and from where a learner resumed.
+        batch_size: of a policy, as the spec says now: steps of an update, over all who step together.
+        progress: gets the steps, and from where a learner resumed.
         generations: of a policy, newest first: what a learner may have resumed from.
         clock: monotonic seconds.
     """
@@ -36,9 +36,9 @@ class Learners:
         clock: Callable[[], float],
     ) -> None:
         self.policies = list(populations)
-        """Of the run; rows of the first one count for `stop`."""
+        """Of the run; steps of the first one count for `stop`."""
         self._members = [policy for policy, count in populations.items() for _ in range(count)]
-        self._batch_rows = batch_size
+        self._batch_steps = batch_size
         self._progress = progress
         self._generations = generations
         self._clock = clock
@@ -46,35 +46,39 @@ class Learners:
         self._since: dict[str, float] = {}  # boot -> when its first update was seen
         self._newest: dict[str, Report] = {}  # policy -> of its learner
         self._said: set[str] = set()  # boots whose beginning is known
-        self._pairs: dict[tuple[str, int], dict[int, int]] = {}  # policy, lineage -> version -> rows, ascending
+        self._pairs: dict[tuple[str, int], dict[int, int]] = {}  # policy, lineage -> version -> steps, ascending
         for policy in populations:
             for one in reversed(generations(policy)):
-                self.know(one.ref, one.rows)
+                self.know(one.ref, one.steps)
 
     def policy_of(self, index: int) -> str:
         """Policy that learner `index` trains."""
         return self._members[index % len(self._members)]
 
-    def rows(self, policy: str) -> int:
-        """Rows that the weights of a policy were learned from."""
-        return self._progress.rows.get(policy, 0)
+    def steps(self, policy: str) -> int:
+        """Agent steps that the weights of a policy were learned from."""
+        return self._progress.steps.get(policy, 0)
+
+    def learned(self, policy: str) -> int:
+        """The same, each step as often as an optimizer step was made from it."""
+        return self._progress.learned.get(policy, self.steps(policy))
 
     def updates(self, policy: str) -> int:
         """Updates that made the weights of a policy."""
         return self._progress.versions.get(policy, 0)
 
-    def sure_rows(self, policy: str) -> int:
-        """Rows behind weights that exist: told to this manager by its learner, or held by a generation. Progress that
-        an older manager stored is no proof: the learner may have died with it.
+    def sure_steps(self, policy: str) -> int:
+        """Agent steps behind weights that exist: told to this manager by its learner, or held by a generation. Progress
+        that an older manager stored is no proof: the learner may have died with it.
         """
         if policy in self._newest:
-            return self.rows(policy)
-        return min(self.rows(policy), self.saved_rows(policy))
+            return self.steps(policy)
+        return min(self.steps(policy), self.saved_steps(policy))
 
-    def saved_rows(self, policy: str) -> int:
-        """Rows of the newest generation that can be used; 0: there is none."""
+    def saved_steps(self, policy: str) -> int:
+        """Agent steps of the newest generation that can be used; 0: there is none."""
         newest = next(iter(self.usable(policy)), None)
-        return newest.rows if newest is not None else 0
+        return newest.steps if newest is not None else 0
 
     def stands(self, ref: ModelRef) -> bool:
         """True if a model, or a descendant of it, still exists: its learner lives on, or a generation holds it."""
@@ -92,7 +96,7 @@ class Learners:
         """Take a report; from where the learner went on, when this is the first to tell. Rank 0 speaks for all who step
         together.
         """
-        if int(report.counters.get("consumed_rows", 0)) > 0:
+        if int(report.counters.get("consumed_steps", 0)) > 0:
             self._progress.started = True
             self._since.setdefault(report.boot, self._clock())
         rank = report.gauges.get(RANK, 0.0)
@@ -102,27 +106,28 @@ class Learners:
             return None
         policy, offered = self.policy_of(index), self._offered.get(report.boot, ())
         base = next(iter(offered), None)
-        consumed = int(report.counters.get("consumed_rows", 0))
-        before = base.rows if base is not None else 0
-        self._progress.rows[policy] = int(report.gauges.get(ROWS, before + consumed))
+        consumed = int(report.counters.get("consumed_steps", 0))
+        before = base.steps if base is not None else 0
+        self._progress.steps[policy] = int(report.gauges.get(STEPS, before + consumed))
+        self._progress.learned[policy] = int(report.gauges.get(LEARNED, self.steps(policy)))
         self._newest[policy] = report
         if report.model is not None:
             self._progress.versions[policy] = report.model.version
             if base is None and RESUMED not in report.gauges:
                 self.know(ModelRef(policy, report.model.lineage, 0), 0)
-            self.know(report.model, self.rows(policy))
+            self.know(report.model, self.steps(policy))
         if base is None or report.boot in self._said or report.gauges.get(RESUMING, 0.0) > 0:
             return None
         self._said.add(report.boot)
         number = int(report.gauges.get(RESUMED, base.number))
         found = next((one for one in self._generations(policy) if one.number == number), base)
-        version, rows = found.ref.version, found.rows
+        version, steps = found.ref.version, found.steps
         if report.model is not None:
-            self.know(ModelRef(policy, report.model.lineage, version), rows)
+            self.know(ModelRef(policy, report.model.lineage, version), steps)
         passed = {one.number for one in offered if one.number > number}
         self._progress.unusable = sorted({*self.unusable(), *passed} - {number})
-        text = f"learner {index} went on from generation {number}: version {version}, {rows} rows"
-        self._progress.resumed, self._progress.resumed_boot = Resumed(number, rows, text), report.boot
+        text = f"learner {index} went on from generation {number}: version {version}, {steps} steps"
+        self._progress.resumed, self._progress.resumed_boot = Resumed(number, steps, text), report.boot
         return self._progress.resumed
 
     @property
@@ -145,22 +150,22 @@ class Learners:
         kept = {one.number for policy in self._members for one in self._generations(policy)}
         return [number for number in self._progress.unusable if number in kept]
 
-    def know(self, ref: ModelRef, rows: int) -> None:
-        """Note the exact number of rows that a version was learned from."""
+    def know(self, ref: ModelRef, steps: int) -> None:
+        """Note the exact number of steps that a version was learned from."""
         pairs = self._pairs.setdefault((ref.policy, ref.lineage), {})
         ascending = not pairs or ref.version > next(reversed(pairs))
-        pairs[ref.version] = rows
+        pairs[ref.version] = steps
         if len(pairs) > PAIRS:
             pairs = dict([*pairs.items()][:-1:2] + [*pairs.items()][-1:])
         self._pairs[ref.policy, ref.lineage] = pairs if ascending else dict(sorted(pairs.items()))
         while len(self._pairs) > LINEAGES:
             del self._pairs[min(self._pairs, key=lambda one: one[1])]
 
-    def rows_at(self, ref: ModelRef) -> int:
-        """Rows that a version was learned from: as noted, or interpolated between the versions around it.
+    def steps_at(self, ref: ModelRef) -> int:
+        """Agent steps that a version was learned from: as noted, or interpolated between the versions around it.
 
         Example:
-            Version 10 was learned from 1000 rows, version 20 from 1900: version 12 counts as 1180.
+            Version 10 was learned from 1000 steps, version 20 from 1900: version 12 counts as 1180.
         """
         pairs = self._pairs.get((ref.policy, ref.lineage), {})
         if ref.version in pairs:
@@ -171,10 +176,10 @@ class Learners:
             (before, fewer), (after, more) = ((one, pairs[one]) for one in versions[at - 1 : at + 1])
             return fewer + round((more - fewer) * (ref.version - before) / (after - before))
         if not versions:
-            return self.rows(ref.policy) or ref.version * self._batch_rows(ref.policy)
+            return self.steps(ref.policy) or ref.version * self._batch_steps(ref.policy)
         # newer than what was heard of, or made before this manager began
         known = versions[min(at, len(versions) - 1)]
-        return max(pairs[known] + (ref.version - known) * self._batch_rows(ref.policy), 0)
+        return max(pairs[known] + (ref.version - known) * self._batch_steps(ref.policy), 0)
 
     def bury(self, boot: str) -> None:
         """Forget a boot that never comes back."""

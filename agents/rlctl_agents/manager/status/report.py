@@ -22,7 +22,7 @@ from rlctl_agents.types.experience import ModelRef
 
 API_VERSION = "rlctl/v1"
 ACTING = {"env_steps": "actor", "frames": "actor", "agent_steps": "actor", "episodes": "actor"}
-LEARNING = {"consumed_rows": "learner", "unique_rows": "learner", "updates": "learner"}
+LEARNING = {"consumed_steps": "learner", "learned_steps": "learner", "updates": "learner"}
 COUNTED = ACTING | LEARNING
 """Total -> the role that counts it."""
 SETTLED_S = 5.0
@@ -153,11 +153,12 @@ class StatusBuilder:
         """
         view = self._view
         found = {name: int(view.members.totals.sum(role, name)) for name, role in COUNTED.items()}
-        learned = sum(map(view.learners.rows, view.learners.policies))
-        updates = sum(map(view.learners.updates, view.learners.policies))
+        learners, policies = view.learners, view.learners.policies
         return found | {
-            "consumed_rows": learned, "unique_rows": min(found["unique_rows"], learned), "updates": updates
-        }  # fmt: skip
+            "consumed_steps": sum(map(learners.steps, policies)),
+            "learned_steps": sum(map(learners.learned, policies)),
+            "updates": sum(map(learners.updates, policies)),
+        }
 
     def _throughput(self, live: dict[str, list[Holder]]) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -182,7 +183,8 @@ class StatusBuilder:
         )
         return {
             "ref": None if newest is None else to_plain(newest),
-            "rows": view.learners.rows(policy),
+            "steps": view.learners.steps(policy),
+            "learned_steps": view.learners.learned(policy),
             "ledger": {**to_plain(rows), "balanced": balanced},
         }
 
@@ -250,7 +252,7 @@ class StatusBuilder:
             return None
         age_s = max(view.clock.unix() - newest.created, 0.0)
         return {
-            "number": newest.number, "version": newest.ref.version, "rows": newest.rows, "age_s": round(age_s, 1)
+            "number": newest.number, "version": newest.ref.version, "steps": newest.steps, "age_s": round(age_s, 1)
         }  # fmt: skip
 
     def _facts(

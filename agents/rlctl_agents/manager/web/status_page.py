@@ -112,7 +112,7 @@ def page(
     if "members" in status:
         silent = [(role, one) for role, entries in status["roles"].items() for one in entries if one.get("silent")]
         shown = {
-            "curve": curve_of([(rows, mean) for rows, _, mean in status["history"] if mean is not None]),
+            "curve": curve_of([(steps, mean) for steps, _, mean in status["history"] if mean is not None]),
             "silent": silent[:MOST_ROWS],
             "more_silent": sum(one["silent"] for one in status["members"].values()) - len(silent[:MOST_ROWS]),
         }

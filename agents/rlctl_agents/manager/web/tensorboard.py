@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class CurveWriter:
-    """Scalars by consumed rows, into a new file, whole records only.
+    """Scalars by consumed steps, into a new file, whole records only.
 
     Args:
         folder: results/tensorboard/; made.
@@ -40,15 +40,15 @@ class CurveWriter:
         """Why the newest is not in the file."""
         self._write([Event(wall_time=unix(), file_version="brain.Event:2")])
 
-    def add(self, rows: int, values: Mapping[str, float]) -> None:
+    def add(self, steps: int, values: Mapping[str, float]) -> None:
         """Add a point to each curve, out of this process's hands when this returns."""
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in sorted(values.items())])
-        self._write([Event(wall_time=self._unix(), step=rows, summary=summary)])
+        self._write([Event(wall_time=self._unix(), step=steps, summary=summary)])
 
-    def void_from(self, rows: int) -> None:
+    def void_from(self, steps: int) -> None:
         """Hide points from there on: a learner went back to a generation."""
         session = SessionLog(status=SessionLog.START)
-        self._write([Event(wall_time=self._unix(), step=rows, session_log=session)])
+        self._write([Event(wall_time=self._unix(), step=steps, session_log=session)])
 
     def close(self) -> None:
         """Close the file."""

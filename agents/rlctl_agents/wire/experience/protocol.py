@@ -57,6 +57,7 @@ class BlockMessage(msgspec.Struct, array_like=True, frozen=True, tag="block"):
     stream: bytes  # int64, little-endian, one per stream
     row0: bytes  # the same
     arrays: Annotated[list[ArrayHead], msgspec.Meta(max_length=MAX_FIELDS + 1)]
+    build: Name = ""  # of the environment that the rows come from; "": not known
 
 
 class Grant(msgspec.Struct, array_like=True, frozen=True, tag="grant"):

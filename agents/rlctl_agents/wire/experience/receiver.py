@@ -427,6 +427,7 @@ class ExperienceReceiver:
             stream=np.frombuffer(block.stream, "<i8").tolist(),
             row0=np.frombuffer(block.row0, "<i8").tolist(),
             ledger=ledger,
+            build=block.build,
         )
         return SegmentBlock(header, version, fields)
 

@@ -73,6 +73,7 @@ class ExperienceSender:
         ticket: of the same lease; a receiver with keys wants to see it.
         on_policy: a full queue makes `offer` say False; otherwise the oldest block is given up and counted.
         queue_blocks: blocks that may wait for credit.
+        build: of the environment, stamped on every block.
         compress: large uint8 arrays with zstd level 1; None: when the receiver is on another machine.
         clock: seconds, never going back.
 
@@ -99,6 +100,7 @@ class ExperienceSender:
         ticket: str = "",
         on_policy: bool = True,
         queue_blocks: int = 2,
+        build: str = "",
         compress: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -112,7 +114,7 @@ class ExperienceSender:
         self._steps = schema.unroll_length
         self._digest = schema_digest(schema)
         self._on_policy = on_policy
-        self._queue_blocks = queue_blocks
+        self._queue_blocks, self._build = queue_blocks, build
         self._compress = compress
         self._clock = clock
         self._queue: deque[_QueuedBlock] = deque()
@@ -363,6 +365,7 @@ class ExperienceSender:
             block.stream,
             block.row0,
             block.heads,
+            self._build,
         )
         try:
             self._socket.send_multipart([encode(head), *block.frames], zmq.NOBLOCK, copy=False)

@@ -25,10 +25,6 @@ def _no_trouble(state: RunState) -> list[Process]:
     return []
 
 
-def _no_manager(state: RunState, path: str, body: dict[str, object] | None) -> dict[str, object]:
-    raise NotImplementedError("this session reaches no manager")
-
-
 @dataclass
 class Session:
     """One command.
@@ -46,6 +42,7 @@ class Session:
     """
 
     api: Api
+    ask: Callable[[RunState, str, dict[str, object] | None], dict[str, object]]
     me: Me = field(default_factory=Me.now)
     clock: Callable[[], float] = steady
     sleep: Callable[[float], None] = time.sleep
@@ -53,7 +50,6 @@ class Session:
     note: Say = _nothing
     waiting: Say = _nothing
     trouble: Callable[[RunState], list[Process]] = _no_trouble
-    ask: Callable[[RunState, str, dict[str, object] | None], dict[str, object]] = _no_manager
     force: bool = False
     at_home: bool = False
     take_over: bool = False

@@ -313,8 +313,10 @@ def test_first_actors_that_cannot_run_end_it(lab: Lab) -> None:
     lab.settle()
     lab.api.stuck.add("pong-actor-0")
     broken = Process("actor", 0, "failed", reason="image not found", permanent=True, next="rlctl image push")
-    session = Session(lab.api, me=ALICE, clock=lab.api.clock, sleep=lab.api.sleep, now=lab.api.now,
-                      trouble=lambda state: [broken])  # fmt: skip
+    session = Session(
+        lab.api, lambda state, path, body: {}, me=ALICE, clock=lab.api.clock, sleep=lab.api.sleep, now=lab.api.now,
+        trouble=lambda state: [broken],
+    )  # fmt: skip
     state: RunState = lab.record.state
     lab.api.report(ACTORS, {})
     with pytest.raises(WorkloadFailed, match="no more were asked for: image not found"):
