@@ -11,6 +11,8 @@ CLUSTER_TESTS := tests/cluster tests/conformance tests/images/test_real_image.py
 BIN := $(VENV)/bin
 PIP := python -m pip install --quiet --disable-pip-version-check
 LISTS := $(VENV)/lists
+# the hundreds of processes that tests start, and every worker of theirs, compile this tree once and not each anew
+export PYTHONDONTWRITEBYTECODE :=
 INPUTS := pyproject.toml requirements.lock rlctl/images/requirements.py
 
 .PHONY: up test test-fast test-full test-cluster bench bench-regression check format lint types checkov lock clean

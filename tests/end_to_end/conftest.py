@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -17,6 +18,9 @@ import psutil
 import pytest
 import yaml
 
+from rlctl.cli import main
+from rlctl.cli.context import World
+
 
 @dataclass(frozen=True)
 class Cli:
@@ -26,7 +30,7 @@ class Cli:
     env: dict[str, str]
 
     def __call__(
-        self, *arguments: str, exit_code: int = 0, timeout_s: float = 120.0
+        self, *arguments: str, exit_code: int = 0, timeout_s: float = 300.0
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-m", "rlctl", *arguments],
@@ -36,7 +40,14 @@ class Cli:
         return done
 
     def status(self, run: str) -> dict[str, Any]:
-        return json.loads(self("status", run, "-o", "json").stdout)  # type: ignore[no-any-return]
+        """As `rlctl status -o json` prints it; in this process, since tests ask until something has happened."""
+        said, chat = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+                patch.setenv(name, self.env[name])
+            code = main.run(["status", run, "-o", "json"], World(said, chat, environ=self.env))
+        assert code == 0, f"status {run}: exit {code}\n{said.getvalue()}\n{chat.getvalue()}"
+        return json.loads(said.getvalue())  # type: ignore[no-any-return]
 
     def spec(self, name: str, **fields: Any) -> str:
         """Write a spec file; returns its name."""

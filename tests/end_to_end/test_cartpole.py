@@ -8,7 +8,7 @@ import pytest
 from tests.end_to_end.conftest import Cli, wait_until
 
 SPECS = Path(__file__).parents[2] / "specs"
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(1200)]
 
 CARTPOLE = {
     "env": {"id": "CartPole-v1"},
@@ -36,12 +36,12 @@ def test_up_ends_0_with_cartpole_solved_by_the_evaluator(cli: Cli) -> None:
 def test_the_life_of_a_run(cli: Cli) -> None:
     spec = cli.spec("life", **CARTPOLE)
     cli("up", spec, "-d")
-    cli("wait", "life", "--for", "steps=5000", "--timeout", "90s")
+    cli("wait", "life", "--for", "steps=5000", "--timeout", "240s")
     uid = cli.status("life")["uid"]
 
     before = cli.pids("life", "actor"), cli.pids("life", "learner")
     cli("scale", "actor=3")
-    wait_until(lambda: len(cli.status("life")["roles"]["actor"]) == 3, timeout_s=60, what="three actors")
+    wait_until(lambda: len(cli.status("life")["roles"]["actor"]) == 3, timeout_s=240, what="three actors")
     assert cli.pids("life", "learner") == before[1]
     assert cli.pids("life", "actor")[0] == before[0][0]
 
@@ -49,10 +49,10 @@ def test_the_life_of_a_run(cli: Cli) -> None:
     cli("logs", "actor", "--grep", "no such words", exit_code=1)
 
     wait_until(
-        lambda: (cli.status("life")["checkpoint"] or {"number": 0})["number"] >= 1, timeout_s=60, what="a generation"
+        lambda: (cli.status("life")["checkpoint"] or {"number": 0})["number"] >= 1, timeout_s=240, what="a generation"
     )
     cli("restart", "learner")
-    wait_until(lambda: cli.status("life")["resumed"] is not None, timeout_s=60, what="the learner to go on")
+    wait_until(lambda: cli.status("life")["resumed"] is not None, timeout_s=240, what="the learner to go on")
     steps = cli.status("life")["resumed"]["steps"]
     assert steps > 0
 
@@ -67,7 +67,7 @@ def test_the_life_of_a_run(cli: Cli) -> None:
 
     cli("up", spec, "-d")
     wait_until(
-        lambda: (cli.status("life")["resumed"] or {"steps": 0})["steps"] >= steps, timeout_s=90, what="a resumed run"
+        lambda: (cli.status("life")["resumed"] or {"steps": 0})["steps"] >= steps, timeout_s=240, what="a resumed run"
     )
     assert cli.status("life")["uid"] == uid
 
@@ -75,13 +75,13 @@ def test_the_life_of_a_run(cli: Cli) -> None:
 def test_a_new_env_is_refused_and_a_new_learning_rate_restarts_the_learner_alone(cli: Cli) -> None:
     spec = cli.spec("change", **CARTPOLE)
     cli("up", spec, "-d")
-    cli("wait", "change", "--for", "steps=1000", "--timeout", "90s")
+    cli("wait", "change", "--for", "steps=1000", "--timeout", "240s")
     refused = cli("up", spec, "-d", "--set", "env.id=Acrobot-v1", exit_code=5)
     assert "env.id" in refused.stderr
 
     actors, learners = cli.pids("change", "actor"), cli.pids("change", "learner")
     cli("up", spec, "-d", "--set", "algorithm.lr=0.0005")
-    wait_until(lambda: cli.pids("change", "learner") not in ([], learners), timeout_s=60, what="another learner")
+    wait_until(lambda: cli.pids("change", "learner") not in ([], learners), timeout_s=240, what="another learner")
     assert cli.pids("change", "actor") == actors
 
 

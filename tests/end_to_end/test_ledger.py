@@ -14,7 +14,7 @@ from tests.end_to_end.conftest import Cli, wait_until
 from tests.support.samples import size
 
 SECONDS = float(size(30, 300))
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(SECONDS + 240)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(SECONDS + 900)]
 
 
 def test_the_ledger_balances_while_two_of_eight_actors_are_killed_every_ten_seconds(cli: Cli) -> None:
@@ -26,7 +26,7 @@ def test_the_ledger_balances_while_two_of_eight_actors_are_killed_every_ten_seco
     )
     chance = random.Random(0)
     cli("up", spec, "-d")
-    cli("wait", "ledger", "--for", "steps=2000", "--timeout", "120s")
+    cli("wait", "ledger", "--for", "steps=2000", "--timeout", "240s")
 
     killed = 0
     end = time.monotonic() + SECONDS
@@ -37,9 +37,9 @@ def test_the_ledger_balances_while_two_of_eight_actors_are_killed_every_ten_seco
         time.sleep(10)
         ledger = cli.status("ledger")["policies"]["main"]["ledger"]
         assert ledger["balanced"], ledger
-    wait_until(lambda: len(cli.pids("ledger", "actor")) == 8, timeout_s=30, what="all actors to be back")
+    wait_until(lambda: len(cli.pids("ledger", "actor")) == 8, timeout_s=240, what="all actors to be back")
     before = cli.status("ledger")["totals"]["consumed_steps"]
-    cli("wait", "ledger", "--for", f"steps={int(before) + 2000}", "--timeout", "60s")
+    cli("wait", "ledger", "--for", f"steps={int(before) + 2000}", "--timeout", "240s")
     cli("down", "ledger")
 
     status = cli.status("ledger")

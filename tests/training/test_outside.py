@@ -30,7 +30,7 @@ DOUBLE_DQN: dict[str, Any] = {
     "checkpoint": {"every": "3s"},
 }  # fmt: skip
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_double_dqn_from_outside_learns_cartpole(mine: Cli) -> None:
 def test_a_target_network_and_progress_survive_down_and_up(mine: Cli) -> None:
     spec = mine.spec("again", **DOUBLE_DQN)
     mine("up", spec, "-d")
-    mine("wait", "again", "--for", "updates=150", "--timeout", "120s")
+    mine("wait", "again", "--for", "updates=150", "--timeout", "240s")
     mine("down", "again")
     stored = newest_part(mine, "again")
     target = stored["modules/target/0.weight"]
@@ -74,13 +74,13 @@ def test_a_target_network_and_progress_survive_down_and_up(mine: Cli) -> None:
     assert not np.array_equal(target, stored["weights/0.weight"]), "a target lags behind"
 
     mine("up", spec, "-d")
-    wait_until(lambda: mine.status("again")["resumed"] is not None, timeout_s=90, what="a resumed run")
+    wait_until(lambda: mine.status("again")["resumed"] is not None, timeout_s=240, what="a resumed run")
 
     def told() -> list[list[float]]:
         lines = mine("logs", "learner", "--grep", "the target begins with").stdout.splitlines()
         return [json.loads(found[0]) for line in lines if (found := re.findall(r"\[[^\[\]]+\]$", line.strip()))]
 
-    wait_until(lambda: len(told()) == 2, timeout_s=60, what="the second life to learn")
+    wait_until(lambda: len(told()) == 2, timeout_s=240, what="the second life to learn")
     first, second = told()
     np.testing.assert_allclose(second, target.flatten()[:4], rtol=1e-5)
     assert first != second

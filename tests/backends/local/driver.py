@@ -3,30 +3,25 @@
 A step is a rename, a removal, a message to a socket or a started process: whatever another process could notice.
 """
 
-import os
-import signal
 import sys
 
 from tests.backends.local.machine import Machine, role_plan
+from tests.support.kills import Fuse
 
 STEPS = ("os.rename", "os.remove", "os.mkdir", "os.symlink", "socket.connect", "subprocess.Popen", "shutil.rmtree")
 
 
 def main() -> None:
-    run, actors, kill_at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    steps = 0
+    run, actors, fuse = sys.argv[1], int(sys.argv[2]), Fuse(int(sys.argv[3]))
 
     def count(event: str, _: object) -> None:
-        nonlocal steps
         if event in STEPS:
-            steps += 1
-            if steps == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
+            fuse.step()
 
     machine = Machine()
     sys.addaudithook(count)
     machine.up(run, role_plan("manager"), role_plan("actor", actors, {"version": actors}))
-    print(steps)
+    print(fuse.steps)
 
 
 if __name__ == "__main__":

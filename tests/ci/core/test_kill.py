@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,45 +14,40 @@ from rlctl_ci.core.states import TERMINAL
 from rlctl_ci.store.database import Database
 from tests.ci.counts import tell
 from tests.ci.world import Outside, Service, sha
+from tests.support.kills import Fuse
 from tests.support.samples import chance, sample, seed, size
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 BAD = sha(3)
-
-
-class Fuse:
-    """Kills this process at its n-th step: around each transaction, and after each change of the outside."""
-
-    left = -1
-
-    @classmethod
-    def step(cls) -> None:
-        cls.left -= 1
-        if cls.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+STEPS = "steps"
+"""File with the number of steps of a life that was not killed."""
 
 
 class Mortal(Database):
+    """A step before each transaction, one before and one after its commit."""
+
+    fuse = Fuse(0)
+
     @contextmanager
     def write(self) -> Iterator:  # type: ignore[type-arg]
-        Fuse.step()
+        self.fuse.step()
         with super().write() as db:
             yield db
-            Fuse.step()  # not committed yet
-        Fuse.step()
+            self.fuse.step()  # not committed yet
+        self.fuse.step()
 
 
 def life(folder: Path, number: int, kill_at: int) -> bool:
     """One life of the service in a process of its own, from recovery to an empty queue; whether it got there."""
     child = os.fork()
     if child == 0:
-        Fuse.left = kill_at
+        fuse = Mortal.fuse = Fuse(kill_at)
         try:
             service = Service(folder, owner=f"life-{number}", database_class=Mortal)
             service.clock.s += number * 1000.0
             service.outside.bad.add(BAD)
             said = service.outside.say
-            service.outside.say = lambda *a, **k: (said(*a, **k), Fuse.step())  # type: ignore[method-assign,return-value]
+            service.outside.say = lambda *a, **k: (said(*a, **k), fuse.step())  # type: ignore[method-assign,return-value]
             service.queue.recover(everybody=True)
             for commit in range(1, 5):
                 if service.outside.said("hooks") and len(service.outside.said("hooks")) >= commit:
@@ -62,6 +56,7 @@ def life(folder: Path, number: int, kill_at: int) -> bool:
                 said("hooks")  # acknowledged: the sender does not send it again
                 service.drain()
             service.drain()
+            (folder / STEPS).write_text(str(fuse.steps))
         except BaseException:
             os._exit(1)
         os._exit(0)
@@ -96,29 +91,18 @@ def check(folder: Path) -> Counter[str]:
     return Counter(deliveries=len(rows), builds=len(builds), deploys=len(applied))
 
 
-def steps(folder: Path) -> int:
-    """How many a life without a kill takes."""
-    low = 1
-    for kill_at in range(20, 2000, 20):
-        fresh = folder / str(kill_at)
-        fresh.mkdir()
-        if life(fresh, 1, kill_at):
-            return kill_at
-        low = kill_at
-    return low
-
-
 def test_a_kill_at_every_boundary_loses_nothing_and_deploys_nothing_twice(tmp_path: Path) -> None:
-    (tmp_path / "count").mkdir()
     counts: Counter[str] = Counter()
-    points = range(1, steps(tmp_path / "count"))
-    for kill_at in sample("kill at a boundary", points, 30):
+    (tmp_path / "whole").mkdir()
+    assert life(tmp_path / "whole", 1, 0)
+    points = range(1, int((tmp_path / "whole" / STEPS).read_text()) + 1)
+    for kill_at in sample("kill at a boundary", points, 12):
         folder = tmp_path / f"at-{kill_at}"
         folder.mkdir()
         counts["points"] += 1
         if not life(folder, 1, kill_at):
             counts["kills"] += 1
-            assert life(folder, 2, -1)
+            assert life(folder, 2, 0)
         counts += check(folder)
         assert Outside(folder / "outside.jsonl").history[-1] == sha(4), "the last good commit runs"
     tell("ci-kills-at-every-boundary", {**counts, "boundaries": len(points), "seed": seed()})
@@ -128,7 +112,7 @@ def test_a_kill_at_every_boundary_loses_nothing_and_deploys_nothing_twice(tmp_pa
 
 def test_random_kills_lose_nothing_and_deploy_nothing_twice(tmp_path: Path) -> None:
     moments = chance("kill at random")
-    kills = size(40, 200)
+    kills = size(15, 200)
     counts: Counter[str] = Counter()
     while counts["kills"] < kills:
         counts["services"] += 1
@@ -138,6 +122,6 @@ def test_random_kills_lose_nothing_and_deploy_nothing_twice(tmp_path: Path) -> N
         # five kills in a row reach builds that have used up their attempts
         while lives <= 5 and not life(folder, lives, moments.randrange(1, 90)):
             counts["kills"], lives = counts["kills"] + 1, lives + 1
-        assert lives <= 5 or life(folder, lives, -1)
+        assert lives <= 5 or life(folder, lives, 0)
         counts += check(folder)
     tell("ci-kills-at-random", {**counts, "seed": seed()})

@@ -5,17 +5,19 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import ssl
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -51,13 +53,27 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 class Repository:
+    """A repository with one commit; it is made once and copied, because that takes git half a dozen processes."""
+
+    _made: ClassVar[tempfile.TemporaryDirectory[str] | None] = None
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "work"
-        self.folder.mkdir()
-        git(self.folder, "init", "--quiet", "--initial-branch=main")
-        self.head = self.commit(
-            "spec.yaml", "run: pole\nenv: {id: CartPole-v1}\ncode: {path: .}\nstop: {agent_steps: 10}\n"
+        if Repository._made is None:
+            Repository._made = tempfile.TemporaryDirectory(prefix="rlctl-repository-")
+            self._make(Path(Repository._made.name) / "work")
+        shutil.copytree(Path(Repository._made.name) / "work", self.folder)
+        self.head = (self.folder / ".git/refs/heads/main").read_text().strip()
+
+    def _make(self, folder: Path) -> None:
+        folder.mkdir()
+        git(folder, "init", "--quiet", "--initial-branch=main")
+        git(folder, "config", "maintenance.auto", "false")
+        (folder / "spec.yaml").write_text(
+            "run: pole\nenv: {id: CartPole-v1}\ncode: {path: .}\nstop: {agent_steps: 10}\n"
         )
+        git(folder, "add", "-A")
+        git(folder, "commit", "--quiet", "-m", "x")
 
     def commit(self, name: str, text: str) -> str:
         path = self.folder / name
@@ -103,9 +119,10 @@ def test_files_are_deployed_byte_for_byte_as_they_are_committed_whatever_gitattr
     wanted = {"a.py": b"x = 1\n# $Id$ $Format:%H$\n", "b.txt": b"one\r\ntwo\n", "c.bin": b"\x00\r\n\n$Id$"}
     wanted[".gitattributes"] = f"{attributes}\n".encode()
     for name, content in wanted.items():
-        argv = ["git", "hash-object", "-w", "--stdin"]
-        blob = subprocess.run(argv, cwd=repository.folder, input=content, capture_output=True, check=True)
-        git(repository.folder, "update-index", "--add", "--cacheinfo", f"100644,{blob.stdout.decode().strip()},{name}")
+        (repository.folder / name).write_bytes(content)
+    blobs = git(repository.folder, "hash-object", "-w", "--no-filters", *wanted).split()
+    entries = [f"100644,{blob},{name}" for name, blob in zip(wanted, blobs, strict=True)]
+    git(repository.folder, "update-index", "--add", *(word for one in entries for word in ("--cacheinfo", one)))
     git(repository.folder, "commit", "--quiet", "-m", "x")
     job = job_of(tmp_path, git(repository.folder, "rev-parse", "HEAD"))
     source = fetcher(tmp_path, job).fetch(job)

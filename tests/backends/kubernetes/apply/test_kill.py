@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.backends.kubernetes.fakes.lab import Lab, killed_at_every_write
+from tests.backends.kubernetes.fakes.lab import Lab, killed_at_writes
 
 CHANGED: dict[str, Any] = {
     "algorithm": {"name": "impala", "lr": 0.001},
@@ -27,23 +27,21 @@ def large() -> Lab:
 
 
 def check(prepare: Callable[[], Lab], act: Callable[[Lab], object]) -> int:
-    """Kill `act` everywhere, do it again, and compare with what it does undisturbed; how often it was killed."""
-    undisturbed = prepare()
-    act(undisturbed)
-    undisturbed.settle()
-    points = 0
-    for at, lab in killed_at_every_write(prepare, act):
-        points += 1
+    """Kill `act` everywhere, do it again, and compare with what it does undisturbed; how many writes it has."""
+    kills = killed_at_writes(prepare, act)
+    kills.undisturbed.settle()
+    wanted = kills.undisturbed.picture()
+    for at, lab in kills.left:
         where = f"killed after write {at}"
         lost = lab.there() - lab.known()
         assert not lost, f"{where}: the inventory does not know {lost}"
         act(lab)
         lab.settle()
-        picture, wanted = lab.picture(), undisturbed.picture()
+        picture = lab.picture()
         assert set(picture) == set(wanted), where
         for name, thing in wanted.items():
             assert picture[name] == thing, f"{where}: {name}"
-    return points
+    return kills.writes
 
 
 def test_up_killed_at_any_write_converges() -> None:
@@ -98,7 +96,7 @@ def test_an_up_killed_anywhere_can_be_followed_by_another_spec() -> None:
     undisturbed = fresh()
     undisturbed.up(**LARGE)
     undisturbed.settle()
-    for at, lab in killed_at_every_write(large, lambda lab: lab.up(**CHANGED)):
+    for at, lab in killed_at_writes(large, lambda lab: lab.up(**CHANGED)).left:
         lab.up(**LARGE)
         lab.settle()
         assert lab.there() - lab.known() == set(), f"killed after write {at}"
@@ -110,7 +108,7 @@ def test_an_up_killed_anywhere_can_be_followed_by_another_spec() -> None:
 
 
 def test_an_up_killed_anywhere_can_be_taken_down_without_a_trace() -> None:
-    for at, lab in killed_at_every_write(fresh, lambda lab: lab.up(**LARGE)):
+    for at, lab in killed_at_writes(fresh, lambda lab: lab.up(**LARGE)).left:
         lab.down(volumes=True)
         lab.settle()
         assert lab.there() == set(), f"killed after write {at}"

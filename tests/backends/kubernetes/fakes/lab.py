@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -19,6 +19,7 @@ from rlctl.plan import Document, Plan, make
 from rlctl.render.kubernetes import documents
 from rlctl.spec.schema import Spec
 from tests.backends.kubernetes.fakes.api import FakeApi
+from tests.support.samples import sample
 
 DIGEST = "sha256:" + "ab" * 32
 IMAGES = {name: f"registry.example/{name}@{DIGEST}" for name in ("core", "actor", "learner")}
@@ -170,14 +171,24 @@ def _still(thing: Object) -> Any:
     }  # fmt: skip
 
 
-def killed_at_every_write(prepare: Callable[[], Lab], act: Callable[[Lab], object]) -> Iterator[tuple[int, Lab]]:
-    """For each write of `act`, a laboratory with what a command leaves behind that was killed right after it.
+class Kills(NamedTuple):
+    """One command, and what it leaves behind where it is killed."""
 
-    That is also what there is when it was killed right before the next, or did not hear the answer.
-    """
+    undisturbed: Lab
+    """After the whole command."""
+    writes: int
+    """Of the whole command."""
+    left: list[tuple[int, Lab]]
+    """Number of a write, and the laboratory when the command is killed right after it. That is also what there is when
+    it was killed right before the next, or did not hear the answer."""
+
+
+def killed_at_writes(prepare: Callable[[], Lab], act: Callable[[Lab], object]) -> Kills:
+    """Kill a command at each of its writes; `make test` takes a sample of them."""
     lab = Lab(prepare().api.fork())
     left: list[FakeApi] = []
     lab.api.on_write = lambda: left.append(lab.api.fork())
     act(lab)
-    for at, api in enumerate(left, 1):
-        yield at, Lab(api)
+    lab.api.on_write = lambda: None
+    points = sample("killed at a write", list(enumerate(left, 1)), 8)
+    return Kills(lab, len(left), [(at, Lab(api)) for at, api in points])
