@@ -16,7 +16,6 @@ from rlctl.images.code import Code
 from rlctl.images.registry import referrers
 from rlctl.images.registry.client import Manifest, Registry
 from rlctl.images.registry.reference import LOCAL, Reference
-from rlctl.images.registry.upload import Uploader
 from rlctl.images.sbom import FILE
 
 CODE_IN: Final[tuple[Name, ...]] = ("actor", "learner")
@@ -77,13 +76,13 @@ class Maker:
 
     Args:
         builder: does the work.
-        registry: is asked what is there.
+        registry: is asked what is there, and takes artifacts.
         wish: what is asked for.
         workspace: an empty folder.
         push: push what is built.
         say: told every line.
         check: raises where an image may not be laid under code, before its registry is asked.
-        to: writes to the registry of an image; None: nothing is laid beside images.
+        artifacts: the list of its packages is laid beside each image.
     """
 
     builder: Builder
@@ -93,7 +92,7 @@ class Maker:
     push: bool
     say: Callable[[str], object]
     check: Callable[[Reference], object] = lambda _: None
-    to: Callable[[str], Uploader] | None = None
+    artifacts: bool = False
 
     def own(self, names: Sequence[Name]) -> Iterator[Made]:
         """Our own images.
@@ -221,10 +220,10 @@ class Maker:
 
     def _listed(self, reference: Reference, digest: str) -> str:
         """The list of its packages, laid beside an image that is pushed; it goes on without, and says so."""
-        if self.to is None:
+        if not self.artifacts:
             return ""
         try:
-            found = referrers.sbom(self.to(reference.registry), reference, digest)
+            found = referrers.sbom(self.registry, reference, digest)
         except BackendUnreachable as error:
             self.say(f"note: no SBOM beside {reference}: {error.message}; it is in the image, /{FILE}")
             return ""

@@ -17,7 +17,7 @@ from rlctl.images.registry.reference import Reference
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import notes, statement
-from rlctl_ci.builders.registry import attach, plain, reader, tag, uploader
+from rlctl_ci.builders.registry import attach, plain, registry_of, tag
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.errors import BuildStopped
 from rlctl_ci.core.work import Job, Live, images_of
@@ -71,12 +71,12 @@ class Program:
             run=self.run(job),
             scratch=scratch,
         )
+        registry = registry_of(project)
         wish = Wish(project.registry, plain=plain(project))
         allowed = Bases(project, lambda: images_of(self.look(job)))
         published = {name: base_of(project, allowed, published.get(name)) for name in CODE_IN}
         maker = Maker(
-            builder, reader(project), wish, workspace, True, job.say, allowed.check,
-            to=lambda registry: uploader(project, registry),
+            builder, registry, wish, workspace, True, job.say, allowed.check, artifacts=True,
         )  # fmt: skip
         found = []
         for one in maker.with_code(code, published, CODE_IN):
@@ -85,9 +85,8 @@ class Program:
             image, digest = one.reference, one.reference.digest
             proof = statement(job, [(str(image), digest)], {one.name: base})
             tagged = Reference(image.registry, image.repository, one.tag)
-            to = uploader(project, image.registry)
-            tag(to, image, job)
-            attach(to, tagged, digest, proof, notes(job))
+            tag(registry, image, job)
+            attach(registry, tagged, digest, proof, notes(job))
             size = one.manifest.size if one.manifest is not None else 0
             found.append(Artifact(one.name, str(image), base, size))
         return found
@@ -115,7 +114,7 @@ def base_of(project: Project, allowed: Bases, image: str | None) -> str | None:
     allowed.check(named)
     found = allowed.held(named)
     if not found.digest:
-        manifest = reader(project).manifest(found.asked)
+        manifest = registry_of(project).manifest(found.asked)
         if manifest is None:
             raise BuildStopped("base", f"there is no {image}", hint="push it, or name another")
         found = replace(found, digest=manifest.digest)

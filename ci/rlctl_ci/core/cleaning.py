@@ -11,7 +11,7 @@ from typing import Final
 from rlctl.backends.base import Backend
 from rlctl.images.registry.reference import Reference
 from rlctl_ci.builders.folder import remove as remove_folder
-from rlctl_ci.builders.registry import proofs, uploader
+from rlctl_ci.builders.registry import proofs, registry_of
 from rlctl_ci.config.settings import Config
 from rlctl_ci.core.logs import size
 from rlctl_ci.deploy.act import backend_of
@@ -120,7 +120,7 @@ def remove(config: Config, found: Iterable[Waste], code: Path) -> int:
                 count += 1
         elif project is not None:
             image = Reference.parse(one.reference)
-            to, where = uploader(project, image.registry), (image.registry, image.repository)
+            to, where = registry_of(project), (image.registry, image.repository)
             if where not in known:
                 known[where] = proofs(to, image)
             for proof in known[where].get(one.reference, ()):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from rlctl.errors import BackendUnreachable, RlctlError
-from rlctl.images.registry.client import passwords
+from rlctl.images.registry.logins import passwords
 from rlctl.spec.words import plain
 from rlctl_ci.config.settings import Config, Project, secrets
 from rlctl_ci.core import stages

@@ -30,7 +30,7 @@ from rlctl.render import interpreter
 from rlctl.spec.cluster import by_digest
 from rlctl.spec.schema import Spec
 from rlctl_ci.builders.bases import Bases
-from rlctl_ci.builders.registry import reader
+from rlctl_ci.builders.registry import registry_of
 from rlctl_ci.builders.source import listed, spec_at
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.errors import BuildStopped, Transient
@@ -260,7 +260,7 @@ class Act:
         """
         given = images_of(spec.model_dump())
         holds = {name: str(allowed.held(Reference.parse(image))) for name, image in given.items()}
-        found = pin(given, holds, lambda _: reader(self.project)).images
+        found = pin(given, holds, lambda _: registry_of(self.project)).images
         for name, image in given.items():
             if "@" not in image:
                 self.say(f"images.{name}: {image} is {found[name].partition('@')[2]}")

@@ -35,7 +35,7 @@ def preflight(world: World, prepared: Prepared) -> list[Check]:
     """
 
     def sizes(images: Collection[str]) -> Mapping[str, int]:
-        from rlctl.images.registry.client import logins
+        from rlctl.images.registry.logins import logins
         from rlctl.images.registry.sizes import sizes as ask
 
         return ask(images, logins(world.environ))
@@ -57,7 +57,8 @@ def _code_in_core(world: World, prepared: Prepared) -> Iterator[Check]:
     if image is None or not new:
         return
     from rlctl.images.code import BASE_LABEL
-    from rlctl.images.registry.client import Registry, logins
+    from rlctl.images.registry.client import Registry
+    from rlctl.images.registry.logins import logins
     from rlctl.images.registry.reference import Reference, loopback
 
     asked = Reference.parse(image).asked

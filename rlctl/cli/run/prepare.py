@@ -182,7 +182,8 @@ def _with_digests(
     given: dict[str, str | None] = spec.images.model_dump()
     if spec.target not in ON_CLUSTERS or all("@" in image for image in given.values() if image is not None):
         return spec, frozenset()
-    from rlctl.images.registry.client import Registry, logins
+    from rlctl.images.registry.client import Registry
+    from rlctl.images.registry.logins import logins
     from rlctl.images.registry.pinning import pin
     from rlctl.images.registry.reference import loopback
 

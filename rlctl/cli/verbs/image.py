@@ -236,8 +236,8 @@ def _maker(world: World, wish: Wish, wanted: BuilderName, *, push: bool) -> Iter
     from rlctl.images.builders.choose import choose
     from rlctl.images.builders.programs import Programs
     from rlctl.images.make import Maker
-    from rlctl.images.registry.client import Registry, logins
-    from rlctl.images.registry.upload import Uploader
+    from rlctl.images.registry.client import Registry
+    from rlctl.images.registry.logins import logins
 
     with tempfile.TemporaryDirectory(prefix="rlctl-image-") as folder:
         scratch, workspace = Path(folder, "scratch"), Path(folder, "work")
@@ -249,11 +249,9 @@ def _maker(world: World, wish: Wish, wanted: BuilderName, *, push: bool) -> Iter
             run=Programs(world.environ),
             scratch=scratch,
         )
-        known = logins(world.environ)
-        scheme = "https" if wish.verify else "http"
+        registry = Registry(wish.verify, logins(world.environ))
         yield Maker(
-            chosen, Registry(wish.verify, known), wish, workspace, push, lambda line: world.say(plain(line)),
-            to=lambda registry: Uploader(registry, scheme, known),
+            chosen, registry, wish, workspace, push, lambda line: world.say(plain(line)), artifacts=True
         )  # fmt: skip
 
 
