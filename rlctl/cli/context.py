@@ -1,4 +1,4 @@
-"""What the command line touches outside itself: streams, clocks, the environment, the targets."""
+"""Surroundings of the command line: streams, clocks, the environment, the targets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ON_CLUSTERS = frozenset({"kubernetes"})
 
 
 class Cluster(NamedTuple):
-    """Which of several clusters, and where in it; None: nobody has said."""
+    """Context and namespace of a cluster; None: not named."""
 
     context: str | None = None
     namespace: str | None = None
@@ -51,14 +51,14 @@ class Telling(Protocol):
 
 
 class Output(StrEnum):
-    """What `-o` accepts."""
+    """Choices of `-o`."""
 
     table = "table"
     json = "json"
 
 
 class WideOutput(StrEnum):
-    """What `-o` accepts where there is more to see than fits."""
+    """Choices of `-o` with a wide table."""
 
     table = "table"
     wide = "wide"
@@ -75,7 +75,7 @@ class Signalled(BaseException):
 
 
 class ReaderGone(Signalled):
-    """Whoever read what we write has gone: as quiet as a death by SIGPIPE."""
+    """The reader of our output has gone: as quiet as a death by SIGPIPE."""
 
     def __init__(self) -> None:
         super().__init__(141)
@@ -188,7 +188,7 @@ class World:
         self._write(self.stderr, text + "\n")
 
     def is_terminal(self, stream: TextIO) -> bool:
-        """Whether a person sees what is written there, and cursor movements work."""
+        """A stream is a terminal that moves its cursor."""
         return stream.isatty() and self.environ.get("TERM", "") != "dumb"
 
     def bold(self, text: str) -> str:
@@ -197,7 +197,7 @@ class World:
         return f"\x1b[1m{text}\x1b[0m" if wanted else text
 
     def can_ask(self) -> bool:
-        """Whether there is a person to ask."""
+        """Standard input and error are terminals, so a question is answered."""
         return self.stdin.isatty() and self.stderr.isatty()
 
     def ask(self, question: str) -> str:

@@ -35,7 +35,7 @@ def complete_run(incomplete: str) -> list[str]:
 
 
 def _recorded(key: str) -> list[str]:
-    """What the index says about recorded runs: contexts, namespaces."""
+    """Contexts or namespaces of recorded runs, from the index."""
     found = set()
     for name in run_names():
         try:

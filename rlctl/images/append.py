@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.errors import UsageError
-from rlctl.images.code import BASE_LABEL, FOLDER, UID, Code, Sink, tar_into
+from rlctl.images.code import BASE_LABEL, FOLDER, UID, CodeArchive, Sink, tar_into
 from rlctl.images.registry.client import Registry, sha256
 from rlctl.images.registry.reference import Reference
 
@@ -126,7 +126,7 @@ def append(base: Base, layer: Layer, labels: Mapping[str, str]) -> Appended:
 
 
 def push(appended: Appended, to: Registry, image: Reference) -> str:
-    """Everything that the registry lacks, the manifest last; returns its digest.
+    """Write the blobs that the registry lacks, and the manifest last; returns its digest.
 
     Raises:
         BackendUnreachable: the registry does not answer, or refuses.
@@ -138,7 +138,7 @@ def push(appended: Appended, to: Registry, image: Reference) -> str:
     return to.put(image, appended.manifest, appended.base.kind)
 
 
-def layer(code: Code, into: Path) -> Layer:
+def layer(code: CodeArchive, into: Path) -> Layer:
     """The code with its files below FOLDER, packed; its size is not held in memory.
 
     Args:

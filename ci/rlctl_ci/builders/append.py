@@ -11,7 +11,7 @@ from rlctl.errors import UsageError
 from rlctl.images import append as appending
 from rlctl.images.append import Base, Layer
 from rlctl.images.builders.base import Name
-from rlctl.images.code import Code
+from rlctl.images.code import CodeArchive
 from rlctl.images.make import CODE_IN
 from rlctl.images.registry.client import sha256
 from rlctl.images.registry.reference import Reference
@@ -29,7 +29,7 @@ from rlctl_ci.store.records import Artifact
 class Made:
     """Layers that wait for being pushed."""
 
-    code: Code
+    code: CodeArchive
     layer: Layer
     bases: dict[Name, Base]
 

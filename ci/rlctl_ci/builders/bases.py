@@ -1,4 +1,4 @@
-"""Which images a commit may name: those of repositories that its run uses already, and those that `ci.yaml` allows.
+"""Images that a commit may name: those of repositories that its run uses already, and those that `ci.yaml` allows.
 
 The service asks the registry of a base with its own logins from its own network, and whoever pushes has neither.
 """
@@ -58,7 +58,7 @@ class Bases:
         return next((known for known in self._known() if held(image, known)), image)
 
     def check_core(self, image: Reference) -> None:
-        """Whether manager, modelpool and TensorBoard may run from it; after `check`.
+        """Require that manager, modelpool and TensorBoard may run from it; after `check`.
 
         Raises:
             BuildStopped: it holds code, or is not there.

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rlctl.images.append import Layer
 from rlctl.images.builders.base import Ended
-from rlctl.images.code import Code
+from rlctl.images.code import CodeArchive
 from rlctl_ci.builders.source import Contents, Part
 from rlctl_ci.core.errors import BuildStopped
 from rlctl_ci.core.work import Job
@@ -74,7 +74,7 @@ def _contents(told: Mapping[str, Any]) -> Contents:
     if code is not None:
         listed = code["requirements"]
         requirements = None if listed is None else base64.b64decode(listed)
-        code = Code(**{**code, "archive": Path(code["archive"]), "requirements": requirements})
+        code = CodeArchive(**{**code, "archive": Path(code["archive"]), "requirements": requirements})
     if layer is not None:
         layer = Layer(**{**layer, "file": Path(layer["file"])})
     return Contents(told["images"], code, layer)

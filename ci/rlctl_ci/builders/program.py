@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rlctl.images.builders.base import Run
 from rlctl.images.builders.choose import choose
-from rlctl.images.code import Code
+from rlctl.images.code import CodeArchive
 from rlctl.images.make import CODE_IN, Maker, Wish
 from rlctl.images.registry.reference import Reference
 from rlctl_ci.builders.bases import Bases
@@ -48,7 +48,7 @@ class Program:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     read: Reader = read
 
-    def make(self, job: Job, source: Path) -> tuple[Code, Mapping[str, str | None]] | None:
+    def make(self, job: Job, source: Path) -> tuple[CodeArchive, Mapping[str, str | None]] | None:
         found = self.read(job, source, "code")
         if found.code is None:
             return None

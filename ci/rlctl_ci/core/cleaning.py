@@ -1,4 +1,4 @@
-"""Which images, code folders and builds nobody needs any more; what a run's history names is never one of them."""
+"""Removal of images, code folders and builds that are not needed any more; those of a run's history are never."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def waste(
     config: Config, reading: Reading, now: float, *, keep: int = KEEP_EACH, young_s: float = KEEP_YOUNG_S,
     targets: Callable[[Config], Iterable[Backend]] | None = None,
 ) -> list[Waste]:  # fmt: skip
-    """What no run's history names, no branch's newest `keep` builds have made, and no build of the last days."""
+    """Artifacts beyond every run's history, each branch's newest `keep` builds, and the builds of the last days."""
     stays, kept = needed((targets or _targets)(config)), set[str]()
     seen: dict[tuple[str, str], list[int]] = {}
     candidates: dict[str, Waste] = {}

@@ -1,4 +1,4 @@
-"""What can go wrong in a build, as far as the queue has to know: whether trying again may help."""
+"""Errors of a build, by what the queue does: try again, or end it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Occupied(CiError):
 
 
 class Cancelled(CiError):
-    """Somebody has asked for the end of this build."""
+    """The build was cancelled."""
 
 
 class LostLease(CiError):

@@ -1,4 +1,4 @@
-"""What acts upon the world for a project: its repository, its builder, its target."""
+"""Repository, builder and target of a project."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlctl_ci.git.repository import Git
 
 
 def of(project: Project, service: Service) -> Hands:
-    """Those of a project."""
+    """Repository, builder and target of a project."""
     child = Child(project)
     return Hands(Git(project, service.folder / "git"), maker(project, service, child.look), child)
 

@@ -1,4 +1,4 @@
-"""What a deployment does to a target, by the same library as `rlctl up`. Runs in the process of `__main__`."""
+"""Deployment to a target, by the same library as `rlctl up`. Runs in the process of `__main__`."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Act:
         return after.revision
 
     def _meanwhile(self, state: RunState, step: Step) -> str:
-        """What somebody else has made of the run since, in words; empty where nobody has."""
+        """Changes of others to the run since, in words; empty where there are none."""
         at = state.revision
         if at in (step.before, step.made):
             return ""
@@ -204,7 +204,7 @@ class Act:
         return after
 
     def _aim(self, step: Step, source: Path, artifacts: Mapping[str, str]) -> tuple[Spec, Reach]:
-        """What is to be applied; nothing is changed yet."""
+        """Spec and plan to apply; nothing is changed yet."""
         state = self.backend.find(self.project.run)
         if state is None or state.phase != "running":
             raise BuildStopped("ended", f"run {self.project.run} has ended meanwhile")

@@ -1,4 +1,4 @@
-"""Which roles a push reaches: `on_push` of each, on documents that are rendered already."""
+"""Roles that a push reaches: `on_push` of each, on documents that are rendered already."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELD = ("next-run", "manual")
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What is applied, and who keeps what they run."""
+    """Documents to apply, and the roles that keep theirs."""
 
     plan: Plan
     documents: list[Document]

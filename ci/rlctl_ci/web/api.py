@@ -176,7 +176,7 @@ class Api:
 
 
 def decides(reading: Reading, build: Build) -> bool:
-    """Whether it is changing its run: that is verified or rolled back, whoever wants its end."""
+    """The build is changing its run: that is verified or rolled back, however it is cancelled."""
     deploy = reading.deploy(build.id) if build.state in ACTIVE else None
     return deploy is not None and deploy.state in ("planned", "applied", "rolling_back")
 

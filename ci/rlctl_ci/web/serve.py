@@ -123,7 +123,7 @@ class Patient(H11Protocol):
 
 
 def check(config: Config) -> None:
-    """Whether it may listen where it is told to. Tokens may come later: until then nobody reads or changes anything.
+    """Require that it may listen at its address. Tokens may come later: until then nothing is read or changed.
 
     Raises:
         Refused: it would listen beyond this machine without host names or TLS.

@@ -1,4 +1,4 @@
-"""What `doctor` and the preflight of `up` looked at, as lines and as an end."""
+"""Checks of `doctor` and of the preflight of `up`, as lines and as an exit code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pulling(Protocol):
 
 
 def preflight(world: World, prepared: Prepared) -> list[Check]:
-    """What can go wrong, in numbers; registries are asked for the sizes of images that the target does not know.
+    """Preflight checks of the target; registries are asked for the sizes of images that it does not know.
 
     They are not asked when nothing changes: then only what is wrong is told.
     """

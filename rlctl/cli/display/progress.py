@@ -1,4 +1,4 @@
-"""What `up` and `wait` show while they stay with a run: a live tree, a line per change, events, or nothing."""
+"""Progress of `up` and `wait` while they stay with a run: a live tree, a line per change, events, or nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEARTBEAT_S = 10.0
 
 
 class Progress(StrEnum):
-    """What `--progress` accepts."""
+    """Choices of `--progress`."""
 
     auto = "auto"
     tree = "tree"
@@ -47,9 +47,9 @@ def make(world: World, progress: Progress) -> Shower:
     if progress is Progress.none or (world.quiet and progress is not Progress.json):
         return Nothing()
     if progress is Progress.json:
-        return Events(world)
+        return JsonLines(world)
     if progress is Progress.tree and world.is_terminal(world.stderr):
-        return Tree(world)
+        return TreeView(world)
     return Lines(world)
 
 
@@ -68,7 +68,7 @@ class Nothing:
         """Nothing."""
 
 
-class Tree(Nothing):
+class TreeView(Nothing):
     """Draws the run in place."""
 
     def __init__(self, world: World) -> None:
@@ -111,7 +111,7 @@ class Lines(Nothing):
         self._world.say(f"{clock(self._said_s - self._start_s)} {plain(text)}")
 
 
-class Events(Nothing):
+class JsonLines(Nothing):
     """The same as JSON lines, on standard error: standard output belongs to the answer."""
 
     def __init__(self, world: World) -> None:
@@ -133,7 +133,7 @@ class Events(Nothing):
 
 
 def news(snapshot: Snapshot, last: dict[str, Any]) -> list[dict[str, Any]]:
-    """What has changed since the look that `last` remembers; updates `last`."""
+    """Events since the snapshot that `last` remembers; updates `last`."""
     told = snapshot.status
     ending = snapshot.over or bool(told["stop"]["met"])  # that processes end is no news then
     quiet = ending or snapshot.unseen is not None  # or nobody can say how they are

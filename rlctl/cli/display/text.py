@@ -1,4 +1,4 @@
-"""How values look in a terminal: durations, counts, tables, curves; and text that cannot do anything to a terminal."""
+"""Values as text for a terminal: durations, counts, tables, curves; without control characters."""
 
 from __future__ import annotations
 

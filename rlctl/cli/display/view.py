@@ -1,4 +1,4 @@
-"""What a person sees who stays with a run: a tree that is drawn again and again in place."""
+"""Live view of a run: a tree that is drawn again and again in place."""
 
 from __future__ import annotations
 

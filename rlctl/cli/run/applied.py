@@ -1,4 +1,4 @@
-"""What a target did, told while it does it."""
+"""Changes of a target, told as they are made."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _POLL_SELDOM_S = {"kubernetes": 2.0}  # many people ask one API server
 
 
 def poll_every_s(backend: Backend) -> float:
-    """How often a run is looked at while somebody waits."""
+    """Seconds between two snapshots of a run that is waited for."""
     return _POLL_SELDOM_S.get(backend.name, POLL_EVERY_S)
 
 

@@ -1,4 +1,4 @@
-"""What an `apply` would change, told: per object + ~ - =, and a unified diff."""
+"""Differences that an `apply` would make: per object + ~ - =, and a unified diff."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MARKS = {"add": "+", "change": "~", "remove": "-", "same": "="}
 
 
 def say_changes(world: World, changes: Iterable[Change]) -> None:
-    """What each changed field does: live, restart of which role, refused."""
+    """Print the effect of each changed field: live, restart of its roles, refused."""
     for change in changes:
         world.data(f"{change.action + (' ' + change.role if change.role else ''):<18} {change.why}")
 

@@ -15,7 +15,7 @@ from rlctl.cli.verbs.show import as_plain as change_as_plain
 
 
 class DryRun(StrEnum):
-    """What `--dry-run` accepts."""
+    """Choices of `--dry-run`."""
 
     client = "client"
     server = "server"

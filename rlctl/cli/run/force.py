@@ -1,4 +1,4 @@
-"""What a user may force, and whose a run is, on targets that know owners."""
+"""Ownership of runs, and --force-conflicts, on targets that know owners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Owned(Protocol):
     """A backend on which several users have runs."""
 
     def check_owner(self, run: str, verb: str) -> str:
-        """Who has started it.
+        """Owner of a run, user@host.
 
         Raises:
             Conflict: somebody else, and nothing is to be forced.
@@ -34,7 +34,7 @@ def force(backend: Backend, wanted: bool) -> None:
 
 
 def owner_of(backend: Backend, run: str, verb: str) -> str:
-    """Who has started the run, user@host; "" on a target that knows no owners.
+    """Owner of the run, user@host; "" on a target that knows no owners.
 
     Raises:
         Conflict: somebody else, and nothing is to be forced.

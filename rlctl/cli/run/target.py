@@ -1,4 +1,4 @@
-"""Which run a verb means, and where it lives."""
+"""Choice of the run that a verb is about, and of its target."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def recorded_target(run: str) -> str | None:
 
 
 def wanted_run(world: World, run: str | None) -> str | None:
-    """What the command line says, else RLCTL_RUN; None when nobody says anything."""
+    """Name of the run from the command line, else RLCTL_RUN; None when none is given."""
     return run or world.environ.get("RLCTL_RUN") or None
 
 
@@ -118,7 +118,7 @@ def _unknown(world: World, name: str, target: str | None) -> UsageError:
 
 
 def looked_at(world: World, target: str | None) -> str:
-    """Where a run was looked for and is not: a cluster knows of runs that this machine's index does not."""
+    """Targets that were searched for a run in vain: a cluster knows of runs that this machine's index does not."""
     chosen = wanted_target(world, target)
     if chosen in ON_CLUSTERS:
         return f" on {where(world.backend(chosen), chosen)}"
@@ -127,7 +127,7 @@ def looked_at(world: World, target: str | None) -> str:
 
 
 def as_now(backend: Backend, state: RunState) -> RunState:
-    """What is recorded of a run, with the phase that its manager gives it: only that knows that a run has finished."""
+    """Recorded state of a run, with the phase of its manager: only that knows that a run has finished."""
     if state.target not in ON_CLUSTERS or state.phase != "running":
         return state
     try:

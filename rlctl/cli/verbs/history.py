@@ -129,7 +129,7 @@ def _wanted(state: RunState, revisions: list[Revision], number: int | None) -> R
 
 
 def _changes(state: RunState, wanted: Revision) -> list[Change]:
-    """What going back does to the live run; empty when this release cannot read one of the two specs."""
+    """Changes that a rollback makes to the live run; empty when this release cannot read one of the two specs."""
     from pydantic import ValidationError
 
     from rlctl.plan import changes

@@ -31,7 +31,7 @@ app = typer.Typer(rich_markup_mode=None, help="Build and push the images of a cl
 
 
 class BuilderName(StrEnum):
-    """What --builder accepts."""
+    """Choices of --builder."""
 
     auto = "auto"
     buildah = "buildah"
@@ -40,7 +40,7 @@ class BuilderName(StrEnum):
 
 
 class ImageName(StrEnum):
-    """What --only accepts."""
+    """Choices of --only."""
 
     core = "core"
     actor = "actor"
@@ -232,7 +232,7 @@ def _pairs(option: str, values: Sequence[str] | None) -> dict[str, str]:
 
 @contextmanager
 def _maker(world: World, wish: Wish, wanted: BuilderName, *, push: bool) -> Iterator[Maker]:
-    """Everything that builds, with folders that are gone afterwards."""
+    """Builder and registry of one command, with folders that are gone afterwards."""
     from rlctl.images.builders.choose import choose
     from rlctl.images.builders.programs import Programs
     from rlctl.images.make import Maker
@@ -305,7 +305,7 @@ def _load(world: World, specs: Sequence[Path]) -> Loaded:
 
 
 def _note(image: Made) -> str:
-    """What stands above an image in the file of digests."""
+    """Comment above an image in the file of digests."""
     return f"over {image.base}" + (f"; SBOM: {image.sbom}" if image.sbom else "")
 
 

@@ -17,7 +17,7 @@ from rlctl.errors import Problem, SpecError, UsageError
 
 if TYPE_CHECKING:
     from rlctl.spec import Loaded
-    from rlctl.spec.yaml import Place
+    from rlctl.spec.yaml import Location
 
 
 def lint(
@@ -110,7 +110,7 @@ def origins(loaded: Loaded) -> Iterator[tuple[str, Any, str]]:
         yield ".".join(map(str, path)), value, where
 
 
-def _place(loaded: Loaded, path: tuple[str | int, ...]) -> Place | None:
+def _place(loaded: Loaded, path: tuple[str | int, ...]) -> Location | None:
     """The place of the value, or of what was written around it; None for a default."""
     values: Any = loaded.values
     for key in path:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Level(StrEnum):
-    """What `--level` accepts."""
+    """Choices of `--level`."""
 
     DEBUG = "DEBUG"
     INFO = "INFO"

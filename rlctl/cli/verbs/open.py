@@ -18,8 +18,8 @@ _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 """Without one of these only a browser for the terminal is left, and it would take this one away."""
 
 
-class Page(StrEnum):
-    """What can be opened."""
+class WebPage(StrEnum):
+    """Pages of a run."""
 
     tensorboard = "tensorboard"
     status = "status"
@@ -28,7 +28,7 @@ class Page(StrEnum):
 def open_page(
     ctx: typer.Context,
     page: Annotated[
-        Page, typer.Argument(metavar="tensorboard|status", help="Which page.", autocompletion=complete_page)
+        WebPage, typer.Argument(metavar="tensorboard|status", help="Which page.", autocompletion=complete_page)
     ],
     run: RunArgument = None,
     run_option: RunOption = None,
@@ -60,6 +60,6 @@ def open_page(
 
 
 def has_browser(world: World) -> bool:
-    """Whether somebody would see it."""
+    """A browser can be shown on this machine."""
     screen = sys.platform == "darwin" or any(world.environ.get(name) for name in _SCREENS)
     return world.is_terminal(world.stdout) and screen

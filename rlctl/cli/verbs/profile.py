@@ -81,7 +81,7 @@ def profile(
 
 
 def said(found: Mapping[str, Any]) -> list[str]:
-    """What a person reads: how busy the process was, and the functions in which its main thread spent most time."""
+    """Summary of a profile: share of CPU of the process, and the functions in which its main thread spent most time."""
     seconds = max(float(found["seconds"]), 1e-9)
     cpu, native = sum(found["threads"].values()), found["threads"].get(_NATIVE, 0.0)
     also = f", {native:.1f} s of it in {_NATIVE}" if native else ""
@@ -113,7 +113,7 @@ def _require(state: RunState, role: str, index: int | None) -> None:
 
 
 def _wait(world: World, backend: Backend, run: str, ordered: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the process saw.
+    """Wait for the profile of a process.
 
     Raises:
         RlctlError: it ended meanwhile, or says nothing.
@@ -131,7 +131,7 @@ def _wait(world: World, backend: Backend, run: str, ordered: Mapping[str, Any]) 
 
 
 def _files(state: RunState, found: Mapping[str, Any], write: Path | None) -> list[Path]:
-    """Where the files lie on this machine; written where they are not."""
+    """Paths of the files on this machine; written where they are not."""
     beside = [Path(state.storage) / name for name in found["files"]]
     if write is None and beside and state.target == "local":
         return beside

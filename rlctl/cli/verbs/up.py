@@ -34,7 +34,7 @@ READY_WITHIN = "10m"
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an `up` has done so far."""
+    """Progress of one `up`, for its document."""
 
     prepared: Prepared
     applied: list[Applied]
@@ -143,7 +143,7 @@ def _already_finished(world: World, prepared: Prepared) -> int:
 
 
 def _preflight(world: World, prepared: Prepared, asked: Probing | None) -> list[Check]:
-    """What can go wrong, in numbers. The environment is not tried when nothing new would be started.
+    """Preflight checks. The environment is not tried when nothing new would be started.
 
     Raises:
         SpecError, Conflict: it would; nothing was sent.

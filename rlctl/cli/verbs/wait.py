@@ -41,7 +41,7 @@ _WORDS = ("ready", "finished", "deleted")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is waited for: a word, or a value compared with a number."""
+    """Condition of `wait`: a word, or a value compared with a number."""
 
     text: str
     name: str
@@ -49,7 +49,7 @@ class Condition:
     goal: float = 0.0
 
     def value(self, snapshot: Snapshot) -> float | None:
-        """Where the run stands; None when nothing is known of it yet."""
+        """Value of the run that is compared; None when nothing is known of it yet."""
         if not self.sign:
             return None
         told: Mapping[str, Any] = snapshot.status

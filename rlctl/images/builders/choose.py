@@ -1,4 +1,4 @@
-"""Which builder: the one that is asked for, else the first that is there and can be used."""
+"""Choice of the builder: the one that is asked for, else the first that is there and can be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies beside an image in a registry: an artifact that refers to it, under the image's tag and an ending.
+"""Artifacts beside an image in a registry: they refer to it, under the image's tag and an ending.
 
 Registries of OCI 1.1 list it among the image's referrers; any other still has the tag.
 """
@@ -98,7 +98,7 @@ def sbom(to: Registry, image: Reference, digest: str) -> Reference | None:
 
 
 def _manifest(to: Registry, image: Reference) -> dict[str, Any] | None:
-    """Of an image; of the list that some builders push, that of its one machine."""
+    """Manifest of an image; of the list that some builders push, that of its one machine."""
     found = to.document(image)
     manifest: dict[str, Any] | None = None if found is None else json.loads(found[0])
     for one in (manifest or {}).get("manifests") or ():

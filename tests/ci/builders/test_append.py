@@ -17,7 +17,7 @@ import pytest
 
 from rlctl.errors import BackendUnreachable, UsageError
 from rlctl.images import append as appending
-from rlctl.images.code import BASE_LABEL, Code, collect
+from rlctl.images.code import BASE_LABEL, CodeArchive, collect
 from rlctl.images.registry.client import Registry as Client
 from rlctl.images.registry.client import sha256
 from rlctl.images.registry.reference import HOSTS, Reference, host
@@ -27,7 +27,7 @@ __all__ = ["elsewhere", "registry"]
 
 
 @pytest.fixture
-def code(tmp_path: Path) -> Code:
+def code(tmp_path: Path) -> CodeArchive:
     folder = tmp_path / "code"
     (folder / "lights").mkdir(parents=True)
     (folder / "lights" / "guess.py").write_text("x = 1\n")
@@ -36,7 +36,7 @@ def code(tmp_path: Path) -> Code:
     return collect(folder, into=tmp_path / "code.tar")
 
 
-def made(registry: Registry, base: Reference, code: Code) -> tuple[Reference, dict[str, Any], dict[str, Any]]:
+def made(registry: Registry, base: Reference, code: CodeArchive) -> tuple[Reference, dict[str, Any], dict[str, Any]]:
     source = Client(plain=registry.name)
     image = Reference(registry.name, "team/rlctl-actor", "code-1")
     below = appending.read_base(source, base, "linux/amd64", lambda _: None)
@@ -47,7 +47,7 @@ def made(registry: Registry, base: Reference, code: Code) -> tuple[Reference, di
     return image.by_digest(digest), manifest, config
 
 
-def test_the_code_is_one_more_layer_and_everything_below_stays(registry: Registry, code: Code) -> None:
+def test_the_code_is_one_more_layer_and_everything_below_stays(registry: Registry, code: CodeArchive) -> None:
     base = registry.image("rlctl/actor", "1")
     image, manifest, config = made(registry, base, code)
     below = json.loads(registry.manifests["rlctl/actor", base.digest][0])["layers"]
@@ -67,7 +67,7 @@ def test_the_code_is_one_more_layer_and_everything_below_stays(registry: Registr
 
 
 def test_the_same_code_over_the_same_base_is_the_same_image_and_is_not_sent_again(
-    registry: Registry, code: Code
+    registry: Registry, code: CodeArchive
 ) -> None:
     base = registry.image("rlctl/actor", "1")
     first = made(registry, base, code)[0]
@@ -76,14 +76,14 @@ def test_the_same_code_over_the_same_base_is_the_same_image_and_is_not_sent_agai
     assert not [line for line in registry.asked if line.startswith(("POST", "PUT /v2/team/rlctl-actor/blobs"))]
 
 
-def test_layers_never_pile_up(registry: Registry, code: Code) -> None:
+def test_layers_never_pile_up(registry: Registry, code: CodeArchive) -> None:
     base = registry.image("rlctl/actor", "1")
     once, manifest, _ = made(registry, base, code)
     again, second, _ = made(registry, once, code)
     assert (again, second) == (once, manifest)
 
 
-def test_layers_of_the_base_are_mounted_and_not_sent(registry: Registry, code: Code) -> None:
+def test_layers_of_the_base_are_mounted_and_not_sent(registry: Registry, code: CodeArchive) -> None:
     made(registry, registry.image("rlctl/actor", "1"), code)
     assert any("mount=" in line for line in registry.asked)
     sent = [line for line in registry.asked if line.startswith("PUT") and "/blobs/" in line]
@@ -117,7 +117,7 @@ def test_a_layer_whose_content_is_another_one_is_not_taken(registry: Registry, e
 
 
 def test_a_registry_that_is_asked_under_another_name_is_written_to_there_as_well(
-    registry: Registry, code: Code, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, code: CodeArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert host("docker.io") == "registry-1.docker.io"
     base, real = registry.image("rlctl/actor", "1"), registry.name
@@ -146,7 +146,7 @@ def test_a_registry_on_loopback_may_name_another_place_there(registry: Registry,
     assert found[0] == b"{}"
 
 
-def test_a_base_that_is_not_there_or_for_another_machine_is_named(registry: Registry, code: Code) -> None:
+def test_a_base_that_is_not_there_or_for_another_machine_is_named(registry: Registry, code: CodeArchive) -> None:
     source = Client(plain=registry.name)
     with pytest.raises(UsageError, match="there is no"):
         appending.read_base(source, Reference(registry.name, "none", "1"), "linux/amd64", lambda _: None)
@@ -171,7 +171,7 @@ def test_every_file_lies_below_the_folder_of_the_code_whatever_its_name(tmp_path
         assert {member.name for member in tar if member.isreg()} == {f"code/{name}" for name in names}
 
 
-def test_code_that_needs_packages_is_not_appended(tmp_path: Path, code: Code) -> None:
+def test_code_that_needs_packages_is_not_appended(tmp_path: Path, code: CodeArchive) -> None:
     with pytest.raises(UsageError, match="installs nothing"):
         appending.layer(replace(code, requirements=b"numpy\n"), tmp_path / "layer")
 
