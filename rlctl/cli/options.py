@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -130,3 +133,43 @@ TakeOver = Annotated[
     bool, typer.Option("--force-conflicts", help="Even if somebody else owns the run, or what is changed of it.")
 ]
 Utc = Annotated[bool, typer.Option("--utc", help="Print times in UTC instead of the local zone.")]
+
+
+def verb(*cluster: str, wide: bool = False) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Make a command of a function of a World, which the options of all verbs have set up.
+
+    Args:
+        cluster: `namespace`, `context`, or both; on the command line they follow `target`.
+        wide: -o has a wide table.
+
+    Example:
+        `@verb("namespace", "context")` before `def restart(world: World, role: ..., target: Target = None) -> int`
+        gives `rlctl restart ROLE [-t TARGET] [-n NAME] [--context NAME] [-o FORMAT] [-q]`.
+    """
+    shared = {"namespace": Namespace, "context": Context, "output": WideOutputOption if wide else OutputOption}
+
+    def option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+    def decorated(function: Callable[..., int]) -> Callable[..., int]:
+        own = [
+            one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for one in inspect.signature(function, eval_str=True).parameters.values()
+        ][1:]
+        after = next((number for number, one in enumerate(own, 1) if one.name == "target"), len(own))
+        own[after:after] = [option(name, shared[name], None) for name in cluster]
+        before = len(own) - (own[-1:] != [] and own[-1].name == "utc")
+        own[before:before] = [option("output", shared["output"], "table")]
+        own.append(option("quiet", Quiet, False))
+        context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+
+        @functools.wraps(function)
+        def command(ctx: typer.Context, **given: Any) -> int:
+            where = {name: given.pop(name) for name in cluster}
+            return function(ctx.obj.setup(given.pop("output"), given.pop("quiet"), **where), **given)
+
+        command.__signature__ = inspect.Signature([context, *own])  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in (context, *own)}
+        return command
+
+    return decorated

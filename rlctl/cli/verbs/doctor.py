@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
-from rlctl.cli.context import ON_CLUSTERS, Cluster, Output, World
+from rlctl.cli.context import ON_CLUSTERS, Cluster, World
 from rlctl.cli.display import checks
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, Target
+from rlctl.cli.options import Target, verb
 from rlctl.cli.run.clusters import all_recorded, wanted_target, where
 from rlctl.errors import RlctlError
 
@@ -16,20 +14,16 @@ if TYPE_CHECKING:
     from rlctl.backends.base import Check
 
 
+@verb("namespace", "context")
 def doctor(
-    ctx: typer.Context,
+    world: World,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Check whether a target can be used.
 
     Access, rights, versions, room. Exit 1 when something stands in the way, 0 when nothing does. Without -t this
     machine, and the clusters' target once a run of yours is there. What it may not look at is "not checked".
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     found: dict[str, list[Check]] = {}
     for name, cluster in _targets(world, target):
         title, listed = _look(world, name, cluster)

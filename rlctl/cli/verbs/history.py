@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli.context import Output, World
+from rlctl.cli.context import World
 from rlctl.cli.display.text import rfc3339, stamp, table
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, TakeOver, Target, Utc
+from rlctl.cli.options import (
+    RunArgument,
+    RunOption,
+    TakeOver,
+    Target,
+    Utc,
+    verb,
+)
 from rlctl.cli.run.applied import as_plain, follow
 from rlctl.cli.run.differing import say_changes
 from rlctl.cli.run.force import force
@@ -24,22 +31,18 @@ if TYPE_CHECKING:
 _SHOWN_DIGITS = 12
 
 
+@verb("namespace", "context")
 def history(
-    ctx: typer.Context,
+    world: World,
     run: RunArgument = None,
     run_option: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: OutputOption = Output.table,
     utc: Utc = False,
-    quiet: Quiet = False,
 ) -> int:
     """List the revisions that a run can go back to.
 
     Every `up` that changed something is one, newest first; the first is what runs. A rollback is one too.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     backend, state = find(world, one_name(run, run_option), target)
     revisions = backend.revisions(state.run)
     rows = [("REVISION", "WHEN", "WHO", "RLCTL", "IMAGES", "NOTE")]
@@ -57,26 +60,22 @@ def history(
     return 0
 
 
+@verb("namespace", "context")
 def rollback(
-    ctx: typer.Context,
+    world: World,
     revision: Annotated[
         int | None, typer.Argument(metavar="REV", help="As `rlctl history` numbers them; default: the one before.")
     ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show what it would change, and change nothing.")] = False,
     run: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
     force_conflicts: TakeOver = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Go back to what was applied before.
 
     The documents of that revision are applied again as they are, as a new revision: nothing is rendered, the data of
     the run stays, and `rlctl rollback` once more undoes it.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     backend, state = find(world, run, target)
     wanted = _wanted(state, backend.revisions(state.run), revision)
     changes = _changes(state, wanted)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli.context import Output, World
+from rlctl.cli.context import World
 from rlctl.cli.display.text import plain, table
-from rlctl.cli.options import OptionalSpecs, OutputOption, Quiet
+from rlctl.cli.options import OptionalSpecs, verb
 from rlctl.errors import RlctlError, UsageError
 
 if TYPE_CHECKING:
@@ -73,8 +73,9 @@ Verify = Annotated[
 
 
 @app.command()
+@verb()
 def build(
-    ctx: typer.Context,
+    world: World,
     specs: OptionalSpecs = None,
     registry: Annotated[
         str | None, typer.Option("--registry", metavar="HOST[/PATH]", help="Part of the names; default: localhost.")
@@ -87,15 +88,12 @@ def build(
     volume: Volumes = None,
     network: Network = None,
     tls_verify: Verify = True,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Build images on this machine.
 
     Without SPEC rlctl's own: core, actor, learner. With one, its `code` as a layer over the actor's and the learner's.
     `--only ci`: the image of `rlctl ci serve` on a cluster, which is none of a run.
     """
-    world: World = ctx.obj.setup(output, quiet)
     wish = _wish(registry, tag, base, build_arg, volume, network, tls_verify)
     with _maker(world, wish, builder, push=False) as maker:
         made = list(_made(world, maker, specs, only, ())[0])
@@ -106,8 +104,9 @@ def build(
 
 
 @app.command()
+@verb()
 def push(
-    ctx: typer.Context,
+    world: World,
     specs: OptionalSpecs = None,
     registry: Annotated[str | None, typer.Option("--registry", metavar="HOST[/PATH]", help="Where to; needed.")] = None,
     tag: Tag = None,
@@ -122,8 +121,6 @@ def push(
         Path | None, typer.Option("--write", metavar="FILE", help="Write the digests for `rlctl up spec.yaml FILE`.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE whatever it holds.")] = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Build images and push them; print their digests.
 
@@ -132,7 +129,6 @@ def push(
     """
     from rlctl.images import overlay
 
-    world: World = ctx.obj.setup(output, quiet)
     if registry is None:
         raise UsageError("push needs --registry", hint="rlctl image push --registry registry.example.org/team")
     service = ImageName.ci in (only or ())

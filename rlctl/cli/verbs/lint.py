@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli.context import Output, World
+from rlctl.cli.context import World
 from rlctl.cli.display.text import table
-from rlctl.cli.options import OptionalSpecs, OutputOption, Quiet, Sets
+from rlctl.cli.options import OptionalSpecs, Sets, verb
 from rlctl.cli.run import trial
 from rlctl.cli.run.prepare import load
 from rlctl.errors import Problem, SpecError, UsageError
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     from rlctl.spec.yaml import Location
 
 
+@verb()
 def lint(
-    ctx: typer.Context,
+    world: World,
     specs: OptionalSpecs = None,
     sets: Sets = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a spec, for editors.")] = False,
     show_origin: Annotated[
         bool, typer.Option("--show-origin", help="Print every value with the place that it comes from.")
     ] = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Report every problem of a spec at once. Alias: validate.
 
@@ -37,7 +36,6 @@ def lint(
     file:line:column: path: what is wrong and what to do. Of a run on this machine the environment is made and reset,
     in a process of its own and for 5 seconds at most; the line says what goes through which net, or "not checked".
     """
-    world: World = ctx.obj.setup(output, quiet)
     if schema:
         from rlctl.spec import json_schema
 

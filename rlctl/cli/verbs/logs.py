@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlctl.cli.context import Output, World
+from rlctl.cli.context import World
 from rlctl.cli.display.text import moment, plain, rfc3339, stamp
-from rlctl.cli.options import ROLE_NAMES, Context, Namespace, OutputOption, Quiet, RunOption, Target, Utc, complete_role
+from rlctl.cli.options import (
+    ROLE_NAMES,
+    RunOption,
+    Target,
+    Utc,
+    complete_role,
+    verb,
+)
 from rlctl.cli.run.target import find_at_least
 from rlctl.errors import UsageError
 
@@ -30,8 +37,9 @@ class Level(StrEnum):
     CRITICAL = "CRITICAL"
 
 
+@verb("namespace", "context")
 def logs(
-    ctx: typer.Context,
+    world: World,
     process: Annotated[
         str | None,
         typer.Argument(
@@ -55,17 +63,12 @@ def logs(
     previous: Annotated[bool, typer.Option("--previous", help="The life of each process before this one.")] = False,
     run: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: OutputOption = Output.table,
     utc: Utc = False,
-    quiet: Quiet = False,
 ) -> int:
     """Print log records of all processes by time.
 
     Exit 1 when none matches. -o json prints one JSON document a line.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     world.streams = True
     from rlctl.backends.base import LogQuery
 

@@ -8,8 +8,14 @@ from typing import Annotated
 
 import typer
 
-from rlctl.cli.context import Output, World
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, Target, complete_page
+from rlctl.cli.context import World
+from rlctl.cli.options import (
+    RunArgument,
+    RunOption,
+    Target,
+    complete_page,
+    verb,
+)
 from rlctl.cli.run.attach import Interrupts
 from rlctl.cli.run.target import find, one_name
 
@@ -25,28 +31,24 @@ class WebPage(StrEnum):
     status = "status"
 
 
+@verb("namespace", "context")
 def open_page(
-    ctx: typer.Context,
+    world: World,
     page: Annotated[
         WebPage, typer.Argument(metavar="tensorboard|status", help="Which page.", autocompletion=complete_page)
     ],
     run: RunArgument = None,
     run_option: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open it, when there is a terminal and a browser.")
     ] = True,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Open TensorBoard or the status page of a run.
 
     Prints a link that is good once, for one browser on this machine, which then sees the page for as long as the
     command runs: Ctrl-C ends it (exit 0). A port is forwarded when the run is on a cluster.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     backend, state = find(world, one_name(run, run_option), target)
     with Interrupts() as interrupts, backend.forward(state.run, page.value) as url:
         world.data(url)

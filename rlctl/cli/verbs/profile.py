@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli.context import Output, World
+from rlctl.cli.context import World
 from rlctl.cli.display.text import percent, plain
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunOption, Target, complete_role
+from rlctl.cli.options import RunOption, Target, complete_role, verb
 from rlctl.cli.run.target import find
 from rlctl.cli.verbs.logs import process_named
 from rlctl.errors import Conflict, RlctlError, TimedOut, UsageError
@@ -26,8 +26,9 @@ _NATIVE = "native threads"
 """What libraries start outside Python, in no stack."""
 
 
+@verb("namespace", "context")
 def profile(
-    ctx: typer.Context,
+    world: World,
     process: Annotated[
         str,
         typer.Argument(
@@ -43,10 +44,6 @@ def profile(
     ] = None,
     run: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Draw what a live process spends its time on.
 
@@ -54,7 +51,6 @@ def profile(
     come of it, in results/profiles of the run: a flame graph for the browser (.svg) and collapsed stacks, in
     microseconds, which speedscope reads. Time is wall time; threads that did nothing are left out.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     role, index = process_named(process)
     if not 0 < seconds <= 600:
         raise UsageError(f"--seconds must be above 0 and at most 600, got {seconds:g}")

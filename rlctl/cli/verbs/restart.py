@@ -6,30 +6,26 @@ from typing import Annotated
 
 import typer
 
-from rlctl.cli.context import Output, World
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunOption, TakeOver, Target, complete_role
+from rlctl.cli.context import World
+from rlctl.cli.options import RunOption, TakeOver, Target, complete_role, verb
 from rlctl.cli.run.applied import as_plain, follow
 from rlctl.cli.run.force import force
 from rlctl.cli.run.target import find
 from rlctl.errors import Conflict, UsageError
 
 
+@verb("namespace", "context")
 def restart(
-    ctx: typer.Context,
+    world: World,
     role: Annotated[str, typer.Argument(metavar="ROLE", help="As in learner.", autocompletion=complete_role)],
     run: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
     force_conflicts: TakeOver = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Stop a role in good order and start it again.
 
     A learner goes on from its newest generation; the other roles do not stop.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     backend, state = find(world, run, target)
     if role not in state.replicas:
         raise UsageError(f"run {state.run} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from rlctl.cli.context import Output, World
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunOption, TakeOver, Target, complete_scale
+from rlctl.cli.context import World
+from rlctl.cli.options import RunOption, TakeOver, Target, complete_scale, verb
 from rlctl.cli.run.applied import as_plain, follow
 from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import stored_spec
@@ -15,26 +15,22 @@ from rlctl.cli.run.target import find
 from rlctl.errors import Conflict, UsageError
 
 
+@verb("namespace", "context")
 def scale(
-    ctx: typer.Context,
+    world: World,
     roles: Annotated[
         list[str],
         typer.Argument(metavar="ROLE=N", help="Replicas wanted, as in actor=6.", autocompletion=complete_scale),
     ],
     run: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
     force_conflicts: TakeOver = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Change how many replicas of a role run.
 
     Restarts nothing, and holds until the spec's own number changes. More than roles.actor.max_replicas of the
     spec is refused (exit 5).
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     wanted = [_parsed(text) for text in roles]
     from rlctl.plan import max_actors, why_not_scale
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli.context import ON_CLUSTERS, Output, Signalled, World
+from rlctl.cli.context import ON_CLUSTERS, Signalled, World
 from rlctl.cli.display import checks, report
 from rlctl.cli.display.progress import Progress
 from rlctl.cli.display.text import span
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, Sets, Specs, Target
+from rlctl.cli.options import Sets, Specs, Target, verb
 from rlctl.cli.run import trial
 from rlctl.cli.run.applied import as_plain, follow, nothing_done
 from rlctl.cli.run.attach import Interrupts, Outcome, attach
@@ -41,8 +41,9 @@ class Done:
     looked_at: list[Check]  # before anything was sent
 
 
+@verb("namespace", "context")
 def up(
-    ctx: typer.Context,
+    world: World,
     specs: Specs,
     sets: Sets = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as everything is started.")] = False,
@@ -53,8 +54,6 @@ def up(
         str | None, typer.Option("--timeout", metavar="TIME", help="Stay no longer: exit 6, the run goes on.")
     ] = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
     wait: Annotated[bool, typer.Option("--wait", help="Return once every replica runs; --timeout bounds it.")] = False,
     atomic: Annotated[
         bool, typer.Option("--atomic", help="As --wait; when that fails, put back what was there before.")
@@ -68,8 +67,6 @@ def up(
     force_conflicts: Annotated[
         bool, typer.Option("--force-conflicts", help="Even if somebody else owns the run, or fields of its objects.")
     ] = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Start a run, or change one that is there.
 
@@ -81,7 +78,6 @@ def up(
     cluster judge; neither changes anything. The tag of an image is resolved once: its digest is recorded and holds
     until the spec names another tag, or --pull.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     timeout_s = _span(timeout)
     if dry is not None:
         return dry_run(world, specs or (), sets, target, dry, force_conflicts=force_conflicts, pull=pull)

@@ -10,18 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from rlctl.cli.context import Output, World
+from rlctl.cli.context import World
 from rlctl.cli.display.progress import HEARTBEAT_S
 from rlctl.cli.display.text import clock, number, span
 from rlctl.cli.options import (
-    Context,
-    Namespace,
-    OutputOption,
-    Quiet,
     RunArgument,
     RunOption,
     Target,
     complete_condition,
+    verb,
 )
 from rlctl.cli.run.attach import poll_every_s
 from rlctl.cli.run.ready import RunFailed
@@ -92,8 +89,9 @@ def parse(text: str) -> Condition:
     )
 
 
+@verb("namespace", "context")
 def wait(
-    ctx: typer.Context,
+    world: World,
     run: RunArgument = None,
     condition: Annotated[
         str,
@@ -107,10 +105,6 @@ def wait(
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="Exit 6 after so long.")] = "1h",
     run_option: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Wait until a condition holds.
 
@@ -119,7 +113,6 @@ def wait(
     rows and updates count what the present weights were learned from, as stop.agent_steps does: they go back when a
     learner dies, by what it learned since its newest generation. steps and episodes count all that was ever played.
     """  # fmt: skip
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     wanted = parse(condition)
     try:
         timeout_s = span(timeout)
