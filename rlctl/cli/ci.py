@@ -18,6 +18,7 @@ from rlctl.errors import BackendUnreachable, RlctlError, UsageError, WorkloadFai
 if TYPE_CHECKING:
     from rlctl_ci.client import Client
     from rlctl_ci.config.settings import Config
+    from rlctl_ci.store.people import People
 
 FOLLOW_S = 0.5
 TERMINAL_BAD = ("failed", "rolled_back", "cancelled")
@@ -96,8 +97,7 @@ def builds(
         rows.append(
             (str(one["id"]), one["state"], one["project"], plain(one["branch"])[:30], one["sha"][:12], when, what)
         )
-    for line in table(rows) if found["builds"] else ():
-        world.data(line)
+    world.lines(table(rows) if found["builds"] else ())
     if not found["builds"]:
         world.say("no build yet; `rlctl ci test-hook PROJECT --sha COMMIT` sends a hook")
     world.document(found)
@@ -214,20 +214,14 @@ def token(
     config: ConfigFile = Path("ci.yaml"),
 ) -> int:
     """Make a token for the API, printed once; or end one."""
-    from rlctl_ci.store.database import Database
-    from rlctl_ci.store.people import People
-
-    people = People(Database(_config(config).folder / "ci.db"))
+    people = _people(config)
     if revoke:
         if not people.revoke(name):
             raise UsageError(f"there is no token {name}")
         world.say(f"{name} is no longer valid")
         world.document({"revoked": name})
         return 0
-    try:
-        valid_s = None if valid is None else span(valid)
-    except ValueError as error:
-        raise UsageError(f"--valid: {error}") from error
+    valid_s = None if valid is None else span(valid, "--valid")
     made = people.issue(name, scope or ["read"], valid_s=valid_s)
     world.data(made)
     world.document({"name": name, "scopes": scope or ["read"], "token": made})
@@ -243,15 +237,11 @@ def audit(
     utc: Utc = False,
 ) -> int:
     """List what people have asked of the service, newest first."""
-    from rlctl_ci.store.database import Database
-    from rlctl_ci.store.people import People
-
-    found = People(Database(_config(config).folder / "ci.db")).audited(limit)
+    found = _people(config).audited(limit)
     rows = [("WHEN", "WHO", "ACTION", "OBJECT")]
     for at, who, action, thing in found:
         rows.append((stamp(datetime.fromtimestamp(at, UTC), utc=utc, date=True)[:19], who, action, plain(thing)))
-    for line in table(rows) if found else ():
-        world.data(line)
+    world.lines(table(rows) if found else ())
     world.document({"audit": [dict(zip(("at", "who", "action", "object"), one, strict=True)) for one in found]})
     return 0
 
@@ -278,8 +268,7 @@ def clean(
     read, now, young_s = _config(config), world.now().timestamp(), days * 86_400
     reading = Reading(Database(read.folder / "ci.db"))
     found = cleaning.waste(read, reading, now, keep=keep, young_s=young_s)
-    for line in table([(one.project, f"{one.bytes / 1e6:.1f} MB", one.reference) for one in found]) if found else ():
-        world.data(line)
+    world.lines(table([(one.project, f"{one.bytes / 1e6:.1f} MB", one.reference) for one in found]) if found else ())
     old = cleaning.old(read, reading, found, now, keep=keep, young_s=young_s)
     removed = cleaning.remove(read, found, read.folder / "code") if yes else 0
     if yes:
@@ -313,6 +302,13 @@ def _config(path: Path, *, files: bool = False) -> Config:
     from rlctl_ci.config.settings import load
 
     return load(path, files=files)
+
+
+def _people(config: Path) -> People:
+    from rlctl_ci.store.database import Database
+    from rlctl_ci.store.people import People
+
+    return People(Database(_config(config).folder / "ci.db"))
 
 
 def _client(world: World, url: str | None, token_file: Path | None) -> Client:

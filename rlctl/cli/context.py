@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -155,6 +155,11 @@ class World:
         """A line of the answer, to stdout; nothing when the answer is JSON."""
         if not self.as_json:
             self._write(self.stdout, text + "\n")
+
+    def lines(self, texts: Iterable[str]) -> None:
+        """Lines of the answer, see `data`."""
+        for text in texts:
+            self.data(text)
 
     def document(self, content: Mapping[str, Any]) -> None:
         """The answer of `-o json`, or one line of a stream of them; nothing otherwise."""

@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,10 +33,6 @@ def run_names() -> list[str]:
         return []
 
 
-def complete_run(incomplete: str) -> list[str]:
-    return [name for name in run_names() if name.startswith(incomplete)]
-
-
 def _recorded(key: str) -> list[str]:
     """Contexts or namespaces of recorded runs, from the index."""
     found = set()
@@ -49,34 +45,21 @@ def _recorded(key: str) -> list[str]:
     return sorted(value for value in found if isinstance(value, str) and value)
 
 
-def complete_namespace(incomplete: str) -> list[str]:
-    return [name for name in _recorded("namespace") if name.startswith(incomplete)]
+def _completion(words: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Completion of the shell: the words that begin as what is typed."""
+    return lambda incomplete: [word for word in words() if word.startswith(incomplete)]
 
 
-def complete_context(incomplete: str) -> list[str]:
-    return [name for name in _recorded("context") if name.startswith(incomplete)]
-
-
-def complete_page(incomplete: str) -> list[str]:
-    return [name for name in ("tensorboard", "status") if name.startswith(incomplete)]
-
-
-def complete_role(incomplete: str) -> list[str]:
-    return [name for name in ROLE_NAMES if name.startswith(incomplete)]
-
-
-def complete_scale(incomplete: str) -> list[str]:
-    return [f"{name}=" for name in ROLE_NAMES if name.startswith(incomplete)]
-
-
-def complete_target(incomplete: str) -> list[str]:
-    return [name for name in TARGETS if name.startswith(incomplete)]
-
-
-def complete_condition(incomplete: str) -> list[str]:
-    words = ("ready", "finished", "deleted", "steps=", "rows=", "updates=", "episodes=", "return>=")
-    return [word for word in words if word.startswith(incomplete)]
-
+complete_run = _completion(run_names)
+complete_namespace = _completion(lambda: _recorded("namespace"))
+complete_context = _completion(lambda: _recorded("context"))
+complete_page = _completion(lambda: ("tensorboard", "status"))
+complete_role = _completion(lambda: ROLE_NAMES)
+complete_scale = _completion(lambda: (f"{name}=" for name in ROLE_NAMES))
+complete_target = _completion(lambda: TARGETS)
+complete_condition = _completion(
+    lambda: ("ready", "finished", "deleted", "steps=", "rows=", "updates=", "episodes=", "return>=")
+)
 
 Specs = Annotated[
     list[Path],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.run.clusters import backend_of, recorded, runs_everywhere, where
 from rlctl.cli.run.clusters import wanted_target as wanted_target
-from rlctl.errors import RlctlError, Unreadable, UsageError
+from rlctl.errors import Conflict, RlctlError, Unreadable, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
@@ -124,6 +124,26 @@ def looked_at(world: World, target: str | None) -> str:
         return f" on {where(world.backend(chosen), chosen)}"
     elsewhere = "; one that another machine started on a cluster: -t kubernetes -n NAMESPACE" if chosen is None else ""
     return f" on this machine{elsewhere}"
+
+
+def require_role(state: RunState, role: str) -> None:
+    """
+    Raises:
+        UsageError: the run has no such role.
+    """
+    if role not in state.replicas:
+        raise UsageError(f"run {state.run} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")
+
+
+def require_running(state: RunState, why: str) -> None:
+    """
+    Raises:
+        Conflict: the run is not live.
+    """
+    if state.phase != "running":
+        raise Conflict(
+            f"run {state.run} is {state.phase}; only a live run {why}", hint="rlctl up SPEC", objects=(state.run,)
+        )
 
 
 def as_now(backend: Backend, state: RunState) -> RunState:

@@ -29,8 +29,7 @@ def doctor(
         title, listed = _look(world, name, cluster)
         found[title if name in found else name] = listed
         world.data(world.bold(title))
-        for line in checks.as_lines(listed, "  "):
-            world.data(line)
+        world.lines(checks.as_lines(listed, "  "))
     everything = [check for listed in found.values() for check in listed]
     wrong = checks.problems(everything)
     world.say(f"{len(wrong)} of {len(everything)} checks found a problem" if wrong else "nothing stands in the way")

@@ -58,10 +58,7 @@ def down(
     `rlctl up` goes on from there. --volumes removes the data too. A run that is not there is no error (exit 0).
     Ctrl-C or a hangup once does not keep it from ending everything; twice leaves at once (exit 130 or 129).
     """
-    try:
-        grace_s = span(grace)
-    except ValueError as error:
-        raise UsageError(f"--grace: {error}") from error
+    grace_s = span(grace, "--grace")
     name = wanted_run(world, one_name(run, run_option))
     if forget:
         if volumes:

@@ -52,8 +52,7 @@ def history(
         who = revision.by or "-"
         rows.append((str(revision.number), when, who, revision.rlctl_version, images, revision.note))
     if revisions:
-        for line in table(rows):
-            world.data(line)
+        world.lines(table(rows))
     else:
         world.say(f"no revision of {state.run} is recorded")
     world.document({"run": state.run, "revisions": [_as_plain(revision) for revision in revisions]})

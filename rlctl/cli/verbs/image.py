@@ -97,8 +97,7 @@ def build(
     wish = _wish(registry, tag, base, build_arg, volume, network, tls_verify)
     with _maker(world, wish, builder, push=False) as maker:
         made = list(_made(world, maker, specs, only, ())[0])
-    for line in table((image.name, image.what, image.config, str(image.reference)) for image in made):
-        world.data(line)
+    world.lines(table((image.name, image.what, image.config, str(image.reference)) for image in made))
     world.document({"images": [as_plain(image) for image in made]})
     return 0
 

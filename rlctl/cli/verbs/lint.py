@@ -66,8 +66,7 @@ def lint(
     values = [{"path": path, "value": value, "origin": where} for path, value, where in origins(loaded)]
     if show_origin:
         shown = [(entry["path"], json.dumps(entry["value"]), entry["origin"]) for entry in values]
-        for line in table(shown):
-            world.data(line)
+        world.lines(table(shown))
     findings = [*loaded.findings, *(loaded.problem(fault) for fault in (probed.missing if probed else ()))]
     for finding in findings:
         (world.complain if show_origin else world.data)(str(finding))

@@ -18,7 +18,7 @@ from rlctl.cli.options import (
     complete_role,
     verb,
 )
-from rlctl.cli.run.target import find_at_least
+from rlctl.cli.run.target import find_at_least, require_role
 from rlctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def logs(
     if query.since and query.until and query.since > query.until:
         raise UsageError("--since is later than --until: nothing can match")
     backend, name, state = find_at_least(world, run, target)
-    if state is not None and role is not None and role not in state.replicas:
-        raise UsageError(f"run {name} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")
+    if state is not None and role is not None:
+        require_role(state, role)
     found = 0
     for record in backend.logs(name, query):
         found += 1

@@ -11,9 +11,9 @@ import typer
 from rlctl.cli.context import World
 from rlctl.cli.display.text import percent, plain
 from rlctl.cli.options import RunOption, Target, complete_role, verb
-from rlctl.cli.run.target import find
+from rlctl.cli.run.target import find, require_role, require_running
 from rlctl.cli.verbs.logs import process_named
-from rlctl.errors import Conflict, RlctlError, TimedOut, UsageError
+from rlctl.errors import RlctlError, TimedOut, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
@@ -94,18 +94,12 @@ def said(found: Mapping[str, Any]) -> list[str]:
 
 
 def _require(state: RunState, role: str, index: int | None) -> None:
-    if role not in state.replicas:
-        raise UsageError(f"run {state.run} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")
+    require_role(state, role)
     if index is not None and index >= state.replicas[role]:
         count = state.replicas[role]
         last = f"the last is {role}/{count - 1}" if count else "it has none"
         raise UsageError(f"run {state.run} has no {role}/{index}: {last}")
-    if state.phase != "running":
-        raise Conflict(
-            f"run {state.run} is {state.phase}; only a live run has something to look at",
-            hint="rlctl up SPEC",
-            objects=(state.run,),
-        )
+    require_running(state, "has something to look at")
 
 
 def _wait(world: World, backend: Backend, run: str, ordered: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,8 +10,7 @@ from rlctl.cli.context import World
 from rlctl.cli.options import RunOption, TakeOver, Target, complete_role, verb
 from rlctl.cli.run.applied import as_plain, follow
 from rlctl.cli.run.force import force
-from rlctl.cli.run.target import find
-from rlctl.errors import Conflict, UsageError
+from rlctl.cli.run.target import find, require_role, require_running
 
 
 @verb("namespace", "context")
@@ -27,14 +26,8 @@ def restart(
     A learner goes on from its newest generation; the other roles do not stop.
     """
     backend, state = find(world, run, target)
-    if role not in state.replicas:
-        raise UsageError(f"run {state.run} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")
-    if state.phase != "running":
-        raise Conflict(
-            f"run {state.run} is {state.phase}; only a live run has something to restart",
-            hint="rlctl up SPEC",
-            objects=(state.run,),
-        )
+    require_role(state, role)
+    require_running(state, "has something to restart")
     force(backend, force_conflicts)
     done = follow(world, backend.restart(state.run, role))
     if role == "learner":

@@ -11,7 +11,7 @@ from rlctl.cli.options import RunOption, TakeOver, Target, complete_scale, verb
 from rlctl.cli.run.applied import as_plain, follow
 from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import stored_spec
-from rlctl.cli.run.target import find
+from rlctl.cli.run.target import find, require_role, require_running
 from rlctl.errors import Conflict, UsageError
 
 
@@ -35,16 +35,10 @@ def scale(
     from rlctl.plan import max_actors, why_not_scale
 
     backend, state = find(world, run, target)
-    if state.phase != "running":
-        raise Conflict(
-            f"run {state.run} is {state.phase}; only a live run can be scaled",
-            hint="rlctl up SPEC",
-            objects=(state.run,),
-        )
+    require_running(state, "can be scaled")
     spec = stored_spec(state)
     for role, _ in wanted:
-        if role not in state.replicas:
-            raise UsageError(f"run {state.run} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")
+        require_role(state, role)
     if why := why_not_scale(spec, dict(wanted), state.replicas):
         raise Conflict(
             f"run {state.run} cannot be scaled so:\n" + "\n".join(f"  {reason}" for reason in why),

@@ -47,8 +47,7 @@ def status(
     snapshot = take(world, backend, state.run, state)
     if snapshot is None:
         raise UsageError(f"run {state.run} has just been removed")
-    for line in report(world, snapshot, utc=utc):
-        world.data(line)
+    world.lines(report(world, snapshot, utc=utc))
     world.document(as_document(snapshot))
     return int(check and not snapshot.healthy)
 
@@ -71,8 +70,7 @@ def _watch(world: World, backend: Backend, run: str, *, check: bool, utc: bool) 
                 break
             world.sleep(WATCH_EVERY_S)
     if screen.live and snapshot is not None:
-        for line in report(world, snapshot, utc=utc):
-            world.data(line)
+        world.lines(report(world, snapshot, utc=utc))
     return int(check and (snapshot is None or not snapshot.healthy))
 
 
@@ -84,8 +82,7 @@ def _all(world: World, target: str | None) -> int:
         replicas = " ".join(f"{role}={replicas}" for role, replicas in state.replicas.items())
         rows.append((state.run, state.phase, state.target, lived, str(state.revision), replicas, state.uid[:8]))
     if entries:
-        for line in table(rows):
-            world.data(line)
+        world.lines(table(rows))
     else:
         world.say(f"there is no run{looked_at(world, target)}; to start one: rlctl up SPEC")
     world.document(

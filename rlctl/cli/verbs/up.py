@@ -22,7 +22,7 @@ from rlctl.cli.run.prepare import Prepared, beside, check_place, load, refuse, s
 from rlctl.cli.run.ready import Hopeless, NotReady, RunFailed, undo, why_not
 from rlctl.cli.run.snapshot import Snapshot, as_document, take
 from rlctl.cli.verbs.show import as_plain as change_as_plain
-from rlctl.errors import PartlyApplied, RlctlError, TimedOut, UsageError, WorkloadFailed
+from rlctl.errors import PartlyApplied, RlctlError, TimedOut, WorkloadFailed
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Applied, Check
@@ -78,7 +78,7 @@ def up(
     cluster judge; neither changes anything. The tag of an image is resolved once: its digest is recorded and holds
     until the spec names another tag, or --pull.
     """
-    timeout_s = _span(timeout)
+    timeout_s = None if timeout is None else span(timeout, "--timeout")
     if dry is not None:
         return dry_run(world, specs or (), sets, target, dry, force_conflicts=force_conflicts, pull=pull)
     with Interrupts() as interrupts:
@@ -102,7 +102,7 @@ def up(
         if wait or atomic:
             outcome = attach(
                 world, prepared.backend, run, interrupts=interrupts, progress=progress,
-                timeout_s=_span(READY_WITHIN) if timeout is None else timeout_s, until_ready=True,
+                timeout_s=span(timeout or READY_WITHIN, "--timeout"), until_ready=True,
             )  # fmt: skip
             return _end_wait(world, done, outcome, timeout or READY_WITHIN, atomic=atomic)
         if detach:
@@ -222,8 +222,7 @@ def _end(world: World, done: Done, outcome: Outcome) -> int:
 
 
 def _print_final(world: World, snapshot: Snapshot) -> None:
-    for line in report.final(snapshot):
-        world.data(line)
+    world.lines(report.final(snapshot))
     world.say("next:")
     for line in report.look_next(snapshot):
         world.say(line)
@@ -248,10 +247,3 @@ def _document(done: Done, snapshot: Snapshot | None) -> dict[str, Any]:
         "status": None if snapshot is None else as_document(snapshot),
         "preflight": checks.as_plain(done.looked_at),
     }
-
-
-def _span(text: str | None) -> float | None:
-    try:
-        return None if text is None else span(text)
-    except ValueError as error:
-        raise UsageError(f"--timeout: {error}") from error

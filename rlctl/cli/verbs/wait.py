@@ -114,10 +114,7 @@ def wait(
     learner dies, by what it learned since its newest generation. steps and episodes count all that was ever played.
     """  # fmt: skip
     wanted = parse(condition)
-    try:
-        timeout_s = span(timeout)
-    except ValueError as error:
-        raise UsageError(f"--timeout: {error}") from error
+    timeout_s = span(timeout, "--timeout")
     name = wanted_run(world, one_name(run, run_option))
     if name is not None and wanted.name == "deleted":
         backend, state = look_up(world, name, target)
