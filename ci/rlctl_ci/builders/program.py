@@ -1,4 +1,8 @@
-"""buildah and docker, for code that needs packages: their steps run with limits, without our environment."""
+"""buildah and docker, for code that needs packages: their steps run with limits, without our environment.
+
+buildah needs no daemon, and with BUILDAH_ISOLATION=chroot no more rights than a container has. docker is for a machine
+of its own, and never with the socket of a cluster's node.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +36,10 @@ NICE: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A `Maker` by a program; `buildah.py` and `docker.py` say which.
+    """A `Maker` by a program.
 
     Args:
-        name: of the program.
+        name: buildah or docker.
         home: a folder of its own, in place of a person's.
         look: the run as it is; None: it does not run.
         environ: ours; most of it is not passed on.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from rlctl_ci.builders import buildah, docker
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.folder import Folder
 from rlctl_ci.builders.none import Nothing
-from rlctl_ci.builders.program import Look
+from rlctl_ci.builders.program import Look, Program
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.service import Service
 from rlctl_ci.core.work import Hands, Maker
@@ -28,5 +27,4 @@ def maker(project: Project, service: Service, look: Look) -> Maker:
         return Folder(service.folder / "code")
     if project.builder == "append":
         return Append(look)
-    home = service.folder / project.builder
-    return buildah.make(home, look) if project.builder == "buildah" else docker.make(home, look)
+    return Program(project.builder, service.folder / project.builder, look)

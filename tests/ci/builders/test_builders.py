@@ -16,8 +16,8 @@ import pytest
 from rlctl.errors import BackendUnreachable
 from rlctl.images.make import Wish
 from rlctl.images.registry.reference import Reference
-from rlctl_ci.builders import buildah
 from rlctl_ci.builders.append import Append
+from rlctl_ci.builders.program import Program
 from rlctl_ci.builders.registry import plain, registry_of
 from rlctl_ci.config.settings import Config
 from rlctl_ci.core.cleaning import Waste, remove
@@ -195,7 +195,7 @@ def test_buildah_lays_the_code_over_a_base_and_pushes_it_once(
 ) -> None:
     monkeypatch.setenv("BUILDAH_ISOLATION", "chroot")
     monkeypatch.setenv("STORAGE_DRIVER", "vfs")
-    maker, said = buildah.make(tmp_path / "home"), list[str]()
+    maker, said = Program("buildah", tmp_path / "home"), list[str]()
     job = replace(job_for(tmp_path, registry, builder="buildah"), say=said.append)
     try:
         made = maker.push(job, maker.make(job, source))
