@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -100,6 +100,11 @@ def _nothing() -> TextIO:
     return open(os.devnull, "r+")
 
 
+def _plain(value: object) -> object:
+    """Value of a document: a record as its fields, anything else that JSON lacks as text."""
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
 def _checked(namespace: str | None, where: str) -> str | None:
     """
     Raises:
@@ -162,16 +167,12 @@ class World:
             self.data(text)
 
     def document(self, content: Mapping[str, Any]) -> None:
-        """The answer of `-o json`, or one line of a stream of them; nothing otherwise."""
-        if self.as_json:
-            self.wrote_json = True
-            self._write(self.stdout, json.dumps({"apiVersion": API_VERSION, **content}, indent=2, default=str) + "\n")
+        """The answer of `-o json`, records in it as their fields; nothing otherwise."""
+        self._json(content, indent=2)
 
     def line(self, content: Mapping[str, Any]) -> None:
         """One of many JSON documents, on a line of its own; nothing unless `-o json`."""
-        if self.as_json:
-            self.wrote_json = True
-            self._write(self.stdout, json.dumps({"apiVersion": API_VERSION, **content}, default=str) + "\n")
+        self._json(content, indent=None)
 
     def raw(self, text: str) -> None:
         """Data that is the answer whatever -o says, to stdout as it is."""
@@ -262,6 +263,12 @@ class World:
                 hint=f'install it with: pip install "rlctl[{target}]"',
             ) from error
         return made
+
+    def _json(self, content: Mapping[str, Any], indent: int | None) -> None:
+        if self.as_json:
+            self.wrote_json = True
+            document = {"apiVersion": API_VERSION, **content}
+            self._write(self.stdout, json.dumps(document, indent=indent, default=_plain) + "\n")
 
     def _write(self, stream: TextIO, text: str) -> None:
         try:

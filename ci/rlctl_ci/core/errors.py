@@ -11,11 +11,11 @@ class CiError(RlctlError):
     reason = "ci"
 
 
-class BuildStopped(CiError):
-    """It cannot succeed, however often it is tried.
+class CodedError(CiError):
+    """An error of which machines read one word.
 
     Args:
-        code: one word for machines: spec, build, signature, ...
+        code: spec, build, signature, ...
     """
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
@@ -23,12 +23,12 @@ class BuildStopped(CiError):
         self.code = code
 
 
-class Transient(CiError):
-    """The network or a registry was away: another attempt may succeed."""
+class BuildStopped(CodedError):
+    """It cannot succeed, however often it is tried."""
 
-    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.code = code
+
+class Transient(CodedError):
+    """The network or a registry was away: another attempt may succeed."""
 
 
 class Overtaken(CiError):

@@ -85,11 +85,6 @@ def as_lines(checks: Iterable[Check], indent: str = "") -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def as_plain(checks: Iterable[Check]) -> list[dict[str, str]]:
-    """For `-o json`."""
-    return [{"name": check.name, "verdict": check.verdict, "text": check.text, "next": check.next} for check in checks]
-
-
 def problems(checks: Iterable[Check]) -> list[Check]:
     return [check for check in checks if check.verdict == "problem"]
 

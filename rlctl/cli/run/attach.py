@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlctl.cli.context import Signalled, World
@@ -44,9 +44,7 @@ class Interrupts:
                 signal.signal(number, self._hear)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *ended: Any) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
 

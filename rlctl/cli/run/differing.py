@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlctl.cli.context import World
 from rlctl.cli.display.text import plain
@@ -38,11 +38,3 @@ def tell(world: World, differences: Iterable[Difference]) -> list[Difference]:
 
 def differ(differences: Iterable[Difference]) -> bool:
     return any(difference.what != "same" for difference in differences)
-
-
-def as_plain(differences: Iterable[Difference]) -> list[dict[str, Any]]:
-    """For `-o json`."""
-    return [
-        {"object": difference.object, "what": difference.what, "lines": list(difference.lines)}
-        for difference in differences
-    ]

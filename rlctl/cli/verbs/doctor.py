@@ -35,7 +35,7 @@ def doctor(
     world.say(f"{len(wrong)} of {len(everything)} checks found a problem" if wrong else "nothing stands in the way")
     if not ON_CLUSTERS & set(found):
         world.say("  a cluster     rlctl doctor -t kubernetes")
-    world.document({"healthy": not wrong, "targets": {name: checks.as_plain(listed) for name, listed in found.items()}})
+    world.document({"healthy": not wrong, "targets": found})
     return int(bool(wrong))
 
 

@@ -19,7 +19,7 @@ from rlctl.cli.options import (
     Yes,
     verb,
 )
-from rlctl.cli.run.applied import as_plain, follow, nothing_done
+from rlctl.cli.run.applied import follow, nothing_done
 from rlctl.cli.run.attach import Interrupts
 from rlctl.cli.run.clusters import backend_of, or_forget, recorded, where
 from rlctl.cli.run.force import force, owner_of
@@ -91,7 +91,7 @@ def down(
     world.document(
         {
             "run": meant.run,
-            "applied": as_plain(done),
+            "applied": done,
             "kept": None if volumes else meant.storage,
             "removed": meant.storage if volumes else None,
         }

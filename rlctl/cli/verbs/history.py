@@ -16,12 +16,11 @@ from rlctl.cli.options import (
     Utc,
     verb,
 )
-from rlctl.cli.run.applied import as_plain, follow
+from rlctl.cli.run.applied import follow
 from rlctl.cli.run.differing import say_changes
 from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import stored_spec
 from rlctl.cli.run.target import find, one_name
-from rlctl.cli.verbs.show import as_plain as change_as_plain
 from rlctl.errors import Conflict, RlctlError
 
 if TYPE_CHECKING:
@@ -102,8 +101,8 @@ def rollback(
             "from": state.revision,
             "to": wanted.number,
             "dryRun": dry,
-            "changes": [change_as_plain(change) for change in changes],
-            "applied": as_plain(done),
+            "changes": changes,
+            "applied": done,
         }
     )
     return 0

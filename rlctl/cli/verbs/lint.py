@@ -13,7 +13,7 @@ from rlctl.cli.display.text import table
 from rlctl.cli.options import OptionalSpecs, Sets, verb
 from rlctl.cli.run import trial
 from rlctl.cli.run.prepare import load
-from rlctl.errors import Problem, SpecError, UsageError
+from rlctl.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
     from rlctl.spec import Loaded
@@ -61,7 +61,7 @@ def lint(
             "hint": error.hint,
             "objects": list(error.objects),
         }
-        world.document({"error": said, "problems": [as_plain(problem) for problem in error.problems]})
+        world.document({"error": said, "problems": error.problems})
         return error.exit_code
     values = [{"path": path, "value": value, "origin": where} for path, value, where in origins(loaded)]
     if show_origin:
@@ -79,20 +79,10 @@ def lint(
         world.say(f"{count} finding{'s' if count != 1 else ''}: the spec is valid")
     else:
         world.say("the spec is valid")
-    found = {"findings": [as_plain(finding) for finding in findings]}
+    found = {"findings": findings}
     checked = {"environment": {"verdict": "not checked"} if probed is None else trial.as_plain(probed)}
     world.document(found | checked | ({"values": values} if show_origin else {}))
     return int(bool(findings))
-
-
-def as_plain(problem: Problem) -> dict[str, Any]:
-    return {
-        "path": problem.path,
-        "message": problem.message,
-        "file": problem.file,
-        "line": problem.line,
-        "column": problem.column,
-    }
 
 
 def origins(loaded: Loaded) -> Iterator[tuple[str, Any, str]]:

@@ -8,7 +8,7 @@ import typer
 
 from rlctl.cli.context import World
 from rlctl.cli.options import RunOption, TakeOver, Target, complete_role, verb
-from rlctl.cli.run.applied import as_plain, follow
+from rlctl.cli.run.applied import follow
 from rlctl.cli.run.force import force
 from rlctl.cli.run.target import find, require_role, require_running
 
@@ -32,5 +32,5 @@ def restart(
     done = follow(world, backend.restart(state.run, role))
     if role == "learner":
         world.say(f"  it goes on from its newest generation; `rlctl status {state.run}` says from which")
-    world.document({"run": state.run, "role": role, "applied": as_plain(done)})
+    world.document({"run": state.run, "role": role, "applied": done})
     return 0

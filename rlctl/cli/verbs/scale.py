@@ -8,7 +8,7 @@ import typer
 
 from rlctl.cli.context import World
 from rlctl.cli.options import RunOption, TakeOver, Target, complete_scale, verb
-from rlctl.cli.run.applied import as_plain, follow
+from rlctl.cli.run.applied import follow
 from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import stored_spec
 from rlctl.cli.run.target import find, require_role, require_running
@@ -59,7 +59,7 @@ def scale(
             "run": state.run,
             "from": {role: state.replicas[role] for role, _ in wanted},
             "to": dict(wanted),
-            "applied": as_plain(done),
+            "applied": done,
         }
     )
     return 0

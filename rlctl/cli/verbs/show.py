@@ -23,7 +23,6 @@ from rlctl.errors import Refused, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Document
-    from rlctl.plan import Change
 
 
 _ADMIN = "rlctl render --admin -n NAMESPACE --user NAME | kubectl apply --server-side -f -"
@@ -75,7 +74,7 @@ def render(
         {
             "run": plan.run,
             "uid": plan.uid,
-            "documents": [_as_plain(document) for document in documents],
+            "documents": documents,
         }
     )
     return 0
@@ -94,8 +93,7 @@ def _admin(world: World, specs: Sequence[Path], user: str, group: str, out_dir: 
 
     documents = admin(namespace, user, group=group)
     _print(world, documents, out_dir)
-    plain = [_as_plain(each) for each in documents]
-    world.document({"namespace": namespace, "user": user or None, "group": group or None, "documents": plain})
+    world.document({"namespace": namespace, "user": user or None, "group": group or None, "documents": documents})
     return 0
 
 
@@ -110,10 +108,6 @@ def _print(world: World, documents: Sequence[Document], out_dir: Path | None) ->
             world.data("---")  # so that all of it is one stream for kubectl
         world.data(f"# ==> {document.name}{came}")
         world.data(document.text.removesuffix("\n"))
-
-
-def _as_plain(document: Document) -> dict[str, str]:
-    return {"name": document.name, "role": document.role, "origin": document.origin, "text": document.text}
 
 
 def _write(folder: Path, documents: Sequence[Document]) -> None:
@@ -152,13 +146,9 @@ def diff(
         {
             "run": prepared.plan.run,
             "exists": prepared.state is not None,
-            "changes": [as_plain(change) for change in prepared.changes],
+            "changes": prepared.changes,
             "diff": [line for difference in found for line in difference.lines],
-            "objects": differing.as_plain(found),
+            "objects": found,
         }
     )
     return int(bool(prepared.state is None or prepared.changes or differing.differ(found)))
-
-
-def as_plain(change: Change) -> dict[str, str]:
-    return {"role": change.role, "action": change.action, "path": change.path, "why": change.why}

@@ -13,7 +13,7 @@ from rlctl.cli.display.progress import Progress
 from rlctl.cli.display.text import span
 from rlctl.cli.options import Sets, Specs, Target, verb
 from rlctl.cli.run import trial
-from rlctl.cli.run.applied import as_plain, follow, nothing_done
+from rlctl.cli.run.applied import follow, nothing_done
 from rlctl.cli.run.attach import Interrupts, Outcome, attach
 from rlctl.cli.run.clusters import where
 from rlctl.cli.run.dry_run import DryRun, dry_run
@@ -21,7 +21,6 @@ from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import Prepared, beside, check_place, load, refuse, say_findings, say_images
 from rlctl.cli.run.ready import Hopeless, NotReady, RunFailed, undo, why_not
 from rlctl.cli.run.snapshot import Snapshot, as_document, take
-from rlctl.cli.verbs.show import as_plain as change_as_plain
 from rlctl.errors import PartlyApplied, RlctlError, TimedOut, WorkloadFailed
 
 if TYPE_CHECKING:
@@ -242,8 +241,8 @@ def _document(done: Done, snapshot: Snapshot | None) -> dict[str, Any]:
     return {
         "run": done.prepared.plan.run,
         "images": images_of(done.prepared.stored) if done.prepared.spec.target in ON_CLUSTERS else {},
-        "changes": [change_as_plain(change) for change in done.prepared.changes],
-        "applied": as_plain(done.applied),
+        "changes": done.prepared.changes,
+        "applied": done.applied,
         "status": None if snapshot is None else as_document(snapshot),
-        "preflight": checks.as_plain(done.looked_at),
+        "preflight": done.looked_at,
     }
