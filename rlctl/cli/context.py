@@ -45,7 +45,7 @@ NOWHERE = Cluster()
 
 @runtime_checkable
 class Telling(Protocol):
-    """A backend that has something to say to whoever watches."""
+    """A backend that has notes for the terminal."""
 
     note: Callable[[str], object]
 
@@ -180,7 +180,7 @@ class World:
         self._write(self.stdout, text)
 
     def say(self, text: str = "") -> None:
-        """A line for whoever watches, to stderr; nothing with --quiet."""
+        """A line of progress, to stderr; nothing with --quiet."""
         if not self.quiet:
             self.complain(text)
 

@@ -22,7 +22,7 @@ _NAMED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One pattern, name by name: whoever wrote it, a path is looked at in time that grows with their lengths alone.
+    """One pattern, matched name by name in time that grows with the lengths of pattern and path alone.
 
     Args:
         out: it leaves out; False: it takes back.
@@ -66,7 +66,7 @@ class Ignore:
 
     @classmethod
     def read(cls, path: Path) -> Ignore:
-        """The patterns of a file that somebody else may have written; without the file none.
+        """Patterns of a file, which need not be trusted; without the file none.
 
         Raises:
             UsageError: it is longer than MAX_BYTES, or has more or longer patterns than a project needs.

@@ -345,7 +345,7 @@ class Work:
         self._undo(job, deploy, error.message)
 
     def _undo(self, job: Job, deploy: Deploy, why: str) -> None:
-        """The revision of before again, and the branch pinned; but what somebody else has made of the run stays."""
+        """Roll back to the revision of before, and pin the branch; changes that others have made to the run stay."""
         build, cancelled = job.build, _cancelled(job.build, why)
         self.queue.deployed(build.id, self.owner, "rolling_back", note=why)
         job.say(f"rolling back to revision {deploy.before_revision}: {why}")

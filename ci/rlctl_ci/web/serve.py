@@ -152,7 +152,7 @@ def local_token(service: Service) -> Path:
 
 
 class Server(uvicorn.Server):
-    """Ends in seconds: streams and builds are told first, and whoever does not read is not waited for."""
+    """Server that ends in seconds: streams and builds are told first, and slow readers are not waited for."""
 
     def __init__(self, config: uvicorn.Config, streams: Streams, service: Service) -> None:
         super().__init__(config)

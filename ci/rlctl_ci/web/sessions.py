@@ -29,7 +29,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A browser of somebody."""
+    """Session of a browser."""
 
     token: str  # looked up for every request, so that a token that was taken back ends its sessions
     csrf: str

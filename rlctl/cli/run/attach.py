@@ -56,7 +56,7 @@ class Interrupts:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Why the staying ended, and the last look; `gone`: somebody removed the run; `hopeless`: `culprit` is why."""
+    """End of an attachment, and the last snapshot; `gone`: the run was removed; `hopeless`: `culprit` is why."""
 
     why: Literal["over", "ready", "hopeless", "detached", "timeout", "gone"]
     snapshot: Snapshot | None

@@ -1,4 +1,4 @@
-"""`up --dry-run`: what would be sent and what that would change; nothing is."""
+"""`up --dry-run`: documents that would be sent and their changes; nothing is."""
 
 from __future__ import annotations
 

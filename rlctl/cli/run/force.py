@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Forcible(Protocol):
-    """A backend that may take over what somebody else owns: fields, and runs."""
+    """A backend that may take over what others own: fields, and runs."""
 
     force_conflicts: bool
 
@@ -28,7 +28,7 @@ class Owned(Protocol):
 
 
 def force(backend: Backend, wanted: bool) -> None:
-    """Let it take over what somebody else owns, when that is wanted."""
+    """Let a backend take over what others own, when that is wanted."""
     if wanted and isinstance(backend, Forcible):
         backend.force_conflicts = True
 

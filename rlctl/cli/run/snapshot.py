@@ -131,7 +131,7 @@ class Snapshot:
         return found
 
     def target_problems(self) -> list[dict[str, str]]:
-        """That the target does not say how the processes are."""
+        """Problem of a target that does not tell the state of its processes."""
         if self.unseen is None:
             return []
         return [{"text": self.unseen.message, "next": self.unseen.hint or f"rlctl status{self._named}"}]

@@ -1,4 +1,4 @@
-"""`rlctl doctor`: whether a target can be used, before anything is tried on it."""
+"""`rlctl doctor`: checks of a target, before anything is tried on it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def doctor(
 
 
 def _targets(world: World, target: str | None) -> list[tuple[str, Cluster | None]]:
-    """Which to look at; of a target with several clusters each one that a run is recorded on."""
+    """Targets to check; of one with several clusters each that a run is recorded on."""
     chosen = wanted_target(world, target)
     if chosen is not None:
         return [(chosen, None)]

@@ -1,4 +1,4 @@
-"""`rlctl image`: what pods are made of, built and pushed with buildah, podman or docker."""
+"""`rlctl image`: images of pods, built and pushed with buildah, podman or docker."""
 
 from __future__ import annotations
 

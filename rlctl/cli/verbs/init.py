@@ -55,7 +55,7 @@ def init(
 
 
 def _copy(source: Path, folder: Path, files: list[Path], *, force: bool) -> list[Path]:
-    """Those that were not there yet.
+    """Copy the files; returns those that were not there yet.
 
     Raises:
         Refused: others are in their place.

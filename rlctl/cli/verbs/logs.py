@@ -1,4 +1,4 @@
-"""`rlctl logs`: what all processes of a run said, merged by time."""
+"""`rlctl logs`: records of all processes of a run, merged by time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlctl profile`: what a process of a live run spends its time on, as a flame graph."""
+"""`rlctl profile`: a flame graph of a process of a live run."""
 
 from __future__ import annotations
 
