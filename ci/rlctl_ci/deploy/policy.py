@@ -53,7 +53,8 @@ def reach(
 
 
 def _differs(role: str, documents: Sequence[Document], known: Mapping[str, str]) -> bool:
-    """A document has another text, by a patch or a newer template; more or fewer of the same kind are only
-    another number of replicas.
+    """A document has another text, by a patch or a newer template.
+
+    More or fewer of the same kind are only another number of replicas.
     """
     return any(known.get(one.name, one.text) != one.text for one in documents if one.role == role)

@@ -74,7 +74,7 @@ def render(
         {
             "run": plan.run,
             "uid": plan.uid,
-            "documents": documents,
+            "documents": list(map(_as_plain, documents)),
         }
     )
     return 0
@@ -93,7 +93,8 @@ def _admin(world: World, specs: Sequence[Path], user: str, group: str, out_dir: 
 
     documents = admin(namespace, user, group=group)
     _print(world, documents, out_dir)
-    world.document({"namespace": namespace, "user": user or None, "group": group or None, "documents": documents})
+    plain = list(map(_as_plain, documents))
+    world.document({"namespace": namespace, "user": user or None, "group": group or None, "documents": plain})
     return 0
 
 
@@ -108,6 +109,10 @@ def _print(world: World, documents: Sequence[Document], out_dir: Path | None) ->
             world.data("---")  # so that all of it is one stream for kubectl
         world.data(f"# ==> {document.name}{came}")
         world.data(document.text.removesuffix("\n"))
+
+
+def _as_plain(document: Document) -> dict[str, str]:
+    return {"name": document.name, "role": document.role, "origin": document.origin, "text": document.text}
 
 
 def _write(folder: Path, documents: Sequence[Document]) -> None:
