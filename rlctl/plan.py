@@ -1,4 +1,4 @@
-"""Who runs, how many, with which arguments and resources; and what a changed spec does to a live run."""
+"""Plan of a run: its processes with their resources; and the effect of a changed spec on a live run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PATCHED_BY: Final = ", patched by "
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What learner replica `index` trains: rank `rank` of member `member` of policy `policy`."""
+    """Assignment of learner replica `index`: rank `rank` of member `member` of policy `policy`."""
 
     policy: str
     member: int
@@ -82,7 +82,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one changed field does to one role of a live run. A refusal concerns the whole run and comes once."""
+    """Effect of one changed field on one role of a live run. A refusal concerns the whole run and comes once."""
 
     role: str  # a role, or "" when the backend or nobody has to act, and for a refusal
     action: Literal["live", "restart", "refuse"]
@@ -91,7 +91,7 @@ class Change:
 
 
 def make(spec: Spec, *, uid: str, base: Path) -> Plan:
-    """Who runs, how many, with which resources and which part of the spec.
+    """Roles of a run, each with its number, resources and part of the spec.
 
     Args:
         spec: checked by `rlctl.spec.load`.
@@ -172,7 +172,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def changes(old: Spec, new: Spec) -> list[Change]:
-    """What has to happen to a live run of `old` so that it becomes a run of `new`, in the order of the schema.
+    """Changes that make a live run of `old` one of `new`, in the order of the schema.
 
     A field is judged by the mark that it carries. Two spellings of the same run (`algorithm` at the top or below
     `policies`, `like` or written out, 2Gi or 2048Mi) differ in nothing.
@@ -252,7 +252,7 @@ def _change(
 
 
 def _same_image(path: tuple[str, ...], was: Any, now: Any) -> bool:
-    """Whether another name, as after a new tag, means the image that runs already."""
+    """Another name, as after a new tag, means the image that runs already."""
     return path[0] == "images" and all(one and "@" in one for one in (was, now)) and by_digest(was) == by_digest(now)
 
 
@@ -287,7 +287,7 @@ def max_actors(spec: Spec) -> int:
 
 
 def why_not_scale(spec: Spec, wanted: Mapping[str, int], live: Mapping[str, int]) -> list[str]:
-    """Why a live run of `spec` cannot have so many replicas, with the way out; [] when it can.
+    """Reasons why a live run of `spec` cannot have so many replicas, with the way out; [] when it can.
 
     Args:
         wanted: role -> replicas, all of them together.

@@ -109,8 +109,8 @@ def figures() -> dict[Ceiling, Callable[[], int]]:
     }
 
 
-CODE, LEARNER, COORDINATOR, NAMES = 39_700, 15, 15, 15
-"""Ceilings that only go down: 34,000, 15, 15 and 14 are where they end."""
+CODE, LEARNER, COORDINATOR, NAMES = 39_700, 15, 15, 4
+"""Ceilings that only go down: 34,000 lines of code are where they end."""
 
 
 def main() -> None:

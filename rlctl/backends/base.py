@@ -144,7 +144,7 @@ class LogRecord:
     raw: str = ""
 
 
-class Place(Protocol):
+class RunPlace(Protocol):
     """Where a run lies, or would lie."""
 
     @property
@@ -167,7 +167,7 @@ class Backend(Protocol):
     waiting: Say
     """Told a line for every ten seconds that a verb waits for something; whoever calls the verbs sets it."""
 
-    def place(self, run: str, storage: str | None) -> Place:
+    def place(self, run: str, storage: str | None) -> RunPlace:
         """The run's place as recorded, else one below `storage` (absolute; None: the default). Writes nothing."""
 
     def runs(self, broken: Callable[[RlctlError], object] | None = None) -> list[RunState]:

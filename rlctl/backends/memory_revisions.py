@@ -17,7 +17,7 @@ from rlctl.plan import Plan
 
 
 @dataclass
-class Kept:
+class MemoryRevision:
     """One revision with all that is needed to apply it again."""
 
     revision: Revision
@@ -29,7 +29,7 @@ class Kept:
 class Revisions:
     """Those of one run, oldest first."""
 
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[MemoryRevision] = field(default_factory=list)
 
     def note(self, state: RunState, plan: Plan, documents: list[Document], at: datetime, note: str) -> None:
         """Keep the present revision of the run, unless it is kept already."""
@@ -38,9 +38,9 @@ class Revisions:
         revision = Revision(
             state.revision, at, "somebody@memory", state.rlctl_version, dict(state.spec), images_of(state.spec), note
         )
-        self.kept = [*self.kept, Kept(revision, plan, list(documents))][-KEPT:]
+        self.kept = [*self.kept, MemoryRevision(revision, plan, list(documents))][-KEPT:]
 
-    def of(self, run: str, number: int) -> Kept:
+    def of(self, run: str, number: int) -> MemoryRevision:
         """
         Raises:
             Conflict: it is not kept.

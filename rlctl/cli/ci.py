@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlctl.cli.context import Output, World
+from rlctl.cli.context import World
 from rlctl.cli.display.text import plain, span, stamp, table
-from rlctl.cli.options import OutputOption, Quiet, Utc
+from rlctl.cli.options import Utc, verb
 from rlctl.errors import BackendUnreachable, RlctlError, UsageError, WorkloadFailed
 
 if TYPE_CHECKING:
     from rlctl_ci.client import Client
     from rlctl_ci.config.settings import Config
+    from rlctl_ci.store.people import People
 
 FOLLOW_S = 0.5
 TERMINAL_BAD = ("failed", "rolled_back", "cancelled")
@@ -37,20 +38,18 @@ ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="As ci.y
 
 
 @app.command()
+@verb()
 def serve(
-    ctx: typer.Context,
+    world: World,
     config: ConfigFile = Path("ci.yaml"),
     check: Annotated[
         bool, typer.Option("--check", help="Read the configuration and the files that it names, and end.")
     ] = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Listen for pushes, build them, redeploy their runs.
 
     Listens on loopback unless `listen:` says otherwise, and elsewhere only with names and TLS.
     """
-    world: World = ctx.obj.setup(output, quiet)
     read = _config(config, files=True)
     try:
         from rlctl_ci.core.hands import of
@@ -80,18 +79,16 @@ def serve(
 
 
 @app.command()
+@verb()
 def builds(
-    ctx: typer.Context,
+    world: World,
     project: Annotated[str | None, typer.Option("--project", metavar="NAME", help="Of this project alone.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=200, help="The newest so many.")] = 20,
     url: Url = None,
     token_file: TokenFile = None,
-    output: OutputOption = Output.table,
     utc: Utc = False,
-    quiet: Quiet = False,
 ) -> int:
     """List builds, newest first."""
-    world: World = ctx.obj.setup(output, quiet)
     found = _client(world, url, token_file).get("/api/v1/builds", project=project, limit=limit)
     rows = [("BUILD", "STATE", "PROJECT", "BRANCH", "COMMIT", "WHEN", "WHAT")]
     for one in found["builds"]:
@@ -100,8 +97,7 @@ def builds(
         rows.append(
             (str(one["id"]), one["state"], one["project"], plain(one["branch"])[:30], one["sha"][:12], when, what)
         )
-    for line in table(rows) if found["builds"] else ():
-        world.data(line)
+    world.lines(table(rows) if found["builds"] else ())
     if not found["builds"]:
         world.say("no build yet; `rlctl ci test-hook PROJECT --sha COMMIT` sends a hook")
     world.document(found)
@@ -109,19 +105,17 @@ def builds(
 
 
 @app.command()
+@verb()
 def log(
-    ctx: typer.Context,
+    world: World,
     build: BuildArgument,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Until the build is over; exit 7 if it failed.")
     ] = False,
     url: Url = None,
     token_file: TokenFile = None,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Print what a build has said."""
-    world: World = ctx.obj.setup(output, quiet)
     client = _client(world, url, token_file)
     offset, state, text = 0, "", ""
     while True:
@@ -141,51 +135,38 @@ def log(
 
 
 @app.command()
-def retry(
-    ctx: typer.Context, build: BuildArgument, url: Url = None, token_file: TokenFile = None,
-    output: OutputOption = Output.table, quiet: Quiet = False,
-) -> int:  # fmt: skip
+@verb()
+def retry(world: World, build: BuildArgument, url: Url = None, token_file: TokenFile = None) -> int:
     """Build the commit of a build once more."""
-    return _post(
-        ctx.obj.setup(output, quiet), f"/api/v1/builds/{build}/retry", "build {build_id} is queued", url, token_file
-    )
+    return _post(world, f"/api/v1/builds/{build}/retry", "build {build_id} is queued", url, token_file)
 
 
 @app.command()
-def cancel(
-    ctx: typer.Context, build: BuildArgument, url: Url = None, token_file: TokenFile = None,
-    output: OutputOption = Output.table, quiet: Quiet = False,
-) -> int:  # fmt: skip
+@verb()
+def cancel(world: World, build: BuildArgument, url: Url = None, token_file: TokenFile = None) -> int:
     """End a build; one whose deployment has begun goes on to its end."""
-    return _post(
-        ctx.obj.setup(output, quiet), f"/api/v1/builds/{build}/cancel", "build {build_id}: {said}", url, token_file
-    )
+    return _post(world, f"/api/v1/builds/{build}/cancel", "build {build_id}: {said}", url, token_file)
 
 
 @app.command()
-def pause(
-    ctx: typer.Context, project: ProjectArgument, url: Url = None, token_file: TokenFile = None,
-    output: OutputOption = Output.table, quiet: Quiet = False,
-) -> int:  # fmt: skip
+@verb()
+def pause(world: World, project: ProjectArgument, url: Url = None, token_file: TokenFile = None) -> int:
     """Let the pushes of a project wait."""
-    return _post(
-        ctx.obj.setup(output, quiet), f"/api/v1/projects/{project}/pause", "{project} is paused", url, token_file
-    )
+    return _post(world, f"/api/v1/projects/{project}/pause", "{project} is paused", url, token_file)
 
 
 @app.command()
-def resume(
-    ctx: typer.Context, project: ProjectArgument, url: Url = None, token_file: TokenFile = None,
-    output: OutputOption = Output.table, quiet: Quiet = False,
-) -> int:  # fmt: skip
+@verb()
+def resume(world: World, project: ProjectArgument, url: Url = None, token_file: TokenFile = None) -> int:
     """End a pause, and the pins that rollbacks have left."""
     said = "{project} goes on; {lifted} pauses and pins lifted"
-    return _post(ctx.obj.setup(output, quiet), f"/api/v1/projects/{project}/resume", said, url, token_file)
+    return _post(world, f"/api/v1/projects/{project}/resume", said, url, token_file)
 
 
 @app.command("test-hook")
+@verb()
 def send_hook(
-    ctx: typer.Context,
+    world: World,
     project: ProjectArgument,
     sha: Annotated[str, typer.Option("--sha", metavar="COMMIT", help="Full name of the commit that was pushed.")],
     branch: Annotated[
@@ -193,11 +174,8 @@ def send_hook(
     ] = None,
     config: ConfigFile = Path("ci.yaml"),
     url: Url = None,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Send a signed push as the forge of a project would: to --url, else RLCTL_CI_URL, else where FILE listens."""
-    world: World = ctx.obj.setup(output, quiet)
     from rlctl_ci.client import Client
     from rlctl_ci.config.settings import secrets as secrets_of
     from rlctl_ci.forges.find import FORGES
@@ -224,8 +202,9 @@ def send_hook(
 
 
 @app.command()
+@verb()
 def token(
-    ctx: typer.Context,
+    world: World,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose; one of the same name ends.")],
     scope: Annotated[
         list[str] | None, typer.Option("--scope", help="read, trigger, deploy, admin; repeatable.")
@@ -233,25 +212,16 @@ def token(
     valid: Annotated[str | None, typer.Option("--valid", metavar="TIME", help="As in 90d; default: for ever.")] = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="End it instead.")] = False,
     config: ConfigFile = Path("ci.yaml"),
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Make a token for the API, printed once; or end one."""
-    world: World = ctx.obj.setup(output, quiet)
-    from rlctl_ci.store.database import Database
-    from rlctl_ci.store.people import People
-
-    people = People(Database(_config(config).folder / "ci.db"))
+    people = _people(config)
     if revoke:
         if not people.revoke(name):
             raise UsageError(f"there is no token {name}")
         world.say(f"{name} is no longer valid")
         world.document({"revoked": name})
         return 0
-    try:
-        valid_s = None if valid is None else span(valid)
-    except ValueError as error:
-        raise UsageError(f"--valid: {error}") from error
+    valid_s = None if valid is None else span(valid, "--valid")
     made = people.issue(name, scope or ["read"], valid_s=valid_s)
     world.data(made)
     world.document({"name": name, "scopes": scope or ["read"], "token": made})
@@ -259,46 +229,38 @@ def token(
 
 
 @app.command()
+@verb()
 def audit(
-    ctx: typer.Context,
+    world: World,
     config: ConfigFile = Path("ci.yaml"),
     limit: Annotated[int, typer.Option("--limit", min=1, help="The newest so many.")] = 20,
-    output: OutputOption = Output.table,
     utc: Utc = False,
-    quiet: Quiet = False,
 ) -> int:
     """List what people have asked of the service, newest first."""
-    world: World = ctx.obj.setup(output, quiet)
-    from rlctl_ci.store.database import Database
-    from rlctl_ci.store.people import People
-
-    found = People(Database(_config(config).folder / "ci.db")).audited(limit)
+    found = _people(config).audited(limit)
     rows = [("WHEN", "WHO", "ACTION", "OBJECT")]
     for at, who, action, thing in found:
         rows.append((stamp(datetime.fromtimestamp(at, UTC), utc=utc, date=True)[:19], who, action, plain(thing)))
-    for line in table(rows) if found else ():
-        world.data(line)
+    world.lines(table(rows) if found else ())
     world.document({"audit": [dict(zip(("at", "who", "action", "object"), one, strict=True)) for one in found]})
     return 0
 
 
 @app.command()
+@verb()
 def clean(
-    ctx: typer.Context,
+    world: World,
     config: ConfigFile = Path("ci.yaml"),
     keep: Annotated[
         int, typer.Option("--keep", min=1, help="Of each branch, what the newest so many builds made.")
     ] = 10,
     days: Annotated[float, typer.Option("--days", min=0, help="And everything that is younger.")] = 7.0,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it; without, it is only listed.")] = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """List images, code folders and builds with their logs that nobody needs; --yes removes them.
 
     What a revision of any run names stays. When one target does not answer, nothing is removed.
     """
-    world: World = ctx.obj.setup(output, quiet)
     from rlctl_ci.core import cleaning
     from rlctl_ci.store.database import Database
     from rlctl_ci.store.reading import Reading
@@ -306,8 +268,7 @@ def clean(
     read, now, young_s = _config(config), world.now().timestamp(), days * 86_400
     reading = Reading(Database(read.folder / "ci.db"))
     found = cleaning.waste(read, reading, now, keep=keep, young_s=young_s)
-    for line in table([(one.project, f"{one.bytes / 1e6:.1f} MB", one.reference) for one in found]) if found else ():
-        world.data(line)
+    world.lines(table([(one.project, f"{one.bytes / 1e6:.1f} MB", one.reference) for one in found]) if found else ())
     old = cleaning.old(read, reading, found, now, keep=keep, young_s=young_s)
     removed = cleaning.remove(read, found, read.folder / "code") if yes else 0
     if yes:
@@ -320,17 +281,15 @@ def clean(
 
 
 @app.command()
+@verb()
 def manifest(
-    ctx: typer.Context,
+    world: World,
     image: Annotated[str, typer.Option("--image", metavar="REF", help="rlctl[ci,kubernetes] and git, by digest.")],
     host: Annotated[str, typer.Option("--host", metavar="NAME", help="By which it is reached; one of `hosts:`.")],
     namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="Of the runs.")] = "default",
     config: ConfigFile = Path("ci.yaml"),
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Print the objects that run the service on a cluster, with rights for the runs that FILE names."""
-    world: World = ctx.obj.setup(output, quiet)
     from rlctl_ci.config.manifest import manifest as rendered
 
     text = rendered(_config(config), namespace=namespace, image=image, host=host)
@@ -343,6 +302,13 @@ def _config(path: Path, *, files: bool = False) -> Config:
     from rlctl_ci.config.settings import load
 
     return load(path, files=files)
+
+
+def _people(config: Path) -> People:
+    from rlctl_ci.store.database import Database
+    from rlctl_ci.store.people import People
+
+    return People(Database(_config(config).folder / "ci.db"))
 
 
 def _client(world: World, url: str | None, token_file: Path | None) -> Client:

@@ -1,4 +1,4 @@
-"""What the command line touches outside itself: streams, clocks, the environment, the targets."""
+"""Surroundings of the command line: streams, clocks, the environment, the targets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -34,7 +34,7 @@ ON_CLUSTERS = frozenset({"kubernetes"})
 
 
 class Cluster(NamedTuple):
-    """Which of several clusters, and where in it; None: nobody has said."""
+    """Context and namespace of a cluster; None: not named."""
 
     context: str | None = None
     namespace: str | None = None
@@ -45,20 +45,20 @@ NOWHERE = Cluster()
 
 @runtime_checkable
 class Telling(Protocol):
-    """A backend that has something to say to whoever watches."""
+    """A backend that has notes for the terminal."""
 
     note: Callable[[str], object]
 
 
 class Output(StrEnum):
-    """What `-o` accepts."""
+    """Choices of `-o`."""
 
     table = "table"
     json = "json"
 
 
 class WideOutput(StrEnum):
-    """What `-o` accepts where there is more to see than fits."""
+    """Choices of `-o` with a wide table."""
 
     table = "table"
     wide = "wide"
@@ -75,7 +75,7 @@ class Signalled(BaseException):
 
 
 class ReaderGone(Signalled):
-    """Whoever read what we write has gone: as quiet as a death by SIGPIPE."""
+    """The reader of our output has gone: as quiet as a death by SIGPIPE."""
 
     def __init__(self) -> None:
         super().__init__(141)
@@ -98,6 +98,11 @@ def _probe(spec: Spec, base: Path) -> Probing:
 def _nothing() -> TextIO:
     """In place of a stream that the shell has closed."""
     return open(os.devnull, "r+")
+
+
+def _plain(value: object) -> object:
+    """Value of a document: a record as its fields, anything else that JSON lacks as text."""
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def _checked(namespace: str | None, where: str) -> str | None:
@@ -156,17 +161,18 @@ class World:
         if not self.as_json:
             self._write(self.stdout, text + "\n")
 
+    def lines(self, texts: Iterable[str]) -> None:
+        """Lines of the answer, see `data`."""
+        for text in texts:
+            self.data(text)
+
     def document(self, content: Mapping[str, Any]) -> None:
-        """The answer of `-o json`, or one line of a stream of them; nothing otherwise."""
-        if self.as_json:
-            self.wrote_json = True
-            self._write(self.stdout, json.dumps({"apiVersion": API_VERSION, **content}, indent=2, default=str) + "\n")
+        """The answer of `-o json`, records in it as their fields; nothing otherwise."""
+        self._json(content, indent=2)
 
     def line(self, content: Mapping[str, Any]) -> None:
         """One of many JSON documents, on a line of its own; nothing unless `-o json`."""
-        if self.as_json:
-            self.wrote_json = True
-            self._write(self.stdout, json.dumps({"apiVersion": API_VERSION, **content}, default=str) + "\n")
+        self._json(content, indent=None)
 
     def raw(self, text: str) -> None:
         """Data that is the answer whatever -o says, to stdout as it is."""
@@ -174,7 +180,7 @@ class World:
         self._write(self.stdout, text)
 
     def say(self, text: str = "") -> None:
-        """A line for whoever watches, to stderr; nothing with --quiet."""
+        """A line of progress, to stderr; nothing with --quiet."""
         if not self.quiet:
             self.complain(text)
 
@@ -188,7 +194,7 @@ class World:
         self._write(self.stderr, text + "\n")
 
     def is_terminal(self, stream: TextIO) -> bool:
-        """Whether a person sees what is written there, and cursor movements work."""
+        """A stream is a terminal that moves its cursor."""
         return stream.isatty() and self.environ.get("TERM", "") != "dumb"
 
     def bold(self, text: str) -> str:
@@ -197,7 +203,7 @@ class World:
         return f"\x1b[1m{text}\x1b[0m" if wanted else text
 
     def can_ask(self) -> bool:
-        """Whether there is a person to ask."""
+        """Standard input and error are terminals, so a question is answered."""
         return self.stdin.isatty() and self.stderr.isatty()
 
     def ask(self, question: str) -> str:
@@ -257,6 +263,12 @@ class World:
                 hint=f'install it with: pip install "rlctl[{target}]"',
             ) from error
         return made
+
+    def _json(self, content: Mapping[str, Any], indent: int | None) -> None:
+        if self.as_json:
+            self.wrote_json = True
+            document = {"apiVersion": API_VERSION, **content}
+            self._write(self.stdout, json.dumps(document, indent=indent, default=_plain) + "\n")
 
     def _write(self, stream: TextIO, text: str) -> None:
         try:

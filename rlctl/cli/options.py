@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,12 +33,8 @@ def run_names() -> list[str]:
         return []
 
 
-def complete_run(incomplete: str) -> list[str]:
-    return [name for name in run_names() if name.startswith(incomplete)]
-
-
 def _recorded(key: str) -> list[str]:
-    """What the index says about recorded runs: contexts, namespaces."""
+    """Contexts or namespaces of recorded runs, from the index."""
     found = set()
     for name in run_names():
         try:
@@ -46,34 +45,21 @@ def _recorded(key: str) -> list[str]:
     return sorted(value for value in found if isinstance(value, str) and value)
 
 
-def complete_namespace(incomplete: str) -> list[str]:
-    return [name for name in _recorded("namespace") if name.startswith(incomplete)]
+def _completion(words: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Completion of the shell: the words that begin as what is typed."""
+    return lambda incomplete: [word for word in words() if word.startswith(incomplete)]
 
 
-def complete_context(incomplete: str) -> list[str]:
-    return [name for name in _recorded("context") if name.startswith(incomplete)]
-
-
-def complete_page(incomplete: str) -> list[str]:
-    return [name for name in ("tensorboard", "status") if name.startswith(incomplete)]
-
-
-def complete_role(incomplete: str) -> list[str]:
-    return [name for name in ROLE_NAMES if name.startswith(incomplete)]
-
-
-def complete_scale(incomplete: str) -> list[str]:
-    return [f"{name}=" for name in ROLE_NAMES if name.startswith(incomplete)]
-
-
-def complete_target(incomplete: str) -> list[str]:
-    return [name for name in TARGETS if name.startswith(incomplete)]
-
-
-def complete_condition(incomplete: str) -> list[str]:
-    words = ("ready", "finished", "deleted", "steps=", "consumed_steps=", "updates=", "episodes=", "return>=")
-    return [word for word in words if word.startswith(incomplete)]
-
+complete_run = _completion(run_names)
+complete_namespace = _completion(lambda: _recorded("namespace"))
+complete_context = _completion(lambda: _recorded("context"))
+complete_page = _completion(lambda: ("tensorboard", "status"))
+complete_role = _completion(lambda: ROLE_NAMES)
+complete_scale = _completion(lambda: (f"{name}=" for name in ROLE_NAMES))
+complete_target = _completion(lambda: TARGETS)
+complete_condition = _completion(
+    lambda: ("ready", "finished", "deleted", "steps=", "consumed_steps=", "updates=", "episodes=", "return>=")
+)
 
 Specs = Annotated[
     list[Path],
@@ -130,3 +116,43 @@ TakeOver = Annotated[
     bool, typer.Option("--force-conflicts", help="Even if somebody else owns the run, or what is changed of it.")
 ]
 Utc = Annotated[bool, typer.Option("--utc", help="Print times in UTC instead of the local zone.")]
+
+
+def verb(*cluster: str, wide: bool = False) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Make a command of a function of a World, which the options of all verbs have set up.
+
+    Args:
+        cluster: `namespace`, `context`, or both; on the command line they follow `target`.
+        wide: -o has a wide table.
+
+    Example:
+        `@verb("namespace", "context")` before `def restart(world: World, role: ..., target: Target = None) -> int`
+        gives `rlctl restart ROLE [-t TARGET] [-n NAME] [--context NAME] [-o FORMAT] [-q]`.
+    """
+    shared = {"namespace": Namespace, "context": Context, "output": WideOutputOption if wide else OutputOption}
+
+    def option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+    def decorated(function: Callable[..., int]) -> Callable[..., int]:
+        own = [
+            one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for one in inspect.signature(function, eval_str=True).parameters.values()
+        ][1:]
+        after = next((number for number, one in enumerate(own, 1) if one.name == "target"), len(own))
+        own[after:after] = [option(name, shared[name], None) for name in cluster]
+        before = len(own) - (own[-1:] != [] and own[-1].name == "utc")
+        own[before:before] = [option("output", shared["output"], "table")]
+        own.append(option("quiet", Quiet, False))
+        context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+
+        @functools.wraps(function)
+        def command(ctx: typer.Context, **given: Any) -> int:
+            where = {name: given.pop(name) for name in cluster}
+            return function(ctx.obj.setup(given.pop("output"), given.pop("quiet"), **where), **given)
+
+        command.__signature__ = inspect.Signature([context, *own])  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in (context, *own)}
+        return command
+
+    return decorated

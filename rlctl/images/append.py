@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.errors import UsageError
-from rlctl.images.code import BASE_LABEL, FOLDER, UID, Code, Sink, tar_into
+from rlctl.images.code import BASE_LABEL, FOLDER, UID, CodeArchive, Sink, tar_into
+from rlctl.images.registry.client import Registry, sha256
 from rlctl.images.registry.reference import Reference
-from rlctl.images.registry.upload import Uploader, sha256
 
 _LAYERS: Final = {
     "application/vnd.oci.image.manifest.v1+json": "application/vnd.oci.image.layer.v1.tar+gzip",
@@ -58,19 +58,19 @@ class Appended:
     manifest: bytes
 
 
-def read_base(source: Callable[[Reference], Uploader], image: Reference, platform: str) -> Base:
+def read_base(registry: Registry, image: Reference, platform: str, check: Callable[[Reference], object]) -> Base:
     """The image below; where the name is a list, that of one kind of machine; never one that holds code itself.
 
     Args:
-        source: the registry of an image; raises where it may not be asked.
         image: what is named; what that was laid over may be of another registry.
         platform: as in linux/amd64.
+        check: raises where an image may not be asked for.
 
     Raises:
         UsageError: it is not there, or not for this kind of machine.
         BackendUnreachable: the registry does not answer.
     """
-    registry = source(image)
+    check(image)
     found = registry.document(image)
     if found is None:
         raise UsageError(f"there is no {image}", hint="push it, or name another", objects=(str(image),))
@@ -82,7 +82,7 @@ def read_base(source: Callable[[Reference], Uploader], image: Reference, platfor
         for one in manifest["manifests"]:
             about = one.get("platform") or {}
             if (about.get("os"), about.get("architecture")) == (system, machine):
-                return read_base(source, replace(image, digest=one["digest"]), platform)
+                return read_base(registry, replace(image, digest=one["digest"]), platform, check)
         raise UsageError(f"{image} is not for {platform}", hint="platform: in ci.yaml", objects=(str(image),))
     digests = [str(one.get("digest")) for one in (manifest.get("config") or {}, *(manifest.get("layers") or ()))]
     if strange := next((one for one in digests if not _DIGEST.fullmatch(one)), None):
@@ -95,7 +95,7 @@ def read_base(source: Callable[[Reference], Uploader], image: Reference, platfor
     config = json.loads(read[0])
     below = (config.get("config", {}).get("Labels") or {}).get(BASE_LABEL)
     if below:
-        return read_base(source, Reference.parse(below), platform)
+        return read_base(registry, Reference.parse(below), platform, check)
     return Base(replace(image, digest=sha256(body)), kind, manifest, config)
 
 
@@ -125,20 +125,20 @@ def append(base: Base, layer: Layer, labels: Mapping[str, str]) -> Appended:
     return Appended(base, layer, configured, _json(manifest))
 
 
-def push(appended: Appended, to: Uploader, image: Reference, source: Uploader) -> str:
-    """Everything that the registry lacks, the manifest last; returns its digest.
+def push(appended: Appended, to: Registry, image: Reference) -> str:
+    """Write the blobs that the registry lacks, and the manifest last; returns its digest.
 
     Raises:
         BackendUnreachable: the registry does not answer, or refuses.
     """
     for one in appended.base.manifest["layers"]:
-        to.copy(image, one["digest"], appended.base.reference, source)
+        to.copy(image, one["digest"], appended.base.reference)
     to.send_file(image, appended.layer.file, appended.layer.digest)
     to.send(image, appended.config)
     return to.put(image, appended.manifest, appended.base.kind)
 
 
-def layer(code: Code, into: Path) -> Layer:
+def layer(code: CodeArchive, into: Path) -> Layer:
     """The code with its files below FOLDER, packed; its size is not held in memory.
 
     Args:

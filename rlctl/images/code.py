@@ -37,8 +37,8 @@ PATCHES: Final = "templates/*.patch.yaml"
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
-    """What is laid over a base."""
+class CodeArchive:
+    """Archive of the user's code, which is laid over a base."""
 
     archive: Path = field(compare=False)  # a tar, the same for the same content
     digest: str  # of it, sha256 in hex
@@ -92,7 +92,7 @@ def tar_into(sink: Sink) -> tarfile.TarFile:
     return tarfile.open(fileobj=cast(IO[bytes], sink), mode="w", format=tarfile.PAX_FORMAT)
 
 
-def collect(folder: Path, requirements: Path | None = None, *, into: Path, without: Iterable[Path] = ()) -> Code:
+def collect(folder: Path, requirements: Path | None = None, *, into: Path, without: Iterable[Path] = ()) -> CodeArchive:
     """Read a project; its size is not held in memory.
 
     Args:
@@ -126,11 +126,11 @@ def collect(folder: Path, requirements: Path | None = None, *, into: Path, witho
     except OSError as error:
         where = error.filename or folder
         raise UsageError(f"{where} cannot be read: {(error.strerror or str(error)).lower()}") from error
-    return Code(into, sink.digest, sink.tell(), listed, files)
+    return CodeArchive(into, sink.digest, sink.tell(), listed, files)
 
 
 def ignored(folder: Path) -> Ignore:
-    """What the .dockerignore of a project leaves out; see `Ignore.read`."""
+    """Exclusions by the .dockerignore of a project; see `Ignore.read`."""
     return Ignore.read(folder / IGNORE_FILE)
 
 
@@ -177,7 +177,7 @@ def _add(tar: tarfile.TarFile, name: str, path: Path) -> int:
     return 1
 
 
-def stage(code: Code, base: str, folder: Path) -> Path:
+def stage(code: CodeArchive, base: str, folder: Path) -> Path:
     """Write what a builder needs into an empty folder.
 
     Args:

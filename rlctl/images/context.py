@@ -1,4 +1,4 @@
-"""What our own images are built from: the same files whether rlctl was installed or runs from a working copy."""
+"""Build context of our own images: the same files whether rlctl was installed or runs from a working copy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKED: Final = Path("images", "packed")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one of our images is built."""
+    """Dockerfile and target of one of our images."""
 
     file: str
     target: str
@@ -37,7 +37,7 @@ RECIPES: Final[dict[Name, Recipe]] = {
 
 
 def usual_base(file: Path) -> str:
-    """What a Dockerfile builds upon where nobody says otherwise."""
+    """Default base of a Dockerfile."""
     found = re.search(r"^ARG BASE=(\S+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
     assert found, file
     return found[1]

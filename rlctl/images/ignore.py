@@ -1,4 +1,4 @@
-"""Which files a .dockerignore leaves out, by Docker's rules."""
+"""Patterns of a .dockerignore, by Docker's rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One pattern, name by name: whoever wrote it, a path is looked at in time that grows with their lengths alone.
+    """One pattern, matched name by name in time that grows with the lengths of pattern and path alone.
 
     Args:
         out: it leaves out; False: it takes back.
@@ -33,7 +33,7 @@ class Rule:
     names: tuple[re.Pattern[str] | None, ...]
 
     def covers(self, parts: Sequence[str]) -> bool:
-        """Whether a path, or a folder around it, is meant."""
+        """The pattern matches a path, or a folder around it."""
         last = len(self.names) - 1
         places = self._after({0})
         for part in parts:
@@ -66,7 +66,7 @@ class Ignore:
 
     @classmethod
     def read(cls, path: Path) -> Ignore:
-        """The patterns of a file that somebody else may have written; without the file none.
+        """Patterns of a file, which need not be trusted; without the file none.
 
         Raises:
             UsageError: it is longer than MAX_BYTES, or has more or longer patterns than a project needs.
@@ -102,7 +102,7 @@ class Ignore:
         return cls(tuple(rules))
 
     def leaves_out(self, path: str) -> bool:
-        """Whether a file is left out.
+        """A file is left out.
 
         Args:
             path: from the folder of the .dockerignore, with `/`.
@@ -116,12 +116,12 @@ class Ignore:
 
     @property
     def takes_back(self) -> bool:
-        """Whether a file can be in although its folder is out."""
+        """A file can be in although its folder is out."""
         return any(not rule.out for rule in self.rules)
 
 
 def _pattern(line: str) -> str:
-    """What a line says; empty for a comment."""
+    """Pattern of a line; empty for a comment."""
     text = line.strip()
     return "" if text.startswith("#") else text
 

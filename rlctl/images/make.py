@@ -12,11 +12,10 @@ from rlctl.errors import BackendUnreachable, UsageError
 from rlctl.images import code as layers
 from rlctl.images import context
 from rlctl.images.builders.base import Build, Builder, Name
-from rlctl.images.code import Code
+from rlctl.images.code import CodeArchive
 from rlctl.images.registry import referrers
 from rlctl.images.registry.client import Manifest, Registry
 from rlctl.images.registry.reference import LOCAL, Reference
-from rlctl.images.registry.upload import Uploader
 from rlctl.images.sbom import FILE
 
 CODE_IN: Final[tuple[Name, ...]] = ("actor", "learner")
@@ -25,7 +24,7 @@ CODE_IN: Final[tuple[Name, ...]] = ("actor", "learner")
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked for, whichever the image."""
+    """Options of a build that hold for every image."""
 
     registry: str | None  # host[:port][/path]; None: the images stay here
     tag: str = __version__
@@ -37,7 +36,7 @@ class Wish:
     plain: str | None = None  # a registry that speaks plain HTTP, whatever holds for all others
 
     def verifies(self, registry: str) -> bool:
-        """Whether certificates of this registry are looked at."""
+        """Certificates of this registry are verified."""
         return self.verify and registry != self.plain
 
     def reference(self, name: Name, tag: str) -> Reference:
@@ -77,13 +76,13 @@ class Maker:
 
     Args:
         builder: does the work.
-        registry: is asked what is there.
+        registry: is asked what is there, and takes artifacts.
         wish: what is asked for.
         workspace: an empty folder.
         push: push what is built.
         say: told every line.
         check: raises where an image may not be laid under code, before its registry is asked.
-        to: writes to the registry of an image; None: nothing is laid beside images.
+        artifacts: the list of its packages is laid beside each image.
     """
 
     builder: Builder
@@ -93,7 +92,7 @@ class Maker:
     push: bool
     say: Callable[[str], object]
     check: Callable[[Reference], object] = lambda _: None
-    to: Callable[[str], Uploader] | None = None
+    artifacts: bool = False
 
     def own(self, names: Sequence[Name]) -> Iterator[Made]:
         """Our own images.
@@ -128,7 +127,9 @@ class Maker:
             return text
         return text if manifest is None else str(replace(base, digest=manifest.digest))
 
-    def with_code(self, code: Code, published: Mapping[str, str | None], names: Sequence[Name]) -> Iterator[Made]:
+    def with_code(
+        self, code: CodeArchive, published: Mapping[str, str | None], names: Sequence[Name]
+    ) -> Iterator[Made]:
         """The user's code over published images; nothing is built or pushed where the same is there already.
 
         Args:
@@ -191,11 +192,11 @@ class Maker:
         return replace(base, digest=manifest.digest)
 
     def _identity(self, base: Reference) -> str:
-        """What a base is; the name of one on this machine alone may stand for another image tomorrow."""
+        """Identity of a base; the name of one on this machine alone may stand for another image tomorrow."""
         return str(base) if base.digest else f"{base} {self.builder.find(str(base)) or ''}"
 
     def _there(self, reference: Reference) -> Manifest | None:
-        """What the registry has under this name; a registry that does not tell is only asked to take it."""
+        """Manifest that the registry has under this name; a registry that does not tell is only asked to take it."""
         try:
             return self.registry.manifest(reference)
         except BackendUnreachable as error:
@@ -221,10 +222,10 @@ class Maker:
 
     def _listed(self, reference: Reference, digest: str) -> str:
         """The list of its packages, laid beside an image that is pushed; it goes on without, and says so."""
-        if self.to is None:
+        if not self.artifacts:
             return ""
         try:
-            found = referrers.sbom(self.to(reference.registry), reference, digest)
+            found = referrers.sbom(self.registry, reference, digest)
         except BackendUnreachable as error:
             self.say(f"note: no SBOM beside {reference}: {error.message}; it is in the image, /{FILE}")
             return ""

@@ -71,7 +71,7 @@ def write(path: Path, images: Mapping[str, str], *, force: bool, notes: Mapping[
 
 
 def check_folder(path: Path) -> None:
-    """Whether a file can be made there.
+    """Require that a file can be made there.
 
     Raises:
         UsageError: its folder is not there, or nothing may be written to it.

@@ -1,4 +1,4 @@
-"""What an image holds, as a CycloneDX document; runs inside a build, with nothing but Python.
+"""List of the packages of an image, as a CycloneDX document; runs inside a build, with nothing but Python.
 
     python sbom.py TO
 
@@ -47,7 +47,7 @@ def component(kind: str, name: str, version: str, purl: str) -> dict[str, Any]:
 
 
 def of_image(root: Path, python: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Everything below a root that says what it is.
+    """Components below a root: the system, its packages, and Python's.
 
     Args:
         root: of the file system.

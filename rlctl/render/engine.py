@@ -93,7 +93,7 @@ def render(engine: jinja2.Environment, template: str, values: Mapping[str, Any])
 
 
 def source(engine: jinja2.Environment, template: str) -> str:
-    """Where a template that was rendered came from: relative when it is ours."""
+    """Path of a template that was rendered: relative when it is ours."""
     path = engine.get_template(template).filename
     ours = path is None or Path(path).is_relative_to(templates())
     return f"templates/{template}" if ours else str(path)

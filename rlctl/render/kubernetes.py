@@ -16,7 +16,7 @@ from typing import Any, Final
 from rlctl.plan import PATCHED_BY, Document, Plan, RolePlan
 from rlctl.render.encode import to_document
 from rlctl.render.engine import environment, render, source
-from rlctl.render.objects import Made, objects
+from rlctl.render.objects import RenderedObject, objects
 from rlctl.render.patches import Patches
 from rlctl.render.replacing import loader
 from rlctl.spec import names
@@ -39,7 +39,7 @@ _SHM_SHARE: Final = 0.25
 
 
 def documents(plan: Plan, spec: Spec) -> list[Document]:
-    """Everything that belongs to a run on a cluster, in the order in which it is sent: one object each.
+    """Objects of a run on a cluster, one document each, in the order in which they are sent.
 
     Args:
         plan: what runs; its `base` and `code_path` are where the user's patches and templates lie.
@@ -60,13 +60,13 @@ def documents(plan: Plan, spec: Spec) -> list[Document]:
             role = part.object["metadata"].get("labels", {}).get(names.COMPONENT, "")
             there.add((role, part.object["kind"]))
             patched, origins = patches.applied(part.object, role)
-            made.append((_wave(patched, role), _document(Made(patched, part.origin), role, origins)))
+            made.append((_wave(patched, role), _document(RenderedObject(patched, part.origin), role, origins)))
     patches.missed(there)
     return [document for _, document in sorted(made, key=lambda each: each[0])]
 
 
 def admin(namespace: str, user: str = "", *, group: str = "") -> list[Document]:
-    """What an administrator sends once, so that a user needs no further rights than those of the namespace.
+    """Objects that an administrator sends once, so that a user needs no further rights than those of the namespace.
 
     Args:
         namespace: where runs will be.
@@ -100,7 +100,7 @@ def _binding(subject: Mapping[str, str]) -> str:
     return "-".join(filter(None, ("rlctl", readable, hashlib.sha256(whole.encode()).hexdigest()[:8])))
 
 
-def _document(part: Made, role: str, patched_by: tuple[str, ...]) -> Document:
+def _document(part: RenderedObject, role: str, patched_by: tuple[str, ...]) -> Document:
     name = f"{part.object['kind']}-{part.object['metadata']['name']}.yaml".lower()
     origin = PATCHED_BY.join((part.origin, *patched_by))
     return Document(name, to_document(part.object), role, origin)
@@ -158,7 +158,7 @@ def _common(plan: Plan, spec: Spec) -> dict[str, Any]:
 
 
 def _role(plan: Plan, spec: Spec, role: RolePlan, shard: int | None = None) -> dict[str, Any]:
-    """What templates say of a role; of actors, with a shard, what they say of one Deployment."""
+    """Template values of a role; of actors, with a shard, those of one Deployment."""
     number = {} if shard is None else {names.SHARD: str(shard)}
     labels = names.labels(plan.run, role.role) | number
     queue = spec.kubernetes.queue if spec.kubernetes.gang == "kueue" and role.role == "learner" else None
@@ -205,7 +205,7 @@ def _page(plan: Plan, page: str) -> dict[str, Any]:
 
 
 def _workload(plan: Plan, component: str) -> dict[str, Any]:
-    """What is no role and has pods nevertheless."""
+    """Template values of a workload that is no role."""
     labels = names.labels(plan.run, component)
     return {
         "name": names.workload_name(plan.run, component),

@@ -19,7 +19,7 @@ _VOLUME_ROLES = ("manager", "modelpool", "learner", "replay")
 
 
 def documents(plan: Plan, *, layout: Layout, sockets: Path, python: str) -> list[Document]:
-    """Everything that `rlctl up` puts below `run/` of a run on this machine, in a stable order.
+    """Files below `run/` of a run on this machine, in a stable order.
 
     Args:
         plan: what runs.
@@ -72,7 +72,7 @@ def run_file_name(role: RolePlan) -> str:
 
 
 def _program(plan: Plan, role: RolePlan, layout: Layout, sockets: Path, python: str) -> dict[str, Any]:
-    """What the section of one role holds; `--name` and `--probe` are the template's, because they differ by replica."""
+    """Template values of one role's section; `--name` and `--probe` are the template's, as they differ by replica."""
     command = [python, "-m", "rlctl_agents", role.role, "--run-file", str(layout.run / run_file_name(role))]
     command += ["--manager", f"ipc://{sockets}/manager-0.rpc"]
     if role.role in _VOLUME_ROLES:

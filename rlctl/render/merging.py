@@ -1,4 +1,4 @@
-"""How a patch is laid over an object of ours.
+"""Strategic merge of a patch into an object of ours.
 
 Mappings merge key by key, and null removes a key. Lists of named things merge by name (mounts by their path, spread
 constraints by their key); what has no name, as a rule of a NetworkPolicy or a toleration, is added; any other list is

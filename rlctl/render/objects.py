@@ -13,14 +13,14 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class RenderedObject:
     """One object, and the template that it came from."""
 
     object: Object
     origin: str
 
 
-def objects(text: str, origin: str) -> Iterator[Made]:
+def objects(text: str, origin: str) -> Iterator[RenderedObject]:
     """The objects of a rendered template; keys without a value are left out of them.
 
     A value never fills more than one line, so `---` on a line of its own is the template's, and the lines of the text
@@ -39,7 +39,7 @@ def objects(text: str, origin: str) -> Iterator[Made]:
         metadata = found.get("metadata") if isinstance(found, dict) else None
         if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or "kind" not in found:
             raise SpecError([Problem("", "must be an object with kind and metadata.name", *tree.places[()])])
-        yield Made(found, origin)
+        yield RenderedObject(found, origin)
 
 
 def without_nothing(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a user lays over our objects: `templates/<role>.patch.yaml`, or `templates/<role>.<kind>.patch.yaml`.
+"""Patches of a user for our objects: `templates/<role>.patch.yaml`, or `templates/<role>.<kind>.patch.yaml`.
 
 The first is for the Deployments or the StatefulSet of a role, the second for its objects of another kind; `run` stands
 for what belongs to no single role. A patch may say anything but what rlctl finds its objects by.
@@ -19,7 +19,7 @@ from rlctl.spec import names, yaml
 from rlctl.spec.base import ROLES
 from rlctl.spec.words import Path as Keys
 from rlctl.spec.words import closest, dotted, either
-from rlctl.spec.yaml import Place, Tree
+from rlctl.spec.yaml import Location, Tree
 
 SUFFIX: Final = ".patch.yaml"
 WORKLOAD: Final = "workload"
@@ -147,13 +147,13 @@ def _read(path: Path) -> Tree:
             text = file.read(MAX_LETTERS + 1)
         if len(text) > MAX_LETTERS:
             tree = Tree({})
-            tree.report((), f"cannot be read: longer than {MAX_LETTERS >> 10} KiB", Place(str(path)))
+            tree.report((), f"cannot be read: longer than {MAX_LETTERS >> 10} KiB", Location(str(path)))
             return tree
         tree = yaml.read(text, str(path))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "is not UTF-8"
         tree = Tree({})
-        tree.report((), f"cannot be read: {reason.lower()}", Place(str(path)))
+        tree.report((), f"cannot be read: {reason.lower()}", Location(str(path)))
         return tree
     if tree.value is None and not tree.problems:
         tree.value = {}  # nothing but comments: a patch that is switched off
@@ -197,7 +197,7 @@ def _containers(ours: Object, laid: Object, patch: Patch, role: str) -> Iterator
 def _problem(patch: Patch, keys: Keys, message: str) -> Problem:
     """At the deepest place along the path that the patch has."""
     places = (patch.tree.places.get(keys[:length]) for length in range(len(keys), -1, -1))
-    return Problem(dotted(keys), message, *next((place for place in places if place), Place(str(patch.path))))
+    return Problem(dotted(keys), message, *next((place for place in places if place), Location(str(patch.path))))
 
 
 def _at(value: Any, keys: Keys) -> Any:

@@ -36,7 +36,7 @@ _OTHER: Final = {"metadata": _METADATA, "spec": {"selector": _SOME, "resources":
 
 
 def faults(kind: str, patch: Any) -> Iterator[tuple[Keys, str]]:
-    """Where a patch for an object of this kind has another form than Kubernetes gives it, and what is wrong there.
+    """Faults in the form of a patch, by the schema that Kubernetes has for an object of this kind.
 
     null is no fault: it removes. An entry of a list that is known by its name has to say it.
     """

@@ -19,7 +19,7 @@ class Schedule(Model):
 
 
 class Algorithm(Model):
-    """What the roles need to know of any algorithm."""
+    """Base of all algorithms: the fields that roles read of any of them."""
 
     needs_replay: ClassVar[bool] = False
 
@@ -100,7 +100,7 @@ NEED_REPLAY = ("apex_dqn", "r2d2", "sac")
 
 
 def tag(value: Any) -> str | None:
-    """Which class an `algorithm:` section is meant for; None when its name is not text. No name means impala."""
+    """Discriminator of an `algorithm:` section: its name; None when that is not text. No name means impala."""
     name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
     if not isinstance(name, str):
         return "impala" if name is None else None

@@ -26,7 +26,7 @@ class Model(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Applies:
-    """What happens to a live run when a field changes, and which roles read the field.
+    """Effect of a change of a field on a live run, and the roles that read the field.
 
     Every leaf of the spec carries one. A role's run file holds exactly the fields that name the role, so its hash, and
     with it a restart, depends on nothing else. A mark on a field that holds a model covers all of that model.

@@ -1,4 +1,4 @@
-"""What only a cluster asks for: images, the claim of the volume, who may look at the pages. The rest are patches."""
+"""Sections for clusters alone: images, the claim of the volume, access to the pages. The rest are patches."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ Network = Annotated[
 
 
 class Images(Model):
-    """What the pods of a run are made of: `name@sha256:...`, as `rlctl image push` prints it, or `name:tag`.
+    """Images of the pods of a run: `name@sha256:...`, as `rlctl image push` prints it, or `name:tag`.
 
     `up` asks the registry once what a tag is, and records the digest: it holds until the tag is another, or --pull.
     """
@@ -93,7 +93,7 @@ class Images(Model):
 
 
 class Storage(Model):
-    """Where a run keeps its data."""
+    """Storage of a run's data."""
 
     path: Annotated[str | None, Field(min_length=1), new_run()] = None
     """On one machine a folder, relative to the spec file; null: $XDG_STATE_HOME/rlctl."""
@@ -118,7 +118,7 @@ class Proxy(Model):
 
 
 class Kubernetes(Model):
-    """What only a cluster needs; everything else about it belongs into patches of the templates."""
+    """Values for clusters alone; everything else about them belongs into patches of the templates."""
 
     expose: Annotated[Literal["clusterip", "loadbalancer"], live()] = "clusterip"
     """loadbalancer: TensorBoard and the status page get an address outside the cluster, behind `proxy`, for callers

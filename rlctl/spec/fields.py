@@ -1,4 +1,4 @@
-"""What the schema says about a path, and the leaves of a spec with their marks."""
+"""Fields of the schema by path, and the leaves of a spec with their marks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ nor a message, nor `lint --show-origin` offers them."""
 
 
 def hidden(path: Path) -> bool:
-    """Whether a path is one of `HIDDEN`, or lies below one."""
+    """A path is one of `HIDDEN`, or lies below one."""
     return any(
         len(path) >= len(pattern) and all(wanted in ("*", key) for wanted, key in zip(pattern, path, strict=False))
         for pattern in (tuple(text.split(".")) for text in HIDDEN)
@@ -46,7 +46,7 @@ class Leaf(NamedTuple):
 
 @cache
 def keys(model: type[Model]) -> Mapping[str, str]:
-    """What a user writes for a field of a section -> its attribute: `class` -> `class_`; mostly the same."""
+    """Key of a section as it is written -> its attribute: `class` -> `class_`; mostly the same."""
     return {field.alias or name: name for name, field in model.model_fields.items()}
 
 
@@ -92,7 +92,7 @@ def as_written(spec: Spec, path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def options(annotation: Any) -> list[Any]:
-    """What an annotation allows, unions and literals taken apart: `int | None` gives int and NoneType."""
+    """Members of an annotation, unions and literals taken apart: `int | None` gives int and NoneType."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return options(get_args(annotation)[0])
@@ -125,7 +125,7 @@ class Value:
 
 
 def at(path: Path, values: Any) -> Section | Table | Value | None:
-    """What belongs at a path; None where the schema has nothing, or leaves it open.
+    """Annotation at a path; None where the schema has nothing, or leaves it open.
 
     Args:
         path: keys from the top.

@@ -1,4 +1,4 @@
-"""Where everything of a run lies: the only module that knows folder names."""
+"""Folders and files of a run: the only module that knows their names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Layout:
 
     @property
     def run(self) -> Path:
-        """What was applied: documents, run files, the state of the run."""
+        """Folder of what was applied: documents, run files, the state of the run."""
         return self.root / "run"
 
     @property

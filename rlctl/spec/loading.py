@@ -20,7 +20,7 @@ from rlctl.spec.problems.messages import Fault
 from rlctl.spec.schema import Spec
 from rlctl.spec.words import Path as Keys
 from rlctl.spec.words import dotted
-from rlctl.spec.yaml import Place, Tree
+from rlctl.spec.yaml import Location, Tree
 
 MAX_BYTES: Final = 256 << 10
 """Of a spec file."""
@@ -33,15 +33,15 @@ class Loaded:
     spec: Spec
     values: dict[str, Any]  # what the user wrote, merged; defaults are not in it
     base: Path  # folder of the first file: `code.path` and `storage.path` are relative to it
-    places: Mapping[Keys, Place]
+    places: Mapping[Keys, Location]
     findings: list[Problem]  # what is allowed, but hardly meant
 
-    def locate(self, path: Keys) -> Place | None:
+    def locate(self, path: Keys) -> Location | None:
         """File, line and column of a value; None for a default. Line and column are 0 for `--set`."""
         return self.places.get(path)
 
     def problem(self, fault: Fault) -> Problem:
-        """What has been found out later, at its place: its own, or that of the nearest mapping around it."""
+        """Problem with the location of its value, or that of the nearest mapping around it."""
         return _problem(fault, self.places)
 
 
@@ -109,16 +109,16 @@ def _read(path: Path) -> Tree:
             raise ValueError(f"longer than {MAX_BYTES >> 10} KiB")
         tree = yaml.read(_decoded(raw), name)
         if tree.value is None and not tree.problems:
-            tree.report((), "is empty; a spec has at least `run: my-run` and `env: {id: CartPole-v1}`", Place(name))
+            tree.report((), "is empty; a spec has at least `run: my-run` and `env: {id: CartPole-v1}`", Location(name))
         elif tree.value is not None and not isinstance(tree.value, dict):
             tree.report((), "must be a mapping (key: value) at the top", tree.places[()])
     except FileNotFoundError:
-        tree.report((), "no such file", Place(name))
+        tree.report((), "no such file", Location(name))
     except _NotUtf8 as error:
-        tree.report((), str(error), Place(name, error.line, error.column))
+        tree.report((), str(error), Location(name, error.line, error.column))
     except (OSError, ValueError) as error:  # ValueError: closed, too long, or a name with a null byte
         reason = error.strerror if isinstance(error, OSError) else None
-        tree.report((), f"cannot be read: {reason.lower() if reason else error}", Place(name))
+        tree.report((), f"cannot be read: {reason.lower() if reason else error}", Location(name))
     if not isinstance(tree.value, dict):
         tree.value = {}
         tree.broken.add(())
@@ -170,7 +170,7 @@ def _forget(tree: Tree, path: Keys) -> None:
 
 def _set(tree: Tree, text: str) -> Problem | None:
     """Apply one `path=value`; the problem that keeps it from being applied."""
-    place = Place(_set_name(text))
+    place = Location(_set_name(text))
     name, equals, written = text.partition("=")
     path = tuple(name.split("."))
     if not equals or not all(path):
@@ -199,7 +199,7 @@ def _set(tree: Tree, text: str) -> Problem | None:
     return None
 
 
-def _nested(path: Keys, value: Any, place: Place, read: Tree) -> Tree:
+def _nested(path: Keys, value: Any, place: Location, read: Tree) -> Tree:
     places = {(*path, *below): place for below in read.places} | {path: place}
     for key in reversed(path):
         value = {key: value}
@@ -219,7 +219,7 @@ def _make_whole(value: Any, path: Keys, values: Any) -> None:
 
 
 def _validate(tree: Tree) -> list[Fault]:
-    """What pydantic objects to, apart from what is missing because it could not be read."""
+    """Validation errors of pydantic, apart from keys that are missing because they could not be read."""
     try:
         Spec.model_validate(tree.value, strict=True)
     except ValidationError as error:
@@ -229,7 +229,7 @@ def _validate(tree: Tree) -> list[Fault]:
 
 
 def _covers(faulty: set[Keys], path: Keys) -> bool:
-    """Whether the value at a path, or something that it is part of, is wrong."""
+    """The value at a path, or a mapping around it, is wrong."""
     return any(path[:length] in faulty for length in range(len(path) + 1))
 
 
@@ -274,11 +274,11 @@ def _first_by_path(faults: Any) -> list[Fault]:
     return list(found.values())
 
 
-def _problem(fault: Fault, places: Mapping[Keys, Place]) -> Problem:
+def _problem(fault: Fault, places: Mapping[Keys, Location]) -> Problem:
     """A fault with its place: its own, or that of the nearest mapping around it."""
     place = next(
         (places[fault.path[:length]] for length in range(len(fault.path), -1, -1) if fault.path[:length] in places),
-        Place(""),
+        Location(""),
     )
     return Problem(dotted(fault.path), fault.message, *place)
 

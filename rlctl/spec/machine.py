@@ -1,4 +1,4 @@
-"""What this process may use of the machine: its cores and memory, or the part that its control groups leave it."""
+"""Cores and memory of this machine, or the part that control groups leave to this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What one machine has."""
+    """Cores and memory of one machine."""
 
     cores: float
     memory_mib: float

@@ -1,4 +1,4 @@
-"""What the objects of a run on a cluster are called, how they are labelled, and which port is whose.
+"""Names, labels and ports of the objects of a run on a cluster.
 
 The only place that knows: templates get names, the backend finds objects by them, the roles bind these ports.
 """
@@ -79,7 +79,7 @@ def workload_name(run: str, role: str, shard: int | None = None) -> str:
 
 
 def shards(most: int) -> int:
-    """How many Deployments hold so many actors; at least one."""
+    """Number of Deployments that hold so many actors; at least one."""
     return max(1, -(-most // SHARD_REPLICAS))
 
 

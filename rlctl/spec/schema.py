@@ -67,7 +67,7 @@ class Policy(Model):
 
 
 class InferenceMode(Model):
-    """Who computes actions."""
+    """Location of inference."""
 
     mode: Annotated[Literal["local", "central"], restart("actor")] = "local"
     colocate: Annotated[Literal["none", "learner"], restart("learner")] = "none"

@@ -1,4 +1,4 @@
-"""How values, times and choices read in a message."""
+"""Values, times and choices as words of a message."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ _SYNTAX = {
 }
 
 
-class Place(NamedTuple):
-    """Where something stands; line and column from 1, line 0 where there are none."""
+class Location(NamedTuple):
+    """Location in a file; line and column from 1, line 0 where there are none."""
 
     file: str
     line: int = 0
@@ -55,15 +55,15 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Tree:
-    """What a file says: plain data, and where each part of it stands."""
+    """Content of a file: plain data, and the location of each part of it."""
 
     value: Any = None
-    places: dict[Path, Place] = field(default_factory=dict)  # of the key, or of a list's entry
+    places: dict[Path, Location] = field(default_factory=dict)  # of the key, or of a list's entry
     texts: dict[Path, str] = field(default_factory=dict)  # plain scalars that are not text, as written: 007
     broken: set[Path] = field(default_factory=set)  # missing from `value`, because of a problem
     problems: list[Problem] = field(default_factory=list)
 
-    def report(self, path: Path, message: str, place: Place) -> None:
+    def report(self, path: Path, message: str, place: Location) -> None:
         self.problems.append(Problem(dotted(path), message, *place))
 
 
@@ -76,10 +76,10 @@ def read(text: str, file: str) -> Tree:
     tree = Tree()
     fault = _NOT_ALLOWED.search(text)
     if len(text) > MAX_BYTES:
-        tree.report((), f"must be at most {MAX_BYTES >> 20} MiB long", Place(file))
+        tree.report((), f"must be at most {MAX_BYTES >> 20} MiB long", Location(file))
     elif fault:
         line = text.count("\n", 0, fault.start()) + 1
-        place = Place(file, line, fault.start() - text.rfind("\n", 0, fault.start()))
+        place = Location(file, line, fault.start() - text.rfind("\n", 0, fault.start()))
         tree.report((), f"the character {fault[0]!a} is not allowed; remove it", place)
     else:
         try:
@@ -90,7 +90,7 @@ def read(text: str, file: str) -> Tree:
         except yaml.MarkedYAMLError as error:
             _report_syntax(tree, file, text, error)
         except (yaml.YAMLError, ValueError) as error:  # pragma: no cover  (the checks above leave none)
-            tree.report((), f"not YAML: {error}", Place(file))
+            tree.report((), f"not YAML: {error}", Location(file))
     if tree.problems and tree.value is None:
         tree.broken.add(())
     return tree
@@ -110,18 +110,18 @@ def _report_syntax(tree: Tree, file: str, text: str, error: yaml.MarkedYAMLError
     since = f" (it begins in line {opened.line + 1})" if opened and mark and opened.line < mark.line else ""
     tree.value = None
     if mark is None:
-        place = Place(file)
+        place = Location(file)
     elif mark.line < len(lines):
-        place = Place(file, mark.line + 1, mark.column + 1)
+        place = Location(file, mark.line + 1, mark.column + 1)
     else:
-        place = Place(file, len(lines), len(lines[-1]) + 1)
+        place = Location(file, len(lines), len(lines[-1]) + 1)
     tree.report((), f"not YAML: {words}{since}", place)
 
 
 class _Enough(Exception):
     """Nothing after this place is read: time and memory for it could be without bounds."""
 
-    def __init__(self, message: str, place: Place) -> None:
+    def __init__(self, message: str, place: Location) -> None:
         super().__init__(message)
         self.place = place
 
@@ -159,7 +159,7 @@ class _Reader:
                 break
         self._tree.value = None if value is _NOTHING else value
 
-    def _node(self, event: Any, path: Path, key: Place) -> Any:
+    def _node(self, event: Any, path: Path, key: Location) -> Any:
         self._tree.places[path] = key
         value = _NOTHING
         if isinstance(event, yaml.AliasEvent):
@@ -248,8 +248,8 @@ class _Reader:
                 return
             event = next(self._events)
 
-    def _place(self, event: Any) -> Place:
-        return Place(self._file, event.start_mark.line + 1, event.start_mark.column + 1)
+    def _place(self, event: Any) -> Location:
+        return Location(self._file, event.start_mark.line + 1, event.start_mark.column + 1)
 
     def _report(self, path: Path, message: str, event: Any) -> None:
         self._tree.report(path, message, self._place(event))

@@ -6,10 +6,9 @@ import pytest
 
 from rlctl.errors import BackendUnreachable, UsageError
 from rlctl.images.builders.base import Build, BuildFailed, Ended, PushFailed
-from rlctl.images.builders.buildah import Buildah
+from rlctl.images.builders.buildah import Buildah, Podman
 from rlctl.images.builders.choose import BUILDERS, choose
 from rlctl.images.builders.docker import Docker
-from rlctl.images.builders.podman import Podman
 from tests.images.fakes import CONFIG, PUSHED, FakePrograms
 
 TAG = "registry.example.org/team/rlctl-core:1.0"

@@ -10,7 +10,7 @@ import pytest
 from rlctl.errors import UsageError
 from rlctl.images import code as layers
 from rlctl.images import overlay
-from rlctl.images.code import Code, stage
+from rlctl.images.code import CodeArchive, stage
 
 BASE = "registry.example.org/rlctl-actor@sha256:" + "a" * 64
 
@@ -33,18 +33,18 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def collect(folder: Path, *arguments: Any, **more: Any) -> Code:
+def collect(folder: Path, *arguments: Any, **more: Any) -> CodeArchive:
     """Into a file beside the folder, another one each time."""
     into = folder.with_name(f"{folder.name}-{len(list(folder.parent.iterdir()))}.tar")
     return layers.collect(folder, *arguments, into=into, **more)
 
 
-def members(code: Code) -> list[tarfile.TarInfo]:
+def members(code: CodeArchive) -> list[tarfile.TarInfo]:
     with tarfile.open(code.archive) as tar:
         return tar.getmembers()
 
 
-def names(code: Code) -> list[str]:
+def names(code: CodeArchive) -> list[str]:
     return [member.name for member in members(code)]
 
 

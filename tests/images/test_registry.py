@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlctl.errors import BackendUnreachable
-from rlctl.images.registry.client import Manifest, Registry, logins
+from rlctl.images.registry.client import Manifest, Registry
+from rlctl.images.registry.logins import logins
 from rlctl.images.registry.reference import Reference
 from tests.images.fakes import CONFIG_DIGEST, DIGEST, LABELS, FakeRegistry, encoded
 
@@ -17,7 +18,10 @@ def image(registry: FakeRegistry, name: str = "team/rlctl-actor:1.0") -> Referen
 
 
 INSECURE = Registry(verify=False)
-KNOWN = Registry(verify=False, credentials=lambda _: ("me", "secret"))
+
+
+def known() -> Registry:
+    return Registry(verify=False, credentials=lambda _: ("me", "secret"))
 
 
 def test_a_manifest_tells_digest_and_size(registry: FakeRegistry) -> None:
@@ -87,14 +91,14 @@ def test_plain_http_is_spoken_only_when_asked_for(registry: FakeRegistry) -> Non
 
 def test_a_token_is_fetched_with_the_login_of_the_builder(registry: FakeRegistry) -> None:
     registry.door = "bearer"
-    assert KNOWN.manifest(image(registry)) is not None
+    assert known().manifest(image(registry)) is not None
     paths = [path.partition("?")[0] for path, _ in registry.asked]
     assert paths == ["/v2/team/rlctl-actor/manifests/1.0", "/token", "/v2/team/rlctl-actor/manifests/1.0"]
 
 
 def test_a_registry_with_passwords_is_told_them_when_it_asks(registry: FakeRegistry) -> None:
     registry.door = "basic"
-    assert KNOWN.manifest(image(registry)) is not None
+    assert known().manifest(image(registry)) is not None
     assert [authorization != "" for _, authorization in registry.asked] == [False, True]
 
 

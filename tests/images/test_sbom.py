@@ -18,9 +18,9 @@ from referencing.jsonschema import DRAFT7
 
 from rlctl.images.make import Maker, Wish
 from rlctl.images.registry import referrers
-from rlctl.images.registry.client import Registry as Reader
+from rlctl.images.registry.client import Registry as Client
+from rlctl.images.registry.client import sha256
 from rlctl.images.registry.reference import Reference
-from rlctl.images.registry.upload import Uploader, sha256
 from rlctl.images.sbom import FILE, document, main, of_image
 from rlctl_ci.builders.append import Append
 from rlctl_ci.config.settings import Config
@@ -135,7 +135,7 @@ def test_what_runs_here_is_listed_and_the_same_twice(tmp_path: Path) -> None:
 
 def test_the_list_lies_beside_the_image_and_refers_to_it(registry: Registry) -> None:
     image = with_list(registry, "rlctl/core", document(of_image(Path("/nowhere"), [])))
-    where = referrers.sbom(Uploader(registry.name, "http"), Reference(registry.name, "rlctl/core", "1"), image.digest)
+    where = referrers.sbom(Client(plain=registry.name), Reference(registry.name, "rlctl/core", "1"), image.digest)
     assert where == Reference(registry.name, "rlctl/core", "1.sbom")
     manifest, content = artifact(registry, where)
     assert manifest["subject"]["digest"] == image.digest
@@ -153,7 +153,7 @@ def test_the_list_lies_beside_the_image_and_refers_to_it(registry: Registry) -> 
 )
 def test_an_image_with_something_else_in_its_layers_has_no_list(registry: Registry, listed: Any, spoil: bytes) -> None:
     image = with_list(registry, "rlctl/core", listed, spoil)
-    to = Uploader(registry.name, "http")
+    to = Client(plain=registry.name)
     assert referrers.sbom(to, Reference(registry.name, "rlctl/core", "1"), image.digest) is None
     assert ("rlctl/core", "1.sbom") not in registry.manifests
 
@@ -186,7 +186,7 @@ def test_a_list_with_holes_is_not_read_to_its_end(registry: Registry) -> None:
     image = with_list(registry, "rlctl/core", spoil=sparse(size))
     tracemalloc.start()
     try:
-        referrers.sbom(Uploader(registry.name, "http"), Reference(registry.name, "rlctl/core", "1"), image.digest)
+        referrers.sbom(Client(plain=registry.name), Reference(registry.name, "rlctl/core", "1"), image.digest)
         assert tracemalloc.get_traced_memory()[1] < size / 2
     finally:
         tracemalloc.stop()
@@ -195,8 +195,6 @@ def test_a_list_with_holes_is_not_read_to_its_end(registry: Registry) -> None:
 def test_a_push_goes_on_without_a_registry_that_takes_the_list(tmp_path: Path) -> None:
     said: list[str] = []
     unused: Any = None
-    maker = Maker(
-        unused, Reader(), Wish("127.0.0.1:1"), tmp_path, True, said.append, to=lambda name: Uploader(name, "http")
-    )
+    maker = Maker(unused, Client(), Wish("127.0.0.1:1"), tmp_path, True, said.append, artifacts=True)
     assert maker._listed(Reference("127.0.0.1:1", "rlctl-core", "1"), "sha256:" + "0" * 64) == ""
     assert "no SBOM beside 127.0.0.1:1/rlctl-core:1" in said[0]

@@ -45,8 +45,8 @@ def test_a_login_is_used_where_the_registry_asks_for_one(registry: FakeRegistry)
 def test_of_an_image_for_several_kinds_of_machine_the_usual_one_counts(
     registry: FakeRegistry, platforms: tuple[dict[str, str], ...], size: int | None
 ) -> None:
-    registry.images[f"/v2/team/rlctl-actor/manifests/{KINDS}"] = several(*platforms)
-    image = Reference.parse(f"{registry.host}/team/rlctl-actor@{KINDS}")
+    registry.images["/v2/team/rlctl-actor/manifests/kinds"] = several(*platforms)
+    image = Reference.parse(f"{registry.host}/team/rlctl-actor:kinds")
     assert Registry(verify=False).size(image) == size
 
 

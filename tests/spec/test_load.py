@@ -8,7 +8,7 @@ import pytest
 from rlctl.errors import SpecError
 from rlctl.spec import load
 from rlctl.spec.schema import Spec
-from rlctl.spec.yaml import Place
+from rlctl.spec.yaml import Location
 from tests.spec.conftest import ROOMY, Lint, Load
 
 GOOD = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
@@ -89,12 +89,12 @@ def test_every_value_knows_the_file_that_it_comes_from(load_text: Load) -> None:
     locate = load_text(
         GOOD + "model:\n  hidden: [64, 64]\n", "model: {hidden: [8]}\n", sets=("algorithm.lr=0.1", "run=b")
     ).locate
-    assert locate(("env", "id")) == Place("spec.yaml", 2, 7)
-    assert locate(("model", "hidden")) == Place("over-0.yaml", 1, 9)
-    assert locate(("model", "hidden", 0)) == Place("over-0.yaml", 1, 18)
+    assert locate(("env", "id")) == Location("spec.yaml", 2, 7)
+    assert locate(("model", "hidden")) == Location("over-0.yaml", 1, 9)
+    assert locate(("model", "hidden", 0)) == Location("over-0.yaml", 1, 18)
     assert locate(("model", "hidden", 1)) is None
-    assert locate(("algorithm", "lr")) == Place("--set algorithm.lr=0.1", 0, 0)
-    assert locate(("run",)) == Place("--set run=b", 0, 0)
+    assert locate(("algorithm", "lr")) == Location("--set algorithm.lr=0.1", 0, 0)
+    assert locate(("run",)) == Location("--set run=b", 0, 0)
     assert locate(("seed",)) is None
 
 

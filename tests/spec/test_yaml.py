@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from rlctl.spec.yaml import MAX_BYTES, Place, Tree, plain, read
+from rlctl.spec.yaml import MAX_BYTES, Location, Tree, plain, read
 
 
 def faults(text: str) -> list[str]:
@@ -66,20 +66,20 @@ def test_quoted_scalars_stay_text() -> None:
 def test_every_value_has_the_place_of_its_key_or_of_its_entry() -> None:
     places = read("run: x\nroles:\n  actor:\n    envs: 4\nmodel: {hidden: [64,\n   32]}\n", "f").places
     assert places == {
-        (): Place("f", 1, 1),
-        ("run",): Place("f", 1, 1),
-        ("roles",): Place("f", 2, 1),
-        ("roles", "actor"): Place("f", 3, 3),
-        ("roles", "actor", "envs"): Place("f", 4, 5),
-        ("model",): Place("f", 5, 1),
-        ("model", "hidden"): Place("f", 5, 9),
-        ("model", "hidden", 0): Place("f", 5, 18),
-        ("model", "hidden", 1): Place("f", 6, 4),
+        (): Location("f", 1, 1),
+        ("run",): Location("f", 1, 1),
+        ("roles",): Location("f", 2, 1),
+        ("roles", "actor"): Location("f", 3, 3),
+        ("roles", "actor", "envs"): Location("f", 4, 5),
+        ("model",): Location("f", 5, 1),
+        ("model", "hidden"): Location("f", 5, 9),
+        ("model", "hidden", 0): Location("f", 5, 18),
+        ("model", "hidden", 1): Location("f", 6, 4),
     }
 
 
 def test_columns_count_characters_not_bytes() -> None:
-    assert read("{ä: 1, b: 2}", "f").places["b",] == Place("f", 1, 8)
+    assert read("{ä: 1, b: 2}", "f").places["b",] == Location("f", 1, 8)
 
 
 def test_a_key_given_twice_is_refused_naming_both_lines() -> None:

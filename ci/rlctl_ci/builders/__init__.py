@@ -1,1 +1,1 @@
-"""How a commit becomes what a target runs: one file each. A further one is a file, and a line in `hands.maker`."""
+"""Builders: a commit becomes images or a folder, one file each. One more is a file, and a line in `hands.maker`."""

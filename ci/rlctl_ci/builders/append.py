@@ -11,15 +11,15 @@ from rlctl.errors import UsageError
 from rlctl.images import append as appending
 from rlctl.images.append import Base, Layer
 from rlctl.images.builders.base import Name
-from rlctl.images.code import Code
+from rlctl.images.code import CodeArchive
 from rlctl.images.make import CODE_IN
+from rlctl.images.registry.client import sha256
 from rlctl.images.registry.reference import Reference
 from rlctl.images.registry.referrers import sbom as listed
-from rlctl.images.registry.upload import Uploader, sha256
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import notes, statement
-from rlctl_ci.builders.registry import attach, tag, uploader
+from rlctl_ci.builders.registry import attach, registry_of, tag
 from rlctl_ci.core.errors import BuildStopped
 from rlctl_ci.core.work import Job, Live, images_of
 from rlctl_ci.store.records import Artifact
@@ -29,7 +29,7 @@ from rlctl_ci.store.records import Artifact
 class Made:
     """Layers that wait for being pushed."""
 
-    code: Code
+    code: CodeArchive
     layer: Layer
     bases: dict[Name, Base]
 
@@ -53,11 +53,7 @@ class Append:
             return None
         job.say(f"code: {code.files} files, {code.size / 1e6:.1f} MB")
         allowed, bases = Bases(job.project, lambda: images_of(self.look(job))), {}
-
-        def source_of(image: Reference) -> Uploader:
-            allowed.check(image)
-            return uploader(job.project, image.registry)
-
+        registry = registry_of(job.project)
         for name in CODE_IN:
             image = found.images.get(name)
             if image is None:
@@ -68,7 +64,7 @@ class Append:
             try:
                 named = Reference.parse(image)
                 allowed.check(named)
-                bases[name] = appending.read_base(source_of, allowed.held(named), job.project.platform)
+                bases[name] = appending.read_base(registry, allowed.held(named), job.project.platform, allowed.check)
             except UsageError as error:
                 raise BuildStopped("base", error.message, hint=error.hint) from error
         return Made(code, layer, bases)
@@ -79,7 +75,7 @@ class Append:
     def _one(self, job: Job, made: Made, name: Name) -> Artifact:
         base = made.bases[name]
         image = Reference.parse(f"{job.project.registry}/rlctl-{name}:{made.code.tag(str(base.reference))}")
-        to = uploader(job.project, image.registry)
+        to = registry_of(job.project)
         done = appending.append(base, made.layer, {})
         there = to.document(image)
         digest = sha256(done.manifest)
@@ -87,7 +83,7 @@ class Append:
             job.say(f"{image} is there already")
         else:
             job.say(f"pushing {image}")
-            appending.push(done, to, image, uploader(job.project, base.reference.registry))
+            appending.push(done, to, image)
         tag(to, image.by_digest(digest), job)
         pushed = str(image.by_digest(digest))
         attach(to, image, digest, statement(job, [(pushed, digest)], {name: str(base.reference)}), notes(job))

@@ -1,4 +1,4 @@
-"""Which images a commit may name: those of repositories that its run uses already, and those that `ci.yaml` allows.
+"""Images that a commit may name: those of repositories that its run uses already, and those that `ci.yaml` allows.
 
 The service asks the registry of a base with its own logins from its own network, and whoever pushes has neither.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rlctl.images.code import BASE_LABEL
 from rlctl.images.registry.pinning import held
 from rlctl.images.registry.reference import LOCAL, Reference
-from rlctl_ci.builders.registry import reader
+from rlctl_ci.builders.registry import registry_of
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.errors import BuildStopped
 
@@ -58,13 +58,13 @@ class Bases:
         return next((known for known in self._known() if held(image, known)), image)
 
     def check_core(self, image: Reference) -> None:
-        """Whether manager, modelpool and TensorBoard may run from it; after `check`.
+        """Require that manager, modelpool and TensorBoard may run from it; after `check`.
 
         Raises:
             BuildStopped: it holds code, or is not there.
             BackendUnreachable: its registry does not say.
         """
-        below = reader(self.project).label(image.asked, BASE_LABEL) if image.registry != LOCAL else None
+        below = registry_of(self.project).label(image.asked, BASE_LABEL) if image.registry != LOCAL else None
         if below is None:
             raise BuildStopped("base", f"images.core: there is no {image}", hint="push it, or name another")
         if below:
@@ -83,7 +83,7 @@ class Bases:
         """The run's images, and what those were laid over: a push replaces the one by the other."""
         images = [Reference.parse(image) for image in self.running()]
         yield from images
-        registry = reader(self.project)
+        registry = registry_of(self.project)
         for image in images:
             below = registry.label(image, BASE_LABEL) if image.remote else None
             if below:

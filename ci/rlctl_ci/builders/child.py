@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from rlctl.images.append import Layer
+from pydantic import BaseModel, ConfigDict
+
 from rlctl.images.builders.base import Ended
-from rlctl.images.code import Code
 from rlctl_ci.builders.source import Contents, Part
+from rlctl_ci.config.settings import Project
 from rlctl_ci.core.errors import BuildStopped
 from rlctl_ci.core.work import Job
 from rlctl_ci.sandbox.keeper import PROCESSOR_SIGNAL
@@ -24,6 +23,23 @@ READING_CPU_S: Final = 300
 """Of the processor; 50,000 files beside 130 patterns take 40 s."""
 
 Reader = Callable[[Job, Path, Part], Contents]
+
+
+class Request(BaseModel):
+    """A commit to be read by the child process; see `source.contents`."""
+
+    project: Project
+    source: Path
+    into: Path
+    part: Part
+
+
+class Answer(BaseModel):
+    """The child's answer: what it has read, or code, message and hint of a `BuildStopped`."""
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+    contents: Contents | None = None
+    stopped: tuple[str, str, str] | None = None
 
 
 def read(job: Job, source: Path, part: Part) -> Contents:
@@ -38,46 +54,21 @@ def read(job: Job, source: Path, part: Part) -> Contents:
     more = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     environ = clean(os.environ, into, **more)
     bounds = Bounds(limits.time_s, READING_MIB, cpu_s=READING_CPU_S)
-    about = {"project": job.project.model_dump(mode="json"), "source": str(source.absolute()), "into": str(into)}
+    request = Request(project=job.project, source=source.absolute(), into=into, part=part)
     try:
         ended = Programs(environ, bounds, job.stop, Path("/"))(
             [sys.executable, "-P", "-m", "rlctl_ci.builders"], out=answer,
-            data=json.dumps({**about, "part": part}).encode(),
+            data=request.model_dump_json().encode(),
         )  # fmt: skip
     except BuildStopped as error:
         said = f"its spec, .dockerignore and files take more than {limits.time_s:g} s to be read"
         raise BuildStopped(error.code, said, hint="limits.time_s in ci.yaml") from error
-    told = json.loads(answer.read_bytes()) if ended.code == 0 else {"stopped": _why(ended)}
-    if "stopped" in told:
-        code, message, hint = told["stopped"]
+    told = Answer.model_validate_json(answer.read_bytes()) if ended.code == 0 else Answer(stopped=_why(ended))
+    if told.contents is None:
+        assert told.stopped is not None
+        code, message, hint = told.stopped
         raise BuildStopped(code, message, hint=hint)
-    return _contents(told)
-
-
-def plain(found: Contents) -> dict[str, Any]:
-    """As JSON has it."""
-    code, layer = found.code, found.layer
-    return {
-        "images": dict(found.images),
-        "code": None if code is None else {
-            "archive": str(code.archive), "digest": code.digest, "size": code.size, "files": code.files,
-            "requirements": None if code.requirements is None else base64.b64encode(code.requirements).decode(),
-        },
-        "layer": None if layer is None else {
-            "file": str(layer.file), "digest": layer.digest, "size": layer.size, "diff_id": layer.diff_id,
-        },
-    }  # fmt: skip
-
-
-def _contents(told: Mapping[str, Any]) -> Contents:
-    code, layer = told["code"], told["layer"]
-    if code is not None:
-        listed = code["requirements"]
-        requirements = None if listed is None else base64.b64decode(listed)
-        code = Code(**{**code, "archive": Path(code["archive"]), "requirements": requirements})
-    if layer is not None:
-        layer = Layer(**{**layer, "file": Path(layer["file"])})
-    return Contents(told["images"], code, layer)
+    return told.contents
 
 
 def _why(ended: Ended) -> tuple[str, str, str]:

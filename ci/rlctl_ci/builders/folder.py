@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlctl.images.code import Code
+from rlctl.images.code import CodeArchive
 from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import statement
 from rlctl_ci.core.errors import BuildStopped
@@ -33,7 +33,7 @@ class Folder:
     store: Path
     read: Reader = read
 
-    def make(self, job: Job, source: Path) -> Code | None:
+    def make(self, job: Job, source: Path) -> CodeArchive | None:
         found = self.read(job, source, "code").code
         if found is not None:
             job.say(f"code: {found.files} files, {found.size / 1e6:.1f} MB")
@@ -57,7 +57,7 @@ class Folder:
             proof.write_text(json.dumps(about, indent=2) + "\n")
         return [artifact]
 
-    def _lay(self, made: Code, folder: Path, stop: Stop) -> None:
+    def _lay(self, made: CodeArchive, folder: Path, stop: Stop) -> None:
         part = self.store / f".{made.digest}.part"
         part.mkdir(mode=0o700)
         try:

@@ -1,4 +1,8 @@
-"""buildah and docker, for code that needs packages: their steps run with limits, without our environment."""
+"""buildah and docker, for code that needs packages: their steps run with limits, without our environment.
+
+buildah needs no daemon, and with BUILDAH_ISOLATION=chroot no more rights than a container has. docker is for a machine
+of its own, and never with the socket of a cluster's node.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,13 @@ from typing import Any, Final
 
 from rlctl.images.builders.base import Run
 from rlctl.images.builders.choose import choose
-from rlctl.images.code import Code
+from rlctl.images.code import CodeArchive
 from rlctl.images.make import CODE_IN, Maker, Wish
 from rlctl.images.registry.reference import Reference
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import notes, statement
-from rlctl_ci.builders.registry import attach, plain, reader, tag, uploader
+from rlctl_ci.builders.registry import attach, plain, registry_of, tag
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.errors import BuildStopped
 from rlctl_ci.core.work import Job, Live, images_of
@@ -32,10 +36,10 @@ NICE: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A `Maker` by a program; `buildah.py` and `docker.py` say which.
+    """A `Maker` by a program.
 
     Args:
-        name: of the program.
+        name: buildah or docker.
         home: a folder of its own, in place of a person's.
         look: the run as it is; None: it does not run.
         environ: ours; most of it is not passed on.
@@ -48,7 +52,7 @@ class Program:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     read: Reader = read
 
-    def make(self, job: Job, source: Path) -> tuple[Code, Mapping[str, str | None]] | None:
+    def make(self, job: Job, source: Path) -> tuple[CodeArchive, Mapping[str, str | None]] | None:
         found = self.read(job, source, "code")
         if found.code is None:
             return None
@@ -71,12 +75,12 @@ class Program:
             run=self.run(job),
             scratch=scratch,
         )
+        registry = registry_of(project)
         wish = Wish(project.registry, plain=plain(project))
         allowed = Bases(project, lambda: images_of(self.look(job)))
         published = {name: base_of(project, allowed, published.get(name)) for name in CODE_IN}
         maker = Maker(
-            builder, reader(project), wish, workspace, True, job.say, allowed.check,
-            to=lambda registry: uploader(project, registry),
+            builder, registry, wish, workspace, True, job.say, allowed.check, artifacts=True,
         )  # fmt: skip
         found = []
         for one in maker.with_code(code, published, CODE_IN):
@@ -85,9 +89,8 @@ class Program:
             image, digest = one.reference, one.reference.digest
             proof = statement(job, [(str(image), digest)], {one.name: base})
             tagged = Reference(image.registry, image.repository, one.tag)
-            to = uploader(project, image.registry)
-            tag(to, image, job)
-            attach(to, tagged, digest, proof, notes(job))
+            tag(registry, image, job)
+            attach(registry, tagged, digest, proof, notes(job))
             size = one.manifest.size if one.manifest is not None else 0
             found.append(Artifact(one.name, str(image), base, size))
         return found
@@ -115,7 +118,7 @@ def base_of(project: Project, allowed: Bases, image: str | None) -> str | None:
     allowed.check(named)
     found = allowed.held(named)
     if not found.digest:
-        manifest = reader(project).manifest(found.asked)
+        manifest = registry_of(project).manifest(found.asked)
         if manifest is None:
             raise BuildStopped("base", f"there is no {image}", hint="push it, or name another")
         found = replace(found, digest=manifest.digest)

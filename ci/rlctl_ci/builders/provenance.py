@@ -1,4 +1,4 @@
-"""Where an image comes from, in the form of SLSA provenance 1.0: which commit, which base, who built it, how."""
+"""SLSA provenance 1.0 of an image: its commit, its base, its builder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def statement(job: Job, subjects: Sequence[tuple[str, str]], bases: Mapping[str,
 
 
 def notes(job: Job) -> dict[str, str]:
-    """What tools show of where an image comes from.
+    """Annotations by which tools show the source of an image.
 
     They lie beside the image and are no labels of it: with a commit in it, equal code would no longer be one image,
     and every push would restart every role.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from rlctl.images.registry import referrers
-from rlctl.images.registry.client import Registry, logins
+from rlctl.images.registry.client import Registry, sha256
+from rlctl.images.registry.logins import logins
 from rlctl.images.registry.reference import Reference
-from rlctl.images.registry.upload import Uploader, sha256
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.work import Job
 from rlctl_ci.git.refs import slug
@@ -19,24 +19,16 @@ _PROOF: Final = ".provenance"
 PROVENANCE: Final = "application/vnd.in-toto+json"
 
 
-def credentials(project: Project) -> Callable[[str], tuple[str, str] | None]:
-    """From the file of the project, else the logins of this user."""
-    if project.registry_auth is not None:
-        return logins({"HOME": "/nonexistent", "REGISTRY_AUTH_FILE": str(project.registry_auth)})
-    return logins(os.environ)
-
-
 def plain(project: Project) -> str | None:
     """The one registry that speaks plain HTTP: that of the project, on loopback; the configuration sees to it."""
     return (project.registry or "").partition("/")[0] if project.plain_http else None
 
 
-def uploader(project: Project, registry: str) -> Uploader:
-    return Uploader(registry, "http" if registry == plain(project) else "https", credentials(project))
-
-
-def reader(project: Project) -> Registry:
-    return Registry(credentials=credentials(project), plain=plain(project))
+def registry_of(project: Project) -> Registry:
+    """Client of every registry that a project names, with the logins of its file, else those of this user."""
+    own = project.registry_auth
+    environ = os.environ if own is None else {"HOME": "/nonexistent", "REGISTRY_AUTH_FILE": str(own)}
+    return Registry(credentials=logins(environ), plain=plain(project))
 
 
 def tags(job: Job) -> tuple[str, str]:
@@ -47,7 +39,7 @@ def tags(job: Job) -> tuple[str, str]:
     return f"git-{job.build.sha[:12]}", f"branch-{slug(job.build.ref)}-{job.build.id}"
 
 
-def tag(to: Uploader, image: Reference, job: Job) -> None:
+def tag(to: Registry, image: Reference, job: Job) -> None:
     """Give an image the tags of a build, unless it has them: the same image under further names.
 
     Args:
@@ -64,7 +56,7 @@ def tag(to: Uploader, image: Reference, job: Job) -> None:
             to.put(named, found[0], found[1].partition(";")[0])
 
 
-def proofs(to: Uploader, image: Reference) -> dict[str, list[Reference]]:
+def proofs(to: Registry, image: Reference) -> dict[str, list[Reference]]:
     """Image -> provenance and list of packages by digest, of all that lie in the repository of an image."""
     found: dict[str, list[Reference]] = {}
     for name in to.tags(image):
@@ -76,7 +68,7 @@ def proofs(to: Uploader, image: Reference) -> dict[str, list[Reference]]:
     return found
 
 
-def attach(to: Uploader, image: Reference, digest: str, proof: Mapping[str, Any], notes: Mapping[str, str]) -> None:
+def attach(to: Registry, image: Reference, digest: str, proof: Mapping[str, Any], notes: Mapping[str, str]) -> None:
     """Provenance beside an image, unless that is there: an artifact under the tag of the image and `.provenance`.
 
     Args:

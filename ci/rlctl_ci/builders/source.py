@@ -15,7 +15,7 @@ from typing import Final, Literal
 from rlctl.errors import RlctlError, SpecError, UsageError
 from rlctl.images import append as appending
 from rlctl.images.append import Layer
-from rlctl.images.code import IGNORE_FILE, Code, collect, ignored
+from rlctl.images.code import IGNORE_FILE, CodeArchive, collect, ignored
 from rlctl.spec import load
 from rlctl.spec.schema import Spec
 from rlctl_ci.config.settings import Project
@@ -35,10 +35,10 @@ Part = Literal["spec", "code", "layer"]
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a builder needs to know of a commit."""
+    """Spec and code of a commit, as a builder reads them."""
 
     images: Mapping[str, str | None]  # as the spec names them
-    code: Code | None = None
+    code: CodeArchive | None = None
     layer: Layer | None = None
 
 
@@ -86,8 +86,8 @@ def spec_at(project: Project, source: Path, *, for_images: bool = False) -> tupl
     return loaded.spec, loaded.base
 
 
-def _code(project: Project, spec: Spec, base: Path, source: Path, into: Path) -> Code | None:
-    """What the roles import; None when the spec has no `code`.
+def _code(project: Project, spec: Spec, base: Path, source: Path, into: Path) -> CodeArchive | None:
+    """Archive of the code that roles import; None when the spec has no `code`.
 
     Raises:
         BuildStopped: it lies outside the repository, or cannot be read, or some of it is not in the repository.
@@ -121,7 +121,7 @@ def _submodules(folder: Path) -> list[str]:
     return sorted(name for name in empty if not ignore.leaves_out(name))
 
 
-def _pointers(code: Code) -> Iterator[str]:
+def _pointers(code: CodeArchive) -> Iterator[str]:
     """Files of the code that say where another one lies."""
     with tarfile.open(code.archive, "r:") as tar:
         for member in tar:

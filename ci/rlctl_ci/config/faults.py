@@ -1,4 +1,4 @@
-"""What is wrong with a ci.yaml: in the words of a spec's problems, and with the place of each."""
+"""Problems of a ci.yaml: in the words of a spec's problems, and with the location of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from rlctl.errors import Problem
 from rlctl.spec.problems.messages import in_words
 from rlctl.spec.words import Path, closest, dotted, show
-from rlctl.spec.yaml import Place, Tree
+from rlctl.spec.yaml import Location, Tree
 
 _PATTERNS: Final = {
     r"^[a-z0-9]+/[a-z0-9]+$": "a system and a processor, as in linux/amd64",
@@ -50,7 +50,7 @@ def problems(error: ValidationError, tree: Tree, sections: Mapping[str, type[Bas
 def problem(path: Path, message: str, tree: Tree) -> Problem:
     """With the place of the value, or of what it is missing in."""
     places = (tree.places.get(path[:length]) for length in range(len(path), -1, -1))
-    return Problem(dotted(path), message, *next((place for place in places if place), Place("")))
+    return Problem(dotted(path), message, *next((place for place in places if place), Location("")))
 
 
 def in_order(found: Iterable[Problem]) -> list[Problem]:

@@ -57,7 +57,7 @@ def manifest(
 
 
 def _objects(runs: Iterable[str]) -> dict[str, list[str]]:
-    """What the objects of these runs are called, kind by kind; those of a ConfigMap depend on what it holds."""
+    """Names of the objects of these runs, kind by kind; those of a ConfigMap depend on its content."""
     found: dict[str, list[str]] = {}
     for run in runs:
         pages = [names.workload_name(run, page) for page in ("tensorboard", "status")]

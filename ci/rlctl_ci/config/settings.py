@@ -21,7 +21,7 @@ from rlctl.spec import yaml
 from rlctl.spec.layout import state_home
 from rlctl.spec.schema import RUN_NAME
 from rlctl.spec.words import Path as Keys
-from rlctl.spec.yaml import Place, Tree
+from rlctl.spec.yaml import Location, Tree
 from rlctl_ci.config import faults
 from rlctl_ci.git.refs import fault
 
@@ -52,7 +52,7 @@ class Limits(Model):
 
 
 class Verify(Model):
-    """When a deployment is believed."""
+    """Terms on which a deployment counts as verified."""
 
     ready_within_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     """Every replica runs and has reported."""
@@ -111,7 +111,7 @@ class Project(Model):
 
     @property
     def runs_here(self) -> bool:
-        """Whether code of a commit runs on this machine as the user of the service: roles, or the build of packages."""
+        """Code of a commit runs on this machine as the user of the service: roles, or the build of packages."""
         return self.target == "local" or self.builder in ("buildah", "docker")
 
     @field_validator("repository")
@@ -252,7 +252,7 @@ class Config(Model):
 
     @property
     def here(self) -> tuple[str, str]:
-        """Where a program on this machine reaches it, and the `Host:` to say there; empty: that of the address."""
+        """Address for programs on this machine, and the `Host:` to send there; empty: that of the address."""
         if self.tls_cert is not None and self.hosts:
             return f"https://{self.hosts[0]}", ""  # the name that the certificate is of
         scheme = "http" if self.tls_cert is None else "https"
@@ -263,7 +263,7 @@ class Config(Model):
 
     @property
     def open_reading(self) -> bool:
-        """Whether reading needs no token: nobody from elsewhere reaches it, as far as is declared, or they may."""
+        """Reading needs no token: the service declares that it is reached from this machine alone, or is public."""
         return self.public_status or (self.loopback and not self.hosts and not self.behind_tls)
 
     @property
@@ -288,7 +288,7 @@ def load(path: Path, *, files: bool = False) -> Config:
         ) from error
     tree = yaml.read(text, str(path))
     if tree.value is None and not tree.problems:
-        tree.report((), "is empty; it has at least `projects`", Place(str(path)))
+        tree.report((), "is empty; it has at least `projects`", Location(str(path)))
     found = list(tree.problems)
     values = _absolute(tree.value, path.resolve().parent)
     config = None

@@ -1,4 +1,4 @@
-"""The lease of a build, kept while somebody works at it."""
+"""Heartbeat: renews the lease of a build while a worker has it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEAT_S: Final = 10.0
 
 
 class Beat:
-    """Keeps a lease while the work goes on, and hears whether somebody wants its end.
+    """Renews a lease while the work goes on, and hears of a cancellation.
 
     Args:
         queue, build, owner: whose lease.

@@ -1,4 +1,4 @@
-"""Which images, code folders and builds nobody needs any more; what a run's history names is never one of them."""
+"""Removal of images, code folders and builds that are not needed any more; those of a run's history are never."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from rlctl.backends.base import Backend
 from rlctl.images.registry.reference import Reference
 from rlctl_ci.builders.folder import remove as remove_folder
-from rlctl_ci.builders.registry import proofs, uploader
+from rlctl_ci.builders.registry import proofs, registry_of
 from rlctl_ci.config.settings import Config
 from rlctl_ci.core.logs import size
 from rlctl_ci.deploy.act import backend_of
@@ -66,7 +66,7 @@ def waste(
     config: Config, reading: Reading, now: float, *, keep: int = KEEP_EACH, young_s: float = KEEP_YOUNG_S,
     targets: Callable[[Config], Iterable[Backend]] | None = None,
 ) -> list[Waste]:  # fmt: skip
-    """What no run's history names, no branch's newest `keep` builds have made, and no build of the last days."""
+    """Artifacts beyond every run's history, each branch's newest `keep` builds, and the builds of the last days."""
     stays, kept = needed((targets or _targets)(config)), set[str]()
     seen: dict[tuple[str, str], list[int]] = {}
     candidates: dict[str, Waste] = {}
@@ -120,7 +120,7 @@ def remove(config: Config, found: Iterable[Waste], code: Path) -> int:
                 count += 1
         elif project is not None:
             image = Reference.parse(one.reference)
-            to, where = uploader(project, image.registry), (image.registry, image.repository)
+            to, where = registry_of(project), (image.registry, image.repository)
             if where not in known:
                 known[where] = proofs(to, image)
             for proof in known[where].get(one.reference, ()):

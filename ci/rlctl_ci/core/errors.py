@@ -1,4 +1,4 @@
-"""What can go wrong in a build, as far as the queue has to know: whether trying again may help."""
+"""Errors of a build, by what the queue does: try again, or end it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class CiError(RlctlError):
     reason = "ci"
 
 
-class BuildStopped(CiError):
-    """It cannot succeed, however often it is tried.
+class CodedError(CiError):
+    """An error of which machines read one word.
 
     Args:
-        code: one word for machines: spec, build, signature, ...
+        code: spec, build, signature, ...
     """
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
@@ -23,12 +23,12 @@ class BuildStopped(CiError):
         self.code = code
 
 
-class Transient(CiError):
-    """The network or a registry was away: another attempt may succeed."""
+class BuildStopped(CodedError):
+    """It cannot succeed, however often it is tried."""
 
-    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.code = code
+
+class Transient(CodedError):
+    """The network or a registry was away: another attempt may succeed."""
 
 
 class Overtaken(CiError):
@@ -40,7 +40,7 @@ class Occupied(CiError):
 
 
 class Cancelled(CiError):
-    """Somebody has asked for the end of this build."""
+    """The build was cancelled."""
 
 
 class LostLease(CiError):

@@ -1,12 +1,11 @@
-"""What acts upon the world for a project: its repository, its builder, its target."""
+"""Repository, builder and target of a project."""
 
 from __future__ import annotations
 
-from rlctl_ci.builders import buildah, docker
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.folder import Folder
 from rlctl_ci.builders.none import Nothing
-from rlctl_ci.builders.program import Look
+from rlctl_ci.builders.program import Look, Program
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.service import Service
 from rlctl_ci.core.work import Hands, Maker
@@ -15,7 +14,7 @@ from rlctl_ci.git.repository import Git
 
 
 def of(project: Project, service: Service) -> Hands:
-    """Those of a project."""
+    """Repository, builder and target of a project."""
     child = Child(project)
     return Hands(Git(project, service.folder / "git"), maker(project, service, child.look), child)
 
@@ -28,5 +27,4 @@ def maker(project: Project, service: Service, look: Look) -> Maker:
         return Folder(service.folder / "code")
     if project.builder == "append":
         return Append(look)
-    home = service.folder / project.builder
-    return buildah.make(home, look) if project.builder == "buildah" else docker.make(home, look)
+    return Program(project.builder, service.folder / project.builder, look)

@@ -1,4 +1,4 @@
-"""What a build says: one file each, in which no secret stands and no terminal is moved by anything."""
+"""Logs of builds: one file each, without secrets and without control characters."""
 
 from __future__ import annotations
 

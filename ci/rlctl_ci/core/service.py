@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from rlctl.errors import BackendUnreachable, RlctlError
-from rlctl.images.registry.client import passwords
+from rlctl.images.registry.logins import passwords
 from rlctl.spec.words import plain
 from rlctl_ci.config.settings import Config, Project, secrets
 from rlctl_ci.core import stages
@@ -39,7 +39,7 @@ AWAY_S: Final = 30.0
 
 
 class Service:
-    """Everything of one life.
+    """The service: its queue, workers, polls and clean-up.
 
     Args:
         config: of it.
@@ -97,7 +97,7 @@ class Service:
             thread.start()
 
     def healthy(self) -> bool:
-        """Whether every thread that was started still works."""
+        """Every thread that was started still works."""
         return all(thread.is_alive() for thread in self._threads)
 
     def end(self) -> None:
@@ -323,7 +323,7 @@ class Service:
             self.look()
 
     def look(self) -> None:
-        """Where the branches are that are due, because no forge repeats a delivery that was lost."""
+        """Poll the branches that are due, because no forge repeats a delivery that was lost."""
         for name, project in self.config.projects.items():
             if self._clock() < self._due[name]:
                 continue

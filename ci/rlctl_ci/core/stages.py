@@ -1,4 +1,4 @@
-"""Where the time of a build has gone."""
+"""Durations of the stages of a build."""
 
 from __future__ import annotations
 

@@ -38,5 +38,5 @@ earlier attempt has deployed goes on with that at once. Of what is over, a deplo
 
 
 def allowed(before: State, after: State) -> bool:
-    """Whether the second may follow the first."""
+    """A build may go from the first state to the second."""
     return after in NEXT[before]

@@ -68,7 +68,7 @@ class Fetcher(Protocol):
         """The files of the commit in a folder; nothing of them is executed."""
 
     def before_or_same(self, job: Job, sha: str) -> bool:
-        """Whether the commit of the build is `sha`, or an ancestor of it."""
+        """The commit of the build is `sha`, or an ancestor of it."""
 
     def changed(self, job: Job, before: str) -> list[str] | None:
         """Files of the commit that differ from another one that was fetched; None: that cannot be told."""
@@ -78,7 +78,7 @@ class Maker(Protocol):
     """A builder; see `rlctl_ci.builders`."""
 
     def make(self, job: Job, source: Path) -> Any:
-        """Everything that needs no registry.
+        """The part of a build that needs no registry.
 
         Raises:
             BuildStopped: it cannot be built.
@@ -134,7 +134,7 @@ class Deployer(Protocol):
 
 
 class Hands(NamedTuple):
-    """What acts upon the world for one project."""
+    """Repository, builder and target of one project."""
 
     fetcher: Fetcher
     maker: Maker
@@ -143,7 +143,7 @@ class Hands(NamedTuple):
 
 @dataclass
 class Work:
-    """Everything that an attempt needs.
+    """One worker's means: queue, repository, builder, target.
 
     Args:
         queue, reading: of the service.
@@ -232,7 +232,7 @@ class Work:
         self._deploy(job, beat, source, artifacts, begun)
 
     def _wanted(self, job: Job) -> bool:
-        """Whether this commit still is what the branch is at, and the branch is not pinned; else the build is over."""
+        """This commit still is the head of the branch, and the branch is not pinned; else the build is ended."""
         build = job.build
         pinned = self.reading.pins().get((build.project, build.ref))
         if pinned is not None and build.source != "person":
@@ -258,7 +258,7 @@ class Work:
         return True
 
     def _untouched(self, job: Job) -> str:
-        """Why nothing of `paths` is another than before; empty: something is, or nobody can tell, or a person asks.
+        """Reason to skip a build by `paths`; empty: a file of them has changed, or that is not known, or a person asks.
 
         Before: at the branch's last commit that the run was given and has kept. The hook of one in between may have
         been lost, and a branch may have been set back: what a push says that it changed is not enough.
@@ -345,7 +345,7 @@ class Work:
         self._undo(job, deploy, error.message)
 
     def _undo(self, job: Job, deploy: Deploy, why: str) -> None:
-        """The revision of before again, and the branch pinned; but what somebody else has made of the run stays."""
+        """Roll back to the revision of before, and pin the branch; changes that others have made to the run stay."""
         build, cancelled = job.build, _cancelled(job.build, why)
         self.queue.deployed(build.id, self.owner, "rolling_back", note=why)
         job.say(f"rolling back to revision {deploy.before_revision}: {why}")
@@ -390,12 +390,12 @@ class Work:
 
 
 def images_of(live: Live | None) -> tuple[str, ...]:
-    """Of a run that may not run."""
+    """Images of a run; none when it does not run."""
     return () if live is None else live.images
 
 
 def _cancelled(build: Build, why: str) -> bool:
-    """Whether somebody has asked for its end: that says nothing of its commit, which pins no branch."""
+    """The build was cancelled: that says nothing of its commit, and pins no branch."""
     return why != "" and why == build.cancel
 
 

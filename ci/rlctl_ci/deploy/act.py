@@ -1,4 +1,4 @@
-"""What a deployment does to a target, by the same library as `rlctl up`. Runs in the process of `__main__`."""
+"""Deployment to a target, by the same library as `rlctl up`. Runs in the process of `__main__`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rlctl.render import interpreter
 from rlctl.spec.cluster import by_digest
 from rlctl.spec.schema import Spec
 from rlctl_ci.builders.bases import Bases
-from rlctl_ci.builders.registry import reader
+from rlctl_ci.builders.registry import registry_of
 from rlctl_ci.builders.source import listed, spec_at
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.errors import BuildStopped, Transient
@@ -166,7 +166,7 @@ class Act:
         return after.revision
 
     def _meanwhile(self, state: RunState, step: Step) -> str:
-        """What somebody else has made of the run since, in words; empty where nobody has."""
+        """Changes of others to the run since, in words; empty where there are none."""
         at = state.revision
         if at in (step.before, step.made):
             return ""
@@ -204,7 +204,7 @@ class Act:
         return after
 
     def _aim(self, step: Step, source: Path, artifacts: Mapping[str, str]) -> tuple[Spec, Reach]:
-        """What is to be applied; nothing is changed yet."""
+        """Spec and plan to apply; nothing is changed yet."""
         state = self.backend.find(self.project.run)
         if state is None or state.phase != "running":
             raise BuildStopped("ended", f"run {self.project.run} has ended meanwhile")
@@ -260,7 +260,7 @@ class Act:
         """
         given = images_of(spec.model_dump())
         holds = {name: str(allowed.held(Reference.parse(image))) for name, image in given.items()}
-        found = pin(given, holds, lambda _: reader(self.project)).images
+        found = pin(given, holds, lambda _: registry_of(self.project)).images
         for name, image in given.items():
             if "@" not in image:
                 self.say(f"images.{name}: {image} is {found[name].partition('@')[2]}")

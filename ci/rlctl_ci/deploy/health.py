@@ -1,4 +1,4 @@
-"""Whether a run is well: by its own processes, its manager's report, and what its learner consumes a second."""
+"""Health of a run: its processes, its manager's report, and the rows that its learner consumes a second."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def look(backend: Backend, run: str) -> Look:
 
 
 def missing(backend: Backend, run: str) -> str:
-    """Who is not ready, or why nobody ever will be; empty when everybody is.
+    """Processes that are not ready, or why none ever will be; empty when all are.
 
     Raises:
         BackendUnreachable: the target does not say.
@@ -92,7 +92,7 @@ def _of(process: Process) -> str:
 
 
 def _missing(state: RunState, processes: list[Process], status: Mapping[str, Any] | None) -> str:
-    """Who is not ready yet; empty when everybody is."""
+    """Processes that are not ready yet; empty when all are."""
     for role, wanted in state.replicas.items():
         well = sum(one.count for one in processes if one.role == role and one.state == "running")
         if well < wanted:
@@ -104,7 +104,7 @@ def _missing(state: RunState, processes: list[Process], status: Mapping[str, Any
 
 
 def report(backend: Backend, run: str) -> Mapping[str, Any] | None:
-    """What its manager says now; None when it does not answer."""
+    """Status of its manager, now; None when it does not answer."""
     try:
         told = backend.control(run, "GET", "/status")
     except RlctlError:

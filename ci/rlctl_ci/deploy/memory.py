@@ -1,4 +1,4 @@
-"""What a commit says becomes documents within so much memory: one line of a template may ask for all there is."""
+"""Memory limit for rendering a commit: one line of a template may ask for all there is."""
 
 from __future__ import annotations
 

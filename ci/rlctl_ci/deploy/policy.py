@@ -1,4 +1,4 @@
-"""Which roles a push reaches: `on_push` of each, on documents that are rendered already."""
+"""Roles that a push reaches: `on_push` of each, on documents that are rendered already."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELD = ("next-run", "manual")
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What is applied, and who keeps what they run."""
+    """Documents to apply, and the roles that keep theirs."""
 
     plan: Plan
     documents: list[Document]
@@ -53,7 +53,8 @@ def reach(
 
 
 def _differs(role: str, documents: Sequence[Document], known: Mapping[str, str]) -> bool:
-    """Whether a document has another text, by a patch or a newer template; more or fewer of the same kind are only
-    another number of replicas.
+    """A document has another text, by a patch or a newer template.
+
+    More or fewer of the same kind are only another number of replicas.
     """
     return any(known.get(one.name, one.text) != one.text for one in documents if one.role == role)

@@ -1,4 +1,4 @@
-"""What a commit may not change on a cluster: the service applies it with its own rights, and whoever pushes has fewer.
+"""Objects that a commit may not change on a cluster: the service has more rights than the author of a push.
 
 A person's `rlctl up` may change all of this, and what they have applied stays.
 """

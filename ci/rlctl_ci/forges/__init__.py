@@ -1,1 +1,1 @@
-"""What forges send: one file each, with a signature to be verified and a push to be read."""
+"""Webhooks of forges: one file each, with a signature to be verified and a push to be read."""

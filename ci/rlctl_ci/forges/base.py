@@ -1,4 +1,4 @@
-"""What every forge has in common: headers as they came, bodies that nobody trusts yet, and text that people see."""
+"""Base of all forges: headers as they came, bodies that are not trusted yet, and text for people."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Forge(Protocol):
     """One way to sign and to say."""
 
     def verify(self, headers: Headers, body: bytes, secrets: Iterable[bytes], now: float) -> bool:
-        """Whether somebody who has one of the secrets sent exactly these bytes. Never raises."""
+        """The signature of these bytes is by one of the secrets. Never raises."""
 
     def read(self, headers: Headers, body: bytes) -> Event:
-        """What it says.
+        """Parse a body.
 
         Raises:
             Malformed: it is not what the forge documents.
@@ -121,7 +121,7 @@ def _check_depth(value: Any) -> None:
 
 
 def text(value: Any, most: int = MAX_TEXT) -> str:
-    """What a stranger wrote, as one line that neither a terminal nor a page takes for anything but text."""
+    """Text of a stranger as one line that neither a terminal nor a page takes for anything but text."""
     if not isinstance(value, str):
         return ""
     line = value.split("\n", 1)[0]

@@ -1,4 +1,4 @@
-"""Which forge: one line each."""
+"""Registry of forges: one line each."""
 
 from __future__ import annotations
 

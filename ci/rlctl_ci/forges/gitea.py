@@ -2,60 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import ClassVar
 
-from rlctl_ci.forges.base import (
-    Event,
-    Headers,
-    Malformed,
-    any_equal,
-    at,
-    delivery_of,
-    document,
-    hex_hmac,
-    only,
-    push_event,
-    text,
-    there,
-)
-from rlctl_ci.store.records import Push
+from rlctl_ci.forges.base import Headers, only, there
+from rlctl_ci.forges.github import GitHub
 
 
-def _of(headers: Headers, what: bytes) -> bytes | None:
-    """Forgejo's own header; Gitea's only where Forgejo's is not there at all: a second one rescues no bad first."""
-    forgejo = b"x-forgejo-" + what
-    return only(headers, forgejo if there(headers, forgejo) else b"x-gitea-" + what)
-
-
-class Gitea:
+class Gitea(GitHub):
     """A `Forge`."""
 
-    def verify(self, headers: Headers, body: bytes, secrets: Iterable[bytes], now: float) -> bool:
-        given = _of(headers, b"signature")
-        return given is not None and any_equal([hex_hmac(secret, body) for secret in secrets], given)
+    event: ClassVar = "X-Gitea-Event"
+    delivery: ClassVar = "X-Gitea-Delivery"
+    signature: ClassVar = "X-Gitea-Signature"
+    prefix: ClassVar = ""
+    pusher: ClassVar = "login"
 
-    def read(self, headers: Headers, body: bytes) -> Event:
-        name = text((_of(headers, b"event") or b"").decode("ascii", "replace"), 50)
-        delivery = delivery_of(headers, (b"x-forgejo-delivery", b"x-gitea-delivery"), body)
-        if not name:
-            raise Malformed("no X-Gitea-Event")
-        if name != "push":
-            return Event(delivery, name, why=f"event {name}")
-        told = document(body)
-        return push_event(
-            delivery, name, told.get("ref"), told.get("after"),
-            author=at(told, "head_commit", "author", "name") or at(told, "pusher", "login"),
-            title=at(told, "head_commit", "message"),
-        )  # fmt: skip
+    def given(self, headers: Headers, name: str) -> bytes | None:
+        """Forgejo's own header; Gitea's only where Forgejo's is not there at all: a second one rescues no bad first."""
+        forgejo = _forgejo(name)
+        return only(headers, forgejo if there(headers, forgejo) else name.lower().encode())
 
-    def sign(self, body: bytes, secret: bytes, *, delivery: str, now: float) -> list[tuple[str, str]]:
-        return [
-            ("X-Gitea-Event", "push"),
-            ("X-Gitea-Delivery", delivery),
-            ("X-Gitea-Signature", hex_hmac(secret, body).decode()),
-        ]
+    def deliveries(self) -> tuple[bytes, ...]:
+        return (_forgejo(self.delivery), *super().deliveries())
 
-    def example(self, push: Push) -> dict[str, Any]:
-        commit = {"message": push.title, "author": {"name": push.author}}
-        return {"ref": push.ref, "after": push.sha, "head_commit": commit, "pusher": {"login": push.author}}
+
+def _forgejo(name: str) -> bytes:
+    return name.replace("Gitea", "Forgejo").lower().encode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from rlctl_ci.forges.base import (
     Event,
@@ -24,31 +24,46 @@ from rlctl_ci.store.records import Push
 class GitHub:
     """A `Forge`."""
 
+    event: ClassVar = "X-GitHub-Event"
+    delivery: ClassVar = "X-GitHub-Delivery"
+    signature: ClassVar = "X-Hub-Signature-256"
+    prefix: ClassVar = "sha256="
+    """Of a signature."""
+    pusher: ClassVar = "name"
+    """Key of the pusher's name."""
+
+    def given(self, headers: Headers, name: str) -> bytes | None:
+        """Value of one of these headers."""
+        return only(headers, name.lower().encode())
+
     def verify(self, headers: Headers, body: bytes, secrets: Iterable[bytes], now: float) -> bool:
-        given = only(headers, b"x-hub-signature-256")
-        return given is not None and any_equal([b"sha256=" + hex_hmac(secret, body) for secret in secrets], given)
+        given = self.given(headers, self.signature)
+        return given is not None and any_equal([self._signed(secret, body).encode() for secret in secrets], given)
 
     def read(self, headers: Headers, body: bytes) -> Event:
-        name = text((only(headers, b"x-github-event") or b"").decode("ascii", "replace"), 50)
-        delivery = delivery_of(headers, (b"x-github-delivery",), body)
+        name = text((self.given(headers, self.event) or b"").decode("ascii", "replace"), 50)
+        delivery = delivery_of(headers, self.deliveries(), body)
         if not name:
-            raise Malformed("no X-GitHub-Event")
+            raise Malformed(f"no {self.event}")
         if name != "push":
             return Event(delivery, name, why=f"event {name}")
         told = document(body)
         return push_event(
             delivery, name, told.get("ref"), told.get("after"),
-            author=at(told, "head_commit", "author", "name") or at(told, "pusher", "name"),
+            author=at(told, "head_commit", "author", "name") or at(told, "pusher", self.pusher),
             title=at(told, "head_commit", "message"),
         )  # fmt: skip
 
+    def deliveries(self) -> tuple[bytes, ...]:
+        """Headers with the number of a delivery."""
+        return (self.delivery.lower().encode(),)
+
     def sign(self, body: bytes, secret: bytes, *, delivery: str, now: float) -> list[tuple[str, str]]:
-        return [
-            ("X-GitHub-Event", "push"),
-            ("X-GitHub-Delivery", delivery),
-            ("X-Hub-Signature-256", f"sha256={hex_hmac(secret, body).decode()}"),
-        ]
+        return [(self.event, "push"), (self.delivery, delivery), (self.signature, self._signed(secret, body))]
 
     def example(self, push: Push) -> dict[str, Any]:
         commit = {"message": push.title, "author": {"name": push.author}}
-        return {"ref": push.ref, "after": push.sha, "head_commit": commit, "pusher": {"name": push.author}}
+        return {"ref": push.ref, "after": push.sha, "head_commit": commit, "pusher": {self.pusher: push.author}}
+
+    def _signed(self, secret: bytes, body: bytes) -> str:
+        return f"{self.prefix}{hex_hmac(secret, body).decode()}"

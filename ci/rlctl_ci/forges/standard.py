@@ -40,7 +40,7 @@ def signature(secret: bytes, identity: bytes, timestamp: bytes, body: bytes) -> 
 
 
 def verified(headers: Headers, body: bytes, secrets: Iterable[bytes], now: float) -> bool:
-    """Whether one of the signatures is of one of the secrets, and the time is within five minutes of ours."""
+    """One of the signatures is by one of the secrets, and the time is within five minutes of ours."""
     identity, timestamp = only(headers, b"webhook-id"), only(headers, b"webhook-timestamp")
     given = only(headers, b"webhook-signature")
     if identity is None or timestamp is None or given is None or not identity or b"." in identity:

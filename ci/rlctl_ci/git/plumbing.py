@@ -1,4 +1,4 @@
-"""What git is told by its environment, and what it means when it fails."""
+"""Environment of git, and the meaning of its failures."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _scheme(project: Project) -> str:
 
 
 def cause(ended: Ended) -> str:
-    """Why a git has failed, in a line: the first that says so, not what came of it."""
+    """Cause of git's failure: the first line that says so, not what came of it."""
     said = [line.strip() for line in ended.lines if line.strip()]
     causes = [line for line in said if _CAUSE.match(line)]
     told = [line for line in causes if not _CONSEQUENCE.match(line)] or causes or said[-1:]
@@ -123,16 +123,16 @@ def cause(ended: Ended) -> str:
 
 
 def hint(ended: Ended) -> str:
-    """What to do about it, where that is known."""
+    """Remedy of git's failure, where one is known."""
     said = "\n".join(ended.lines)
     return next((what for sign, what in _HINTS.items() if re.search(sign, said)), "")
 
 
 def too_large(ended: Ended) -> bool:
-    """Whether a git, or what it has started, has written a file to the limit of `Bounds.file_mib`."""
+    """Git, or a program that it has started, has written a file to the limit of `Bounds.file_mib`."""
     return ended.code == 128 + FILE_SIGNAL or any(_LARGE.search(line) for line in ended.lines)
 
 
 def damaged(ended: Ended) -> bool:
-    """Whether what lies on our disk is not what git has written there, as after a loss of power."""
+    """The repository on our disk is damaged, as after a loss of power."""
     return any(_DAMAGED.search(line) for line in ended.lines)

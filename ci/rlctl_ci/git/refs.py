@@ -13,7 +13,7 @@ _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def fault(ref: str) -> str:
-    """Why it is no full name of a branch, by the rules of git-check-ref-format; empty when it is one."""
+    """Fault of a full name of a branch, by the rules of git-check-ref-format; empty when there is none."""
     if not ref.startswith(HEADS) or ref == HEADS:
         return "not below refs/heads/"
     if len(ref.encode("utf-8", "replace")) > MAX_BYTES:

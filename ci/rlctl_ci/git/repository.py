@@ -135,7 +135,7 @@ class Git:
         listed.unlink()
 
     def before_or_same(self, job: Job, sha: str) -> bool:
-        """Whether the commit of the build is `sha` or an ancestor; asks for commits alone, no files.
+        """The commit of the build is `sha` or an ancestor; asks for commits alone, no files.
 
         Raises:
             Transient: the repository does not say.
@@ -231,7 +231,7 @@ class Git:
 
 
 def _overgrown(folder: Path, most_bytes: int) -> bool:
-    """Whether it holds more than that, or so many files that git is slowed down."""
+    """The repository holds more than that, or so many files that git is slowed down."""
     size = files = 0
     for path in folder.rglob("*"):
         size, files = size + path.stat().st_blocks * 512, files + 1

@@ -48,7 +48,7 @@ def lay(tar: tarfile.TarFile, member: tarfile.TarInfo, to: Path) -> None:
 
 
 def _stays(link: str, depth: int) -> bool:
-    """Whether a link so deep below the folder ends inside, whatever its way leads over.
+    """A link so deep below the folder ends inside, whatever its way leads over.
 
     It goes up at its beginning alone. What it then goes down through may be links, which stay inside as well; going up
     behind one of those would leave from where that one ends.

@@ -112,7 +112,7 @@ def _end(program: int, whole: bool) -> None:
 
 
 def _below(parent: int) -> set[int]:
-    """Everything that a process has started, and what those have."""
+    """Descendants of a process."""
     parents = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

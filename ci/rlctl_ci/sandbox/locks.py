@@ -1,4 +1,4 @@
-"""One at a time, over threads and processes: a lock that ends with whoever holds it."""
+"""Lock over threads and processes, which ends with its holder."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Programs:
             _end(process, life)
 
     def _kept(self, ear: int) -> list[str]:
-        """What stands before a program."""
+        """Command line before that of the program."""
         limits = (self.bounds.memory_mib, self.bounds.file_mib)
         sizes = ((most or 0) << 20 for most in limits)
         numbers = (ear, int(self.whole), GRACE_S, self.bounds.nice, *sizes, self.bounds.cpu_s or 0)

@@ -13,7 +13,7 @@ from rlctl_ci.store.rows import UNDECIDED, Rows
 
 
 class Deployments(Rows):
-    """What was made, and what a run was given of it."""
+    """Artifacts of builds, and their deployments to runs."""
 
     def artifact(self, build: int, owner: str, made: Iterable[Artifact]) -> None:
         """Record what was made, before anything is deployed."""
@@ -26,7 +26,7 @@ class Deployments(Rows):
                 )
 
     def is_free(self, run: str) -> bool:
-        """Whether no deployment of it is under way."""
+        """No deployment of the run is under way."""
         return not self._any(f"SELECT 1 FROM deploys WHERE run = ? AND state IN {UNDECIDED}", run)
 
     def plan_deploy(self, build: int, owner: str, run: str, before: int, baseline: Mapping[str, Any]) -> Deploy | None:
@@ -66,7 +66,7 @@ class Deployments(Rows):
             db.execute("DELETE FROM deploys WHERE build = ?", (build,))
 
     def deployed(self, build: int, owner: str, state: str, *, revision: int | None = None, note: str = "") -> None:
-        """How far its deployment is."""
+        """Record the progress of its deployment."""
         with self.database.write() as db:
             self._mine(db, build, owner)
             self._deployed(db, build, state, revision, note)

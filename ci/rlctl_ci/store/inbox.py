@@ -1,4 +1,4 @@
-"""What comes in: deliveries, looks and people make builds, and of each branch one waits."""
+"""Inbox: deliveries, polls and people make builds, and of each branch one waits."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Inbox(Rows):
             return self._another(db, project, Push(ref, head), recipe, "poll")
 
     def forget_others(self, known: Collection[tuple[str, str]]) -> None:
-        """Where branches were that are not looked at any more: one that is configured again has a first look again.
+        """Forget the heads of branches that are not polled any more: one that is configured again is new.
 
         Args:
             known: project and ref of those that are.
@@ -154,5 +154,5 @@ class Inbox(Rows):
         db.execute("INSERT OR IGNORE INTO heads (project, ref, sha) VALUES (?, ?, ?)", (project, push.ref, push.sha))
 
     def _looked(self, db: sqlite3.Connection, project: str, ref: str, head: str) -> None:
-        """What the repository itself says."""
+        """A head as polled from the repository itself."""
         db.execute("INSERT OR REPLACE INTO heads (project, ref, sha) VALUES (?, ?, ?)", (project, ref, head))

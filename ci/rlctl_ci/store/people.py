@@ -1,4 +1,4 @@
-"""What people may do and have done: tokens, pauses, pins, the audit trail."""
+"""Rights and actions of people: tokens, pauses, pins, the audit trail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PREFIX: Final = "rlctl_ci_"
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Whoever a token belongs to."""
+    """Owner of a token."""
 
     name: str
     scopes: frozenset[str]
@@ -62,12 +62,12 @@ class People:
         return token
 
     def revoke(self, name: str) -> bool:
-        """Whether there was one."""
+        """End a token; False: there was none."""
         with self.database.write() as db:
             return db.execute("DELETE FROM tokens WHERE name = ?", (name,)).rowcount > 0
 
     def whose(self, token: str) -> Person | None:
-        """Who that is; None for a token that is unknown or has expired. Writes nothing: on a full disk one still reads.
+        """Owner of a token; None: it is unknown or has expired. Writes nothing: on a full disk one still reads.
 
         Looked up by its hash: 256 random bits need neither salt nor a slow hash, and no comparison leaks
         where it differs.
@@ -83,7 +83,7 @@ class People:
         return Person(row["name"], frozenset(row["scopes"].split()))
 
     def any_token(self) -> bool:
-        """Whether anybody could use the API."""
+        """There is a token that could use the API."""
         return bool(self.database.read("SELECT 1 FROM tokens LIMIT 1"))
 
     def pause(self, project: str, why: str) -> None:

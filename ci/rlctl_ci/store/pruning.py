@@ -1,4 +1,4 @@
-"""Which builds nobody needs any more, and how they go."""
+"""Deletion of builds that are not needed any more."""
 
 from __future__ import annotations
 

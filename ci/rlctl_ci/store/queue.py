@@ -54,7 +54,7 @@ class Queue(Inbox, Deployments):
             return Build.of(self._row(db, row["id"]))
 
     def step(self, build: int, owner: str, to: State, note: str = "") -> None:
-        """The next state, for whoever holds the lease.
+        """Move a build to its next state, for the holder of the lease.
 
         Raises:
             LostLease: somebody else does.
@@ -64,7 +64,7 @@ class Queue(Inbox, Deployments):
             self._hold(db, build)
 
     def beat(self, build: int, owner: str) -> str:
-        """Keep the lease; returns why somebody wants this build to end, empty when nobody does.
+        """Renew the lease; returns the reason of a cancellation, empty when there is none.
 
         Raises:
             LostLease: it is somebody else's.

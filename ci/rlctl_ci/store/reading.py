@@ -1,4 +1,4 @@
-"""What pages, verbs and metrics read. Nothing here writes."""
+"""Queries of pages, verbs and metrics. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Reading:
         return [(row["at"], row["project"], row["event"], row["outcome"].removeprefix(IGNORED)) for row in rows]
 
     def ended(self) -> Mapping[str, int]:
-        """How often builds have come to each end: one that was gone back from later has had two. Also those that are
+        """Counts of builds by terminal state: one that was rolled back later has had two. Also those that are
         not kept any more; in one look, because what is forgotten in between would be counted twice, or not at all."""
         over = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
         rows = self._all(

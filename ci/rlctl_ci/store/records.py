@@ -13,7 +13,7 @@ from rlctl_ci.core.states import TERMINAL, State
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """What a forge has told, reduced to what we use of it: nothing of it is a place to fetch from."""
+    """A push as a forge has told it, reduced to what we use: nothing of it is a place to fetch from."""
 
     ref: str  # refs/heads/...
     sha: str  # full, lower case
@@ -69,7 +69,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What a build has made: an image by digest, or `code`, a folder."""
+    """Artifact of a build: an image by digest, or `code`, a folder."""
 
     name: str
     reference: str

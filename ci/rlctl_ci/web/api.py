@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
@@ -27,29 +28,23 @@ from rlctl_ci.web.sessions import Refused, Sessions
 from rlctl_ci.web.shown import Shown
 
 MAX_PAGE: Final = 200
+_BUILD: Final = (
+    "id", "project", "ref", "branch", "sha", "state", "terminal", "reason", "phase", "code", "author", "title",
+    "source", "attempts", "created", "updated",
+)  # fmt: skip
+_DEPLOY: Final = ("run", "state", "before_revision", "revision", "note", "started", "updated")
 
 
 def build_document(reading: Reading, build: Build, *, full: bool = False) -> dict[str, Any]:
     """One build for machines."""
-    found: dict[str, Any] = {
-        "id": build.id, "project": build.project, "ref": build.ref, "branch": build.branch, "sha": build.sha,
-        "state": build.state, "terminal": build.terminal, "reason": build.reason, "phase": build.phase,
-        "code": build.code, "author": build.author, "title": build.title, "source": build.source,
-        "attempts": build.attempts, "created": build.created, "updated": build.updated,
-    }  # fmt: skip
+    found: dict[str, Any] = {name: getattr(build, name) for name in _BUILD}
     if full:
         deploy = reading.deploy(build.id)
         events = reading.events(build.id)
         found["events"] = [{"at": at, "state": state, "note": note} for at, state, note in events]
         found["seconds"] = seconds(events)
-        found["artifacts"] = [
-            {"name": one.name, "reference": one.reference, "base": one.base, "bytes": one.bytes}
-            for one in reading.artifacts(build.id)
-        ]
-        found["deploy"] = None if deploy is None else {
-            "run": deploy.run, "state": deploy.state, "before_revision": deploy.before_revision,
-            "revision": deploy.revision, "note": deploy.note, "started": deploy.started, "updated": deploy.updated,
-        }  # fmt: skip
+        found["artifacts"] = [asdict(one) for one in reading.artifacts(build.id)]
+        found["deploy"] = None if deploy is None else {name: getattr(deploy, name) for name in _DEPLOY}
     return found
 
 
@@ -117,12 +112,7 @@ class Api:
             rows = self.reading.deploys(project=project, before=before, limit=limit)
             return {
                 "deploys": [
-                    {
-                        "build": one.build, "project": one.project, "ref": one.ref, "run": one.run, "state": one.state,
-                        "before_revision": one.before_revision, "revision": one.revision, "note": one.note,
-                        "started": one.started, "updated": one.updated,
-                    }
-                    for one in rows
+                    {name: getattr(one, name) for name in ("build", "project", "ref", *_DEPLOY)} for one in rows
                 ],
                 "next_before": rows[-1].build if len(rows) == limit else None,
             }  # fmt: skip
@@ -176,7 +166,7 @@ class Api:
 
 
 def decides(reading: Reading, build: Build) -> bool:
-    """Whether it is changing its run: that is verified or rolled back, whoever wants its end."""
+    """The build is changing its run: that is verified or rolled back, however it is cancelled."""
     deploy = reading.deploy(build.id) if build.state in ACTIVE else None
     return deploy is not None and deploy.state in ("planned", "applied", "rolling_back")
 

@@ -133,7 +133,7 @@ def make(
 
 
 def _seldom(handler: Any, rate: Rate) -> Any:
-    """Beyond the rate, what was answered last: it asks the disk, and whoever comes may ask it."""
+    """Limit a handler to a rate; beyond it the last answer is repeated, as each one asks the disk."""
     last: Response | None = None
 
     async def answered(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""What a request asks for, and from where: numbers of its query, its body, its address."""
+"""Parts of a request: numbers of its query, its body, its address."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def document(request: Request) -> dict[str, Any]:
 
 
 def number(request: Request, name: str, usual: int, *, least: int = 0, most: int = 10**15 - 1) -> int:
-    """Of the query; `usual` when it says nothing.
+    """Number in the query; `usual` when it has none.
 
     Raises:
         CiError: it is none, or beyond these.
@@ -39,5 +39,5 @@ def number(request: Request, name: str, usual: int, *, least: int = 0, most: int
 
 
 def address(request: Request) -> str:
-    """Where it comes from, as the guard has found out."""
+    """Address of the client, as the guard has found it out."""
     return request.client.host if request.client is not None else "-"

@@ -45,7 +45,7 @@ class Hooks:
         return response
 
     async def _store(self, name: str, event: Event) -> Accepted | str:
-        """What comes while the disk is written is stored together, next."""
+        """Store deliveries in batches: those that come while the disk is written are stored together, next."""
         future: asyncio.Future[Accepted | str] = asyncio.get_running_loop().create_future()
         self._waiting.append((name, event, future))
         if self._writer is None or self._writer.done():

@@ -21,7 +21,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # series of when oth
 
 
 class ServiceMetrics:
-    """What is counted in memory, answers to hooks, and what the store says when it is asked.
+    """Metrics of the service: counted in memory, or read from the store when they are asked for.
 
     Args:
         service: asked with every page.
@@ -48,7 +48,7 @@ class ServiceMetrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """What the store says."""
+        """Metrics from the store."""
         reading = self._service.reading
         build = InfoMetricFamily("rlctl_build", "Which release this is.")
         build.add_metric([], {"version": __version__})

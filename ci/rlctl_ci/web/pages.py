@@ -55,7 +55,7 @@ class Pages:
         self.reading = Shown(service)
 
     async def overview(self, request: Request) -> Response:
-        """Of everything, or of one project; the newest builds, or those below `before`."""
+        """Overview of all projects, or of one; the newest builds, or those below `before`."""
         if (gate := self._gate(request)) is not None:
             return gate
         name, before = request.path_params.get("project"), number(request, "before", 0) or None
@@ -213,7 +213,7 @@ def _sign_in(why: str = "") -> str:
 
 
 async def fields(request: Request) -> dict[str, str]:
-    """Of a form as browsers send it; empty when it is anything else."""
+    """Fields of a form as browsers send it; empty when it is anything else."""
     try:
         return dict(parse_qsl((await request.body()).decode("ascii"), max_num_fields=5))
     except ValueError:

@@ -123,7 +123,7 @@ class Patient(H11Protocol):
 
 
 def check(config: Config) -> None:
-    """Whether it may listen where it is told to. Tokens may come later: until then nobody reads or changes anything.
+    """Require that it may listen at its address. Tokens may come later: until then nothing is read or changed.
 
     Raises:
         Refused: it would listen beyond this machine without host names or TLS.
@@ -152,7 +152,7 @@ def local_token(service: Service) -> Path:
 
 
 class Server(uvicorn.Server):
-    """Ends in seconds: streams and builds are told first, and whoever does not read is not waited for."""
+    """Server that ends in seconds: streams and builds are told first, and slow readers are not waited for."""
 
     def __init__(self, config: uvicorn.Config, streams: Streams, service: Service) -> None:
         super().__init__(config)

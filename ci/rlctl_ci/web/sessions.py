@@ -1,4 +1,4 @@
-"""Who asks: a token in a header, or a session that a token has opened in a browser."""
+"""Authentication: a token in a header, or a session that a token has opened in a browser."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A browser of somebody."""
+    """Session of a browser."""
 
     token: str  # looked up for every request, so that a token that was taken back ends its sessions
     csrf: str
@@ -77,7 +77,7 @@ class Sessions:
         return None if session is None else self._people.whose(session.token)
 
     def require(self, request: Request, scope: Scope | None, csrf: str | None = None) -> Person:
-        """Who it is, who may.
+        """Authorised person of a request.
 
         Args:
             scope: None: whoever it is.

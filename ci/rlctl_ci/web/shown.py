@@ -1,4 +1,4 @@
-"""What people read: as it is stored, with what has become a secret since then hidden."""
+"""Text for people: as it is stored, with what has become a secret since then hidden."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def part(asked: str, size: int) -> tuple[int, int] | None:
 
 
 async def answer(service: Service, reading: Reading, request: Request, build: Build, streams: Streams) -> Response:
-    """What was asked for of a log: see the document of the API.
+    """Part of a log: see the document of the API.
 
     Raises:
         CiError: `offset` is no number.

@@ -50,7 +50,7 @@ from rlctl.spec.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VolumePlace:
     """Where a run lies on the volume that its pods mount."""
 
     uid: str
@@ -133,7 +133,7 @@ class KubernetesBackend:
         self._recorded(api, run)
         return api
 
-    def _recorded(self, api: Api, run: str) -> index.Entry | None:
+    def _recorded(self, api: Api, run: str) -> index.IndexEntry | None:
         """What the index says of the run of that name, when it is in this namespace."""
         return index.check(run, api.context, api.namespace, api.server, explicit=any(self._named))
 
@@ -158,7 +158,7 @@ class KubernetesBackend:
             recorded="" if here is None else here.uid,
         )
 
-    def place(self, run: str, storage: str | None = None) -> Place:
+    def place(self, run: str, storage: str | None = None) -> VolumePlace:
         """The run's place as recorded, else one with a fresh uid; writes nothing.
 
         Args:
@@ -166,7 +166,7 @@ class KubernetesBackend:
         """
         record = records.find(self._reach(run), run)
         uid = secrets.token_hex(16) if record is None else record.state.uid
-        return Place(uid, Layout.of(Path(VOLUME), run, uid))
+        return VolumePlace(uid, Layout.of(Path(VOLUME), run, uid))
 
     def runs(self, broken: Callable[[RlctlError], object] | None = None) -> list[RunState]:
         """Every run of the namespace, newest first."""
@@ -199,8 +199,8 @@ class KubernetesBackend:
         """
         index.check_free(plan.run)
         api = self._reach(plan.run)
-        entry = index.Entry(plan.run, plan.uid, api.context, api.namespace, api.server, images=images_of(spec))
-        others: list[index.Entry] = []  # where the name led before
+        entry = index.IndexEntry(plan.run, plan.uid, api.context, api.namespace, api.server, images=images_of(spec))
+        others: list[index.IndexEntry] = []  # where the name led before
 
         def led_here() -> None:
             before = index.find(plan.run)
@@ -215,7 +215,7 @@ class KubernetesBackend:
             self._forget_unless_there(api, entry, others)
             raise
 
-    def _forget_unless_there(self, api: Api, entry: index.Entry, others: list[index.Entry]) -> None:
+    def _forget_unless_there(self, api: Api, entry: index.IndexEntry, others: list[index.IndexEntry]) -> None:
         """Its name leads here from before the first write; where it led before, when this run was not made."""
         with suppress(RlctlError):
             record = records.find(api, entry.run)

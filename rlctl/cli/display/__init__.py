@@ -1,1 +1,1 @@
-"""What a person sees: reports, progress, tables, problems."""
+"""Output for people: reports, progress, tables, problems."""

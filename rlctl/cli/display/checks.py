@@ -1,4 +1,4 @@
-"""What `doctor` and the preflight of `up` looked at, as lines and as an end."""
+"""Checks of `doctor` and of the preflight of `up`, as lines and as an exit code."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Pulling(Protocol):
 
 
 def preflight(world: World, prepared: Prepared) -> list[Check]:
-    """What can go wrong, in numbers; registries are asked for the sizes of images that the target does not know.
+    """Preflight checks of the target; registries are asked for the sizes of images that it does not know.
 
     They are not asked when nothing changes: then only what is wrong is told.
     """
 
     def sizes(images: Collection[str]) -> Mapping[str, int]:
-        from rlctl.images.registry.client import logins
+        from rlctl.images.registry.logins import logins
         from rlctl.images.registry.sizes import sizes as ask
 
         return ask(images, logins(world.environ))
@@ -57,7 +57,8 @@ def _code_in_core(world: World, prepared: Prepared) -> Iterator[Check]:
     if image is None or not new:
         return
     from rlctl.images.code import BASE_LABEL
-    from rlctl.images.registry.client import Registry, logins
+    from rlctl.images.registry.client import Registry
+    from rlctl.images.registry.logins import logins
     from rlctl.images.registry.reference import Reference, loopback
 
     asked = Reference.parse(image).asked
@@ -82,11 +83,6 @@ def as_lines(checks: Iterable[Check], indent: str = "") -> list[str]:
         if check.next and check.verdict != "ok":
             lines.append(f"{indent}{'':<8} {'':<{width}}  next: {plain(check.next)}")
     return [line.rstrip() for line in lines]
-
-
-def as_plain(checks: Iterable[Check]) -> list[dict[str, str]]:
-    """For `-o json`."""
-    return [{"name": check.name, "verdict": check.verdict, "text": check.text, "next": check.next} for check in checks]
 
 
 def problems(checks: Iterable[Check]) -> list[Check]:

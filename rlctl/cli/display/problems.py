@@ -1,4 +1,4 @@
-"""What is wrong with processes, in words: a sentence, what the target said, the last lines, the next command.
+"""Problems of processes in words: a sentence, evidence of the target, the last lines, the next command.
 
 A target may put replicas together that do not run for one cause (`count`), and call a process by a name of its own.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def label(process: Process) -> str:
-    """What a user calls it: actor/7, or the name that the target has for it."""
+    """Name of a process: actor/7, or the name that the target has for it."""
     return process.name or f"{process.role}/{process.index}"
 
 

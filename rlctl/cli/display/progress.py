@@ -1,4 +1,4 @@
-"""What `up` and `wait` show while they stay with a run: a live tree, a line per change, events, or nothing."""
+"""Progress of `up` and `wait` while they stay with a run: a live tree, a line per change, events, or nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from enum import StrEnum
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from rlctl.cli.context import API_VERSION, World
 from rlctl.cli.display.problems import label
@@ -19,7 +18,7 @@ HEARTBEAT_S = 10.0
 
 
 class Progress(StrEnum):
-    """What `--progress` accepts."""
+    """Choices of `--progress`."""
 
     auto = "auto"
     tree = "tree"
@@ -28,47 +27,33 @@ class Progress(StrEnum):
     none = "none"
 
 
-class Shower(Protocol):
-    """Is shown every look at the run, and tells what is new."""
+class Nothing:
+    """Shows nothing of a run."""
 
-    def __enter__(self) -> Shower: ...
+    def __enter__(self) -> Nothing:
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *ended: Any) -> None:
+        return None
 
-    def show(self, snapshot: Snapshot) -> None: ...
+    def show(self, snapshot: Snapshot) -> None:
+        """One look at the run; shown is what is new."""
 
 
-def make(world: World, progress: Progress) -> Shower:
+def make(world: World, progress: Progress) -> Nothing:
     """The one that is wanted, and possible where standard error goes."""
     if progress is Progress.auto:
         progress = Progress.tree if world.is_terminal(world.stderr) else Progress.plain
     if progress is Progress.none or (world.quiet and progress is not Progress.json):
         return Nothing()
     if progress is Progress.json:
-        return Events(world)
+        return JsonLines(world)
     if progress is Progress.tree and world.is_terminal(world.stderr):
-        return Tree(world)
+        return TreeView(world)
     return Lines(world)
 
 
-class Nothing:
-    """Shows nothing."""
-
-    def __enter__(self) -> Shower:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-    def show(self, snapshot: Snapshot) -> None:
-        """Nothing."""
-
-
-class Tree(Nothing):
+class TreeView(Nothing):
     """Draws the run in place."""
 
     def __init__(self, world: World) -> None:
@@ -76,14 +61,12 @@ class Tree(Nothing):
 
         self._screen = Screen(world, world.stderr)
 
-    def __enter__(self) -> Shower:
+    def __enter__(self) -> Nothing:
         self._screen.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._screen.__exit__(kind, error, trace)
+    def __exit__(self, *ended: Any) -> None:
+        self._screen.__exit__(*ended)
 
     def show(self, snapshot: Snapshot) -> None:
         from rlctl.cli.display.view import tree
@@ -96,44 +79,34 @@ class Lines(Nothing):
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._start_s = world.clock()
-        self._said_s = self._start_s
+        self._start_s = self._said_s = world.clock()
         self._last: dict[str, Any] = {}
 
     def show(self, snapshot: Snapshot) -> None:
         for event in news(snapshot, self._last):
-            self._say(event["text"])
+            self._tell(event)
         if self._world.clock() - self._said_s >= HEARTBEAT_S:
-            self._say(heartbeat(snapshot))
+            said = {"event": "heartbeat", "text": heartbeat(snapshot), "throughput": snapshot.status["throughput"]}
+            self._tell(said)
 
-    def _say(self, text: str) -> None:
+    def _tell(self, event: dict[str, Any]) -> None:
         self._said_s = self._world.clock()
-        self._world.say(f"{clock(self._said_s - self._start_s)} {plain(text)}")
+        self._say(self._said_s - self._start_s, event)
+
+    def _say(self, elapsed_s: float, event: dict[str, Any]) -> None:
+        self._world.say(f"{clock(elapsed_s)} {plain(event['text'])}")
 
 
-class Events(Nothing):
+class JsonLines(Lines):
     """The same as JSON lines, on standard error: standard output belongs to the answer."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._start_s = world.clock()
-        self._said_s = self._start_s
-        self._last: dict[str, Any] = {}
-
-    def show(self, snapshot: Snapshot) -> None:
-        for event in news(snapshot, self._last):
-            self._emit(event)
-        if self._world.clock() - self._said_s >= HEARTBEAT_S:
-            self._emit({"event": "heartbeat", "text": heartbeat(snapshot), "throughput": snapshot.status["throughput"]})
-
-    def _emit(self, event: dict[str, Any]) -> None:
-        self._said_s = self._world.clock()
-        elapsed_s = round(self._said_s - self._start_s, 3)
-        self._world.complain(json.dumps({"apiVersion": API_VERSION, "elapsed_s": elapsed_s, **event}))
+    def _say(self, elapsed_s: float, event: dict[str, Any]) -> None:
+        said = {"apiVersion": API_VERSION, "elapsed_s": round(elapsed_s, 3), **event}
+        self._world.complain(json.dumps(said))
 
 
 def news(snapshot: Snapshot, last: dict[str, Any]) -> list[dict[str, Any]]:
-    """What has changed since the look that `last` remembers; updates `last`."""
+    """Events since the snapshot that `last` remembers; updates `last`."""
     told = snapshot.status
     ending = snapshot.over or bool(told["stop"]["met"])  # that processes end is no news then
     quiet = ending or snapshot.unseen is not None  # or nobody can say how they are

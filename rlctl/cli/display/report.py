@@ -1,4 +1,4 @@
-"""What is said of a run: the verdict, its roles, its problems, and how it ended."""
+"""Report of a run: the verdict, its roles, its problems, and its end."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _roles(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
 
 
 def ready_of(snapshot: Snapshot, role: str, wanted: int) -> str:
-    """How many replicas run and have joined: `3/4`, or `?/4` when nobody can say."""
+    """Replicas that run and have joined: `3/4`, or `?/4` where the target does not say."""
     return f"{'?' if snapshot.unseen else snapshot.ready_of(role)}/{wanted}"
 
 
@@ -280,7 +280,7 @@ def ledger_text(ledger: Mapping[str, Any]) -> str:
 
 
 def look_next(snapshot: Snapshot) -> list[str]:
-    """What to look at when a run is over."""
+    """Next command when a run is over."""
     run, storage = snapshot.state.run, snapshot.state.storage
     on_disk = snapshot.state.target == "local"
     return [
@@ -309,7 +309,7 @@ def failure(snapshot: Snapshot) -> list[str]:
 
 
 def _restarts(snapshot: Snapshot, members: Sequence[Process]) -> str:
-    """How often they were restarted: `3+` at least, `-` not known, as a cluster only counts pods that are well."""
+    """Restarts of a role: `3+` at least, `-` not known, as a cluster only counts pods that are well."""
     total = sum(process.restarts for process in members)
     if snapshot.state.target in ON_CLUSTERS and any(not one.name and one.state == "running" for one in members):
         return f"{total}+" if total else "-"

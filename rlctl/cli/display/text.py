@@ -1,4 +1,4 @@
-"""How values look in a terminal: durations, counts, tables, curves; and text that cannot do anything to a terminal."""
+"""Values as text for a terminal: durations, counts, tables, curves; without control characters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
+from rlctl.errors import UsageError
 from rlctl.spec.words import clock as clock
 from rlctl.spec.words import duration, seconds_of
 from rlctl.spec.words import plain as plain
@@ -88,15 +89,15 @@ def moment(text: str, *, now: datetime) -> datetime:
         ) from None
 
 
-def span(text: str) -> float:
-    """A length of time in seconds: "30", "5s", "2m", "1h30m", "1d"; 0 is allowed.
+def span(text: str, option: str) -> float:
+    """Length of time in seconds that an option gives: "30", "5s", "2m", "1h30m", "1d"; 0 is allowed.
 
     Raises:
-        ValueError: not a length of time.
+        UsageError: not a length of time.
     """
     length_s = float(text) if re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", text) else seconds_of(text)
     if length_s is None:
-        raise ValueError(f"{text!r} is not a length of time, as in 30s, 10m or 1h30m")
+        raise UsageError(f"{option}: {text!r} is not a length of time, as in 30s, 10m or 1h30m")
     return length_s
 
 

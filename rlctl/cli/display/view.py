@@ -1,9 +1,8 @@
-"""What a person sees who stays with a run: a tree that is drawn again and again in place."""
+"""Live view of a run: a tree that is drawn again and again in place."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rlctl.cli.context import World
@@ -53,9 +52,7 @@ class Screen:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *ended: Any) -> None:
         if self._live is not None:
             self._live.stop()
 

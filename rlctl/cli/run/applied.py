@@ -1,9 +1,9 @@
-"""What a target did, told while it does it."""
+"""Changes of a target, told as they are made."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlctl.cli.context import ReaderGone, World
 from rlctl.errors import RlctlError
@@ -60,8 +60,3 @@ def _say(world: World, group: list[Applied]) -> None:
 
 def nothing_done(done: Iterable[Applied]) -> bool:
     return all(applied.what == "unchanged" for applied in done)
-
-
-def as_plain(done: Iterable[Applied]) -> list[dict[str, Any]]:
-    """For `-o json`."""
-    return [{"object": applied.object, "what": applied.what, "why": applied.why} for applied in done]

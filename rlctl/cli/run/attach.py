@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlctl.cli.context import Signalled, World
@@ -20,7 +20,7 @@ _POLL_SELDOM_S = {"kubernetes": 2.0}  # many people ask one API server
 
 
 def poll_every_s(backend: Backend) -> float:
-    """How often a run is looked at while somebody waits."""
+    """Seconds between two snapshots of a run that is waited for."""
     return _POLL_SELDOM_S.get(backend.name, POLL_EVERY_S)
 
 
@@ -44,9 +44,7 @@ class Interrupts:
                 signal.signal(number, self._hear)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *ended: Any) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
 
@@ -58,7 +56,7 @@ class Interrupts:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Why the staying ended, and the last look; `gone`: somebody removed the run; `hopeless`: `culprit` is why."""
+    """End of an attachment, and the last snapshot; `gone`: the run was removed; `hopeless`: `culprit` is why."""
 
     why: Literal["over", "ready", "hopeless", "detached", "timeout", "gone"]
     snapshot: Snapshot | None

@@ -1,4 +1,4 @@
-"""Which cluster a verb goes to: the one that a run is recorded on, unless the command line says another.
+"""Choice of the cluster: the one that a run is recorded on, unless the command line names another.
 
 The index of runs is read before any backend is made, so that whoever has no run on a cluster never waits for its
 client to be imported, and a verb never reaches a run of the same name elsewhere because the current context changed.
@@ -23,7 +23,7 @@ IN_CLUSTER = "in-cluster"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Where a run was started, from the index of runs; empty: not said."""
+    """Target, context and namespace of a run, from the index of runs; empty: not recorded."""
 
     run: str
     target: str
@@ -40,7 +40,7 @@ class Recorded:
 
 
 def recorded(run: str) -> Recorded | None:
-    """What the index says of the run; None when it is not there, or cannot be read."""
+    """Entry of the run in the index; None when it is not there, or cannot be read."""
     from rlctl.spec.layout import state_home
 
     try:
@@ -61,7 +61,7 @@ def all_recorded() -> list[Recorded]:
 
 
 def wanted_target(world: World, target: str | None) -> str | None:
-    """What -t says, else RLCTL_TARGET, else what -n or --context mean; None when nobody says anything."""
+    """Target of -t, else of RLCTL_TARGET, else a cluster for -n or --context; None when none is given."""
     return target or world.environ.get("RLCTL_TARGET") or ("kubernetes" if any(world.cluster) else None)
 
 

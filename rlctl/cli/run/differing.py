@@ -1,9 +1,9 @@
-"""What an `apply` would change, told: per object + ~ - =, and a unified diff."""
+"""Differences that an `apply` would make: per object + ~ - =, and a unified diff."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlctl.cli.context import World
 from rlctl.cli.display.text import plain
@@ -16,7 +16,7 @@ _MARKS = {"add": "+", "change": "~", "remove": "-", "same": "="}
 
 
 def say_changes(world: World, changes: Iterable[Change]) -> None:
-    """What each changed field does: live, restart of which role, refused."""
+    """Print the effect of each changed field: live, restart of its roles, refused."""
     for change in changes:
         world.data(f"{change.action + (' ' + change.role if change.role else ''):<18} {change.why}")
 
@@ -38,11 +38,3 @@ def tell(world: World, differences: Iterable[Difference]) -> list[Difference]:
 
 def differ(differences: Iterable[Difference]) -> bool:
     return any(difference.what != "same" for difference in differences)
-
-
-def as_plain(differences: Iterable[Difference]) -> list[dict[str, Any]]:
-    """For `-o json`."""
-    return [
-        {"object": difference.object, "what": difference.what, "lines": list(difference.lines)}
-        for difference in differences
-    ]

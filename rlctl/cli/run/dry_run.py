@@ -1,4 +1,4 @@
-"""`up --dry-run`: what would be sent and what that would change; nothing is."""
+"""`up --dry-run`: documents that would be sent and their changes; nothing is."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from rlctl.cli.display import checks
 from rlctl.cli.run import differing, trial
 from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import Offline, beside, check_place, load, offline, refuse, say_findings, say_images
-from rlctl.cli.verbs.show import as_plain as change_as_plain
 
 
 class DryRun(StrEnum):
-    """What `--dry-run` accepts."""
+    """Choices of `--dry-run`."""
 
     client = "client"
     server = "server"
@@ -63,9 +62,9 @@ def dry_run(
             "run": prepared.plan.run,
             "dryRun": how.value,
             "exists": prepared.state is not None,
-            "changes": [change_as_plain(change) for change in prepared.changes],
-            "objects": differing.as_plain(found),
-            "preflight": checks.as_plain(looked_at),
+            "changes": prepared.changes,
+            "objects": found,
+            "preflight": looked_at,
         }
     )
     return 0

@@ -1,4 +1,4 @@
-"""What a user may force, and whose a run is, on targets that know owners."""
+"""Ownership of runs, and --force-conflicts, on targets that know owners."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Forcible(Protocol):
-    """A backend that may take over what somebody else owns: fields, and runs."""
+    """A backend that may take over what others own: fields, and runs."""
 
     force_conflicts: bool
 
@@ -20,7 +20,7 @@ class Owned(Protocol):
     """A backend on which several users have runs."""
 
     def check_owner(self, run: str, verb: str) -> str:
-        """Who has started it.
+        """Owner of a run, user@host.
 
         Raises:
             Conflict: somebody else, and nothing is to be forced.
@@ -28,13 +28,13 @@ class Owned(Protocol):
 
 
 def force(backend: Backend, wanted: bool) -> None:
-    """Let it take over what somebody else owns, when that is wanted."""
+    """Let a backend take over what others own, when that is wanted."""
     if wanted and isinstance(backend, Forcible):
         backend.force_conflicts = True
 
 
 def owner_of(backend: Backend, run: str, verb: str) -> str:
-    """Who has started the run, user@host; "" on a target that knows no owners.
+    """Owner of the run, user@host; "" on a target that knows no owners.
 
     Raises:
         Conflict: somebody else, and nothing is to be forced.

@@ -1,4 +1,4 @@
-"""Whether waiting for a run that starts still makes sense."""
+"""Runs that will not become ready however long one waits."""
 
 from __future__ import annotations
 

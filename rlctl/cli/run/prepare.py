@@ -14,7 +14,7 @@ from rlctl.cli.run.target import recorded_target
 from rlctl.errors import Conflict, Problem, SpecError, UsageError
 
 if TYPE_CHECKING:
-    from rlctl.backends.base import Backend, Document, Place, RunState
+    from rlctl.backends.base import Backend, Document, RunPlace, RunState
     from rlctl.images.registry.pinning import Pinned
     from rlctl.plan import Change, Plan
     from rlctl.spec import Loaded
@@ -69,7 +69,7 @@ def prepare(
     world: World, specs: Sequence[Path], sets: Sequence[str] | None, target: str | None, *, mint: bool,
     pull: bool = False,
 ) -> Prepared:  # fmt: skip
-    """Everything that `up` and `diff` have in common; writes nothing.
+    """Load, plan and render for `up` and `diff`; writes nothing.
 
     Args:
         world: this invocation.
@@ -136,7 +136,7 @@ def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> P
 
 
 def _make_room(run: str, target: str) -> str:
-    """How a name that another target holds becomes free, also when that target is a cluster that is gone."""
+    """Free a name that another target holds, also when that target is a cluster that is gone."""
     away = f"; if that cluster is gone: rlctl down {run} --forget" if target in ON_CLUSTERS else ""
     return f"choose another name (--set run={run}-2), or remove it first: rlctl down {run} --volumes -t {target}{away}"
 
@@ -153,7 +153,7 @@ class Offline:
 
 
 def offline(world: World, loaded: Loaded, *, pull: bool = False) -> Offline:
-    """What `up` would send to a cluster, with the uid and the images that the index of runs knows.
+    """Documents that `up` would send to a cluster, with the uid and the images that the index of runs knows.
 
     Without them: NO_UID, and tags of images as their registry says.
 
@@ -182,7 +182,8 @@ def _with_digests(
     given: dict[str, str | None] = spec.images.model_dump()
     if spec.target not in ON_CLUSTERS or all("@" in image for image in given.values() if image is not None):
         return spec, frozenset()
-    from rlctl.images.registry.client import Registry, logins
+    from rlctl.images.registry.client import Registry
+    from rlctl.images.registry.logins import logins
     from rlctl.images.registry.pinning import pin
     from rlctl.images.registry.reference import loopback
 
@@ -210,7 +211,7 @@ def _with_storage(loaded: Loaded, storage: str | None) -> Spec:
 
 
 def _rendered(
-    loaded: Loaded, spec: Spec, uid: str, place: Place | None, *, new: bool
+    loaded: Loaded, spec: Spec, uid: str, place: RunPlace | None, *, new: bool
 ) -> tuple[Plan, list[Document]]:  # fmt: skip
     """Plan and documents; only those of a cluster need no place."""
     from rlctl.plan import make

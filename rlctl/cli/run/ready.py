@@ -73,7 +73,7 @@ def _details(problem: dict[str, object]) -> list[str]:
 
 
 def why_not(run: str, outcome: Outcome, timeout: str) -> RlctlError | None:
-    """What an `up --wait` that has ended so has to report; None: the run is ready, or over as it should be."""
+    """Error of an `up --wait` that has ended so; None: the run is ready, or over as it should be."""
     snapshot = outcome.snapshot
     if snapshot is None or outcome.why == "gone":
         return RlctlError(f"run {run} was removed while we watched")

@@ -71,7 +71,7 @@ class Snapshot:
         return sum(process.count for process in self.members(role) if process.state == "running")
 
     def ready_of(self, role: str) -> int:
-        """How many replicas run and have joined."""
+        """Replicas of a role that run and have joined."""
         ready = [one for one in self.members(role) if one.state == "running" and self.joined(one)]
         return sum(one.count for one in ready)
 
@@ -91,14 +91,14 @@ class Snapshot:
         return [process for process in self.processes if process.role == role]
 
     def reported(self, role: str, index: int) -> Mapping[str, Any]:
-        """What the manager knows of one process."""
+        """The manager's report on one process."""
         # by index, as the manager lists them: there may be thousands
         entries: list[Mapping[str, Any]] = self.status["roles"].get(role) or []
         at = bisect_left(entries, index, key=itemgetter("index"))
         return entries[at] if at < len(entries) and entries[at]["index"] == index else {}
 
     def problems(self, *, past: bool = True) -> list[dict[str, Any]]:
-        """What is wrong, in words, each with the next command: `text`, `next`, perhaps `evidence` and `lines`.
+        """Problems in words, each with the next command: `text`, `next`, perhaps `evidence` and `lines`.
 
         Args:
             past: also what has a successor already, as an evicted pod.
@@ -135,13 +135,13 @@ class Snapshot:
         return found
 
     def target_problems(self) -> list[dict[str, str]]:
-        """That the target does not say how the processes are."""
+        """Problem of a target that does not tell the state of its processes."""
         if self.unseen is None:
             return []
         return [{"text": self.unseen.message, "next": self.unseen.hint or f"rlctl status{self._named}"}]
 
     def crashes(self) -> str:
-        """What the success of a run that has finished must not hide; empty when there was nothing."""
+        """Crashes that the success of a finished run must not hide; empty when there were none."""
         crashed = [process for process in self.processes if process.trouble] if self.phase == "finished" else []
         if not crashed:
             return ""
@@ -161,7 +161,7 @@ class Snapshot:
 
     @property
     def slowest(self) -> str:
-        """What everybody waits for, in a few words; empty when nothing is."""
+        """The process that the others wait for, in a few words; empty when there is none."""
         if self.unseen is not None:
             return f"{next(iter(self.unseen.objects), self.state.target)} (no answer)"
         worst = faults.worst(self.processes)
@@ -184,7 +184,7 @@ class Snapshot:
         return any(begun and (self.at - begun).total_seconds() > ANSWERS_WITHIN_S for begun in started)
 
     def _way_out(self, process: Process) -> str:
-        """What to do about a process of a live run that does not run."""
+        """Next command for a process of a live run that does not run."""
         replicas = self.state.replicas
         if process.state != "stopped" or "actor" not in replicas:
             return f"rlctl logs {process.role}/{process.index}{self._named}"
@@ -289,7 +289,7 @@ def _processes(backend: Backend, state: RunState) -> tuple[tuple[Process, ...], 
 
 
 def _of_this_life(stored: Mapping[str, Any], processes: tuple[Process, ...]) -> bool:
-    """Whether the manager that stored this is the one that runs, or has just ended; else it says nothing of now."""
+    """The stored status is of the manager that runs, or has just ended; else it is out of date."""
     managers = [process for process in processes if process.role == "manager" and process.state in _SOUND]
     wrote = float(stored.get("time") or 0)
     return all(manager.started is not None and wrote >= manager.started.timestamp() for manager in managers)
@@ -334,7 +334,7 @@ def _in_words_of_now(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_document(snapshot: Snapshot) -> dict[str, Any]:
-    """What `-o json` says of a run: the manager's status, and what the target knows."""
+    """Document of `-o json` for a run: the manager's status, and that of the target."""
     from rlctl.cli.display.text import rfc3339
 
     state, failure = snapshot.state, snapshot.state.failure

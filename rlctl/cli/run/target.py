@@ -1,4 +1,4 @@
-"""Which run a verb means, and where it lives."""
+"""Choice of the run that a verb is about, and of its target."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.run.clusters import backend_of, recorded, runs_everywhere, where
 from rlctl.cli.run.clusters import wanted_target as wanted_target
-from rlctl.errors import RlctlError, Unreadable, UsageError
+from rlctl.errors import Conflict, RlctlError, Unreadable, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
@@ -22,7 +22,7 @@ def recorded_target(run: str) -> str | None:
 
 
 def wanted_run(world: World, run: str | None) -> str | None:
-    """What the command line says, else RLCTL_RUN; None when nobody says anything."""
+    """Name of the run from the command line, else RLCTL_RUN; None when none is given."""
     return run or world.environ.get("RLCTL_RUN") or None
 
 
@@ -118,7 +118,7 @@ def _unknown(world: World, name: str, target: str | None) -> UsageError:
 
 
 def looked_at(world: World, target: str | None) -> str:
-    """Where a run was looked for and is not: a cluster knows of runs that this machine's index does not."""
+    """Targets that were searched for a run in vain: a cluster knows of runs that this machine's index does not."""
     chosen = wanted_target(world, target)
     if chosen in ON_CLUSTERS:
         return f" on {where(world.backend(chosen), chosen)}"
@@ -126,8 +126,28 @@ def looked_at(world: World, target: str | None) -> str:
     return f" on this machine{elsewhere}"
 
 
+def require_role(state: RunState, role: str) -> None:
+    """
+    Raises:
+        UsageError: the run has no such role.
+    """
+    if role not in state.replicas:
+        raise UsageError(f"run {state.run} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")
+
+
+def require_running(state: RunState, why: str) -> None:
+    """
+    Raises:
+        Conflict: the run is not live.
+    """
+    if state.phase != "running":
+        raise Conflict(
+            f"run {state.run} is {state.phase}; only a live run {why}", hint="rlctl up SPEC", objects=(state.run,)
+        )
+
+
 def as_now(backend: Backend, state: RunState) -> RunState:
-    """What is recorded of a run, with the phase that its manager gives it: only that knows that a run has finished."""
+    """Recorded state of a run, with the phase of its manager: only that knows that a run has finished."""
     if state.target not in ON_CLUSTERS or state.phase != "running":
         return state
     try:

@@ -1,14 +1,12 @@
-"""`rlctl doctor`: whether a target can be used, before anything is tried on it."""
+"""`rlctl doctor`: checks of a target, before anything is tried on it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
-from rlctl.cli.context import ON_CLUSTERS, Cluster, Output, World
+from rlctl.cli.context import ON_CLUSTERS, Cluster, World
 from rlctl.cli.display import checks
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, Target
+from rlctl.cli.options import Target, verb
 from rlctl.cli.run.clusters import all_recorded, wanted_target, where
 from rlctl.errors import RlctlError
 
@@ -16,38 +14,33 @@ if TYPE_CHECKING:
     from rlctl.backends.base import Check
 
 
+@verb("namespace", "context")
 def doctor(
-    ctx: typer.Context,
+    world: World,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Check whether a target can be used.
 
     Access, rights, versions, room. Exit 1 when something stands in the way, 0 when nothing does. Without -t this
     machine, and the clusters' target once a run of yours is there. What it may not look at is "not checked".
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     found: dict[str, list[Check]] = {}
     for name, cluster in _targets(world, target):
         title, listed = _look(world, name, cluster)
         found[title if name in found else name] = listed
         world.data(world.bold(title))
-        for line in checks.as_lines(listed, "  "):
-            world.data(line)
+        world.lines(checks.as_lines(listed, "  "))
     everything = [check for listed in found.values() for check in listed]
     wrong = checks.problems(everything)
     world.say(f"{len(wrong)} of {len(everything)} checks found a problem" if wrong else "nothing stands in the way")
     if not ON_CLUSTERS & set(found):
         world.say("  a cluster     rlctl doctor -t kubernetes")
-    world.document({"healthy": not wrong, "targets": {name: checks.as_plain(listed) for name, listed in found.items()}})
+    world.document({"healthy": not wrong, "targets": found})
     return int(bool(wrong))
 
 
 def _targets(world: World, target: str | None) -> list[tuple[str, Cluster | None]]:
-    """Which to look at; of a target with several clusters each one that a run is recorded on."""
+    """Targets to check; of one with several clusters each that a run is recorded on."""
     chosen = wanted_target(world, target)
     if chosen is not None:
         return [(chosen, None)]

@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlctl.cli.context import ON_CLUSTERS, Output, Signalled, World
+from rlctl.cli.context import ON_CLUSTERS, Signalled, World
 from rlctl.cli.display.problems import exists
 from rlctl.cli.display.text import span
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, TakeOver, Target, Yes
-from rlctl.cli.run.applied import as_plain, follow, nothing_done
+from rlctl.cli.options import (
+    RunArgument,
+    RunOption,
+    TakeOver,
+    Target,
+    Yes,
+    verb,
+)
+from rlctl.cli.run.applied import follow, nothing_done
 from rlctl.cli.run.attach import Interrupts
 from rlctl.cli.run.clusters import backend_of, or_forget, recorded, where
 from rlctl.cli.run.force import force, owner_of
@@ -24,8 +31,9 @@ if TYPE_CHECKING:
     from rlctl.backends.base import Backend
 
 
+@verb("namespace", "context")
 def down(
-    ctx: typer.Context,
+    world: World,
     run: RunArgument = None,
     volumes: Annotated[bool, typer.Option("--volumes", help="Remove the data of the run as well; asks.")] = False,
     grace: Annotated[
@@ -44,21 +52,13 @@ def down(
     yes: Yes = False,
     force_conflicts: TakeOver = False,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Stop a run and keep its data.
 
     `rlctl up` goes on from there. --volumes removes the data too. A run that is not there is no error (exit 0).
     Ctrl-C or a hangup once does not keep it from ending everything; twice leaves at once (exit 130 or 129).
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
-    try:
-        grace_s = span(grace)
-    except ValueError as error:
-        raise UsageError(f"--grace: {error}") from error
+    grace_s = span(grace, "--grace")
     name = wanted_run(world, one_name(run, run_option))
     if forget:
         if volumes:
@@ -91,7 +91,7 @@ def down(
     world.document(
         {
             "run": meant.run,
-            "applied": as_plain(done),
+            "applied": done,
             "kept": None if volumes else meant.storage,
             "removed": meant.storage if volumes else None,
         }

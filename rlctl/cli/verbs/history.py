@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli.context import Output, World
+from rlctl.cli.context import World
 from rlctl.cli.display.text import rfc3339, stamp, table
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, TakeOver, Target, Utc
-from rlctl.cli.run.applied import as_plain, follow
+from rlctl.cli.options import (
+    RunArgument,
+    RunOption,
+    TakeOver,
+    Target,
+    Utc,
+    verb,
+)
+from rlctl.cli.run.applied import follow
 from rlctl.cli.run.differing import say_changes
 from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import stored_spec
 from rlctl.cli.run.target import find, one_name
-from rlctl.cli.verbs.show import as_plain as change_as_plain
 from rlctl.errors import Conflict, RlctlError
 
 if TYPE_CHECKING:
@@ -24,22 +30,18 @@ if TYPE_CHECKING:
 _SHOWN_DIGITS = 12
 
 
+@verb("namespace", "context")
 def history(
-    ctx: typer.Context,
+    world: World,
     run: RunArgument = None,
     run_option: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: OutputOption = Output.table,
     utc: Utc = False,
-    quiet: Quiet = False,
 ) -> int:
     """List the revisions that a run can go back to.
 
     Every `up` that changed something is one, newest first; the first is what runs. A rollback is one too.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     backend, state = find(world, one_name(run, run_option), target)
     revisions = backend.revisions(state.run)
     rows = [("REVISION", "WHEN", "WHO", "RLCTL", "IMAGES", "NOTE")]
@@ -49,34 +51,29 @@ def history(
         who = revision.by or "-"
         rows.append((str(revision.number), when, who, revision.rlctl_version, images, revision.note))
     if revisions:
-        for line in table(rows):
-            world.data(line)
+        world.lines(table(rows))
     else:
         world.say(f"no revision of {state.run} is recorded")
     world.document({"run": state.run, "revisions": [_as_plain(revision) for revision in revisions]})
     return 0
 
 
+@verb("namespace", "context")
 def rollback(
-    ctx: typer.Context,
+    world: World,
     revision: Annotated[
         int | None, typer.Argument(metavar="REV", help="As `rlctl history` numbers them; default: the one before.")
     ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show what it would change, and change nothing.")] = False,
     run: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
     force_conflicts: TakeOver = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Go back to what was applied before.
 
     The documents of that revision are applied again as they are, as a new revision: nothing is rendered, the data of
     the run stays, and `rlctl rollback` once more undoes it.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     backend, state = find(world, run, target)
     wanted = _wanted(state, backend.revisions(state.run), revision)
     changes = _changes(state, wanted)
@@ -104,8 +101,8 @@ def rollback(
             "from": state.revision,
             "to": wanted.number,
             "dryRun": dry,
-            "changes": [change_as_plain(change) for change in changes],
-            "applied": as_plain(done),
+            "changes": changes,
+            "applied": done,
         }
     )
     return 0
@@ -129,7 +126,7 @@ def _wanted(state: RunState, revisions: list[Revision], number: int | None) -> R
 
 
 def _changes(state: RunState, wanted: Revision) -> list[Change]:
-    """What going back does to the live run; empty when this release cannot read one of the two specs."""
+    """Changes that a rollback makes to the live run; empty when this release cannot read one of the two specs."""
     from pydantic import ValidationError
 
     from rlctl.plan import changes

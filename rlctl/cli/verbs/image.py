@@ -1,4 +1,4 @@
-"""`rlctl image`: what pods are made of, built and pushed with buildah, podman or docker."""
+"""`rlctl image`: images of pods, built and pushed with buildah, podman or docker."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli.context import Output, World
+from rlctl.cli.context import World
 from rlctl.cli.display.text import plain, table
-from rlctl.cli.options import OptionalSpecs, OutputOption, Quiet
+from rlctl.cli.options import OptionalSpecs, verb
 from rlctl.errors import RlctlError, UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ app = typer.Typer(rich_markup_mode=None, help="Build and push the images of a cl
 
 
 class BuilderName(StrEnum):
-    """What --builder accepts."""
+    """Choices of --builder."""
 
     auto = "auto"
     buildah = "buildah"
@@ -40,7 +40,7 @@ class BuilderName(StrEnum):
 
 
 class ImageName(StrEnum):
-    """What --only accepts."""
+    """Choices of --only."""
 
     core = "core"
     actor = "actor"
@@ -73,8 +73,9 @@ Verify = Annotated[
 
 
 @app.command()
+@verb()
 def build(
-    ctx: typer.Context,
+    world: World,
     specs: OptionalSpecs = None,
     registry: Annotated[
         str | None, typer.Option("--registry", metavar="HOST[/PATH]", help="Part of the names; default: localhost.")
@@ -87,27 +88,24 @@ def build(
     volume: Volumes = None,
     network: Network = None,
     tls_verify: Verify = True,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Build images on this machine.
 
     Without SPEC rlctl's own: core, actor, learner. With one, its `code` as a layer over the actor's and the learner's.
     `--only ci`: the image of `rlctl ci serve` on a cluster, which is none of a run.
     """
-    world: World = ctx.obj.setup(output, quiet)
     wish = _wish(registry, tag, base, build_arg, volume, network, tls_verify)
     with _maker(world, wish, builder, push=False) as maker:
         made = list(_made(world, maker, specs, only, ())[0])
-    for line in table((image.name, image.what, image.config, str(image.reference)) for image in made):
-        world.data(line)
+    world.lines(table((image.name, image.what, image.config, str(image.reference)) for image in made))
     world.document({"images": [as_plain(image) for image in made]})
     return 0
 
 
 @app.command()
+@verb()
 def push(
-    ctx: typer.Context,
+    world: World,
     specs: OptionalSpecs = None,
     registry: Annotated[str | None, typer.Option("--registry", metavar="HOST[/PATH]", help="Where to; needed.")] = None,
     tag: Tag = None,
@@ -122,8 +120,6 @@ def push(
         Path | None, typer.Option("--write", metavar="FILE", help="Write the digests for `rlctl up spec.yaml FILE`.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE whatever it holds.")] = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Build images and push them; print their digests.
 
@@ -132,7 +128,6 @@ def push(
     """
     from rlctl.images import overlay
 
-    world: World = ctx.obj.setup(output, quiet)
     if registry is None:
         raise UsageError("push needs --registry", hint="rlctl image push --registry registry.example.org/team")
     service = ImageName.ci in (only or ())
@@ -232,12 +227,12 @@ def _pairs(option: str, values: Sequence[str] | None) -> dict[str, str]:
 
 @contextmanager
 def _maker(world: World, wish: Wish, wanted: BuilderName, *, push: bool) -> Iterator[Maker]:
-    """Everything that builds, with folders that are gone afterwards."""
+    """Builder and registry of one command, with folders that are gone afterwards."""
     from rlctl.images.builders.choose import choose
     from rlctl.images.builders.programs import Programs
     from rlctl.images.make import Maker
-    from rlctl.images.registry.client import Registry, logins
-    from rlctl.images.registry.upload import Uploader
+    from rlctl.images.registry.client import Registry
+    from rlctl.images.registry.logins import logins
 
     with tempfile.TemporaryDirectory(prefix="rlctl-image-") as folder:
         scratch, workspace = Path(folder, "scratch"), Path(folder, "work")
@@ -249,11 +244,9 @@ def _maker(world: World, wish: Wish, wanted: BuilderName, *, push: bool) -> Iter
             run=Programs(world.environ),
             scratch=scratch,
         )
-        known = logins(world.environ)
-        scheme = "https" if wish.verify else "http"
+        registry = Registry(wish.verify, logins(world.environ))
         yield Maker(
-            chosen, Registry(wish.verify, known), wish, workspace, push, lambda line: world.say(plain(line)),
-            to=lambda registry: Uploader(registry, scheme, known),
+            chosen, registry, wish, workspace, push, lambda line: world.say(plain(line)), artifacts=True
         )  # fmt: skip
 
 
@@ -307,7 +300,7 @@ def _load(world: World, specs: Sequence[Path]) -> Loaded:
 
 
 def _note(image: Made) -> str:
-    """What stands above an image in the file of digests."""
+    """Comment above an image in the file of digests."""
     return f"over {image.base}" + (f"; SBOM: {image.sbom}" if image.sbom else "")
 
 

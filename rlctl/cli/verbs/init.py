@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 import rlctl
-from rlctl.cli.context import Output, World
-from rlctl.cli.options import OutputOption, Quiet
+from rlctl.cli.context import World
+from rlctl.cli.options import verb
 from rlctl.errors import Refused, UsageError
 
 
@@ -21,18 +21,16 @@ def scaffold() -> Path:
     return packaged if packaged.is_dir() else package.parent / "templates" / "init"
 
 
+@verb()
 def init(
-    ctx: typer.Context,
+    world: World,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; made when it is not there.")] = Path("."),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Write a spec and a small environment to begin with.
 
     A file of yours is never overwritten without --force (exit 9).
     """
-    world: World = ctx.obj.setup(output, quiet)
     source = scaffold()
     files = sorted(
         path.relative_to(source) for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts
@@ -57,7 +55,7 @@ def init(
 
 
 def _copy(source: Path, folder: Path, files: list[Path], *, force: bool) -> list[Path]:
-    """Those that were not there yet.
+    """Copy the files; returns those that were not there yet.
 
     Raises:
         Refused: others are in their place.

@@ -8,28 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli.context import Output, World
+from rlctl.cli.context import World
 from rlctl.cli.display.text import table
-from rlctl.cli.options import OptionalSpecs, OutputOption, Quiet, Sets
+from rlctl.cli.options import OptionalSpecs, Sets, verb
 from rlctl.cli.run import trial
 from rlctl.cli.run.prepare import load
-from rlctl.errors import Problem, SpecError, UsageError
+from rlctl.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
     from rlctl.spec import Loaded
-    from rlctl.spec.yaml import Place
+    from rlctl.spec.yaml import Location
 
 
+@verb()
 def lint(
-    ctx: typer.Context,
+    world: World,
     specs: OptionalSpecs = None,
     sets: Sets = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a spec, for editors.")] = False,
     show_origin: Annotated[
         bool, typer.Option("--show-origin", help="Print every value with the place that it comes from.")
     ] = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Report every problem of a spec at once. Alias: validate.
 
@@ -37,7 +36,6 @@ def lint(
     file:line:column: path: what is wrong and what to do. Of a run on this machine the environment is made and reset,
     in a process of its own and for 5 seconds at most; the line says what goes through which net, or "not checked".
     """
-    world: World = ctx.obj.setup(output, quiet)
     if schema:
         from rlctl.spec import json_schema
 
@@ -63,13 +61,12 @@ def lint(
             "hint": error.hint,
             "objects": list(error.objects),
         }
-        world.document({"error": said, "problems": [as_plain(problem) for problem in error.problems]})
+        world.document({"error": said, "problems": error.problems})
         return error.exit_code
     values = [{"path": path, "value": value, "origin": where} for path, value, where in origins(loaded)]
     if show_origin:
         shown = [(entry["path"], json.dumps(entry["value"]), entry["origin"]) for entry in values]
-        for line in table(shown):
-            world.data(line)
+        world.lines(table(shown))
     findings = [*loaded.findings, *(loaded.problem(fault) for fault in (probed.missing if probed else ()))]
     for finding in findings:
         (world.complain if show_origin else world.data)(str(finding))
@@ -82,20 +79,10 @@ def lint(
         world.say(f"{count} finding{'s' if count != 1 else ''}: the spec is valid")
     else:
         world.say("the spec is valid")
-    found = {"findings": [as_plain(finding) for finding in findings]}
+    found = {"findings": findings}
     checked = {"environment": {"verdict": "not checked"} if probed is None else trial.as_plain(probed)}
     world.document(found | checked | ({"values": values} if show_origin else {}))
     return int(bool(findings))
-
-
-def as_plain(problem: Problem) -> dict[str, Any]:
-    return {
-        "path": problem.path,
-        "message": problem.message,
-        "file": problem.file,
-        "line": problem.line,
-        "column": problem.column,
-    }
 
 
 def origins(loaded: Loaded) -> Iterator[tuple[str, Any, str]]:
@@ -110,7 +97,7 @@ def origins(loaded: Loaded) -> Iterator[tuple[str, Any, str]]:
         yield ".".join(map(str, path)), value, where
 
 
-def _place(loaded: Loaded, path: tuple[str | int, ...]) -> Place | None:
+def _place(loaded: Loaded, path: tuple[str | int, ...]) -> Location | None:
     """The place of the value, or of what was written around it; None for a default."""
     values: Any = loaded.values
     for key in path:

@@ -1,4 +1,4 @@
-"""`rlctl logs`: what all processes of a run said, merged by time."""
+"""`rlctl logs`: records of all processes of a run, merged by time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlctl.cli.context import Output, World
+from rlctl.cli.context import World
 from rlctl.cli.display.text import moment, plain, rfc3339, stamp
-from rlctl.cli.options import ROLE_NAMES, Context, Namespace, OutputOption, Quiet, RunOption, Target, Utc, complete_role
-from rlctl.cli.run.target import find_at_least
+from rlctl.cli.options import (
+    ROLE_NAMES,
+    RunOption,
+    Target,
+    Utc,
+    complete_role,
+    verb,
+)
+from rlctl.cli.run.target import find_at_least, require_role
 from rlctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Level(StrEnum):
-    """What `--level` accepts."""
+    """Choices of `--level`."""
 
     DEBUG = "DEBUG"
     INFO = "INFO"
@@ -30,8 +37,9 @@ class Level(StrEnum):
     CRITICAL = "CRITICAL"
 
 
+@verb("namespace", "context")
 def logs(
-    ctx: typer.Context,
+    world: World,
     process: Annotated[
         str | None,
         typer.Argument(
@@ -55,17 +63,12 @@ def logs(
     previous: Annotated[bool, typer.Option("--previous", help="The life of each process before this one.")] = False,
     run: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: OutputOption = Output.table,
     utc: Utc = False,
-    quiet: Quiet = False,
 ) -> int:
     """Print log records of all processes by time.
 
     Exit 1 when none matches. -o json prints one JSON document a line.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     world.streams = True
     from rlctl.backends.base import LogQuery
 
@@ -78,8 +81,8 @@ def logs(
     if query.since and query.until and query.since > query.until:
         raise UsageError("--since is later than --until: nothing can match")
     backend, name, state = find_at_least(world, run, target)
-    if state is not None and role is not None and role not in state.replicas:
-        raise UsageError(f"run {name} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")
+    if state is not None and role is not None:
+        require_role(state, role)
     found = 0
     for record in backend.logs(name, query):
         found += 1

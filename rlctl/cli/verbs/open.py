@@ -8,8 +8,14 @@ from typing import Annotated
 
 import typer
 
-from rlctl.cli.context import Output, World
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunArgument, RunOption, Target, complete_page
+from rlctl.cli.context import World
+from rlctl.cli.options import (
+    RunArgument,
+    RunOption,
+    Target,
+    complete_page,
+    verb,
+)
 from rlctl.cli.run.attach import Interrupts
 from rlctl.cli.run.target import find, one_name
 
@@ -18,35 +24,31 @@ _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 """Without one of these only a browser for the terminal is left, and it would take this one away."""
 
 
-class Page(StrEnum):
-    """What can be opened."""
+class WebPage(StrEnum):
+    """Pages of a run."""
 
     tensorboard = "tensorboard"
     status = "status"
 
 
+@verb("namespace", "context")
 def open_page(
-    ctx: typer.Context,
+    world: World,
     page: Annotated[
-        Page, typer.Argument(metavar="tensorboard|status", help="Which page.", autocompletion=complete_page)
+        WebPage, typer.Argument(metavar="tensorboard|status", help="Which page.", autocompletion=complete_page)
     ],
     run: RunArgument = None,
     run_option: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open it, when there is a terminal and a browser.")
     ] = True,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Open TensorBoard or the status page of a run.
 
     Prints a link that is good once, for one browser on this machine, which then sees the page for as long as the
     command runs: Ctrl-C ends it (exit 0). A port is forwarded when the run is on a cluster.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     backend, state = find(world, one_name(run, run_option), target)
     with Interrupts() as interrupts, backend.forward(state.run, page.value) as url:
         world.data(url)
@@ -60,6 +62,6 @@ def open_page(
 
 
 def has_browser(world: World) -> bool:
-    """Whether somebody would see it."""
+    """A browser can be shown on this machine."""
     screen = sys.platform == "darwin" or any(world.environ.get(name) for name in _SCREENS)
     return world.is_terminal(world.stdout) and screen

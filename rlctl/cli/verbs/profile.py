@@ -1,4 +1,4 @@
-"""`rlctl profile`: what a process of a live run spends its time on, as a flame graph."""
+"""`rlctl profile`: a flame graph of a process of a live run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli.context import Output, World
+from rlctl.cli.context import World
 from rlctl.cli.display.text import percent, plain
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunOption, Target, complete_role
-from rlctl.cli.run.target import find
+from rlctl.cli.options import RunOption, Target, complete_role, verb
+from rlctl.cli.run.target import find, require_role, require_running
 from rlctl.cli.verbs.logs import process_named
-from rlctl.errors import Conflict, RlctlError, TimedOut, UsageError
+from rlctl.errors import RlctlError, TimedOut, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
@@ -26,8 +26,9 @@ _NATIVE = "native threads"
 """What libraries start outside Python, in no stack."""
 
 
+@verb("namespace", "context")
 def profile(
-    ctx: typer.Context,
+    world: World,
     process: Annotated[
         str,
         typer.Argument(
@@ -43,10 +44,6 @@ def profile(
     ] = None,
     run: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Draw what a live process spends its time on.
 
@@ -54,7 +51,6 @@ def profile(
     come of it, in results/profiles of the run: a flame graph for the browser (.svg) and collapsed stacks, in
     microseconds, which speedscope reads. Time is wall time; threads that did nothing are left out.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     role, index = process_named(process)
     if not 0 < seconds <= 600:
         raise UsageError(f"--seconds must be above 0 and at most 600, got {seconds:g}")
@@ -81,7 +77,7 @@ def profile(
 
 
 def said(found: Mapping[str, Any]) -> list[str]:
-    """What a person reads: how busy the process was, and the functions in which its main thread spent most time."""
+    """Summary of a profile: share of CPU of the process, and the functions in which its main thread spent most time."""
     seconds = max(float(found["seconds"]), 1e-9)
     cpu, native = sum(found["threads"].values()), found["threads"].get(_NATIVE, 0.0)
     also = f", {native:.1f} s of it in {_NATIVE}" if native else ""
@@ -98,22 +94,16 @@ def said(found: Mapping[str, Any]) -> list[str]:
 
 
 def _require(state: RunState, role: str, index: int | None) -> None:
-    if role not in state.replicas:
-        raise UsageError(f"run {state.run} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")
+    require_role(state, role)
     if index is not None and index >= state.replicas[role]:
         count = state.replicas[role]
         last = f"the last is {role}/{count - 1}" if count else "it has none"
         raise UsageError(f"run {state.run} has no {role}/{index}: {last}")
-    if state.phase != "running":
-        raise Conflict(
-            f"run {state.run} is {state.phase}; only a live run has something to look at",
-            hint="rlctl up SPEC",
-            objects=(state.run,),
-        )
+    require_running(state, "has something to look at")
 
 
 def _wait(world: World, backend: Backend, run: str, ordered: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the process saw.
+    """Wait for the profile of a process.
 
     Raises:
         RlctlError: it ended meanwhile, or says nothing.
@@ -131,7 +121,7 @@ def _wait(world: World, backend: Backend, run: str, ordered: Mapping[str, Any]) 
 
 
 def _files(state: RunState, found: Mapping[str, Any], write: Path | None) -> list[Path]:
-    """Where the files lie on this machine; written where they are not."""
+    """Paths of the files on this machine; written where they are not."""
     beside = [Path(state.storage) / name for name in found["files"]]
     if write is None and beside and state.target == "local":
         return beside

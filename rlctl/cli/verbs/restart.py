@@ -6,42 +6,31 @@ from typing import Annotated
 
 import typer
 
-from rlctl.cli.context import Output, World
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunOption, TakeOver, Target, complete_role
-from rlctl.cli.run.applied import as_plain, follow
+from rlctl.cli.context import World
+from rlctl.cli.options import RunOption, TakeOver, Target, complete_role, verb
+from rlctl.cli.run.applied import follow
 from rlctl.cli.run.force import force
-from rlctl.cli.run.target import find
-from rlctl.errors import Conflict, UsageError
+from rlctl.cli.run.target import find, require_role, require_running
 
 
+@verb("namespace", "context")
 def restart(
-    ctx: typer.Context,
+    world: World,
     role: Annotated[str, typer.Argument(metavar="ROLE", help="As in learner.", autocompletion=complete_role)],
     run: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
     force_conflicts: TakeOver = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Stop a role in good order and start it again.
 
     A learner goes on from its newest generation; the other roles do not stop.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     backend, state = find(world, run, target)
-    if role not in state.replicas:
-        raise UsageError(f"run {state.run} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")
-    if state.phase != "running":
-        raise Conflict(
-            f"run {state.run} is {state.phase}; only a live run has something to restart",
-            hint="rlctl up SPEC",
-            objects=(state.run,),
-        )
+    require_role(state, role)
+    require_running(state, "has something to restart")
     force(backend, force_conflicts)
     done = follow(world, backend.restart(state.run, role))
     if role == "learner":
         world.say(f"  it goes on from its newest generation; `rlctl status {state.run}` says from which")
-    world.document({"run": state.run, "role": role, "applied": as_plain(done)})
+    world.document({"run": state.run, "role": role, "applied": done})
     return 0

@@ -6,49 +6,39 @@ from typing import Annotated
 
 import typer
 
-from rlctl.cli.context import Output, World
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, RunOption, TakeOver, Target, complete_scale
-from rlctl.cli.run.applied import as_plain, follow
+from rlctl.cli.context import World
+from rlctl.cli.options import RunOption, TakeOver, Target, complete_scale, verb
+from rlctl.cli.run.applied import follow
 from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import stored_spec
-from rlctl.cli.run.target import find
+from rlctl.cli.run.target import find, require_role, require_running
 from rlctl.errors import Conflict, UsageError
 
 
+@verb("namespace", "context")
 def scale(
-    ctx: typer.Context,
+    world: World,
     roles: Annotated[
         list[str],
         typer.Argument(metavar="ROLE=N", help="Replicas wanted, as in actor=6.", autocompletion=complete_scale),
     ],
     run: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
     force_conflicts: TakeOver = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Change how many replicas of a role run.
 
     Restarts nothing, and holds until the spec's own number changes. More than roles.actor.max_replicas of the
     spec is refused (exit 5).
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     wanted = [_parsed(text) for text in roles]
     from rlctl.plan import max_actors, why_not_scale
 
     backend, state = find(world, run, target)
-    if state.phase != "running":
-        raise Conflict(
-            f"run {state.run} is {state.phase}; only a live run can be scaled",
-            hint="rlctl up SPEC",
-            objects=(state.run,),
-        )
+    require_running(state, "can be scaled")
     spec = stored_spec(state)
     for role, _ in wanted:
-        if role not in state.replicas:
-            raise UsageError(f"run {state.run} has no role {role}", hint=f"roles: {', '.join(state.replicas)}")
+        require_role(state, role)
     if why := why_not_scale(spec, dict(wanted), state.replicas):
         raise Conflict(
             f"run {state.run} cannot be scaled so:\n" + "\n".join(f"  {reason}" for reason in why),
@@ -69,7 +59,7 @@ def scale(
             "run": state.run,
             "from": {role: state.replicas[role] for role, _ in wanted},
             "to": dict(wanted),
-            "applied": as_plain(done),
+            "applied": done,
         }
     )
     return 0

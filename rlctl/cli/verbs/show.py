@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlctl.cli.context import ON_CLUSTERS, Output, World
+from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.options import (
-    Context,
-    Namespace,
     OptionalSpecs,
-    OutputOption,
-    Quiet,
     Sets,
     Specs,
     Target,
     complete_role,
+    verb,
 )
 from rlctl.cli.run import differing
 from rlctl.cli.run.prepare import Offline, Prepared, beside, load, offline, prepare, say_findings, say_images
@@ -26,14 +23,14 @@ from rlctl.errors import Refused, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Document
-    from rlctl.plan import Change
 
 
 _ADMIN = "rlctl render --admin -n NAMESPACE --user NAME | kubectl apply --server-side -f -"
 
 
+@verb("namespace")
 def render(
-    ctx: typer.Context,
+    world: World,
     specs: OptionalSpecs = None,
     sets: Sets = None,
     role: Annotated[
@@ -43,7 +40,6 @@ def render(
         Path | None, typer.Option("--out-dir", metavar="DIR", help="Write files below an empty folder instead.")
     ] = None,
     target: Target = None,
-    namespace: Namespace = None,
     admin: Annotated[
         bool, typer.Option("--admin", help="Print what an administrator has to create; takes -n instead of a spec.")
     ] = False,
@@ -53,15 +49,12 @@ def render(
     group: Annotated[
         str | None, typer.Option("--group", metavar="NAME", help="With --admin: whose members may train there.")
     ] = None,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Print the documents that `rlctl up` sends.
 
     Byte for byte, in a stable order. A run that has never been started has no uid yet: zeros stand for it. No cluster
     is asked, and a registry only for tags of images that no `up` of this machine has recorded.
     """
-    world: World = ctx.obj.setup(output, quiet, None, namespace)
     if admin:
         return _admin(world, specs or [], user or "", group or "", out_dir)
     if user or group:
@@ -81,7 +74,7 @@ def render(
         {
             "run": plan.run,
             "uid": plan.uid,
-            "documents": [_as_plain(document) for document in documents],
+            "documents": list(map(_as_plain, documents)),
         }
     )
     return 0
@@ -100,7 +93,7 @@ def _admin(world: World, specs: Sequence[Path], user: str, group: str, out_dir: 
 
     documents = admin(namespace, user, group=group)
     _print(world, documents, out_dir)
-    plain = [_as_plain(each) for each in documents]
+    plain = list(map(_as_plain, documents))
     world.document({"namespace": namespace, "user": user or None, "group": group or None, "documents": plain})
     return 0
 
@@ -134,15 +127,12 @@ def _write(folder: Path, documents: Sequence[Document]) -> None:
         raise UsageError(f"cannot write below {folder}: {(error.strerror or str(error)).lower()}") from error
 
 
+@verb("namespace", "context")
 def diff(
-    ctx: typer.Context,
+    world: World,
     specs: Specs,
     sets: Sets = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Show what `rlctl up` would change.
 
@@ -150,7 +140,6 @@ def diff(
     field does (live, restart of which roles, or refused), then object by object (+ new, ~ changed, - removed) a
     unified diff. On a cluster the server itself judges, and changes nothing.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     prepared = prepare(world, specs, sets, target, mint=False)
     say_findings(world, prepared.loaded)
     say_images(world, prepared)
@@ -162,13 +151,9 @@ def diff(
         {
             "run": prepared.plan.run,
             "exists": prepared.state is not None,
-            "changes": [as_plain(change) for change in prepared.changes],
+            "changes": prepared.changes,
             "diff": [line for difference in found for line in difference.lines],
-            "objects": differing.as_plain(found),
+            "objects": found,
         }
     )
     return int(bool(prepared.state is None or prepared.changes or differing.differ(found)))
-
-
-def as_plain(change: Change) -> dict[str, str]:
-    return {"role": change.role, "action": change.action, "path": change.path, "why": change.why}

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlctl.cli.context import WideOutput, World
+from rlctl.cli.context import World
 from rlctl.cli.display.report import headline, report
 from rlctl.cli.display.text import age, stamp, table
-from rlctl.cli.options import Context, Namespace, Quiet, RunArgument, RunOption, Target, Utc, WideOutputOption
+from rlctl.cli.options import RunArgument, RunOption, Target, Utc, verb
 from rlctl.cli.run.snapshot import as_document, take
 from rlctl.cli.run.target import as_now, find, known, looked_at, one_name
 from rlctl.errors import UsageError
@@ -20,19 +20,16 @@ if TYPE_CHECKING:
 WATCH_EVERY_S = 2.0
 
 
+@verb("namespace", "context", wide=True)
 def status(
-    ctx: typer.Context,
+    world: World,
     run: RunArgument = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the run is over or Ctrl-C.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 when the run is not healthy.")] = False,
     all_runs: Annotated[bool, typer.Option("--all", "-A", help="One line for every run.")] = False,
     run_option: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: WideOutputOption = WideOutput.table,
     utc: Utc = False,
-    quiet: Quiet = False,
 ) -> int:
     """Show who waits for whom, and what is wrong. Alias: ps.
 
@@ -40,7 +37,6 @@ def status(
     it rests on.
     Answers from what was stored when the run is over. -o wide has one line per process.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     if all_runs:
         if watch or check or run or run_option:
             raise UsageError("--all stands alone", hint="rlctl status --all")
@@ -51,8 +47,7 @@ def status(
     snapshot = take(world, backend, state.run, state)
     if snapshot is None:
         raise UsageError(f"run {state.run} has just been removed")
-    for line in report(world, snapshot, utc=utc):
-        world.data(line)
+    world.lines(report(world, snapshot, utc=utc))
     world.document(as_document(snapshot))
     return int(check and not snapshot.healthy)
 
@@ -75,8 +70,7 @@ def _watch(world: World, backend: Backend, run: str, *, check: bool, utc: bool) 
                 break
             world.sleep(WATCH_EVERY_S)
     if screen.live and snapshot is not None:
-        for line in report(world, snapshot, utc=utc):
-            world.data(line)
+        world.lines(report(world, snapshot, utc=utc))
     return int(check and (snapshot is None or not snapshot.healthy))
 
 
@@ -88,8 +82,7 @@ def _all(world: World, target: str | None) -> int:
         replicas = " ".join(f"{role}={replicas}" for role, replicas in state.replicas.items())
         rows.append((state.run, state.phase, state.target, lived, str(state.revision), replicas, state.uid[:8]))
     if entries:
-        for line in table(rows):
-            world.data(line)
+        world.lines(table(rows))
     else:
         world.say(f"there is no run{looked_at(world, target)}; to start one: rlctl up SPEC")
     world.document(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli.context import ON_CLUSTERS, Output, Signalled, World
+from rlctl.cli.context import ON_CLUSTERS, Signalled, World
 from rlctl.cli.display import checks, report
 from rlctl.cli.display.progress import Progress
 from rlctl.cli.display.text import span
-from rlctl.cli.options import Context, Namespace, OutputOption, Quiet, Sets, Specs, Target
+from rlctl.cli.options import Sets, Specs, Target, verb
 from rlctl.cli.run import trial
-from rlctl.cli.run.applied import as_plain, follow, nothing_done
+from rlctl.cli.run.applied import follow, nothing_done
 from rlctl.cli.run.attach import Interrupts, Outcome, attach
 from rlctl.cli.run.clusters import where
 from rlctl.cli.run.dry_run import DryRun, dry_run
@@ -21,8 +21,7 @@ from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import Prepared, beside, check_place, load, refuse, say_findings, say_images
 from rlctl.cli.run.ready import Hopeless, NotReady, RunFailed, undo, why_not
 from rlctl.cli.run.snapshot import Snapshot, as_document, take
-from rlctl.cli.verbs.show import as_plain as change_as_plain
-from rlctl.errors import PartlyApplied, RlctlError, TimedOut, UsageError, WorkloadFailed
+from rlctl.errors import PartlyApplied, RlctlError, TimedOut, WorkloadFailed
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Applied, Check
@@ -34,15 +33,16 @@ READY_WITHIN = "10m"
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an `up` has done so far."""
+    """Progress of one `up`, for its document."""
 
     prepared: Prepared
     applied: list[Applied]
     looked_at: list[Check]  # before anything was sent
 
 
+@verb("namespace", "context")
 def up(
-    ctx: typer.Context,
+    world: World,
     specs: Specs,
     sets: Sets = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as everything is started.")] = False,
@@ -53,8 +53,6 @@ def up(
         str | None, typer.Option("--timeout", metavar="TIME", help="Stay no longer: exit 6, the run goes on.")
     ] = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
     wait: Annotated[bool, typer.Option("--wait", help="Return once every replica runs; --timeout bounds it.")] = False,
     atomic: Annotated[
         bool, typer.Option("--atomic", help="As --wait; when that fails, put back what was there before.")
@@ -68,8 +66,6 @@ def up(
     force_conflicts: Annotated[
         bool, typer.Option("--force-conflicts", help="Even if somebody else owns the run, or fields of its objects.")
     ] = False,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Start a run, or change one that is there.
 
@@ -81,8 +77,7 @@ def up(
     cluster judge; neither changes anything. The tag of an image is resolved once: its digest is recorded and holds
     until the spec names another tag, or --pull.
     """
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
-    timeout_s = _span(timeout)
+    timeout_s = None if timeout is None else span(timeout, "--timeout")
     if dry is not None:
         return dry_run(world, specs or (), sets, target, dry, force_conflicts=force_conflicts, pull=pull)
     with Interrupts() as interrupts:
@@ -106,7 +101,7 @@ def up(
         if wait or atomic:
             outcome = attach(
                 world, prepared.backend, run, interrupts=interrupts, progress=progress,
-                timeout_s=_span(READY_WITHIN) if timeout is None else timeout_s, until_ready=True,
+                timeout_s=span(timeout or READY_WITHIN, "--timeout"), until_ready=True,
             )  # fmt: skip
             return _end_wait(world, done, outcome, timeout or READY_WITHIN, atomic=atomic)
         if detach:
@@ -143,7 +138,7 @@ def _already_finished(world: World, prepared: Prepared) -> int:
 
 
 def _preflight(world: World, prepared: Prepared, asked: Probing | None) -> list[Check]:
-    """What can go wrong, in numbers. The environment is not tried when nothing new would be started.
+    """Preflight checks. The environment is not tried when nothing new would be started.
 
     Raises:
         SpecError, Conflict: it would; nothing was sent.
@@ -226,8 +221,7 @@ def _end(world: World, done: Done, outcome: Outcome) -> int:
 
 
 def _print_final(world: World, snapshot: Snapshot) -> None:
-    for line in report.final(snapshot):
-        world.data(line)
+    world.lines(report.final(snapshot))
     world.say("next:")
     for line in report.look_next(snapshot):
         world.say(line)
@@ -247,15 +241,8 @@ def _document(done: Done, snapshot: Snapshot | None) -> dict[str, Any]:
     return {
         "run": done.prepared.plan.run,
         "images": images_of(done.prepared.stored) if done.prepared.spec.target in ON_CLUSTERS else {},
-        "changes": [change_as_plain(change) for change in done.prepared.changes],
-        "applied": as_plain(done.applied),
+        "changes": done.prepared.changes,
+        "applied": done.applied,
         "status": None if snapshot is None else as_document(snapshot),
-        "preflight": checks.as_plain(done.looked_at),
+        "preflight": done.looked_at,
     }
-
-
-def _span(text: str | None) -> float | None:
-    try:
-        return None if text is None else span(text)
-    except ValueError as error:
-        raise UsageError(f"--timeout: {error}") from error

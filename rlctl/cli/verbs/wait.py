@@ -10,18 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from rlctl.cli.context import Output, World
+from rlctl.cli.context import World
 from rlctl.cli.display.progress import HEARTBEAT_S
 from rlctl.cli.display.text import clock, number, span
 from rlctl.cli.options import (
-    Context,
-    Namespace,
-    OutputOption,
-    Quiet,
     RunArgument,
     RunOption,
     Target,
     complete_condition,
+    verb,
 )
 from rlctl.cli.run.attach import poll_every_s
 from rlctl.cli.run.ready import RunFailed
@@ -41,7 +38,7 @@ _WORDS = ("ready", "finished", "deleted")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is waited for: a word, or a value compared with a number."""
+    """Condition of `wait`: a word, or a value compared with a number."""
 
     text: str
     name: str
@@ -49,7 +46,7 @@ class Condition:
     goal: float = 0.0
 
     def value(self, snapshot: Snapshot) -> float | None:
-        """Where the run stands; None when nothing is known of it yet."""
+        """Value of the run that is compared; None when nothing is known of it yet."""
         if not self.sign:
             return None
         told: Mapping[str, Any] = snapshot.status
@@ -95,8 +92,9 @@ def parse(text: str) -> Condition:
     )
 
 
+@verb("namespace", "context")
 def wait(
-    ctx: typer.Context,
+    world: World,
     run: RunArgument = None,
     condition: Annotated[
         str,
@@ -110,10 +108,6 @@ def wait(
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="Exit 6 after so long.")] = "1h",
     run_option: RunOption = None,
     target: Target = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    output: OutputOption = Output.table,
-    quiet: Quiet = False,
 ) -> int:
     """Wait until a condition holds.
 
@@ -123,12 +117,8 @@ def wait(
     when a learner dies, by what it learned since its newest generation. steps, which is short for env_steps, and
     episodes count all that was ever played.
     """  # fmt: skip
-    world: World = ctx.obj.setup(output, quiet, context, namespace)
     wanted = parse(condition)
-    try:
-        timeout_s = span(timeout)
-    except ValueError as error:
-        raise UsageError(f"--timeout: {error}") from error
+    timeout_s = span(timeout, "--timeout")
     name = wanted_run(world, one_name(run, run_option))
     if name is not None and wanted.name == "deleted":
         backend, state = look_up(world, name, target)

@@ -64,7 +64,7 @@ class Builder(Protocol):
     name: str
 
     def refusal(self) -> str:
-        """Why it cannot be used here although its program is there; "" when it can."""
+        """Reason why a builder cannot be used here although its program is there; "" when it can."""
 
     def build(self, build: Build, say: Callable[[str], object] | None = None) -> str:
         """Build and tag it; layers that have not changed are taken from before.

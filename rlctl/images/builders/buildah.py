@@ -1,4 +1,7 @@
-"""buildah: needs no daemon and, with BUILDAH_ISOLATION=chroot, no more rights than a container has."""
+"""buildah: needs no daemon and, with BUILDAH_ISOLATION=chroot, no more rights than a container has.
+
+podman builds as buildah does, and knows the same options.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +71,13 @@ class Buildah:
         if ended.code:
             raise PushFailed(self.name, tag, ended)
         return digest_in(digest_file.read_text())
+
+
+class Podman(Buildah):
+    """A `Builder`."""
+
+    name = "podman"
+    look: tuple[str, ...] = ("podman", "image", "inspect", "--format", "{{.Id}}")
 
 
 def digest_in(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Which builder: the one that is asked for, else the first that is there and can be used."""
+"""Choice of the builder: the one that is asked for, else the first that is there and can be used."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Final
 
 from rlctl.errors import BackendUnreachable
 from rlctl.images.builders.base import Builder, Run
-from rlctl.images.builders.buildah import Buildah
+from rlctl.images.builders.buildah import Buildah, Podman
 from rlctl.images.builders.docker import Docker
-from rlctl.images.builders.podman import Podman
 
 BUILDERS: Final[dict[str, Callable[[Run, Path], Builder]]] = {"buildah": Buildah, "podman": Podman, "docker": Docker}
 """In order of preference: those without a daemon first. A further builder is one line here."""

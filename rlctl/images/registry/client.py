@@ -1,27 +1,33 @@
-"""Asks a registry what it holds; it is written to by builders alone. HTTP, no further package."""
+"""Client of the OCI distribution API: manifests and blobs are read and written under the digest of their content."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import os
 import re
 import ssl
+import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 from rlctl.errors import BackendUnreachable
 from rlctl.images.registry import redirects
-from rlctl.images.registry.reference import HUB, Reference, host
+from rlctl.images.registry.reference import Reference, host
 
 TIMEOUT_S: Final = 20.0
+_TRANSFER_S: Final = 60.0
+"""Timeout of a request that writes, or reads a layer."""
 MAX_BYTES: Final = 4 << 20
 """Of a manifest or a configuration: registries refuse larger ones."""
+_MAX_BLOB: Final = 8 << 30
 USUAL: Final = {"architecture": "amd64", "os": "linux"}
 """The kind of machine that most nodes are."""
 _KINDS: Final = (
@@ -32,14 +38,15 @@ _KINDS: Final = (
 )
 _MOST_KINDS: Final = 64
 """Images of one list that are looked at."""
-_HUB_LOGIN: Final = "https://index.docker.io/v1/"
-"""What `docker login` without a name writes down."""
-_CHALLENGE = re.compile(r'([a-z]+)="([^"]*)"')
+_CHALLENGE: Final = re.compile(r'([a-z]+)="([^"]*)"')
+_NEXT: Final = re.compile(r'<([^>]*)>\s*;\s*rel="?next')
+_PART: Final = 1 << 20
+_PAGE: Final = 1000
+_PAGES: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """As it is pulled."""
+class Blob(NamedTuple):
+    """A layer as it is pulled."""
 
     digest: str
     size: int  # bytes, compressed
@@ -50,7 +57,7 @@ class Manifest:
     """One image in a registry. The list of an image for several kinds of machine has neither layers nor labels."""
 
     digest: str
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[Blob, ...] = ()
     config: str = ""  # digest
     kinds: tuple[str, ...] = ()  # digests of the images in such a list
 
@@ -60,14 +67,23 @@ class Manifest:
         return sum(layer.size for layer in self.layers)
 
 
+class _Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """Reads manifests.
+    """Registries of images, each asked under the name that an image has.
+
+    Every method raises BackendUnreachable where a registry does not answer, refuses, or sends other content than a
+    digest says.
 
     Args:
         verify: certificates; False: they are not looked at, and plain HTTP will do.
         credentials: user and password for a registry, or None.
-        timeout_s: of one request.
+        timeout_s: of one request that reads a manifest or a configuration.
         plain: a registry that speaks plain HTTP, whatever holds for all others.
     """
 
@@ -75,34 +91,25 @@ class Registry:
     credentials: Callable[[str], tuple[str, str] | None] = lambda _: None
     timeout_s: float = TIMEOUT_S
     plain: str | None = None
+    _tokens: dict[tuple[str, str], str] = field(default_factory=dict)  # registry, scope -> Authorization
 
     def manifest(self, image: Reference) -> Manifest | None:
-        """The manifest that a name stands for; None when there is none.
-
-        Raises:
-            BackendUnreachable: the registry does not answer, or refuses.
-        """
-        body = self._manifest(image)
-        if body is None:
-            return None
-        return _parsed(image, body)
+        """The manifest that a name stands for; None when there is none."""
+        found = self.document(image)
+        return None if found is None else _parsed(image, found[0])
 
     def size(self, image: Reference) -> int | None:
         """Bytes that a node without any of it pulls; of an image for several kinds of machine, those of the usual one.
 
         Returns:
             None: there is none, or none for the usual kind of machine.
-
-        Raises:
-            BackendUnreachable: the registry does not answer, or refuses.
         """
-        body = self._manifest(image)
-        if body is None:
+        read = self.document(image)
+        if read is None:
             return None
-        content = _json(image, body)
-        kinds = content.get("manifests") or []
+        kinds = _json(image, read[0]).get("manifests") or []
         if not kinds:
-            return _parsed(image, body).size
+            return _parsed(image, read[0]).size
         usual = next((str(kind["digest"]) for kind in kinds if USUAL.items() <= kind.get("platform", {}).items()), None)
         found = self.manifest(image.by_digest(usual)) if usual else None
         return None if found is None else found.size
@@ -112,9 +119,6 @@ class Registry:
 
         Returns:
             Empty: it has no such label. None: there is no such image.
-
-        Raises:
-            BackendUnreachable: the registry does not answer, or refuses.
         """
         manifest = self.manifest(image)
         if manifest is None:
@@ -127,122 +131,203 @@ class Registry:
         return str(self.labels(image, manifest).get(name, ""))
 
     def labels(self, image: Reference, manifest: Manifest) -> Mapping[str, str]:
-        """Labels of an image; none for the list of an image for several kinds of machine.
+        """Labels of an image; none for the list of an image for several kinds of machine."""
+        found = self.document(image, manifest.config, blob=True) if manifest.config else None
+        return {} if found is None else _json(image, found[0]).get("config", {}).get("Labels") or {}
 
-        Raises:
-            BackendUnreachable: the registry does not answer, or refuses.
+    def document(self, image: Reference, digest: str = "", *, blob: bool = False) -> tuple[bytes, str] | None:
+        """A manifest or a configuration with its media type; None when it is not there."""
+        name = digest or image.digest or image.tag or "latest"
+        path, accept = f"{'blobs' if blob else 'manifests'}/{name}", "*/*" if blob else ", ".join(_KINDS)
+        found = self._call("GET", image, path, {"Accept": accept})
+        if found is None:
+            return None
+        if name.startswith("sha256:") and sha256(found.body) != name:
+            raise _refused(image, f"{name} has another content")
+        return found.body, found.headers.get("Content-Type", "")
+
+    def has(self, image: Reference, digest: str) -> bool:
+        """A blob is there."""
+        return self._call("HEAD", image, f"blobs/{digest}") is not None
+
+    def send(self, image: Reference, content: bytes) -> str:
+        """Write a blob, unless it is there; returns its digest."""
+        digest = sha256(content)
+        if not self.has(image, digest):
+            self._send(image, digest, content)
+        return digest
+
+    def send_file(self, image: Reference, path: Path, digest: str) -> None:
+        """Write a blob that is a file, unless it is there."""
+        if not self.has(image, digest):
+            with path.open("rb") as file:
+                self._send(image, digest, file)
+
+    def copy(self, image: Reference, digest: str, origin: Reference) -> None:
+        """Take over a blob of another repository, mounted where that is of the same registry, else by a file."""
+        if self.has(image, digest) or (image.registry == origin.registry and self._mount(image, digest, origin)):
+            return
+        with tempfile.TemporaryFile() as file:
+            if self._call("GET", origin, f"blobs/{digest}", {"Accept": "*/*"}, into=file) is None:
+                raise _refused(origin, f"{digest} is not there")
+            file.seek(0)
+            if f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" != digest:
+                raise _refused(origin, f"{digest} has another content")
+            self._send(image, digest, file)
+
+    def put(self, image: Reference, manifest: bytes, kind: str) -> str:
+        """Write a manifest, under the tag of the name; returns its digest."""
+        digest = sha256(manifest)
+        self._call("PUT", image, f"manifests/{image.tag or digest}", {"Content-Type": kind}, manifest)
+        return digest
+
+    def remove(self, image: Reference) -> None:
+        """Delete a manifest by digest; the registry's own collector frees the space."""
+        self._call("DELETE", image, f"manifests/{image.digest}")
+
+    def tags(self, image: Reference) -> list[str]:
+        """Tags of a repository, page by page."""
+        tags: list[str] = []
+        path = f"tags/list?n={_PAGE}"
+        for _ in range(_PAGES):
+            found = self._call("GET", image, path, {"Accept": "application/json"})
+            if found is None:
+                break
+            tags += [str(tag) for tag in json.loads(found.body).get("tags") or ()]
+            more = _NEXT.search(found.headers.get("Link", ""))
+            if more is None:
+                break
+            path = f"tags/list?{urllib.parse.urlsplit(more[1]).query}"
+        return tags
+
+    def _mount(self, image: Reference, digest: str, origin: Reference) -> bool:
+        """Take a blob over from another repository of this registry; False when it has to be sent."""
+        query = urllib.parse.urlencode({"mount": digest, "from": origin.repository})
+        found = self._call("POST", image, f"blobs/uploads/?{query}", data=b"", also=origin)
+        return found is not None and found.status == 201
+
+    def _send(self, image: Reference, digest: str, content: bytes | IO[bytes]) -> None:
+        begun = self._call("POST", image, "blobs/uploads/", data=b"")
+        assert begun is not None
+        to = urllib.parse.urlsplit(begun.headers.get("Location", ""))
+        if to.netloc not in ("", host(image.registry)):
+            raise _refused(image, "it wants the upload elsewhere")
+        query = f"{to.query}&" if to.query else ""
+        path = urllib.parse.urljoin("/v2/", f"{to.path}?{query}{urllib.parse.urlencode({'digest': digest})}")
+        self._call("PUT", image, path, {"Content-Type": "application/octet-stream"}, content)
+
+    def _call(
+        self, method: str, image: Reference, path: str, headers: Mapping[str, str] | None = None,
+        data: bytes | IO[bytes] | None = None, *, also: Reference | None = None, into: IO[bytes] | None = None,
+    ) -> _Answer | None:  # fmt: skip
+        """One request, by the schemes that this registry may speak.
+
+        Args:
+            path: below the repository of the image, or from the root of the registry.
+            also: a repository that is read as well.
+            into: takes the body.
+
+        Returns:
+            None: there is no such thing to read or to delete.
         """
-        body = self._get(image, f"blobs/{manifest.config}", "*/*") if manifest.config else None
-        return {} if body is None else _json(image, body).get("config", {}).get("Labels") or {}
-
-    def _manifest(self, image: Reference) -> bytes | None:
-        return self._get(image, f"manifests/{image.digest or image.tag or 'latest'}", ", ".join(_KINDS))
-
-    def _get(self, image: Reference, path: str, accept: str) -> bytes | None:
-        schemes = ("http",) if image.registry == self.plain else ("https",) if self.verify else ("https", "http")
-        for scheme in schemes:
-            url = f"{scheme}://{host(image.registry)}/v2/{image.repository}/{path}"
+        where = path if path.startswith("/") else f"/v2/{image.repository}/{path}"
+        plain = image.registry == self.plain
+        for scheme in ("http",) if plain else ("https",) if self.verify else ("https", "http"):
+            url = f"{scheme}://{host(image.registry)}{where}"
             try:
-                return self._authorised(image, url, accept)
+                return self._authorised(method, image, url, headers or {}, data, also, into)
             except urllib.error.HTTPError as error:
-                error.close()
-                if error.code == 404:
+                with error:
+                    said = " ".join(error.read(500).decode("utf-8", "replace").split())[:200]
+                if error.code == 404 and method in ("GET", "HEAD", "DELETE"):
                     return None
-                raise _refused(image, f"{error.code} {error.reason}", "check who you are logged in as") from error
-            except (OSError, ValueError) as error:  # URLError is an OSError
-                if scheme == schemes[-1]:
-                    reason = getattr(error, "reason", None) or error
+                why = f"{error.code} {error.reason}" + (f": {said}" if said else "")
+                raise _refused(image, why, "check who you are logged in as", method) from error
+            except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
+                if scheme == "http" or self.verify:
+                    reason = str(getattr(error, "reason", None) or error)
                     hint = "check --registry and the network" + ("; plain HTTP: --no-tls-verify" if self.verify else "")
-                    raise _refused(image, str(reason), hint) from error
+                    raise _refused(image, reason, hint, method) from error
         raise AssertionError("unreachable")
 
-    def _authorised(self, image: Reference, url: str, accept: str) -> bytes:
-        """The body; asked for once more with what the registry's challenge demands."""
-        headers = {"Accept": accept}
-        try:
-            return self._open(url, headers)
-        except urllib.error.HTTPError as error:
-            challenge = error.headers.get("WWW-Authenticate", "")
-            if error.code != 401 or not challenge:
-                raise
-            error.close()
-        known = self.credentials(image.registry)
-        basic = {}
-        if known is not None:
-            basic["Authorization"] = f"Basic {base64.b64encode(':'.join(known).encode()).decode()}"
-        if challenge.lower().startswith("basic"):
-            return self._open(url, headers | basic)
-        fields = dict(_CHALLENGE.findall(challenge))
-        query = urllib.parse.urlencode({key: fields[key] for key in ("service", "scope") if key in fields})
-        realm = urllib.parse.urlsplit(fields.get("realm", ""))
-        asked_by = urllib.parse.urlsplit(url).scheme
-        if not redirects.trusted(realm.scheme, realm.hostname, asked_by, any_http=not self.verify):
-            raise ValueError("its realm is no address that proves who it is")
-        answer = _json(image, self._open(f"{realm.geturl()}?{query}", basic, image.registry))
-        token = answer.get("token") or answer.get("access_token") or ""
-        return self._open(url, headers | {"Authorization": f"Bearer {token}"})
+    def _authorised(
+        self, method: str, image: Reference, url: str, headers: Mapping[str, str], data: bytes | IO[bytes] | None,
+        also: Reference | None, into: IO[bytes] | None,
+    ) -> _Answer:  # fmt: skip
+        """The answer; asked for once more with the authorisation that the registry's challenge demands."""
+        rights = {"GET": "pull", "HEAD": "pull", "DELETE": "pull,push,delete"}.get(method, "pull,push")
+        scope = f"repository:{image.repository}:{rights}"
+        scope += f" repository:{also.repository}:pull" if also is not None else ""
+        known = image.registry, scope
+        for again in (True, False):
+            given = {**headers, "Authorization": self._tokens[known]} if self._tokens.get(known) else headers
+            try:
+                return self._open(url, given, image.registry, method, data, into)
+            except urllib.error.HTTPError as error:
+                challenge = error.headers.get("WWW-Authenticate", "")
+                if not again or error.code != 401 or not challenge:
+                    raise
+                error.close()
+            self._tokens[known] = self._authorise(image, challenge, scope, urllib.parse.urlsplit(url).scheme)
+        raise AssertionError("unreachable")
 
-    def _open(self, url: str, headers: Mapping[str, str], registry: str = "") -> bytes:
-        """Args:
-        registry: that has named the address; empty: it is its own.
+    def _authorise(self, image: Reference, challenge: str, scope: str, scheme: str) -> str:
+        known = self.credentials(image.registry)
+        basic = "" if known is None else f"Basic {base64.b64encode(':'.join(known).encode()).decode()}"
+        if challenge.lower().startswith("basic"):
+            return basic
+        fields = dict(_CHALLENGE.findall(challenge))
+        realm = urllib.parse.urlsplit(fields.get("realm", ""))
+        if not redirects.trusted(realm.scheme, realm.hostname, scheme, any_http=not self.verify):
+            raise ValueError("its realm is no address that proves who it is")
+        asked = [(key, fields[key]) for key in ("service",) if key in fields]
+        query = urllib.parse.urlencode([*asked, *(("scope", one) for one in scope.split(" "))])
+        headers = {"Authorization": basic} if basic else {}
+        try:
+            answer = _json(image, self._open(f"{realm.geturl()}?{query}", headers, image.registry).body)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refused(image, f"no token: {error.code} {error.reason}") from error
+        return f"Bearer {answer.get('token') or answer.get('access_token') or ''}"
+
+    def _open(
+        self, url: str, headers: Mapping[str, str], registry: str, method: str = "GET",
+        data: bytes | IO[bytes] | None = None, into: IO[bytes] | None = None,
+    ) -> _Answer:  # fmt: skip
+        """One exchange.
+
+        Args:
+            registry: has named the address.
         """
         if not url.startswith(("https://", "http://")):
             raise ValueError(f"not an address of a registry: {url}")
-        request = urllib.request.Request(url)
+        request = urllib.request.Request(url, data=data, method=method)
+        if data is not None and not isinstance(data, bytes):
+            request.add_unredirected_header("Content-Length", str(data.seek(0, os.SEEK_END)))
+            data.seek(0)
         for key, value in headers.items():
             request.add_unredirected_header(key, value)  # storage that a blob lies in is not told who we are
         context = redirects.certificates() if self.verify else _blind()
-        home = host(registry) or request.host
-        opener = redirects.opener(home, context, any_http=not self.verify)
-        with opener.open(request, timeout=self.timeout_s) as answer:
-            body: bytes = answer.read(MAX_BYTES + 1)
-        if len(body) > MAX_BYTES:
-            raise ValueError(f"longer than {MAX_BYTES >> 20} MiB: {url}")
-        return body
+        opener = redirects.opener(host(registry), context, any_http=not self.verify)
+        timeout_s = self.timeout_s if data is None and into is None else _TRANSFER_S
+        with opener.open(request, timeout=timeout_s) as answer:
+            most = MAX_BYTES if into is None else _MAX_BLOB
+            body: bytes = b"" if into is not None else answer.read(most + 1)
+            size = len(body)
+            while into is not None and size <= most and (part := answer.read(_PART)):
+                size += into.write(part)
+            if size > most:
+                raise ValueError(f"longer than {most >> 20} MiB: {url}")
+            return _Answer(answer.status, answer.headers, body)
 
 
-def logins(environ: Mapping[str, str]) -> Callable[[str], tuple[str, str] | None]:
-    """Who `buildah login`, `podman login` or `docker login` has made known; what lies in a keychain is not found.
-
-    Args:
-        environ: names the folders.
-    """
-    home = Path(environ.get("HOME", "/"))
-    places = [
-        environ.get("REGISTRY_AUTH_FILE"),
-        f"{environ['XDG_RUNTIME_DIR']}/containers/auth.json" if "XDG_RUNTIME_DIR" in environ else None,
-        str(Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "containers" / "auth.json"),
-        str(Path(environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json"),
-    ]
-
-    def known(registry: str) -> tuple[str, str] | None:
-        keys = [registry, f"https://{registry}", f"https://{registry}/v1/", *([_HUB_LOGIN] if registry == HUB else [])]
-        for place in filter(None, places):
-            try:
-                auths = json.loads(Path(place).read_bytes())["auths"]
-                for key in keys:
-                    if auths.get(key, {}).get("auth"):
-                        user, _, password = base64.b64decode(auths[key]["auth"]).decode().partition(":")
-                        return user, password
-            except (OSError, ValueError, KeyError, AttributeError, TypeError):
-                continue
-        return None
-
-    return known
-
-
-def passwords(path: Path) -> list[bytes]:
-    """Every one in a file of logins, as it stands there and as it is meant; none where it cannot be read."""
-    try:
-        values = [value for one in json.loads(path.read_bytes())["auths"].values() for value in one.values()]
-        coded = [value.encode() for value in values if isinstance(value, str)]
-        return [*coded, *(base64.b64decode(one).partition(b":")[2] for one in coded)]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return []
+def sha256(content: bytes) -> str:
+    """Digest of content: `sha256:<64 hex digits>`."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def _blind() -> ssl.SSLContext:
-    """Looks at no certificate."""
+    """TLS without a look at certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
@@ -252,8 +337,8 @@ def _parsed(image: Reference, body: bytes) -> Manifest:
     content = _json(image, body)
     try:
         return Manifest(
-            digest=f"sha256:{hashlib.sha256(body).hexdigest()}",
-            layers=tuple(Layer(layer["digest"], layer["size"]) for layer in content.get("layers") or ()),
+            digest=sha256(body),
+            layers=tuple(Blob(layer["digest"], layer["size"]) for layer in content.get("layers") or ()),
             config="" if "manifests" in content else content["config"]["digest"],
             kinds=tuple(str(kind["digest"]) for kind in content.get("manifests") or ()),
         )
@@ -271,7 +356,10 @@ def _json(image: Reference, body: bytes) -> dict[str, Any]:
     return content
 
 
-def _refused(image: Reference, why: str, hint: str) -> BackendUnreachable:
+def _refused(image: Reference, why: str, hint: str = "", method: str = "GET") -> BackendUnreachable:
+    reads = method in ("GET", "HEAD")
     return BackendUnreachable(
-        f"registry {image.registry} does not say what {image} is: {why}", hint=hint, objects=(str(image),)
+        f"registry {image.registry} does not {'say what' if reads else 'take'} {image}{' is' if reads else ''}: {why}",
+        hint=hint or "check the registry, its credentials and the network",
+        objects=(str(image),),
     )

@@ -49,7 +49,7 @@ def pin(
 
 
 def held(image: Reference, known: Reference) -> bool:
-    """Whether one that is known by digest was named by this tag."""
+    """An image that is known by digest was named by this tag."""
     return bool(image.tag and known.digest) and not image.digest and replace(known, digest="") == image
 
 
@@ -61,7 +61,7 @@ def _is(recorded: str, image: str) -> bool:
 
 
 def _asked(tags: Mapping[str, str], registry: Callable[[str], Registry]) -> dict[str, str]:
-    """What registries say, all of them asked at once; an image that several roles share is asked for once."""
+    """Digests from registries, all of them asked at once; an image that several roles share is asked for once."""
 
     def ask(image: str) -> str | RlctlError:
         try:

@@ -1,4 +1,4 @@
-"""Where an answer of a registry may send us: to who proves who they are, and to nobody nearer to us than the registry.
+"""Redirects of registries: only to hosts that prove who they are, and never nearer to us than the registry.
 
 Blobs lie in storage and tokens are given by others, so a registry names other places; whoever can make it say so would
 else have us ask what only we can reach: the machine itself, its network, the metadata of a cloud.
@@ -24,7 +24,7 @@ _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
 
 def opener(registry: str, context: ssl.SSLContext, *, any_http: bool = False) -> urllib.request.OpenerDirector:
-    """What asks a registry.
+    """Opener for the requests of one registry.
 
     Args:
         registry: host and port; what it is asked itself goes wherever its name leads.
@@ -43,12 +43,12 @@ def certificates() -> ssl.SSLContext:
 
 
 def trusted(scheme: str, host: str | None, asked_by: str, *, any_http: bool = False) -> bool:
-    """Whether a registry that was asked by one scheme may name a place."""
+    """A registry that was asked by one scheme may send us to this host."""
     return scheme == "https" or (scheme == "http" == asked_by and (any_http or host in LOOPBACK))
 
 
 def distance(address: str) -> int:
-    """Of an address, as numbers: NOWHERE, HERE, NEAR or FAR."""
+    """Distance of an address: NOWHERE, HERE, NEAR or FAR."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         if found in _NAT64:

@@ -70,7 +70,7 @@ class Reference:
 
 
 def loopback(registry: str) -> bool:
-    """Whether a registry is on this machine, where it may speak plain HTTP."""
+    """A registry is on this machine, where it may speak plain HTTP."""
     name = registry.rpartition(":")[0] or registry
     try:
         return name == "localhost" or ip_address(name).is_loopback

@@ -1,4 +1,4 @@
-"""What lies beside an image in a registry: an artifact that refers to it, under the image's tag and an ending.
+"""Artifacts beside an image in a registry: they refer to it, under the image's tag and an ending.
 
 Registries of OCI 1.1 list it among the image's referrers; any other still has the tag.
 """
@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rlctl.images.registry.client import Registry
 from rlctl.images.registry.reference import Reference
-from rlctl.images.registry.upload import Uploader
 from rlctl.images.sbom import FILE, KIND, component
 
 SUBJECT: Final = "dev.rlctl.subject"
@@ -30,12 +30,12 @@ _MAX_UNPACKED: Final = 16 << 20
 
 
 def attach(
-    to: Uploader, image: Reference, digest: str, content: bytes, kind: str, ending: str, notes: Mapping[str, str]
+    to: Registry, image: Reference, digest: str, content: bytes, kind: str, ending: str, notes: Mapping[str, str]
 ) -> Reference:
     """Put an artifact beside an image, unless one is there.
 
     Args:
-        to: the registry.
+        to: is written.
         image: by tag.
         digest: of it.
         content: the artifact.
@@ -69,11 +69,11 @@ def attach(
     return where
 
 
-def sbom(to: Uploader, image: Reference, digest: str) -> Reference | None:
+def sbom(to: Registry, image: Reference, digest: str) -> Reference | None:
     """Put beside an image the list of what it holds, which its build has left in it; None when there is none in it.
 
     Args:
-        to: the registry, which has the image.
+        to: is read and written; it has the image.
         image: by tag.
         digest: of it.
 
@@ -97,8 +97,8 @@ def sbom(to: Uploader, image: Reference, digest: str) -> Reference | None:
     return attach(to, image, digest, content, KIND, SBOM, {})
 
 
-def _manifest(to: Uploader, image: Reference) -> dict[str, Any] | None:
-    """Of an image; of the list that some builders push, that of its one machine."""
+def _manifest(to: Registry, image: Reference) -> dict[str, Any] | None:
+    """Manifest of an image; of the list that some builders push, that of its one machine."""
     found = to.document(image)
     manifest: dict[str, Any] | None = None if found is None else json.loads(found[0])
     for one in (manifest or {}).get("manifests") or ():
@@ -107,7 +107,7 @@ def _manifest(to: Uploader, image: Reference) -> dict[str, Any] | None:
     return manifest
 
 
-def _listed(to: Uploader, image: Reference, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+def _listed(to: Registry, image: Reference, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
     """The list in the newest layer that has one. An image may hold anything: nothing is read without a bound."""
     for layer in reversed(manifest.get("layers") or ()):
         if not 0 < int(layer.get("size") or 0) <= _MAX_LAYER:

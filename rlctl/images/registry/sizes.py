@@ -1,4 +1,4 @@
-"""How many bytes a node pulls for an image: asked of all registries at once, and not waited for."""
+"""Sizes of images as a node pulls them: asked of all registries at once, and not waited for."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is wrong with a spec, or worth a second look, in words."""
+"""Problems and findings of a spec, in words."""

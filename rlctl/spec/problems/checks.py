@@ -23,7 +23,7 @@ DEFAULT_EVALUATION_ENVS = 10
 
 
 def impossible(spec: Spec, base: Path) -> Iterator[Fault]:
-    """What must be refused.
+    """Combinations of values that are refused.
 
     Args:
         spec: valid field by field.
@@ -35,7 +35,7 @@ def impossible(spec: Spec, base: Path) -> Iterator[Fault]:
 
 
 def unsound(spec: Spec) -> Iterator[Fault]:
-    """What must be refused wherever the spec lies."""
+    """Combinations of values that are refused on every machine."""
     yield from _roles(spec)
     yield from _likes(spec)
     plain = fields.folded(spec)

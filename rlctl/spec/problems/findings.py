@@ -1,4 +1,4 @@
-"""What is allowed and still worth a second look: `lint` ends 1 when there is nothing worse."""
+"""Findings: values that are allowed and hardly meant; `lint` ends 1 when there is nothing worse."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_REQUIREMENTS: Final = 2000
 
 
 def simulator_missing(id: str) -> tuple[str, str] | None:
-    """What an environment needs that is not installed here, and the command that brings it; None when all is there."""
+    """Package of an environment that is not installed here, and the command that brings it; None when all is there."""
     for begin, packages, extra in _SIMULATORS:
         missing = [name for name in packages if importlib.util.find_spec(name) is None]
         if id.startswith(begin) and missing:
@@ -36,7 +36,7 @@ def simulator_missing(id: str) -> tuple[str, str] | None:
 
 
 def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
-    """What is allowed and still worth a second look.
+    """Values that are allowed and hardly meant.
 
     Args:
         spec: without anything impossible.

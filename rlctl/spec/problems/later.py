@@ -1,4 +1,4 @@
-"""What a spec can say already and rlctl cannot do yet: one line each, removed by the work that brings it."""
+"""Features of the schema that are not built yet: one line each, removed by the work that brings it."""
 
 from __future__ import annotations
 

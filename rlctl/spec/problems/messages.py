@@ -1,4 +1,4 @@
-"""What pydantic found, in our words and under the user's own paths."""
+"""Validation errors of pydantic in our words and under the user's own paths."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def faults(error: ValidationError, values: Mapping[str, Any], texts: Mapping[Pat
 
 
 def in_words(detail: ErrorDetails, text: str | None = None) -> str:
-    """What is wrong with a single value, and the remedy.
+    """Message for a single value: its fault, and the remedy.
 
     Args:
         detail: one entry of pydantic's list.
@@ -152,7 +152,7 @@ def _message(path: Path, details: list[ErrorDetails], values: Mapping[str, Any],
 
 
 def _kin(name: Any) -> str:
-    """What can be said of a name that no algorithm has: the one that was meant, or what is planned of its kind."""
+    """Hint for a name that no algorithm has: the one that was meant, or what is planned of its kind."""
     if not isinstance(name, str) or ":" in name:
         return ""
     if near := closest(name, BUILT):
@@ -198,7 +198,7 @@ def _hyperparameter_of_an_own_algorithm(path: Path, values: Mapping[str, Any]) -
 
 
 def _user_path(detail: ErrorDetails, values: Mapping[str, Any]) -> Path:
-    """Where the user would look: pydantic's location without the names of union members."""
+    """Path as the user writes it: pydantic's location without the names of union members."""
     path = tuple(_steps(detail["loc"], values))
     return (*path, "name") if detail["type"].startswith("union_tag") else path
 

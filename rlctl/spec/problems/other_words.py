@@ -72,7 +72,7 @@ FOREIGN: Final[Mapping[str, str]] = {key: ours for ours, keys in _FOREIGN.items(
 
 
 def ours(path: Path) -> str:
-    """What an unknown key is called here, as the remainder of a message; empty when nothing is known of it."""
+    """Our key for an unknown one, as the remainder of a message; empty when nothing is known of it."""
     key = str(path[-1])
     section = next((str(part) for part in reversed(path[:-1]) if part in ("algorithm", "stop", "replay", "pbt")), "")
     if renamed := RENAMED.get((section, key)):

@@ -16,9 +16,9 @@ import pytest
 from rlctl.errors import BackendUnreachable
 from rlctl.images.make import Wish
 from rlctl.images.registry.reference import Reference
-from rlctl_ci.builders import buildah
 from rlctl_ci.builders.append import Append
-from rlctl_ci.builders.registry import plain, reader, uploader
+from rlctl_ci.builders.program import Program
+from rlctl_ci.builders.registry import plain, registry_of
 from rlctl_ci.config.settings import Config
 from rlctl_ci.core.cleaning import Waste, remove
 from rlctl_ci.core.work import Job
@@ -175,13 +175,11 @@ def test_only_the_registry_of_the_project_is_spoken_to_without_certificates(
     registry: Registry, elsewhere: Registry
 ) -> None:
     about = project(target="kubernetes", registry=f"{registry.name}/team", plain_http=True)
-    asked = replace(reader(about), timeout_s=2.0)
+    asked = replace(registry_of(about), timeout_s=2.0)
     assert asked.manifest(registry.image("rlctl/actor", "1")) is not None
     with pytest.raises(BackendUnreachable):
         asked.manifest(elsewhere.image("rlctl/actor", "1"))
     assert elsewhere.asked == []
-    assert uploader(about, registry.name).scheme == "http"
-    assert uploader(about, elsewhere.name).scheme == "https"
     wish = Wish(about.registry, plain=plain(about))
     assert not wish.verifies(registry.name)
     assert wish.verifies("registry.example.org")
@@ -197,7 +195,7 @@ def test_buildah_lays_the_code_over_a_base_and_pushes_it_once(
 ) -> None:
     monkeypatch.setenv("BUILDAH_ISOLATION", "chroot")
     monkeypatch.setenv("STORAGE_DRIVER", "vfs")
-    maker, said = buildah.make(tmp_path / "home"), list[str]()
+    maker, said = Program("buildah", tmp_path / "home"), list[str]()
     job = replace(job_for(tmp_path, registry, builder="buildah"), say=said.append)
     try:
         made = maker.push(job, maker.make(job, source))

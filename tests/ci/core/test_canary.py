@@ -15,8 +15,8 @@ from urllib.parse import quote, quote_plus
 import pytest
 from starlette.testclient import TestClient
 
-from rlctl_ci.builders import buildah
 from rlctl_ci.builders.append import Append
+from rlctl_ci.builders.program import Program
 from rlctl_ci.config.settings import Config
 from rlctl_ci.core.errors import BuildStopped
 from rlctl_ci.core.logs import MASK, Masker
@@ -152,7 +152,7 @@ def service(
     registry.locked = True
 
     def hands(project: Any, service: Service) -> Hands:
-        maker = Append() if project.builder == "append" else buildah.make(service.folder / "buildah")
+        maker = Append() if project.builder == "append" else Program("buildah", service.folder / "buildah")
         return Hands(Git(project, service.folder / "git"), maker, Deployer())  # type: ignore[arg-type]  # it gets no further
 
     found = Service(Config.model_validate({"state": tmp_path / "state", "projects": {"pole": project}}), hands)

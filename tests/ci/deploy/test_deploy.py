@@ -19,8 +19,8 @@ from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.kubernetes.run_state.lock import Me
 from rlctl.errors import Conflict, Locked, Problem, RlctlError, SpecError
 from rlctl.images.code import BASE_LABEL
+from rlctl.images.registry.client import sha256
 from rlctl.images.registry.reference import Reference
-from rlctl.images.registry.upload import sha256
 from rlctl.render import interpreter
 from rlctl.render import templates as ours
 from rlctl.spec.schema import Spec

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from rlctl.cli.display.text import age, clock, count, moment, number, plain, span, sparkline, stamp, table
+from rlctl.errors import UsageError
 from rlctl.spec.words import duration
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
@@ -101,12 +102,12 @@ def test_other_moments_are_refused(text: str) -> None:
 
 
 def test_a_span_is_seconds_or_has_units() -> None:
-    assert span("30") == 30
-    assert span("0") == 0
-    assert span("1h30m") == 5400
+    assert span("30", "--grace") == 30
+    assert span("0", "--grace") == 0
+    assert span("1h30m", "--grace") == 5400
     for wrong in ("", "x", "-1", "1 m", "nan", "inf"):
-        with pytest.raises(ValueError, match="not a length"):
-            span(wrong)
+        with pytest.raises(UsageError, match="not a length"):
+            span(wrong, "--grace")
 
 
 def test_a_stamp_in_utc_says_so() -> None:

@@ -1,4 +1,4 @@
-"""What every request passes first, whatever its method: host, origin, size, time, how many. An ASGI middleware."""
+"""Guard before every request: host, origin, size, time, rate. An ASGI middleware."""
 
 from __future__ import annotations
 

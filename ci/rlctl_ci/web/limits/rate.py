@@ -1,4 +1,4 @@
-"""How often somebody may ask. Behind a proxy all have one address, so what is signed is counted for whom it is of."""
+"""Rate limits. Behind a proxy all have one address, so what is signed is counted for its signer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a request comes from: the address of its connection, or what a proxy that is trusted says."""
+"""Source of a request: the address of its connection, or that which a trusted proxy names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PREFIX: Final = 64
 
 
 def source(address: str) -> str:
-    """Who is counted as one: an IPv4 address, or a network of IPv6; whatever is no address, as it is."""
+    """Source that is counted as one: an IPv4 address, or a network of IPv6; what is no address, as it is."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -13,7 +13,7 @@ ENDS_AFTER_S: Final = 300.0
 
 
 class Streams:
-    """Those that are open. The newest has room: of the source that has most, what goes on longest ends for it.
+    """Open streams. The newest has room: of the source that has most, the oldest ends for it.
 
     Args:
         clock: seconds.
@@ -25,7 +25,7 @@ class Streams:
 
     @contextmanager
     def one(self, source: str) -> Iterator[Callable[[], bool]]:
-        """Whether this one still goes on."""
+        """One stream; gives a function that tells that it still goes on."""
         mine, until = object(), self._clock() + ENDS_AFTER_S
         self._open[mine] = source
         while len(self._open) > MOST:

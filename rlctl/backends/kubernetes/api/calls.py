@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from rlctl.backends.kubernetes.api.exchange import Answer, Connection, NoAnswer, lines, refusal, seconds
 from rlctl.backends.kubernetes.api.interface import KINDS, ApiError, Event, Expired, Key, Object, Page, Requests, key_of
-from rlctl.backends.kubernetes.api.retries import Patience, Tries
+from rlctl.backends.kubernetes.api.retries import Retries, Tries
 from rlctl.backends.kubernetes.names import MANAGER
 
 PAGE: Final = 500
@@ -39,7 +39,7 @@ class Calls:
         sleep: Callable[[float], None] = time.sleep, jitter: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
         self._connection = connection
-        self._patience = Patience(clock, sleep, jitter)
+        self._patience = Retries(clock, sleep, jitter)
         self._clock = clock
         self._short = 0  # watches in a row that ended too soon
         self.context, self.namespace, self.server = connection.context, connection.namespace, connection.server

@@ -37,7 +37,7 @@ class Tries:
     """Requests whose answer never came: they may have been done."""
 
 
-class Patience:
+class Retries:
     """Of one command.
 
     Args:

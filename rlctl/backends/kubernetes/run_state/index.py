@@ -18,7 +18,7 @@ from rlctl.spec.layout import state_home
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """Where a run was started."""
 
     run: str
@@ -34,7 +34,7 @@ class Entry:
         return f"namespace {self.namespace} of context {self.context} ({self.server})"
 
 
-def find(run: str) -> Entry | None:
+def find(run: str) -> IndexEntry | None:
     """What is noted of the run of that name, or None; a run on this machine is an entry of target local.
 
     Raises:
@@ -53,12 +53,12 @@ def find(run: str) -> Entry | None:
             f"{path} does not hold the index entry of run {run}: {error}", hint="Move it away.", objects=(str(path),)
         ) from error
     images = found.get("images")
-    return Entry(
+    return IndexEntry(
         run, **{**texts, "target": texts["target"] or "local"}, images=images if isinstance(images, dict) else {}
     )
 
 
-def check(run: str, context: str, namespace: str, server: str, *, explicit: bool) -> Entry | None:
+def check(run: str, context: str, namespace: str, server: str, *, explicit: bool) -> IndexEntry | None:
     """The entry of the run, unless it says that the run is somewhere else.
 
     Args:
@@ -96,7 +96,7 @@ def check_free(run: str) -> None:
         )
 
 
-def record(entry: Entry) -> bool:
+def record(entry: IndexEntry) -> bool:
     """Note where the run is; says whether that wrote. A home that cannot be written is no reason to stop."""
     path = _path(entry.run)
     text = json.dumps({"format": 1, **asdict(entry)}, indent=1) + "\n"

@@ -90,7 +90,7 @@ class _Record(Generic[Report]):
 
 
 @dataclass(slots=True)
-class Policy(Generic[Report]):
+class RestartPolicy(Generic[Report]):
     """Feed it what is seen; it answers with deaths, judges each, and names who is to be started now."""
 
     records: dict[str, _Record[Report]] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from rlctl.backends.local.access.names import is_role, shown
 from rlctl.backends.local.apply.stopping import signal_group, stop_in_order
 from rlctl.backends.local.process.causes import Report, describe, oom_kills, startup_s
 from rlctl.backends.local.process.proc import boot_time, started
-from rlctl.backends.local.process.restart_policy import Again, Death, GiveUp, Policy, Seen
+from rlctl.backends.local.process.restart_policy import Again, Death, GiveUp, RestartPolicy, Seen
 from rlctl.backends.local.process.supervisord import BAD_NAME, Child, Supervisor
 from rlctl.backends.local.state import run_state
 from rlctl.backends.local.state.files import read_json, to_json, write_at_last, write_changed
@@ -50,7 +50,7 @@ class Watch:
         self._sockets = sockets
         self._supervisor = supervisor
         self._clock = clock
-        self._policy: Policy[Report] = Policy()
+        self._policy: RestartPolicy[Report] = RestartPolicy()
         self._reasons: dict[str, str] = {}
         self._troubled: set[str] = set()
         self._oom_kills = oom_kills()

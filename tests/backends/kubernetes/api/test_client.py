@@ -14,7 +14,7 @@ pytest.importorskip("kubernetes")
 from rlctl.backends.kubernetes.api.calls import Calls
 from rlctl.backends.kubernetes.api.client import connect
 from rlctl.backends.kubernetes.api.interface import ApiError, Expired, Key
-from rlctl.backends.kubernetes.api.retries import Patience
+from rlctl.backends.kubernetes.api.retries import Retries
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.errors import BackendUnreachable
 from tests.backends.kubernetes.fakes.api import FakeApi
@@ -130,7 +130,7 @@ def test_a_server_that_is_not_there_is_told(api: Calls, server: Server, tmp_path
     (tmp_path / "config").write_text(kubeconfig("http://127.0.0.1:1"))
     gone = connect()
     times = iter(range(1000))
-    gone._patience = Patience(lambda: float(next(times)), lambda seconds: None, lambda: 0.0)
+    gone._patience = Retries(lambda: float(next(times)), lambda seconds: None, lambda: 0.0)
     with pytest.raises(ApiError, match=r"does not answer: .*refused"):
         gone.version()
 

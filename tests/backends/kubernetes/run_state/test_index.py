@@ -15,7 +15,7 @@ from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 from tests.backends.kubernetes.fakes.api import FakeApi
 from tests.backends.kubernetes.fakes.lab import Lab, spec_of
 
-ENTRY = index.Entry("pong", "a" * 32, "prod", "rl", "https://one:6443")
+ENTRY = index.IndexEntry("pong", "a" * 32, "prod", "rl", "https://one:6443")
 
 
 def test_what_is_noted_is_found(home: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_run_of_somebody_else_is_changed_by_force(bob: Lab, act: Act) -> None:
 def test_another_run_than_the_one_that_was_started_from_here_is_left_alone(lab: Lab, act: Act) -> None:
     lab.up()
     lab.settle()
-    index.record(index.Entry("pong", "f" * 32, lab.api.context, lab.api.namespace, lab.api.server))
+    index.record(index.IndexEntry("pong", "f" * 32, lab.api.context, lab.api.namespace, lab.api.server))
     lab.api.new_command()
     with pytest.raises(Conflict, match=f"with uid {UID[:8]}; the one that was started from here has uid ffffffff"):
         list(act(lab.backend()))
@@ -65,7 +65,7 @@ def test_another_run_than_the_one_that_was_started_from_here_is_left_alone(lab: 
 def test_another_run_than_the_one_that_was_started_from_here_is_changed_by_force(lab: Lab, act: Act) -> None:
     lab.up()
     lab.settle()
-    index.record(index.Entry("pong", "f" * 32, lab.api.context, lab.api.namespace, lab.api.server))
+    index.record(index.IndexEntry("pong", "f" * 32, lab.api.context, lab.api.namespace, lab.api.server))
     assert list(act(lab.backend(force=True)))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from rlctl.backends.local.process.restart_policy import Again, Death, GiveUp, Policy, Seen
+from rlctl.backends.local.process.restart_policy import Again, Death, GiveUp, RestartPolicy, Seen
 
 
 class Bench:
     """A policy, a clock, and processes that live and die as told. A report is the text of a death."""
 
     def __init__(self, *names: str) -> None:
-        self.policy: Policy[str] = Policy()
+        self.policy: RestartPolicy[str] = RestartPolicy()
         self.now = 1000.0
         self.seen = {name: Seen(name, "live", pid) for pid, name in enumerate(names, 100)}
         self.look()
@@ -218,7 +218,7 @@ def test_a_watch_that_was_killed_goes_on_with_the_counts_of_before() -> None:
         "actor-0": {"restarts": 3, "short_lives": 4, "error": "", "in_trouble": True, "next_start": 1.7e9 + 8.0}
     }
 
-    bench.policy = Policy()
+    bench.policy = RestartPolicy()
     bench.policy.restore(stored, bench.now)
     assert bench.look() == [], "the death is known"
     assert bench.policy.due(bench.now) == ["actor-0"]
@@ -324,7 +324,7 @@ def test_a_killed_watch_remembers_who_was_in_trouble_and_of_which_error() -> Non
     bench.die("actor-0", error="EnvError: seed 1")
     bench.restart("actor-0")
     stored = bench.policy.stored(bench.now, 1.7e9)
-    bench.policy = Policy()
+    bench.policy = RestartPolicy()
     bench.policy.restore(stored, bench.now)
     bench.look()
     assert bench.policy.troubled(bench.now) == {"actor-0"}
