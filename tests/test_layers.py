@@ -57,7 +57,7 @@ OUTSIDE_THE_MANAGER = (
 """What the manager does without: it imports no torch, and nothing that knows what a tensor is."""
 AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors")
 NOT_FOR_ALGORITHMS = ("rlctl_agents.wire", "rlctl_agents.envs", "rlctl_agents.checkpoint")
-TARGETS = ("rlctl.backends.kubernetes", "rlctl.backends.local", "rlctl.backends.memory")
+TARGETS = ("rlctl.backends.kubernetes", "rlctl.backends.local")
 DOORS = {
     "jinja2": ["rlctl.render", "rlctl_agents.manager.web.rendering", "rlctl_ci.web.html"],
     "typer": ["rlctl.cli"],
