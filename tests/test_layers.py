@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 # a module may import what stands above it in its own column; modules of one row do not import each other
 LAYERS = [
-    ["rlctl.errors"],
+    ["rlctl.errors", "rlctl.waiting"],
     ["rlctl.spec"],
     ["rlctl.plan"],
     ["rlctl.render", "rlctl.backends", "rlctl.images", "rlctl.probe"],

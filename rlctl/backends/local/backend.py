@@ -25,7 +25,6 @@ from rlctl.backends.local.access import listing, logs, pages
 from rlctl.backends.local.access.names import is_role, shown, split_name
 from rlctl.backends.local.apply import down, up
 from rlctl.backends.local.apply.converge import converge, restart, sections, write_files
-from rlctl.backends.local.apply.waiting import nobody
 from rlctl.backends.local.process.supervisord import Supervisor, linked
 from rlctl.backends.local.process.unix_http import request
 from rlctl.backends.local.state import lock, places, revisions, run_state
@@ -35,6 +34,7 @@ from rlctl.backends.revisions import check_fits, missing
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.plan import Plan
 from rlctl.spec.problems.findings import simulator_missing
+from rlctl.waiting import nobody
 
 CONTROL_TIMEOUT_S = 3.0
 FOLLOW_POLL_S = 0.15

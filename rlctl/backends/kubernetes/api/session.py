@@ -9,12 +9,8 @@ from datetime import UTC, datetime
 
 from rlctl.backends.base import Process, RunState, Say
 from rlctl.backends.kubernetes.api.interface import Api
-from rlctl.backends.kubernetes.api.waiting import Waiting, steady
 from rlctl.backends.kubernetes.run_state.lock import Lock, Me
-
-
-def _nothing(text: str) -> None:
-    pass
+from rlctl.waiting import Waiting, nobody, steady
 
 
 def _no_locking() -> None:
@@ -50,8 +46,8 @@ class Session:
     clock: Callable[[], float] = steady
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    note: Say = _nothing
-    waiting: Say = _nothing
+    note: Say = nobody
+    waiting: Say = nobody
     trouble: Callable[[RunState], list[Process]] = _no_trouble
     ask: Callable[[RunState, str, dict[str, object] | None], dict[str, object]] = _no_manager
     force: bool = False

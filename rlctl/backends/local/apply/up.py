@@ -13,7 +13,6 @@ from typing import Any
 from rlctl.backends.base import Applied, Document, RunState, Say
 from rlctl.backends.local.access.names import in_order, shown
 from rlctl.backends.local.apply.converge import converge, remove_old, sections, write_files
-from rlctl.backends.local.apply.waiting import Patience
 from rlctl.backends.local.process import supervisord
 from rlctl.backends.local.process.supervisord import Supervisor
 from rlctl.backends.local.process.unix_http import request
@@ -23,6 +22,7 @@ from rlctl.backends.local.state.places import Place
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.plan import Plan
 from rlctl.spec.layout import Layout
+from rlctl.waiting import Waiting
 
 _ENDING_TIMEOUT_S = 60.0
 _RELOAD_TIMEOUT_S = 15.0
@@ -123,13 +123,12 @@ def _await_end(place: Place, say: Say) -> None:
     Raises:
         Conflict: it does not end.
     """
-    patience = Patience(_ENDING_TIMEOUT_S, say)
-    while run_state.read_end(place.layout) is not None and lock.alive(place.life):
-        if not patience.left_s(f"run {place.run} to end its processes"):
-            raise Conflict(
-                f"run {place.run} is ending for more than {_ENDING_TIMEOUT_S:g} s", hint="rlctl down ends it."
-            )
-        time.sleep(0.1)
+
+    def ended() -> bool:
+        return run_state.read_end(place.layout) is None or not lock.alive(place.life)
+
+    if not Waiting(_ENDING_TIMEOUT_S, say).until(ended, 0.1, f"run {place.run} to end its processes"):
+        raise Conflict(f"run {place.run} is ending for more than {_ENDING_TIMEOUT_S:g} s", hint="rlctl down ends it.")
 
 
 def _state(place: Place, plan: Plan, spec: Mapping[str, Any], stored: RunState | None) -> RunState:
@@ -190,7 +189,7 @@ def _reloaded(place: Place, documents: Sequence[Document], applied: Iterator[App
 
 
 def _post_reload(place: Place, say: Say) -> None:
-    deadline = time.monotonic() + _RELOAD_TIMEOUT_S
+    patience = Waiting(_RELOAD_TIMEOUT_S)
     while True:
         try:
             request(
@@ -205,7 +204,7 @@ def _post_reload(place: Place, say: Say) -> None:
         except BackendUnreachable as error:
             if run_state.read_end(place.layout) is not None:
                 raise _is_ending(place.run) from error
-            if time.monotonic() > deadline:
+            if patience.over():
                 raise PartlyApplied(
                     f"the changed live fields did not reach the manager: {error.message}",
                     hint="Run the same command again.",

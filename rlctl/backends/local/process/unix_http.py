@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.backends.base import Say
-from rlctl.backends.local.apply.waiting import Patience, nobody
 from rlctl.errors import BackendUnreachable, RlctlError
+from rlctl.waiting import Waiting, nobody
 
 _LARGEST_ANSWER_BYTES = 64 * 2**20
 
@@ -44,7 +44,7 @@ class UnixConnection(http.client.HTTPConnection):
             raise
 
     def getresponse(self) -> http.client.HTTPResponse:
-        patience = Patience(self._timeout_s, self._say)
+        patience = Waiting(self._timeout_s, self._say)
         while (left_s := patience.left_s(self._who)) > 0:
             if select.select([self.sock], [], [], left_s)[0]:
                 return super().getresponse()
