@@ -76,7 +76,7 @@ DOORS = {
     "sqlite3": ["rlctl_ci.store"],
     "starlette": ["rlctl_ci.web"],
     "uvicorn": ["rlctl_ci.web.serve"],
-    "kubernetes": ["rlctl.backends.kubernetes.api.client"],
+    "kubernetes": ["rlctl.backends.kubernetes.api.client", "rlctl.backends.kubernetes.api.quantity"],
     "cryptography": ["rlctl.backends.kubernetes.run_state.keys"],
     "zmq": ["rlctl_agents.wire"],
     "zstandard": ["rlctl_agents.wire"],

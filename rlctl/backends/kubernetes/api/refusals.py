@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from rlctl.backends.kubernetes.api.exact import parse
 from rlctl.backends.kubernetes.api.interface import ApiError, Key
+from rlctl.backends.kubernetes.api.quantity import parse
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 
 GO_ON: Final = "Run the same command again: it goes on where this one stopped."
