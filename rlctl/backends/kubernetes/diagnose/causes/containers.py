@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
+from rlctl.backends.crashes import USER_FAULT, too_often
 from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.backends.kubernetes.diagnose.causes import images, volumes
 from rlctl.backends.kubernetes.diagnose.causes.base import (
@@ -25,10 +26,6 @@ from rlctl.backends.kubernetes.diagnose.causes.base import (
 from rlctl.backends.records.tail import last_error, readable
 from rlctl.spec.words import duration
 
-MAX_RESTARTS: Final = 3
-"""So many restarts are borne: a neighbour may not be up yet."""
-USER_FAULT: Final = 3
-"""A role's exit code for what only the user can mend."""
 LAST_LINES: Final = 5
 _RECENT_S: Final = 120.0
 """What a container that runs again is still judged by."""
@@ -152,7 +149,7 @@ class _Death:
     lines: tuple[str, ...]
 
     def cause(self, kind: str, text: str, *, said: str = "", again: str = "", key: str = "") -> Cause:
-        permanent = self.code == USER_FAULT or self.restarts > MAX_RESTARTS
+        permanent = self.code == USER_FAULT or too_often(self.restarts + 1)
         state: State = "failed" if permanent else "backoff" if self.looping else "starting"
         return Cause(kind, text, state, said or self.said, again or self.next, permanent, self.lines, key)
 

@@ -1,0 +1,15 @@
+"""A process that crashes too often: the rule of every target."""
+
+from __future__ import annotations
+
+from typing import Final
+
+USER_FAULT: Final = 3
+"""A role's exit code for what only the user can mend: it is not started again."""
+SHORT_LIVES: Final = 5
+"""The last of so many in a row is given up: until then a neighbour may not have been up yet."""
+
+
+def too_often(short_lives: int) -> bool:
+    """Whether a process that has died after so many short lives in a row will not make it."""
+    return short_lives >= SHORT_LIVES
