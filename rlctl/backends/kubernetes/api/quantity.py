@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 _SIGNS: Final = re.compile(r"[-+.0-9eEinumkKMGTP]+")
 """The package's parser also takes blanks, underscores and NaN."""
@@ -19,12 +19,14 @@ def parse(value: object) -> Decimal | None:
     # here, because the target is imported where the package is not installed; the spec's own units are read without it
     from kubernetes.utils.quantity import parse_quantity
 
+    untyped: Any = parse_quantity
     if isinstance(value, bool) or not isinstance(value, (str, int, float)) or not _SIGNS.fullmatch(str(value)):
         return None
     try:
-        return Decimal(parse_quantity(str(value)))
+        found: Decimal = untyped(str(value))
     except ValueError:
         return None
+    return found
 
 
 def amount(value: object) -> float:
