@@ -49,11 +49,6 @@ class Drift:
     def __str__(self) -> str:
         return shown(self.path)
 
-    @property
-    def suspect(self) -> bool:
-        """Whether the server may call it a conflict; it alone knows."""
-        return self.differs and bool(self.owners) and self.ours is not None
-
 
 def compare(document: Object, live: Object, manager: str = MANAGER) -> list[Drift]:
     """Every field that an apply of this document would change, in the order of the document."""

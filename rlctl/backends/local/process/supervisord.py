@@ -23,7 +23,7 @@ from rlctl.backends.local.state.places import LINK, Place
 from rlctl.errors import BackendUnreachable
 from rlctl.waiting import Waiting, nobody
 
-BAD_NAME, SPAWN_ERROR, ALREADY_STARTED, STILL_RUNNING = 10, 50, 60, 91  # faults of its XML-RPC
+BAD_NAME, ALREADY_STARTED, STILL_RUNNING = 10, 60, 91  # faults of its XML-RPC
 
 ANSWER_TIMEOUT_S = 60.0
 """It answers within milliseconds, but not while a hundred children that it has just forked take all cores."""

@@ -151,7 +151,7 @@ def test_what_somebody_else_changes_is_drift_and_a_suspected_conflict() -> None:
 
     api.edit(KEY, "kubectl-edit", change)
     [found] = compare(DOCUMENT, api.objects[KEY])
-    assert (found.theirs, found.ours, found.owners, found.suspect) == ("theirs", "one", ("kubectl-edit",), True)
+    assert (found.theirs, found.ours, found.owners, found.differs) == ("theirs", "one", ("kubectl-edit",), True)
     assert replaced([found])
 
 
@@ -161,7 +161,7 @@ def test_an_equal_value_that_is_not_ours_becomes_ours() -> None:
     found = compare(DOCUMENT, api.objects[KEY])
     assert found
     assert not any(each.differs for each in found if "resources" not in str(each))
-    assert not any(each.suspect for each in found)
+    assert not any(each.differs and each.owners for each in found)
 
 
 def test_owners_of_one_field() -> None:
