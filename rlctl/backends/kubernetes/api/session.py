@@ -13,14 +13,6 @@ from rlctl.backends.kubernetes.run_state.lock import Lock, Me
 from rlctl.waiting import Waiting, nobody, steady
 
 
-def _no_locking() -> None:
-    pass
-
-
-def _no_trouble(state: RunState) -> list[Process]:
-    return []
-
-
 def _no_manager(state: RunState, path: str, body: dict[str, object] | None) -> dict[str, object]:
     raise NotImplementedError("this session reaches no manager")
 
@@ -48,13 +40,13 @@ class Session:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     note: Say = nobody
     waiting: Say = nobody
-    trouble: Callable[[RunState], list[Process]] = _no_trouble
+    trouble: Callable[[RunState], list[Process]] = lambda state: []
     ask: Callable[[RunState, str, dict[str, object] | None], dict[str, object]] = _no_manager
     force: bool = False
     at_home: bool = False
     take_over: bool = False
     recorded: str = ""
-    locking: Callable[[], object] = _no_locking
+    locking: Callable[[], object] = lambda: None
 
     def lock(self, run: str, verb: str) -> Lock:
         self.locking()
