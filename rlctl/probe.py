@@ -27,6 +27,7 @@ from rlctl.spec.problems.findings import simulator_missing
 from rlctl.spec.problems.messages import Fault
 from rlctl.spec.schema import Spec
 from rlctl.spec.words import plain
+from rlctl.waiting import Waiting
 
 WITHIN_S: Final = 5.0
 """From the child's start to its answer."""
@@ -73,9 +74,7 @@ class Probing:
     ) -> None:
         self._spec = spec
         self._within_s = within_s
-        self._clock = clock
-        self._sleep = sleep
-        self._deadline = clock() + within_s
+        self._waiting = Waiting(within_s, clock=clock, sleep=sleep)
         self._last_words = b""
         self._files = ExitStack()
         self._child: subprocess.Popen[bytes] | None = None
@@ -96,10 +95,10 @@ class Probing:
         """What the child has found by the deadline; it has ended then."""
         if self._child is None:
             return self._not_checked(self._unable)
-        while (ended := _ended(self._child.pid)) is None and self._clock() < self._deadline:
-            self._sleep(_POLL_S)
+        child = self._child.pid
+        ended = self._waiting.until(lambda: _ended(child), _POLL_S)
         code = self.stop()
-        if ended is None:
+        if not ended:
             return self._not_checked(f"it took longer than {self._within_s:g} s")
         if code != 0:
             last = self._last_line()
@@ -193,9 +192,9 @@ def _lacking(spec: Spec) -> str:
     return "; ".join(simulator_missing(spec.env.id) or ())
 
 
-def _ended(pid: int) -> bool | None:
+def _ended(pid: int) -> bool:
     """True once a child has ended; it is not reaped."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None or None
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def _one_line(text: str) -> str:

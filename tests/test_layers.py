@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 # a module may import what stands above it in its own column; modules of one row do not import each other
 LAYERS = [
-    ["rlctl.errors"],
+    ["rlctl.errors", "rlctl.waiting"],
     ["rlctl.spec"],
     ["rlctl.plan"],
     ["rlctl.render", "rlctl.backends", "rlctl.images", "rlctl.probe"],
@@ -57,7 +57,7 @@ OUTSIDE_THE_MANAGER = (
 """What the manager does without: it imports no torch, and nothing that knows what a tensor is."""
 AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors")
 NOT_FOR_ALGORITHMS = ("rlctl_agents.wire", "rlctl_agents.envs", "rlctl_agents.checkpoint")
-TARGETS = ("rlctl.backends.kubernetes", "rlctl.backends.local", "rlctl.backends.memory")
+TARGETS = ("rlctl.backends.kubernetes", "rlctl.backends.local")
 DOORS = {
     "jinja2": ["rlctl.render", "rlctl_agents.manager.web.rendering", "rlctl_ci.web.html"],
     "typer": ["rlctl.cli"],
@@ -76,7 +76,7 @@ DOORS = {
     "sqlite3": ["rlctl_ci.store"],
     "starlette": ["rlctl_ci.web"],
     "uvicorn": ["rlctl_ci.web.serve"],
-    "kubernetes": ["rlctl.backends.kubernetes.api.client"],
+    "kubernetes": ["rlctl.backends.kubernetes.api.client", "rlctl.backends.kubernetes.api.quantity"],
     "cryptography": ["rlctl.backends.kubernetes.run_state.keys"],
     "zmq": ["rlctl_agents.wire"],
     "zstandard": ["rlctl_agents.wire"],

@@ -1,4 +1,4 @@
-"""Quantities as a user writes them: cores, memory, time."""
+"""Quantities as a user writes them: cores, memory, time. Read where the package kubernetes is not installed, too."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.backends.base import Applied, Document
-from rlctl.backends.memory import MemoryBackend
 from rlctl.errors import BackendUnreachable
 from rlctl.plan import Plan
 from tests.cli.conftest import Rlctl
+from tests.support.memory import MemoryBackend
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 CLUSTER_SPEC = f"""\

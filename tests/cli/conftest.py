@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from rlctl.backends.base import LogRecord
-from rlctl.backends.memory import MemoryBackend
 from rlctl.cli.context import World
 from rlctl.cli.main import run
 from rlctl.probe import Probed
 from rlctl.spec import Machine, Spec
+from tests.support.memory import MemoryBackend
 
 GOLDEN = Path(__file__).parent / "golden"
 START = datetime(2026, 11, 21, 4, 0, 0, tzinfo=UTC)

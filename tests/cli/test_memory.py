@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from rlctl.backends.base import Applied, Backend, Document
-from rlctl.backends.memory import MemoryBackend
 from rlctl.errors import BackendUnreachable, Conflict
 from rlctl.plan import Plan, make
 from rlctl.spec import Spec
+from tests.support.memory import MemoryBackend
 
 
 def spec(**algorithm: object) -> Spec:

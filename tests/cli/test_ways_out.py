@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from rlctl.backends.local import LocalBackend
-from rlctl.backends.memory import MemoryBackend
 from rlctl.cli.context import Signalled, World
 from rlctl.cli.main import run
 from rlctl.cli.options import run_names
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, Refused, TimedOut
 from rlctl.spec.layout import state_home
 from tests.cli.conftest import Rlctl
+from tests.support.memory import MemoryBackend
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_bug_and_a_signal_keep_their_codes_when_nobody_can_be_told(rlctl: Rlct
 SCRIPT = """
     import signal
 
-    from rlctl.backends.memory import MemoryBackend
+    from tests.support.memory import MemoryBackend
     from rlctl.cli.main import main
     from rlctl.cli.context import World
 

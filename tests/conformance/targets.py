@@ -16,7 +16,6 @@ from rlctl.backends.base import Applied, Backend, Document, RunState
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.kubernetes.run_state.lock import Me
 from rlctl.backends.local import LocalBackend
-from rlctl.backends.memory import MemoryBackend
 from rlctl.errors import BackendUnreachable
 from rlctl.plan import Plan, make
 from rlctl.render import documents as for_machine
@@ -25,6 +24,7 @@ from rlctl.spec.base import ROLES
 from rlctl.spec.schema import Spec
 from tests.backends.kubernetes.fakes.api import FakeApi
 from tests.backends.local.machine import FAKES
+from tests.support.memory import MemoryBackend
 
 RUN = "pole"
 _ROLE = re.compile(rf"(?:^|-)({'|'.join(ROLES)})(?:[-/]|$)")

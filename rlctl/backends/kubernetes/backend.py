@@ -27,7 +27,6 @@ from rlctl.backends.kubernetes.access import control, logs
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key
 from rlctl.backends.kubernetes.api.refusals import in_words, lacks_right
 from rlctl.backends.kubernetes.api.session import Session
-from rlctl.backends.kubernetes.api.waiting import steady
 from rlctl.backends.kubernetes.apply import (
     differences,
     down,
@@ -47,6 +46,7 @@ from rlctl.backends.revisions import images_of
 from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
 from rlctl.plan import Plan
 from rlctl.spec.layout import Layout
+from rlctl.waiting import steady
 
 
 @dataclass(frozen=True, slots=True)

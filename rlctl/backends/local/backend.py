@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from rlctl.backends.base import (
@@ -20,21 +22,22 @@ from rlctl.backends.base import (
     Say,
 )
 from rlctl.backends.differences import differences
+from rlctl.backends.files import read_json, reported
 from rlctl.backends.local import doctor
 from rlctl.backends.local.access import listing, logs, pages
 from rlctl.backends.local.access.names import is_role, shown, split_name
 from rlctl.backends.local.apply import down, up
 from rlctl.backends.local.apply.converge import converge, restart, sections, write_files
-from rlctl.backends.local.apply.waiting import nobody
 from rlctl.backends.local.process.supervisord import Supervisor, linked
 from rlctl.backends.local.process.unix_http import request
 from rlctl.backends.local.state import lock, places, revisions, run_state
-from rlctl.backends.local.state.files import read_json, reported
 from rlctl.backends.local.state.places import Place
 from rlctl.backends.revisions import check_fits, missing
+from rlctl.backends.run_states import check_count, check_role, newest_first
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.plan import Plan
 from rlctl.spec.problems.findings import simulator_missing
+from rlctl.waiting import nobody
 
 CONTROL_TIMEOUT_S = 3.0
 FOLLOW_POLL_S = 0.15
@@ -62,18 +65,7 @@ class LocalBackend:
 
     def runs(self, broken: Callable[[RlctlError], object] | None = None) -> list[RunState]:
         """Every run of this user, live or not, newest first."""
-        found = []
-        for name in places.names():
-            try:
-                known = self.find(name)
-            except BackendUnreachable as error:
-                if broken is None:
-                    raise
-                broken(error)
-                continue
-            if known is not None:
-                found.append(known)
-        return sorted(found, key=lambda known: known.created, reverse=True)
+        return newest_first((partial(self.find, name) for name in places.names()), broken)
 
     def find(self, run: str) -> RunState | None:
         """The run of that name, or None.
@@ -114,13 +106,13 @@ class LocalBackend:
             place, known = _live(run)
             wanted = dict(known.replicas)
             for role, count in replicas.items():
-                listing.check_count(known, role, count)
+                check_count(known, role, count)
                 wanted[role] = count
             documents = run_state.read_documents(place.layout)
             supervisor = Supervisor.of(place, say=self.waiting)
             supervisor.pid()  # one that does not answer is found out before anything is written
             linked(place)
-            run_state.write_state(place.layout, up.scaled(known, wanted))
+            run_state.write_state(place.layout, replace(known, replicas=wanted))
             write_files(place.layout, documents, wanted)
             try:
                 yield from converge(supervisor, sections(documents, wanted))
@@ -141,7 +133,7 @@ class LocalBackend:
         """
         with reported(f"cannot restart {role} of run {run}"), _locked(run, "restart"):
             place, known = _live(run)
-            listing.check_role(known, role)
+            check_role(known, role)
             supervisor = Supervisor.of(place, say=self.waiting)
             names = [name for name in supervisor.children() if is_role(name) and split_name(name)[0] == role]
             killed = restart(supervisor, names)

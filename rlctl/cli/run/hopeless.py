@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from rlctl.backends.crashes import too_often
 from rlctl.cli.display.problems import label
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Process
 
-MOST_RESTARTS = 3
-"""A process that is started again more often while a run starts will not make it."""
 SETTLED_S = 6.0
 """So long the same process has to be hopeless: what an `up` has just replaced goes on failing for a moment."""
 
@@ -37,4 +36,4 @@ class Hope:
 
     def _hopeless(self, process: Process) -> bool:
         before = self._restarts.setdefault(label(process), process.restarts)
-        return process.permanent or (process.state == "backoff" and process.restarts - before > MOST_RESTARTS)
+        return process.permanent or (process.state == "backoff" and too_often(process.restarts - before + 1))

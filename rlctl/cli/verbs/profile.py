@@ -14,6 +14,7 @@ from rlctl.cli.options import RunOption, Target, complete_role, verb
 from rlctl.cli.run.target import find, require_role, require_running
 from rlctl.cli.verbs.logs import process_named
 from rlctl.errors import RlctlError, TimedOut, UsageError
+from rlctl.waiting import Waiting
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
@@ -109,8 +110,8 @@ def _wait(world: World, backend: Backend, run: str, ordered: Mapping[str, Any]) 
         RlctlError: it ended meanwhile, or says nothing.
         TimedOut: the manager never says what became of it.
     """
-    end = world.clock() + float(ordered["within_s"]) + _LATE_S
-    while world.clock() < end:
+    patience = Waiting(float(ordered["within_s"]) + _LATE_S, clock=world.clock)
+    while not patience.over():
         world.sleep(_LOOK_EVERY_S)
         found: Mapping[str, Any] = backend.control(run, "GET", f"/profiles?id={ordered['id']}")
         if found["state"] == "done":

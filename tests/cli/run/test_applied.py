@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from rlctl.backends.base import Applied
-from rlctl.backends.memory import MemoryBackend
 from rlctl.cli.context import ReaderGone, World
 from rlctl.cli.run.applied import follow
 from rlctl.cli.run.ready import undo
 from rlctl.errors import PartlyApplied, RlctlError
 from tests.cli.conftest import Rlctl
+from tests.support.memory import MemoryBackend
 
 
 class Deaf(io.StringIO):

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from rlctl.backends.base import Applied
-from rlctl.backends.memory import MemoryBackend
 from rlctl.errors import BackendUnreachable
 from tests.cli.conftest import STATUS, Rlctl
+from tests.support.memory import MemoryBackend
 
 FROZEN = BackendUnreachable(
     "supervisord (pid 4711) does not answer within 3 s: a signal has stopped it",

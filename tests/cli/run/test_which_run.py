@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.backends.memory import MemoryBackend
 from tests.cli.conftest import Rlctl
+from tests.support.memory import MemoryBackend
 
 
 def test_without_a_name_it_is_the_only_live_run(rlctl: Rlctl) -> None:

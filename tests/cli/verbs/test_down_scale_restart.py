@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from rlctl.backends.base import Applied
-from rlctl.backends.memory import MemoryBackend
 from tests.cli.conftest import Rlctl
+from tests.support.memory import MemoryBackend
 
 
 def test_down_keeps_the_data_and_says_how_to_remove_it(rlctl: Rlctl) -> None:

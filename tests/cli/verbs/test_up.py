@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from rlctl.backends.base import Applied, Document, RunState
-from rlctl.backends.memory import MemoryBackend
 from rlctl.errors import Conflict
 from rlctl.plan import Plan
 from tests.cli.conftest import Rlctl, check_golden
 from tests.cli.test_surface import FAILURE
+from tests.support.memory import MemoryBackend
 
 MET = "evaluation mean 487.3 >= 475 over 100 episodes"
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlctl.backends.base import Applied, Document, Failure
-from rlctl.backends.memory import MemoryBackend
 from rlctl.plan import Plan
 from tests.cli.conftest import Rlctl
+from tests.support.memory import MemoryBackend
 
 KILLED = Failure("supervisord", "supervisord is gone without a word", (), datetime(2026, 11, 21, tzinfo=UTC))
 

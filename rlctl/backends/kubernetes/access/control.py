@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from rlctl.backends import manager_api
 from rlctl.backends.base import RunState
 from rlctl.backends.gate import Gate
 from rlctl.backends.kubernetes import names
@@ -21,7 +21,6 @@ from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 
 TIMEOUT_S: Final = 10.0
 """For one whole answer: the manager waits 5 s for its own loop."""
-_LARGEST_ANSWER_BYTES: Final = 64 * 2**20
 _BLOCK_BYTES: Final = 1 << 16
 _PAGES: Final = {"tensorboard": ("tensorboard", "tensorboard"), "status": ("manager", "probe")}
 """What is shown -> component whose pod shows it, and its port."""
@@ -44,24 +43,15 @@ def ask(
     who = f"the manager of run {run}"
     pod = pages.pod_of(api, run, "manager", _now())
     deadline = clock() + timeout_s
-    try:
-        with api.forward(pod, names.PORTS["control"]) as connected:
-            status, content = _exchange(connected, method, path, body, deadline, clock)
-    except TimeoutError as error:
-        raise BackendUnreachable(f"{who} did not answer within {timeout_s:g} s") from error
-    except ApiError as error:
-        raise BackendUnreachable(f"{who} cannot be reached: {error.message}", hint=error.hint) from error
-    except (OSError, http.client.HTTPException) as error:
-        raise BackendUnreachable(f"{who} broke off: {error or type(error).__name__}") from error
-    try:
-        value = json.loads(content) if content else None
-    except ValueError as error:
-        raise BackendUnreachable(f"{who} answered {method} {path} with something else than JSON") from error
-    if status >= 400:
-        said = value.get("error") if isinstance(value, dict) else value
-        detail = said.get("message") if isinstance(said, dict) else said
-        raise RlctlError(f"{who} refused {method} {path}: {detail or f'HTTP {status}'}")
-    return value
+
+    def send(method: str, path: str, payload: str | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        try:
+            with api.forward(pod, names.PORTS["control"]) as connected:
+                return _exchange(connected, method, path, payload, headers, deadline, clock)
+        except ApiError as error:
+            raise BackendUnreachable(f"{who} cannot be reached: {error.message}", hint=error.hint) from error
+
+    return manager_api.ask(who, method, path, body, send, timeout_s)
 
 
 class _Connection(http.client.HTTPConnection):
@@ -76,21 +66,19 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _exchange(
-    connected: socket.socket, method: str, path: str, body: Mapping[str, Any] | None, deadline: float,
+    connected: socket.socket, method: str, path: str, payload: str | None, headers: dict[str, str], deadline: float,
     clock: Callable[[], float],
 ) -> tuple[int, bytes]:  # fmt: skip
     connected.settimeout(max(0.1, deadline - clock()))
     connection = _Connection(connected)
     try:
-        payload = None if body is None else json.dumps(body)
-        headers = {"Connection": "close"} | ({"Content-Type": "application/json"} if payload else {})
-        connection.request(method, path, payload, headers)
+        connection.request(method, path, payload, {"Connection": "close", **headers})
         answer = connection.getresponse()
         content = bytearray()
         while block := answer.read(_BLOCK_BYTES):
             content += block
-            if len(content) > _LARGEST_ANSWER_BYTES:
-                raise http.client.HTTPException(f"more than {_LARGEST_ANSWER_BYTES} bytes")
+            if len(content) > manager_api.LARGEST_ANSWER_BYTES:
+                break
             if (left := deadline - clock()) <= 0:
                 raise TimeoutError
             if connected.fileno() >= 0:  # http.client closes it with the last byte of an answer of known length

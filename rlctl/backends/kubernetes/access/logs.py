@@ -20,6 +20,7 @@ from rlctl.backends.kubernetes.access import control
 from rlctl.backends.kubernetes.api.interface import Api, Object
 from rlctl.backends.kubernetes.diagnose import explain, listing
 from rlctl.backends.kubernetes.diagnose.causes.base import container_statuses, moment, name_of
+from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.backends.records.entries import Parser, entries
 from rlctl.backends.records.wanted import Filter
 from rlctl.errors import RlctlError
@@ -212,7 +213,7 @@ class _Reader:
         fresh = [line for line in lines if line not in self._seen and not _GONE.match(line)]
         self._remember(fresh)
         begun = moment((pod.get("status") or {}).get("startTime")) or datetime.fromtimestamp(self._clock(), UTC)
-        role = str(((pod.get("metadata") or {}).get("labels") or {}).get(names.COMPONENT, ""))
+        role = role_of(pod)
         process = f"{role}/{explain.ordinal(pod)}" if role in listing.STATEFUL else name
         return list(self._parsed(fresh, process, lambda: begun))
 

@@ -1,4 +1,4 @@
-"""The official client: kubeconfig, TLS, proxies, credentials and port-forwards; the only module that imports it.
+"""The official client: kubeconfig, TLS, proxies, credentials and port-forwards; the only module that talks through it.
 
 Its generated calls are not used: they know every kind by a class of its own, ask the server which kinds it has, and
 repeat by rules of their own.

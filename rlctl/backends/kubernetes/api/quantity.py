@@ -1,37 +1,43 @@
-"""Quantities of Kubernetes: 500m, 1.5, 2Gi, 1e3."""
+"""Quantities of Kubernetes (500m, 1.5, 2Gi, 1e3) as exact numbers: the API server writes them back in its own form."""
 
 from __future__ import annotations
 
-import math
 import re
-from typing import Final
+from decimal import Decimal
+from typing import Any, Final
 
-_SUFFIXES: Final = {
-    "": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
-    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
-}  # fmt: skip
-_FORM: Final = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:[eE]([+-]?[0-9]{1,3})|([numkKMGTPE]i?))?")
+_SIGNS: Final = re.compile(r"[-+.0-9eEinumkKMGTP]+")
+"""The package's parser also takes blanks, underscores and NaN."""
 
 
-def parse(value: object) -> float | None:
-    """In base units: cores, bytes, objects. None for what is no quantity."""
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+def parse(value: object) -> Decimal | None:
+    """In base units: cores, bytes, objects. None for what is no quantity.
+
+    Example:
+        "1000m" is 1, "1Gi" is 1073741824, "1e3" is 1000; "700m" is "0.7", which floats would deny.
+    """
+    # here, because the target is imported where the package is not installed; the spec's own units are read without it
+    from kubernetes.utils.quantity import parse_quantity
+
+    untyped: Any = parse_quantity
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)) or not _SIGNS.fullmatch(str(value)):
         return None
-    found = _FORM.fullmatch(str(value).strip())
-    if found is None or (found[3] or "") not in _SUFFIXES:
+    try:
+        found: Decimal = untyped(str(value))
+    except ValueError:
         return None
-    return float(found[1]) * 10.0 ** int(found[2] or 0) * _SUFFIXES[found[3] or ""]
+    return found
 
 
 def amount(value: object) -> float:
     """The same, 0 for what is no quantity: what others wrote must not stop a reader."""
-    return parse(value) or 0.0
+    return float(parse(value) or 0)
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two ways to write a quantity mean the same: "1000m" and 1, "1Gi" and 1073741824."""
-    left, right = parse(one), parse(other)
-    return left is not None and right is not None and math.isclose(left, right, rel_tol=1e-12)
+    """Whether both are quantities, and equal."""
+    first, second = parse(one), parse(other)
+    return first is not None and first == second
 
 
 def written(value: float, *, memory: bool = False) -> str:

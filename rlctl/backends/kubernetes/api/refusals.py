@@ -8,15 +8,15 @@ import shlex
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from rlctl.backends.kubernetes.api.exact import parse
 from rlctl.backends.kubernetes.api.interface import ApiError, Key
+from rlctl.backends.kubernetes.api.quantity import parse
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 
 GO_ON: Final = "Run the same command again: it goes on where this one stopped."
 _AFTERWARDS: Final = "Once that is done, the same command: it goes on where this one stopped."
 """In place of GO_ON where the same command alone would end the same way."""
 _USER: Final = re.compile(r'User "([^"]*)" cannot')
-_QUOTA: Final = re.compile(r"exceeded quota: ([^,]+), requested: (.*?), used: (.*?), limited: (.*)", re.DOTALL)
+QUOTA: Final = re.compile(r"exceeded quota: ([^,]+), requested: (.*?), used: (.*?), limited: (.*)", re.DOTALL)
 REPLICAS: Final = ".spec.replicas"
 _WAYS_OUT: Final = {
     False: "Drop the field from your patch, or take it over (rlctl up --force-conflicts), or ask its owner to let go "
@@ -98,7 +98,7 @@ def in_words(error: ApiError, verb: str, key: Key, namespace: str, *, written: b
             objects=(str(key),),
         )
     if error.status == 403:
-        quota = _QUOTA.search(error.message)
+        quota = QUOTA.search(error.message)
         return _quota(key, quota, written=written) if quota else _forbidden(error, verb, key, namespace)
     if error.status == 422 and any(sign in error.message for sign in _FIXED):
         return Refusal(
@@ -176,8 +176,8 @@ def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError
 def _quota(key: Key, found: re.Match[str], *, written: bool) -> Refusal | PartlyApplied:
     name, requested, used, limited = (part.strip() for part in found.groups())
     sums = []
-    limits, before = _pairs(limited), _pairs(used)
-    for resource, asked in _pairs(requested).items():
+    limits, before = pairs(limited), pairs(used)
+    for resource, asked in pairs(requested).items():
         limit, had = limits.get(resource, "?"), before.get(resource, "0")
         one, two, most = parse(asked), parse(had), parse(limit)
         if one is None or two is None or most is None or one + two > most:
@@ -189,6 +189,7 @@ def _quota(key: Key, found: re.Match[str], *, written: bool) -> Refusal | Partly
     return partly(refusal) if written else refusal
 
 
-def _pairs(text: str) -> dict[str, str]:
-    """`a=1,b=2`"""
-    return dict(part.strip().split("=", 1) for part in text.split(",") if "=" in part)
+def pairs(text: str) -> dict[str, str]:
+    """{a: 1, b: 2} of `a=1, b=2`."""
+    parts = (part.strip().partition("=") for part in text.rstrip(".").split(","))
+    return {name: value for name, equals, value in parts if equals}

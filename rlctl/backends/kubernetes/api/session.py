@@ -9,20 +9,8 @@ from datetime import UTC, datetime
 
 from rlctl.backends.base import Process, RunState, Say
 from rlctl.backends.kubernetes.api.interface import Api
-from rlctl.backends.kubernetes.api.waiting import Waiting, steady
 from rlctl.backends.kubernetes.run_state.lock import Lock, Me
-
-
-def _nothing(text: str) -> None:
-    pass
-
-
-def _no_locking() -> None:
-    pass
-
-
-def _no_trouble(state: RunState) -> list[Process]:
-    return []
+from rlctl.waiting import Waiting, nobody, steady
 
 
 @dataclass
@@ -47,14 +35,14 @@ class Session:
     clock: Callable[[], float] = steady
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    note: Say = _nothing
-    waiting: Say = _nothing
-    trouble: Callable[[RunState], list[Process]] = _no_trouble
+    note: Say = nobody
+    waiting: Say = nobody
+    trouble: Callable[[RunState], list[Process]] = lambda state: []
     force: bool = False
     at_home: bool = False
     take_over: bool = False
     recorded: str = ""
-    locking: Callable[[], object] = _no_locking
+    locking: Callable[[], object] = lambda: None
 
     def lock(self, run: str, verb: str) -> Lock:
         self.locking()

@@ -76,12 +76,9 @@ def judged(session: Session, error: ApiError, key: Key, wanted: Wanted) -> Rlctl
 
 def _asked(session: Session, item: Item, wanted: Wanted) -> list[Row]:
     assert item.live is not None
-    document = item.document
-    if item.count is not None and item.count.whose == "unfinished":  # as it will be sent: the number is given up later
-        document = {**document, "spec": {**document["spec"], "replicas": item.count.value}}
     try:
         session.api.apply(
-            document, manager=MANAGER, force=session.force, dry_run=True, uid=item.live["metadata"]["uid"]
+            item.sent, manager=MANAGER, force=session.force, dry_run=True, uid=item.live["metadata"]["uid"]
         )  # fmt: skip
     except ApiError as error:
         if not error.conflicts:

@@ -17,6 +17,7 @@ from rlctl.backends.kubernetes.apply.conflicts import judged
 from rlctl.backends.kubernetes.apply.drift import compare
 from rlctl.backends.kubernetes.names import MANAGER
 from rlctl.backends.kubernetes.run_state import inventory, revisions
+from rlctl.backends.kubernetes.run_state.replicas import with_replicas
 from rlctl.backends.kubernetes.run_state.survey import DISPENSABLE, Item, survey
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of
 
@@ -43,11 +44,9 @@ def differences(session: Session, wanted: Wanted) -> Iterator[Difference]:
 
 def _added(session: Session, item: Item, wanted: Wanted) -> Iterator[str]:
     """The whole document; the server is asked whether it would take it, and refuses by an error."""
-    document = item.document
-    if item.key.kind in inventory.WORKLOADS:
-        document = {**document, "spec": {**document["spec"], "replicas": 0}}
+    workload = item.key.kind in inventory.WORKLOADS
     try:
-        session.api.apply(document, manager=MANAGER, dry_run=True)
+        session.api.apply(with_replicas(item.document) if workload else item.document, manager=MANAGER, dry_run=True)
     except ApiError as error:
         if error.status == 404 and item.key.kind == "RoleBinding":
             yield "# not checked by the server: it looks into the Role, which is not there yet"
@@ -57,7 +56,7 @@ def _added(session: Session, item: Item, wanted: Wanted) -> Iterator[str]:
             kind = "the run does without" if item.key.kind in DISPENSABLE else "refused"
             yield f"# {kind}: {error.message}"
     yield from _diff({}, _masked(item.document), item.key)
-    if item.key.kind in inventory.WORKLOADS:
+    if workload:
         yield f"+  replicas: {item.replicas}  # set by rlctl-scale"
 
 
@@ -66,9 +65,7 @@ def _changed(session: Session, item: Item, wanted: Wanted) -> Iterator[str]:
     assert live is not None
     try:
         after = session.api.apply(
-            item.document if item.count is None or item.count.whose != "unfinished" else
-            {**item.document, "spec": {**item.document["spec"], "replicas": item.count.value}},
-            manager=MANAGER, dry_run=True, force=session.force, uid=live["metadata"]["uid"],
+            item.sent, manager=MANAGER, dry_run=True, force=session.force, uid=live["metadata"]["uid"],
         )  # fmt: skip
     except ApiError as error:
         if error.conflicts:

@@ -131,15 +131,7 @@ class _Down:
     def _remove(
         self, writer: Writer, key: Key, how: Literal["Background", "Foreground"] = "Background"
     ) -> Iterator[Applied]:  # fmt: skip
-        live = self._api.get(key)
-        if live is None or live["metadata"].get("deletionTimestamp"):
-            return
-        if not inventory.is_ours(live, self._run, self._uid):
-            self._session.note(f"{key} stays: it is not of this run any more, but of {inventory.whose(live)}")
-            return
-        grace_s = 0 if key.kind == "Pod" else None  # ours only ever removes files
-        if writer.delete(key, uid=live["metadata"]["uid"], propagation=how, grace_s=grace_s):
-            yield Applied(str(key), "removed")
+        yield from writer.remove(key, self._run, self._uid, self._session.note, propagation=how)
 
     def _await_gone(self, waited: list[Key]) -> list[Key]:
         """Whatever of these is still there when the time is up."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rlctl.backends.kubernetes.api import exact
+from rlctl.backends.kubernetes.api import quantity
 from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.backends.kubernetes.api.ownership import (
     REPLICAS,
@@ -143,7 +143,7 @@ def _covers(theirs: Any, ours: Any, name: str) -> bool:
         return True
     if theirs is None:  # the server leaves out what is empty; that we own it is checked apart
         return not ours
-    return name in _QUANTITIES and exact.same(theirs, ours)
+    return name in _QUANTITIES and quantity.same(theirs, ours)
 
 
 def _name(path: tuple[str, ...]) -> str:

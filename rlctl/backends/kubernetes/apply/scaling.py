@@ -19,6 +19,7 @@ from rlctl.backends.kubernetes.run_state import replicas
 from rlctl.backends.kubernetes.run_state.owner import check_ours, check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, of_revision, revision_key, shares
+from rlctl.backends.run_states import check_count, check_role
 from rlctl.errors import Conflict, RlctlError, TimedOut
 
 RESTART_MANAGER: Final = "rlctl-restart"
@@ -66,25 +67,12 @@ def live(session: Session, run: str) -> tuple[Record, Wanted]:
     return record, of_revision(found, run, record.state.uid)
 
 
-def check_role(record: Record, role: str) -> None:
-    """
-    Raises:
-        Conflict: the run has no such role.
-    """
-    if role not in record.state.replicas:
-        there = ", ".join(record.state.replicas)
-        raise Conflict(f"run {record.state.run} has no role {role}", hint=f"It has {there}.", objects=(role,))
-
-
 def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[Applied]:
     """See KubernetesBackend.scale."""
     record, wanted = live(session, run)
     check_owner(session, record, "scale")
     for role, count in counts.items():
-        check_role(record, role)
-        if count < 0 or (role == "manager" and count != 1):
-            bounds = "exactly 1 replica" if role == "manager" else "0 replicas or more"
-            raise Conflict(f"{role} of run {run} has {bounds}, got {count}", objects=(role,))
+        check_count(record.state, role, count)
     numbers: dict[Key, int] = {}
     for role, count in counts.items():
         numbers |= shares(wanted.workloads(role), count)
@@ -158,7 +146,7 @@ def restart(session: Session, run: str, role: str) -> Iterator[Applied]:
     """See KubernetesBackend.restart: the controller replaces the pods; of several Deployments one after the other."""
     record, wanted = live(session, run)
     check_owner(session, record, "restart")
-    check_role(record, role)
+    check_role(record.state, role)
     at = session.now().strftime("%Y-%m-%dT%H:%M:%SZ")
     keys = wanted.workloads(role)
     for number, key in enumerate(keys):

@@ -102,7 +102,8 @@ class _Up:
         kept = revisions.kept(self._api, self._seen, record.inventory, number)
         unwanted = inventory.unused(record.inventory, self._wanted.objects, kept.__contains__, self._wanted.run)
         for key in unwanted:
-            yield from self._remove(key)
+            why = "no document names it any more"
+            yield from self._writer.remove(key, self._wanted.run, self._wanted.uid, self._session.note, why=why)
         self._keep_revision(number)
         if self._seen.tells:  # from now on nobody knows what the manager was told last
             record = self._writer.save(replace(record, live_sent=records.UNKNOWN))
@@ -175,7 +176,7 @@ class _Up:
         writer, live = self._writer, item.live
         workload = item.key.kind in inventory.WORKLOADS
         if live is None:
-            made = replicas.without_replicas(item.document) if workload else item.document
+            made = replicas.with_replicas(item.document) if workload else item.document
             live = writer.apply(made)
         elif item.what == "change" or (item.count is not None and item.count.whose == "unfinished"):
             if item.count is not None and item.count.whose == "unfinished":
@@ -198,16 +199,6 @@ class _Up:
         if replicas.count(live).whose == "unfinished":  # both own an equal number: ours goes
             live = self._writer.apply(item.document, uid=live["metadata"]["uid"], force=self._session.force)
         return live
-
-    def _remove(self, key: Key) -> Iterator[Applied]:
-        live = self._api.get(key)
-        if live is None or live["metadata"].get("deletionTimestamp"):
-            return
-        if not inventory.is_ours(live, self._wanted.run, self._wanted.uid):
-            self._session.note(f"{key} stays: it is not of this run any more, but of {inventory.whose(live)}")
-            return
-        if self._writer.delete(key, uid=live["metadata"]["uid"]):
-            yield Applied(str(key), "removed", "no document names it any more")
 
     def _keep_revision(self, number: int) -> None:
         if self._api.get(revision_key(self._wanted.run, number)) is None:

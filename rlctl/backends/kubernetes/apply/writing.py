@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, TypeVar
 
+from rlctl.backends.base import Applied, Say
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object, key_of
 from rlctl.backends.kubernetes.api.refusals import in_words
 from rlctl.backends.kubernetes.api.retries import FENCE
 from rlctl.backends.kubernetes.names import MANAGER
+from rlctl.backends.kubernetes.run_state import inventory
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.lock import Hold
 from rlctl.backends.kubernetes.run_state.record import Record
@@ -48,6 +50,21 @@ class Writer:
         grace_s: int | None = None,
     ) -> bool:  # fmt: skip
         return self._do("delete", key, lambda: self._api.delete(key, uid=uid, propagation=propagation, grace_s=grace_s))
+
+    def remove(
+        self, key: Key, run: str, uid: str, note: Say, *,
+        propagation: Literal["Background", "Foreground"] = "Background", why: str = "",
+    ) -> Iterator[Applied]:  # fmt: skip
+        """Remove an object of a run, if it is there; one that is somebody else's by now stays, and `note` is told."""
+        live = self._api.get(key)
+        if live is None or live["metadata"].get("deletionTimestamp"):
+            return
+        if not inventory.is_ours(live, run, uid):
+            note(f"{key} stays: it is not of this run any more, but of {inventory.whose(live)}")
+            return
+        grace_s = 0 if key.kind == "Pod" else None  # ours only ever removes files
+        if self.delete(key, uid=live["metadata"]["uid"], propagation=propagation, grace_s=grace_s):
+            yield Applied(str(key), "removed", why)
 
     def _do(self, verb: str, key: Key, write: Callable[[], T]) -> T:
         fence = FENCE.set(self._check)

@@ -249,21 +249,16 @@ def _life_before(pod: Object, around: Around) -> tuple[tuple[str, ...], str, dat
 
 
 def _of_group(role: Role, index: int, group: Group, count: int, wanted: int) -> Process:
-    cause, first = group.cause, group.pods[0]
+    entry = _of_cause(role, index, group.cause, name_of(group.pods[0]), count, wanted)
+    return replace(entry, restarts=max(map(restarts, group.pods)))
+
+
+def _of_cause(role: Role, index: int, cause: Cause, name: str, count: int, wanted: int) -> Process:
     return Process(
-        role=role,
-        index=index,
-        state=cause.state,
-        restarts=max(restarts(pod) for pod in group.pods),
-        reason=sentence(count, wanted, role, cause.text),
-        name=name_of(first),
-        count=count,
-        permanent=cause.permanent,
-        evidence=cause.evidence,
-        next=cause.next,
-        first_cause_lines=cause.lines,
+        role, index, cause.state, reason=sentence(count, wanted, role, cause.text), name=name, count=count,
+        permanent=cause.permanent, evidence=cause.evidence, next=cause.next, first_cause_lines=cause.lines,
         lacks=_lacks(cause),
-    )
+    )  # fmt: skip
 
 
 def _lacks(cause: Cause) -> Literal["", "node", "readiness"]:
@@ -285,10 +280,7 @@ def _replaced(role: Role, index: int, count: int, wanted: int, workloads: Sequen
     if refused is not None:
         cause = replace(refused, text=f"{cause.text}, but its successor cannot be made: {refused.text}")
     name = f"{late[0].get('kind')} {name_of(late[0])}"
-    return Process(
-        role, index, cause.state, reason=sentence(count, wanted, role, cause.text), name=name, count=count,
-        permanent=cause.permanent, evidence=cause.evidence, next=cause.next,
-    )  # fmt: skip
+    return _of_cause(role, index, cause, name, count, wanted)
 
 
 def _missing(role: Role, index: int, count: int, wanted: int, workloads: Sequence[Object], around: Around) -> Process:
@@ -304,10 +296,7 @@ def _missing(role: Role, index: int, count: int, wanted: int, workloads: Sequenc
             return Process(role, index, "stopped", count=count, reason=text, name=name, next=again)
         cause = _ASKED_LATER if asked_for else _RELEASED
     cause = cause or _MADE
-    return Process(
-        role, index, cause.state, reason=sentence(count, wanted, role, cause.text), name=name, count=count,
-        permanent=cause.permanent, evidence=cause.evidence, next=cause.next,
-    )  # fmt: skip
+    return _of_cause(role, index, cause, name, count, wanted)
 
 
 def _absent(role: Role, wanted: int, kind: str) -> Process:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from rlctl.backends.base import Process, RunState
@@ -21,7 +22,9 @@ from rlctl.backends.kubernetes.diagnose.causes.base import Around, indexed, is_r
 from rlctl.backends.kubernetes.diagnose.causes.containers import LAST_LINES
 from rlctl.backends.kubernetes.diagnose.explain import Group
 from rlctl.backends.kubernetes.run_state import record
-from rlctl.errors import BackendUnreachable, RlctlError
+from rlctl.backends.kubernetes.run_state.inventory import role_of
+from rlctl.backends.run_states import newest_first
+from rlctl.errors import RlctlError
 from rlctl.spec.base import ROLES, Role
 
 MOST_REQUESTS: Final = 15
@@ -51,17 +54,13 @@ def runs(api: Api, broken: Callable[[RlctlError], object] | None = None) -> list
     Args:
         broken: told about each run whose record cannot be read, which is left out; None: that is raised.
     """
-    found = []
-    for config_map in api.list("ConfigMap", labels=f"{names.MANAGED_BY}={names.MANAGER},!{names.COMPONENT}").items:
-        if not name_of(config_map).endswith(names.state_name("")):
-            continue
-        try:
-            found.append(record.of(config_map).state)
-        except BackendUnreachable as error:
-            if broken is None:
-                raise
-            broken(error)
-    return sorted(found, key=lambda state: state.created, reverse=True)
+    things = api.list("ConfigMap", labels=f"{names.MANAGED_BY}={names.MANAGER},!{names.COMPONENT}").items
+    records = [thing for thing in things if name_of(thing).endswith(names.state_name(""))]
+    return newest_first((partial(_state_of, each) for each in records), broken)
+
+
+def _state_of(config_map: Object) -> RunState:
+    return record.of(config_map).state
 
 
 def find(api: Api, run: str) -> RunState | None:
@@ -141,7 +140,7 @@ class _Look:
         for kind in ("StatefulSet", "Deployment"):
             # bounded, and so never from a cache: an old answer would show a rollout as done before it has begun
             for workload in self._list(kind, self._selector, most=_PAGE):
-                self._workloads.setdefault(_role_of(workload), []).append({"kind": kind, **workload})
+                self._workloads.setdefault(role_of(workload), []).append({"kind": kind, **workload})
 
     def processes(self) -> list[Process]:
         """All of them."""
@@ -174,7 +173,7 @@ class _Look:
         if any(explain.asked(each) for role in roles for each in self._workloads.get(role, ())):
             listed = ",".join(roles)
             for pod in self._list("Pod", f"{self._selector},{names.COMPONENT} in ({listed})", most=2 * PODS_READ):
-                role = next((each for each in roles if each == _role_of(pod)), None)
+                role = next((each for each in roles if each == role_of(pod)), None)
                 if role is not None:
                     found[role].append(pod)
         return found
@@ -282,10 +281,6 @@ class _Look:
             raise
         self._budget -= max(0, len(found) - 1) // _PAGE
         return found
-
-
-def _role_of(thing: Object) -> str:
-    return str(((thing.get("metadata") or {}).get("labels") or {}).get(names.COMPONENT, ""))
 
 
 def _sample(group: Group) -> list[Object]:

@@ -14,6 +14,7 @@ from rlctl.backends.kubernetes.diagnose.causes.base import name_of
 from rlctl.backends.kubernetes.preflight import doctor, fleet
 from rlctl.backends.kubernetes.preflight.fleet import MODEL_MB, Fleet
 from rlctl.backends.kubernetes.run_state import inventory, keys, wanted
+from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.spec.roles import serving
 
 POOL_MB_PER_S: Final = 1_000.0
@@ -240,8 +241,8 @@ def _largest(run: Fleet, nodes: Sequence[Object]) -> Check:
     if not nodes:
         return Check("nodes", "warning", "the cluster has no node now; pods wait until one is added")
     too_large = []
-    for role in dict.fromkeys(fleet.role_of(run.objects[key]) for key in run.pods):
-        workload = next(run.objects[key] for key in run.pods if fleet.role_of(run.objects[key]) == role)
+    for role in dict.fromkeys(role_of(run.objects[key]) for key in run.pods):
+        workload = next(run.objects[key] for key in run.pods if role_of(run.objects[key]) == role)
         parts = sorted(fleet.asks(workload).items())
         asked = {name.partition(".")[2]: value for name, value in parts if name.startswith("requests.")}
         if not any(all(value <= _allocatable(node, name) for name, value in asked.items()) for node in nodes):

@@ -13,6 +13,7 @@ from typing import Final
 
 from rlctl.backends.base import Check
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
+from rlctl.backends.kubernetes.diagnose.causes.base import containers
 from rlctl.backends.kubernetes.preflight import capacity, fleet, pod_security, shared_volume
 from rlctl.backends.kubernetes.preflight.fleet import Fleet, Sizes
 from rlctl.backends.kubernetes.run_state import wanted
@@ -71,7 +72,7 @@ def _environment(api: Api, run: Fleet) -> Iterator[Check]:
     for key in run.pods:
         workload = run.objects[key]
         linked = (fleet.template(workload).get("spec") or {}).get("enableServiceLinks", True)
-        for container in fleet.containers(workload):
+        for container in containers(fleet.template(workload)):
             strings = list(_strings(run, container))
             total = sum(size for _, size in strings) + (links * _LINK_BYTES if linked else 0)
             name, size = max(strings, key=lambda each: each[1], default=("-", 0))

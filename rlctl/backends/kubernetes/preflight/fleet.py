@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.api.interface import Api, Key, Object
 from rlctl.backends.kubernetes.api.quantity import amount
+from rlctl.backends.kubernetes.diagnose.causes.base import containers
 from rlctl.backends.kubernetes.run_state import wanted
+from rlctl.backends.kubernetes.run_state.inventory import WORKLOADS, role_of
 from rlctl.plan import Document, Plan
 
-WORKLOADS: Final = ("Deployment", "StatefulSet")
 MODEL_MB: Final = 10.0
 """Weights that traffic is reckoned with: nobody knows their size before a learner has made them."""
 
@@ -76,20 +77,9 @@ def of(api: Api, plan: Plan, documents: Iterable[Document], sizes: Sizes = no_si
     return Fleet(known, pods, live, sizes)
 
 
-def role_of(thing: Object) -> str:
-    return str((thing["metadata"].get("labels") or {}).get(names.COMPONENT, ""))
-
-
 def template(workload: Object) -> dict[str, Any]:
     """The pod template."""
     return dict((workload.get("spec") or {}).get("template") or {})
-
-
-def containers(workload: Object) -> Iterator[Object]:
-    """All containers of a pod of it, those of the start first."""
-    spec = template(workload).get("spec") or {}
-    yield from spec.get("initContainers") or ()
-    yield from spec.get("containers") or ()
 
 
 def asks(workload: Object) -> dict[str, float]:
@@ -120,12 +110,5 @@ def _resources(container: Object, side: str) -> dict[str, Any]:
     return given if side == "limits" else {**(resources.get("limits") or {}), **given}  # a limit alone is a request too
 
 
-def claims(workload: Object) -> list[str]:
-    """Names of the claims that a pod of it mounts."""
-    volumes = (template(workload).get("spec") or {}).get("volumes") or ()
-    found = [(volume.get("persistentVolumeClaim") or {}).get("claimName") for volume in volumes]
-    return [str(name) for name in found if name]
-
-
 def images(workload: Object) -> list[str]:
-    return [str(each["image"]) for each in containers(workload) if each.get("image")]
+    return [str(each["image"]) for each in containers(template(workload)) if each.get("image")]

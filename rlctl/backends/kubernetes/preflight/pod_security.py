@@ -7,8 +7,10 @@ from typing import Any
 
 from rlctl.backends.base import Check
 from rlctl.backends.kubernetes.api.interface import Api, Object
+from rlctl.backends.kubernetes.diagnose.causes.base import containers
 from rlctl.backends.kubernetes.preflight import doctor, fleet
 from rlctl.backends.kubernetes.preflight.fleet import Fleet
+from rlctl.backends.kubernetes.run_state.inventory import role_of
 
 
 def pod_security(api: Api, run: Fleet) -> Iterator[Check]:
@@ -18,7 +20,7 @@ def pod_security(api: Api, run: Fleet) -> Iterator[Check]:
         yield Check("pod security", "not checked", f"the level of namespace {api.namespace}: {why}")
         return
     faults = dict.fromkeys(
-        f"{fleet.role_of(run.objects[key])}: {fault}" for key in run.pods for fault in _unrestricted(run.objects[key])
+        f"{role_of(run.objects[key])}: {fault}" for key in run.pods for fault in _unrestricted(run.objects[key])
     )
     if level == "restricted" and faults:
         text = f"namespace {api.namespace} enforces {level}, and would refuse {'; '.join(faults)}"
@@ -37,7 +39,7 @@ def _unrestricted(workload: Object) -> Iterator[str]:
     }  # fmt: skip
     for each in spec.get("volumes") or ():
         yield from (f"volume {each.get('name')} of kind {kind}" for kind in set(each) - allowed - {"name"})
-    for each in fleet.containers(workload):
+    for each in containers(fleet.template(workload)):
         own = each.get("securityContext") or {}
         name = each.get("name")
         if own.get("privileged"):

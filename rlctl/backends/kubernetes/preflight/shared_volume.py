@@ -7,6 +7,7 @@ from typing import Final
 
 from rlctl.backends.base import Check
 from rlctl.backends.kubernetes.api.interface import Api, Key, Object
+from rlctl.backends.kubernetes.diagnose.causes.volumes import claims_of
 from rlctl.backends.kubernetes.preflight import fleet, storage_classes
 from rlctl.backends.kubernetes.preflight.fleet import MODEL_MB, Fleet
 from rlctl.backends.kubernetes.preflight.storage_classes import StorageClass
@@ -18,7 +19,7 @@ def volume(api: Api, run: Fleet) -> Iterator[Check]:
     """Whether the volume can be there for all nodes, and how long they take to read a model from it."""
     known = storage_classes.read(api)
     own = {key.name: thing for key, thing in run.objects.items() if key.kind == "PersistentVolumeClaim"}
-    mounted = dict.fromkeys(name for key in run.pods for name in fleet.claims(run.objects[key]))
+    mounted = dict.fromkeys(name for key in run.pods for name in claims_of(fleet.template(run.objects[key])))
     for name in mounted:
         live = api.get(Key("PersistentVolumeClaim", name))
         if live is not None and ((live.get("status") or {}).get("phase") == "Bound" or name not in own):
@@ -66,7 +67,7 @@ def _chosen(known: list[StorageClass], wanted: str | None) -> StorageClass | Non
 
 
 def _bandwidth(run: Fleet, known: list[StorageClass] | str) -> Check:
-    readers = sum(count for key, count in run.pods.items() if fleet.claims(run.objects[key]))
+    readers = sum(count for key, count in run.pods.items() if claims_of(fleet.template(run.objects[key])))
     own = next((thing for key, thing in run.objects.items() if key.kind == "PersistentVolumeClaim"), {})
     wanted = (own.get("spec") or {}).get("storageClassName")
     chosen = None if isinstance(known, str) else _chosen(known, wanted)

@@ -6,13 +6,11 @@ name on another cluster because the current context has changed meanwhile.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
+from rlctl.backends.files import read_json, to_json, write_changed
 from rlctl.errors import BackendUnreachable, Conflict
 from rlctl.spec.layout import state_home
 
@@ -40,18 +38,10 @@ def find(run: str) -> IndexEntry | None:
     Raises:
         BackendUnreachable: the entry is torn or cannot be read.
     """
-    path = _path(run)
-    try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
-        texts = {name: str(found.get(name, "")) for name in ("uid", "context", "namespace", "server", "target")}
-    except (FileNotFoundError, NotADirectoryError):
+    found = read_json(_path(run), f"the index entry of run {run}")
+    if found is None:
         return None
-    except OSError as error:
-        raise BackendUnreachable(f"cannot read {path}: {error.strerror}", objects=(str(path),)) from error
-    except (ValueError, AttributeError) as error:
-        raise BackendUnreachable(
-            f"{path} does not hold the index entry of run {run}: {error}", hint="Move it away.", objects=(str(path),)
-        ) from error
+    texts = {name: str(found.get(name, "")) for name in ("uid", "context", "namespace", "server", "target")}
     images = found.get("images")
     return IndexEntry(
         run, **{**texts, "target": texts["target"] or "local"}, images=images if isinstance(images, dict) else {}
@@ -99,17 +89,11 @@ def check_free(run: str) -> None:
 def record(entry: IndexEntry) -> bool:
     """Note where the run is; says whether that wrote. A home that cannot be written is no reason to stop."""
     path = _path(entry.run)
-    text = json.dumps({"format": 1, **asdict(entry)}, indent=1) + "\n"
     try:
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            return False
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        aside.write_text(text, encoding="utf-8")
-        os.replace(aside, path)
-    except (OSError, UnicodeDecodeError):
+        return write_changed(path, to_json({"format": 1, **asdict(entry)}))
+    except OSError:
         return False
-    return True
 
 
 def forget(run: str, uid: str) -> None:

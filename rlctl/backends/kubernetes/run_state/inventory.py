@@ -13,7 +13,6 @@ from rlctl.backends.kubernetes.api.interface import Key, Object
 from rlctl.backends.kubernetes.names import COMPONENT, INSTANCE, MANAGED_BY, MANAGER, UID, state_name
 
 WORKLOADS: Final = ("Deployment", "StatefulSet")
-KEPT_REVISIONS: Final = 5
 STAYS: Final = ("PersistentVolumeClaim", "Secret")
 """Kinds that no `up` removes, and `down` only when the user says so."""
 _WAVES: Final[tuple[tuple[str, ...], ...]] = (
@@ -25,7 +24,6 @@ _ROLES: Final[Mapping[str, int]] = {
     "manager": 3, "modelpool": 3, "replay": 3, "inference": 4, "learner": 4,
     "evaluator": 5, "tensorboard": 5, "status": 5, "actor": 6,
 }  # fmt: skip
-LAST_WAVE: Final = 6
 
 
 def wave(key: Key, role: str) -> int:

@@ -19,8 +19,6 @@ from rlctl.backends.kubernetes.names import UID, keys_name, labels
 from rlctl.errors import BackendUnreachable, Conflict
 
 _Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-CORE_FILES: Final = ("server.key", "server.pub", "core.key", "core.pub", "actor.pub")
-ACTOR_FILES: Final = ("server.pub", "actor.key", "actor.pub")
 
 
 def core_key(run: str) -> Key:

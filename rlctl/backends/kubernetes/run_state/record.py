@@ -10,29 +10,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from datetime import datetime
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rlctl.backends.base import Phase, RunState
+from rlctl.backends.base import RunState
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.api.refusals import in_words, lacks_right
 from rlctl.backends.kubernetes.names import DOMAIN, UID, labels, state_name
+from rlctl.backends.run_states import from_stored, to_stored
 from rlctl.errors import Conflict, Unreadable
 
-FORMAT: Final = 1
 BY: Final = f"{DOMAIN}/by"
 """Annotation: who made it, user@host."""
 LIVE_SENT: Final = f"{DOMAIN}/live-sent"
 """Annotation of the record: hash of the live fields that the manager was last told."""
 UNKNOWN: Final = "unknown"
 """Instead of that hash while the manager is being told: whoever comes after a kill or a refusal tells it again."""
-PHASES: Final[Mapping[str, Phase]] = {
-    "running": "running",
-    "stopped": "stopped",
-    "finished": "finished",
-    "failed": "failed",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +75,7 @@ def of(found: Object) -> Record:
     notes = found["metadata"].get("annotations") or {}
     try:
         data = found["data"]
-        state = _state(json.loads(data["state.json"]))
+        state = from_stored(json.loads(data["state.json"]))
         if state_name(state.run) != name:
             raise ValueError(f"it is the state of run {state.run}")
         return Record(
@@ -137,10 +130,7 @@ def save(api: Api, record: Record) -> Record:
 def document_of(record: Record) -> Object:
     """The ConfigMap as it is sent."""
     state = record.state
-    stored: dict[str, Any] = {"format": FORMAT}
-    stored |= {each.name: getattr(state, each.name) for each in fields(state) if each.name != "failure"}
-    stored["created"] = state.created.isoformat()
-    data = {"state.json": _json(stored), "inventory.json": written_keys(record.inventory)}
+    data = {"state.json": _json(to_stored(state)), "inventory.json": written_keys(record.inventory)}
     if record.final is not None:
         data["final.json"] = _json(record.final)
     notes = {UID: state.uid, BY: record.by}
@@ -173,25 +163,6 @@ def written_keys(keys: Iterable[Key]) -> str:
 def _admitted(stored: Mapping[str, Mapping[str, str]]) -> dict[Key, dict[str, str]]:
     return {Key(*name.split("/", 1)): {path: str(mark) for path, mark in marks.items()}
             for name, marks in stored.items()}  # fmt: skip
-
-
-def _state(stored: Mapping[str, Any]) -> RunState:
-    if stored["format"] != FORMAT:
-        raise ValueError(f"its format is {stored['format']}, this rlctl knows {FORMAT}")
-    return RunState(
-        run=str(stored["run"]),
-        uid=str(stored["uid"]),
-        target="kubernetes",
-        phase=PHASES[stored["phase"]],
-        rlctl_version=str(stored["rlctl_version"]),
-        revision=int(stored["revision"]),
-        created=datetime.fromisoformat(stored["created"]),
-        storage=str(stored["storage"]),
-        spec=dict(stored["spec"]),
-        hashes={str(role): str(value) for role, value in stored["hashes"].items()},
-        replicas={str(role): int(count) for role, count in stored["replicas"].items()},
-        spec_replicas={str(role): int(count) for role, count in stored["spec_replicas"].items()},
-    )
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -38,9 +38,9 @@ def count(live: Object) -> Count:
     return Count(value, "ours")
 
 
-def without_replicas(document: Object) -> Object:
-    """The document as it is made: nothing runs before its number is somebody else's."""
-    return {**document, "spec": {**document["spec"], "replicas": 0}}
+def with_replicas(document: Object, number: int = 0) -> Object:
+    """The document with a number; with none as it is made: nothing runs before its number is somebody else's."""
+    return {**document, "spec": {**document["spec"], "replicas": number}}
 
 
 def set_count(writer: Writer, live: Object, replicas: int, *, force: bool = False) -> Object:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlctl.backends.kubernetes.api.interface import Api, Key
-from rlctl.backends.kubernetes.run_state import inventory
 from rlctl.backends.kubernetes.run_state.survey import Survey
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of, of_revision, revision_key, same
+from rlctl.backends.revisions import KEPT
 
 
 def next_number(api: Api, seen: Survey) -> int:
@@ -39,7 +39,7 @@ def kept(api: Api, seen: Survey, names: Iterable[Key], number: int) -> set[Key]:
     stays = set() if seen.new_revision else {key for key in before if number_of(key, run) is None}
     for key in names:
         found = number_of(key, run)
-        if found is None or not number - inventory.KEPT_REVISIONS < found <= number:
+        if found is None or not number - KEPT < found <= number:
             continue
         stays.add(key)
         if seen.new_revision and found != number and (stored := api.get(key)) is not None:

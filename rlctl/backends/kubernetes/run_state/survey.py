@@ -22,6 +22,7 @@ from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.replicas import Count
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, of_revision, revision_key, same, shares
+from rlctl.backends.run_states import live_counts
 from rlctl.errors import Conflict
 from rlctl.spec.layout import Layout
 
@@ -55,6 +56,13 @@ class Item:
         if self.live is None:
             return "create"
         return "change" if self.drift or self.edited else "same"
+
+    @property
+    def sent(self) -> Object:
+        """The document as a dry run sends it: the number of a killed command is ours to give up later."""
+        if self.count is None or self.count.whose != "unfinished":
+            return self.document
+        return replicas.with_replicas(self.document, self.count.value)
 
     @property
     def restarts(self) -> bool:
@@ -136,11 +144,14 @@ def survey(session: Session, wanted: Wanted) -> Survey:
     there = [thing for thing in (*live.values(), core, actor) if thing is not None]
     _check_foreign(there, wanted, api.namespace)
     stored = None if record is None else record.state
-    totals = _totals(wanted, stored)
+    roles = dict.fromkeys(inventory.role_of(wanted.objects[key]) for key in wanted.workloads())
+    totals = live_counts(stored, {role: wanted.spec_replicas.get(role, ALONE) for role in roles})
     counts: dict[Key, int] = {}
     for role, total in totals.items():
         counts |= shares(wanted.workloads(role), total)
-    kept_roles = {role for role in totals if stored is not None and _kept(stored, wanted, role)}
+    kept_roles = {
+        role for role in totals if stored and stored.spec_replicas.get(role) == wanted.spec_replicas.get(role)
+    }
     items = tuple(
         _item(key, thing, live[key], record, previous, wanted, counts.get(key, 0), kept_roles)
         for key, thing in wanted.objects.items()
@@ -184,20 +195,6 @@ def _still_denied(session: Session, item: Item) -> bool:
     except ApiError as error:
         return error.status in (403, 404)  # 404: a RoleBinding whose Role we may not make
     return False
-
-
-def _totals(wanted: Wanted, stored: RunState | None) -> dict[str, int]:
-    """Replicas of each component: the live wish stays unless the spec's own number has changed."""
-    totals = {}
-    for role in dict.fromkeys(inventory.role_of(wanted.objects[key]) for key in wanted.workloads()):
-        of_spec = wanted.spec_replicas.get(role, ALONE)
-        kept = stored is not None and _kept(stored, wanted, role)
-        totals[role] = stored.replicas.get(role, of_spec) if stored is not None and kept else of_spec
-    return totals
-
-
-def _kept(stored: RunState, wanted: Wanted, role: str) -> bool:
-    return stored.spec_replicas.get(role) == wanted.spec_replicas.get(role)
 
 
 def _state(session: Session, wanted: Wanted, stored: RunState | None, totals: Mapping[str, int]) -> RunState:

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rlctl.backends.base import Process, RunState
+from rlctl.backends.files import read_json
 from rlctl.backends.local.access.names import in_order, is_role, shown, split_name
 from rlctl.backends.local.process.proc import boot_time, started
 from rlctl.backends.local.process.supervisord import Child, Supervisor
 from rlctl.backends.local.state import lock, run_state
-from rlctl.backends.local.state.files import read_json
 from rlctl.backends.local.state.places import Place
-from rlctl.errors import BackendUnreachable, Conflict
+from rlctl.errors import BackendUnreachable
 from rlctl.spec.base import ROLES
 
 ANSWER_TIMEOUT_S = 3.0
@@ -32,28 +32,6 @@ _STATES: dict[str, State] = {
     "FATAL": "failed",
     "UNKNOWN": "failed",
 }
-
-
-def check_role(known: RunState, role: str) -> None:
-    """
-    Raises:
-        Conflict: the run has no such role.
-    """
-    if role not in known.replicas:
-        there = ", ".join(known.replicas)
-        raise Conflict(f"run {known.run} has no role {role}", hint=f"It has {there}.", objects=(role,))
-
-
-def check_count(known: RunState, role: str, count: int) -> None:
-    """What holds for any spec; `rlctl.plan.why_not_scale` knows what this run's own spec allows.
-
-    Raises:
-        Conflict: no such role, or it cannot have so many replicas.
-    """
-    check_role(known, role)
-    if count < 0 or (role == "manager" and count != 1):
-        bounds = "exactly 1 replica" if role == "manager" else "0 replicas or more"
-        raise Conflict(f"{role} of run {known.run} has {bounds}, got {count}", objects=(role,))
 
 
 def processes(place: Place, known: RunState) -> list[Process]:

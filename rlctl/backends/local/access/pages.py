@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from rlctl.backends.gate import Gate
 from rlctl.backends.local.state import lock
 from rlctl.backends.local.state.places import Place
 from rlctl.errors import BackendUnreachable, Conflict
+from rlctl.waiting import Waiting
 
 START_TIMEOUT_S: Final = 60.0
 """TensorBoard on two busy cores has needed 12 s."""
@@ -114,10 +114,10 @@ def _wait_until_served(output: IO[bytes]) -> None:
     Raises:
         BackendUnreachable: it ended, or did not say so within the time.
     """
-    deadline_s, said = time.monotonic() + START_TIMEOUT_S, b""
-    while (left_s := deadline_s - time.monotonic()) > 0:
+    waiting, said = Waiting(START_TIMEOUT_S), b""
+    while left_s := waiting.left_s():
         if not select.select([output], [], [], left_s)[0]:
-            break
+            continue
         block = os.read(output.fileno(), _BLOCK_BYTES)
         if not block:
             break

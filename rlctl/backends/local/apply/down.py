@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
 from rlctl.backends.base import Applied, Say
+from rlctl.backends.files import unusable, write_at_last
 from rlctl.backends.local.access.names import shown
 from rlctl.backends.local.apply.stopping import GRACE_S, stop, stop_in_order
-from rlctl.backends.local.apply.waiting import nobody
 from rlctl.backends.local.process.daemon import NAME, Daemon
 from rlctl.backends.local.process.supervisord import Supervisor
 from rlctl.backends.local.state import lock, run_state
-from rlctl.backends.local.state.files import unusable, write_at_last
 from rlctl.backends.local.state.places import Place
 from rlctl.errors import BackendUnreachable, Unreadable
+from rlctl.waiting import Waiting, nobody
 
 ANSWER_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 10.0
@@ -74,9 +73,4 @@ def _record_stopped(place: Place) -> None:
 
 
 def _ended_within(place: Place, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while lock.alive(place.life):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+    return Waiting(seconds).until(lambda: not lock.alive(place.life), 0.05)

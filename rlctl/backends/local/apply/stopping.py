@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from rlctl.backends.local.access.names import in_order, shown, split_name
-from rlctl.backends.local.apply.waiting import Patience
 from rlctl.backends.local.process.supervisord import Child, Supervisor
 from rlctl.spec.base import Role
+from rlctl.waiting import Waiting
 
 STOP_ORDER: tuple[Role, ...] = ("actor", "evaluator", "inference", "learner", "replay", "modelpool", "manager")
 """Whoever sends ends before whoever receives, so that nothing is lost on the way; the manager sees them all end."""
@@ -44,7 +44,7 @@ def stop(supervisor: Supervisor, names: Iterable[str], grace_s: float = GRACE_S)
     groups = _pids(_live(supervisor, waiting))  # before they are told: some end at once, and leave others behind
     supervisor.batch("stopProcess", [(name, False) for name in waiting])
     began, told, killed = time.monotonic(), time.monotonic(), list[str]()
-    patience = Patience(grace_s + GRACE_S, supervisor.say)
+    patience = Waiting(grace_s + GRACE_S, supervisor.say)
     while True:
         live = _live(supervisor, waiting)
         for pid in groups - _pids(live):  # what it started may have heard SIGTERM and gone on

@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.backends.base import Applied, Document, RunState, Say
+from rlctl.backends.files import remove_asides, reserve, write_changed
 from rlctl.backends.local.access.names import in_order, shown
 from rlctl.backends.local.apply.converge import converge, remove_old, sections, write_files
-from rlctl.backends.local.apply.waiting import Patience
 from rlctl.backends.local.process import supervisord
 from rlctl.backends.local.process.supervisord import Supervisor
 from rlctl.backends.local.process.unix_http import request
 from rlctl.backends.local.state import lock, places, revisions, run_state
-from rlctl.backends.local.state.files import remove_asides, reserve, write_changed
 from rlctl.backends.local.state.places import Place
+from rlctl.backends.run_states import live_counts
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.plan import Plan
 from rlctl.spec.layout import Layout
+from rlctl.waiting import Waiting
 
 _ENDING_TIMEOUT_S = 60.0
 _RELOAD_TIMEOUT_S = 15.0
@@ -93,10 +94,6 @@ def _known_documents(layout: Layout) -> list[Document]:
         return []
 
 
-def scaled(known: RunState, replicas: Mapping[str, int]) -> RunState:
-    return replace(known, replicas=dict(replicas))
-
-
 def _place(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any]) -> Place:
     """Where the run lies, looked up again under the lock.
 
@@ -123,23 +120,17 @@ def _await_end(place: Place, say: Say) -> None:
     Raises:
         Conflict: it does not end.
     """
-    patience = Patience(_ENDING_TIMEOUT_S, say)
-    while run_state.read_end(place.layout) is not None and lock.alive(place.life):
-        if not patience.left_s(f"run {place.run} to end its processes"):
-            raise Conflict(
-                f"run {place.run} is ending for more than {_ENDING_TIMEOUT_S:g} s", hint="rlctl down ends it."
-            )
-        time.sleep(0.1)
+
+    def ended() -> bool:
+        return run_state.read_end(place.layout) is None or not lock.alive(place.life)
+
+    if not Waiting(_ENDING_TIMEOUT_S, say).until(ended, 0.1, f"run {place.run} to end its processes"):
+        raise Conflict(f"run {place.run} is ending for more than {_ENDING_TIMEOUT_S:g} s", hint="rlctl down ends it.")
 
 
 def _state(place: Place, plan: Plan, spec: Mapping[str, Any], stored: RunState | None) -> RunState:
     """As wanted. A live count stays unless the spec's own count is another than at the last apply."""
     spec_replicas: dict[str, int] = {role.role: role.replicas for role in plan.roles}
-    replicas = dict(spec_replicas)
-    if stored is not None:
-        for role, count in spec_replicas.items():
-            if stored.spec_replicas.get(role) == count:
-                replicas[role] = stored.replicas.get(role, count)
     return RunState(
         run=plan.run,
         uid=plan.uid,
@@ -151,7 +142,7 @@ def _state(place: Place, plan: Plan, spec: Mapping[str, Any], stored: RunState |
         storage=str(place.layout.root),
         spec=dict(spec),
         hashes={role.role: role.hash for role in plan.roles},
-        replicas=replicas,
+        replicas=live_counts(stored, spec_replicas),
         spec_replicas=spec_replicas,
     )
 
@@ -190,7 +181,7 @@ def _reloaded(place: Place, documents: Sequence[Document], applied: Iterator[App
 
 
 def _post_reload(place: Place, say: Say) -> None:
-    deadline = time.monotonic() + _RELOAD_TIMEOUT_S
+    patience = Waiting(_RELOAD_TIMEOUT_S)
     while True:
         try:
             request(
@@ -205,7 +196,7 @@ def _post_reload(place: Place, say: Say) -> None:
         except BackendUnreachable as error:
             if run_state.read_end(place.layout) is not None:
                 raise _is_ending(place.run) from error
-            if time.monotonic() > deadline:
+            if patience.over():
                 raise PartlyApplied(
                     f"the changed live fields did not reach the manager: {error.message}",
                     hint="Run the same command again.",

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlctl.backends.crashes import SIGNALS
 from rlctl.backends.local.access.names import split_name
+from rlctl.backends.local.process.proc import figure
 from rlctl.backends.local.process.restart_policy import Death
 from rlctl.backends.records.tail import last_error, readable, record_of, unix_of
 from rlctl.spec.words import clock
@@ -18,14 +20,7 @@ LAST_LINES = 20
 _TAIL_BYTES = 256 * 1024
 _FULL_BYTES = 2**20
 
-_SIGNALS = {
-    signal.SIGKILL: "out of memory, or somebody's kill",
-    signal.SIGSEGV: "SIGSEGV: a fault in native code",
-    signal.SIGBUS: "SIGBUS: a fault in native code, or a full or vanished memory file",
-    signal.SIGABRT: "SIGABRT: native code gave up",
-    signal.SIGILL: "SIGILL: native code for another processor",
-    signal.SIGFPE: "SIGFPE: a fault in native code",
-}
+_SIGNALS = {**SIGNALS, signal.SIGKILL: "out of memory, or somebody's kill"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +126,4 @@ def read_tail(path: Path) -> list[str]:
 
 def oom_kills() -> int:
     """Processes that the kernel of this machine has killed for memory since it started; 0 when it does not say."""
-    try:
-        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    except (OSError, ValueError):
-        pass
-    return 0
+    return figure("/proc/vmstat", "oom_kill")

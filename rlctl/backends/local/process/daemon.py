@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlctl.backends.local.process.proc import stat
 from rlctl.backends.local.state.places import Place
 from rlctl.errors import BackendUnreachable
 
@@ -37,7 +38,7 @@ class Daemon:
         pid = self.pid()
         run = self.place.run
         text, hint = f"{_called(pid)} {how}", f"rlctl status {run}; if it stays so, rlctl down {run} ends it by force"
-        if pid is not None and _is_stopped(pid):
+        if pid is not None and stat(pid)[:1] in ([b"T"], [b"t"]):
             text, hint = f"{text}: a signal has stopped it", f"kill -CONT {pid}"
         return BackendUnreachable(text, hint=hint, objects=(NAME,))
 
@@ -65,11 +66,3 @@ class Daemon:
 
 def _called(pid: int | None) -> str:
     return NAME if pid is None else f"{NAME} (pid {pid})"
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return False
-    return after_name[:1] in ([b"T"], [b"t"])

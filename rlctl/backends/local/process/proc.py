@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 _START = 19
-"""Where `starttime` stands in /proc/PID/stat behind the name, which may hold spaces."""
+"""Where `starttime` stands in `stat`."""
 
 
 def boot_time() -> float:
     """Unix time of the machine's start by the clock as it is now; 0 when the kernel does not say."""
+    return float(figure("/proc/stat", "btime"))
+
+
+def figure(path: str, name: str) -> int:
+    """The number that follows a name at the head of a line; 0 when the kernel does not say."""
+    with suppress(OSError, ValueError):
+        for line in Path(path).read_text(encoding="ascii").splitlines():
+            if line.startswith(f"{name} "):
+                return int(line.split()[1])
+    return 0
+
+
+def stat(pid: int) -> list[bytes]:
+    """Fields of /proc/PID/stat behind the name, which may hold spaces: the state is the first; none when it is gone."""
     try:
-        for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
-            if line.startswith("btime "):
-                return float(line.split()[1])
-    except (OSError, ValueError):
-        pass
-    return 0.0
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return []
 
 
 def started(pid: int, booted: float) -> float | None:
@@ -27,7 +39,7 @@ def started(pid: int, booted: float) -> float | None:
         booted: what `boot_time` says now: a clock that is set moves it, and with it what is written from then on.
     """
     try:
-        ticks = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[_START])
-    except (OSError, ValueError, IndexError):
+        ticks = int(stat(pid)[_START])
+    except (ValueError, IndexError):
         return None
     return booted + ticks / os.sysconf("SC_CLK_TCK") if booted else None

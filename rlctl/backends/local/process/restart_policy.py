@@ -21,15 +21,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
+from rlctl.backends.crashes import SHORT_LIVES, USER_FAULT, too_often
 from rlctl.backends.local.access.names import in_order, split_name
 
 HEALTHY_S = 10.0
 LONG_S = 600.0
 OFTEN = 3
 """So many deaths within LONG_S are a trouble, however long each life was."""
-DELAYS_S = (1.0, 2.0, 4.0, 8.0)
+DELAYS_S = tuple(2.0**lives for lives in range(SHORT_LIVES - 1))
 ORDERLY_S = 5.0
-USER_FAULT = 3
 
 Report = TypeVar("Report")
 
@@ -166,7 +166,7 @@ class RestartPolicy(Generic[Report]):
         record.well = False
         if record.first is None:
             record.begin_trouble(now, report)
-        if record.short_lives > len(DELAYS_S):
+        if too_often(record.short_lives):
             return self._first_cause(death.name, report)
         return self._again(record, DELAYS_S[record.short_lives - 1], now)
 

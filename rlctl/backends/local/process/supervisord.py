@@ -16,14 +16,14 @@ from typing import Any
 
 from rlctl.backends.base import Say
 from rlctl.backends.local.access.names import in_order
-from rlctl.backends.local.apply.waiting import Patience, nobody
 from rlctl.backends.local.process.daemon import NAME, Daemon
 from rlctl.backends.local.process.unix_http import UnixConnection
 from rlctl.backends.local.state import lock
 from rlctl.backends.local.state.places import LINK, Place
 from rlctl.errors import BackendUnreachable
+from rlctl.waiting import Waiting, nobody
 
-BAD_NAME, SPAWN_ERROR, ALREADY_STARTED, STILL_RUNNING = 10, 50, 60, 91  # faults of its XML-RPC
+BAD_NAME, ALREADY_STARTED, STILL_RUNNING = 10, 60, 91  # faults of its XML-RPC
 
 ANSWER_TIMEOUT_S = 60.0
 """It answers within milliseconds, but not while a hundred children that it has just forked take all cores."""
@@ -153,7 +153,7 @@ class Supervisor:
         Raises:
             BackendUnreachable: it does not, within the time.
         """
-        patience = Patience(timeout_s, self.say)
+        patience = Waiting(timeout_s, self.say)
         while True:
             try:
                 self.pid()
@@ -216,7 +216,7 @@ def start(place: Place, say: Say = nobody) -> None:
             start_new_session=True,
         ) as process,
     ):
-        said = _last_words(process, Patience(_START_TIMEOUT_S, say))
+        said = _last_words(process, Waiting(_START_TIMEOUT_S, say))
     if process.returncode != 0:
         lines = said.decode(errors="replace").strip().splitlines()
         why = next((line for line in lines if line.startswith("Error")), lines[-1] if lines else "it said nothing")
@@ -224,7 +224,7 @@ def start(place: Place, say: Say = nobody) -> None:
         raise BackendUnreachable(f"supervisord did not start (exit {process.returncode}): {why}", hint=f"See {log}.")
 
 
-def _last_words(process: subprocess.Popen[bytes], patience: Patience) -> bytes:
+def _last_words(process: subprocess.Popen[bytes], patience: Waiting) -> bytes:
     """What it says until it has become a daemon.
 
     Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import select
 import socket
 from collections.abc import Mapping
@@ -11,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.backends.base import Say
-from rlctl.backends.local.apply.waiting import Patience, nobody
-from rlctl.errors import BackendUnreachable, RlctlError
-
-_LARGEST_ANSWER_BYTES = 64 * 2**20
+from rlctl.backends.manager_api import LARGEST_ANSWER_BYTES, ask
+from rlctl.waiting import Waiting, nobody
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -44,7 +41,7 @@ class UnixConnection(http.client.HTTPConnection):
             raise
 
     def getresponse(self) -> http.client.HTTPResponse:
-        patience = Patience(self._timeout_s, self._say)
+        patience = Waiting(self._timeout_s, self._say)
         while (left_s := patience.left_s(self._who)) > 0:
             if select.select([self.sock], [], [], left_s)[0]:
                 return super().getresponse()
@@ -73,28 +70,14 @@ def request(
         BackendUnreachable: nobody listens, no answer within the time, or not JSON.
         RlctlError: an answer of 400 or more; with what it says.
     """
-    connection = UnixConnection(path, timeout_s, who, say)
-    try:
-        payload = None if body is None else json.dumps(body)
-        connection.request(method, target, payload, {"Content-Type": "application/json"} if payload else {})
-        answer = connection.getresponse()
-        content = answer.read(_LARGEST_ANSWER_BYTES + 1)
-    except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise BackendUnreachable(f"{who} does not listen") from error
-    except TimeoutError as error:
-        raise BackendUnreachable(f"{who} did not answer within {timeout_s:g} s") from error
-    except (OSError, http.client.HTTPException) as error:
-        raise BackendUnreachable(f"{who} broke off: {error or type(error).__name__}") from error
-    finally:
-        connection.close()
-    if len(content) > _LARGEST_ANSWER_BYTES:
-        raise BackendUnreachable(f"{who} answered {method} {target} with more than {_LARGEST_ANSWER_BYTES} bytes")
-    try:
-        value = json.loads(content) if content else None
-    except ValueError as error:
-        raise BackendUnreachable(f"{who} answered {method} {target} with something else than JSON") from error
-    if answer.status >= 400:
-        said = value.get("error") if isinstance(value, dict) else value
-        detail = said.get("message") if isinstance(said, dict) else said
-        raise RlctlError(f"{who} refused {method} {target}: {detail or answer.reason}")
-    return value
+
+    def send(method: str, target: str, payload: str | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        connection = UnixConnection(path, timeout_s, who, say)
+        try:
+            connection.request(method, target, payload, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(LARGEST_ANSWER_BYTES + 1)
+        finally:
+            connection.close()
+
+    return ask(who, method, target, body, send, timeout_s)

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from rlctl.backends.base import Failure
+from rlctl.backends.files import read_json, to_json, write_at_last, write_changed
 from rlctl.backends.local.access.names import is_role, shown
 from rlctl.backends.local.apply.stopping import signal_group, stop_in_order
 from rlctl.backends.local.process.causes import Report, describe, oom_kills, startup_s
@@ -28,7 +29,6 @@ from rlctl.backends.local.process.proc import boot_time, started
 from rlctl.backends.local.process.restart_policy import Again, Death, GiveUp, RestartPolicy, Seen
 from rlctl.backends.local.process.supervisord import BAD_NAME, Child, Supervisor
 from rlctl.backends.local.state import run_state
-from rlctl.backends.local.state.files import read_json, to_json, write_at_last, write_changed
 from rlctl.backends.local.state.places import SOCKET, clear_sockets
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.spec.layout import Layout

@@ -12,6 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rlctl.errors import Conflict, Locked
+from rlctl.waiting import Waiting
+
+_ASKING_S = 1.0
+"""Others hold the life lock no longer than to look whether it is held."""
 
 
 @contextmanager
@@ -27,14 +31,12 @@ def held(path: Path, run: str, verb: str, clock: Callable[[], float] = time.time
     """
     handle = _opened(path)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _taken(handle):
             raise Locked(
                 f"run {run} is being changed by {_holder(handle, clock())}",
                 hint="Wait until it has finished, then run the same command again.",
                 objects=(run,),
-            ) from None
+            )
         note = json.dumps({"pid": os.getpid(), "verb": verb, "since": clock()}).encode()
         with suppress(OSError):  # it only says who holds the lock
             os.pwrite(handle, note + b"\n", 0)
@@ -42,6 +44,14 @@ def held(path: Path, run: str, verb: str, clock: Callable[[], float] = time.time
         yield
     finally:
         os.close(handle)
+
+
+def _taken(handle: int, how: int = fcntl.LOCK_EX) -> bool:
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _opened(path: Path) -> int:
@@ -74,14 +84,8 @@ def life(path: Path) -> Iterator[int]:
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        for attempt in range(20):
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:  # perhaps only somebody asking `alive` at this moment
-                if attempt == 19:
-                    raise Conflict(f"{path} is locked: a supervisor of this run lives") from None
-                time.sleep(0.05)
+        if not Waiting(_ASKING_S).until(lambda: _taken(handle), 0.05):
+            raise Conflict(f"{path} is locked: a supervisor of this run lives")
         yield handle
     finally:
         os.close(handle)
@@ -94,9 +98,6 @@ def alive(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not _taken(handle, fcntl.LOCK_SH)
     finally:
         os.close(handle)
-    return False

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl.backends.local.state.files import broken, read_json, reported, to_json, write_changed
+from rlctl.backends.files import broken, read_json, reported, to_json, write_changed
 from rlctl.errors import BackendUnreachable, Unreadable
 from rlctl.spec.layout import Layout, state_home
 

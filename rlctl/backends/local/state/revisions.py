@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.backends.base import Document, Revision, RunState
+from rlctl.backends.files import broken, read_json, to_json, write
 from rlctl.backends.local.state import run_state
-from rlctl.backends.local.state.files import broken, read_json, to_json, write
 from rlctl.backends.local.state.places import Place
 from rlctl.backends.revisions import KEPT, by, images_of, missing, plan_of
 from rlctl.plan import Plan

@@ -6,17 +6,18 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rlctl.backends.base import Document, Failure, Phase, RunState
+from rlctl.backends.files import broken, read_json, to_json, write_changed
 from rlctl.backends.local.process.causes import read_tail
 from rlctl.backends.local.process.proc import boot_time
 from rlctl.backends.local.state import lock
-from rlctl.backends.local.state.files import broken, read_json, to_json, write_changed
 from rlctl.backends.local.state.places import Place
+from rlctl.backends.run_states import FORMAT, from_stored, to_stored
 from rlctl.errors import BackendUnreachable, Unreadable
 from rlctl.spec.layout import Layout
 
@@ -52,10 +53,7 @@ def write_state(layout: Layout, state: RunState) -> bool:
     Raises:
         OSError: the file cannot be written.
     """
-    stored: dict[str, Any] = {"format": 1}
-    stored |= {field.name: getattr(state, field.name) for field in fields(state) if field.name != "failure"}
-    stored["created"] = state.created.isoformat()
-    return write_changed(state_file(layout), to_json(stored))
+    return write_changed(state_file(layout), to_json(to_stored(state)))
 
 
 def read_stored(place: Place) -> RunState | None:
@@ -74,25 +72,13 @@ def _read_stored(place: Place) -> RunState | None:
     if stored is None:
         return None
     try:
-        if stored["format"] != 1 or stored["run"] != place.run or stored["uid"] != place.uid:
+        if stored["format"] != FORMAT or stored["run"] != place.run or stored["uid"] != place.uid:
             raise broken(path, what, "another format, or another run's")
-        phase: Phase = "running" if stored["phase"] == "running" else "stopped"
-        return RunState(
-            run=place.run,
-            uid=place.uid,
-            target=str(stored["target"]),
-            phase=phase,
-            rlctl_version=str(stored["rlctl_version"]),
-            revision=int(stored["revision"]),
-            created=datetime.fromisoformat(stored["created"]),
-            storage=str(place.layout.root),
-            spec=dict(stored["spec"]),
-            hashes={str(role): str(value) for role, value in stored["hashes"].items()},
-            replicas={str(role): int(count) for role, count in stored["replicas"].items()},
-            spec_replicas={str(role): int(count) for role, count in stored["spec_replicas"].items()},
-        )
+        known = from_stored(stored)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise broken(path, what, f"{type(error).__name__}: {error}") from error
+    phase: Phase = "running" if known.phase == "running" else "stopped"
+    return replace(known, phase=phase, storage=str(place.layout.root))
 
 
 def read(place: Place) -> RunState | None:

@@ -11,10 +11,10 @@ import pytest
 
 from rlctl.backends.kubernetes.api.exchange import NoAnswer
 from rlctl.backends.kubernetes.api.interface import ApiError, Key
-from rlctl.backends.kubernetes.api.waiting import steady
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.run_state.lock import DURATION_S, FRESH_S, Lock, Me
 from rlctl.errors import Conflict, Locked
+from rlctl.waiting import steady
 from tests.backends.kubernetes.api.test_calls import Clock, calls_of
 from tests.backends.kubernetes.fakes.api import FakeApi
 from tests.backends.kubernetes.fakes.lab import ALICE, BOB

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from rlctl.backends.local.apply.converge import restart
-from rlctl.backends.local.process.supervisord import ALREADY_STARTED, SPAWN_ERROR, Supervisor
+from rlctl.backends.local.process.supervisord import ALREADY_STARTED, Supervisor
 from rlctl.errors import BackendUnreachable, PartlyApplied
 
 ACTORS = ["actor-0", "actor-1"]
+SPAWN_ERROR = 50
 
 
 class Obedient(Supervisor):

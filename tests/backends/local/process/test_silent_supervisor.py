@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
+from pathlib import Path
 
 import pytest
 
 from rlctl.backends.base import Applied, LogQuery
 from rlctl.backends.local.process.daemon import Daemon
+from rlctl.backends.local.process.unix_http import request
 from rlctl.backends.local.state import run_state
 from rlctl.cli.context import World
 from rlctl.cli.run.snapshot import take
@@ -34,7 +37,7 @@ def test_a_verb_that_waits_for_a_frozen_supervisor_says_so(machine: Machine, mon
     machine.up("one", role_plan("manager"), role_plan("actor", 1))
     monkeypatch.setattr("rlctl.backends.local.apply.down.ANSWER_TIMEOUT_S", 1.0)
     monkeypatch.setattr("rlctl.backends.local.apply.down.END_TIMEOUT_S", 1.0)
-    monkeypatch.setattr("rlctl.backends.local.apply.waiting.HEARTBEAT_S", 0.4)
+    monkeypatch.setattr("rlctl.waiting.HEARTBEAT_S", 0.4)
     said: list[str] = []
     machine.backend.waiting = said.append
     pid = machine.supervisor_pid("one")
@@ -107,3 +110,14 @@ def test_down_ends_a_run_whose_state_is_torn_and_whose_supervisor_is_frozen(
         machine.backend.find("one")
     list(machine.backend.delete("one", volumes=False, grace_s=1.0))
     until(lambda: not machine.survivors(), "everything to die")
+
+
+def test_who_does_not_answer_is_named_while_it_is_waited_for(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlctl.waiting.HEARTBEAT_S", 0.1)
+    said: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(homes / "deaf"))
+        listener.listen()
+        with pytest.raises(BackendUnreachable, match=r"the manager did not answer within 0\.35 s"):
+            request(homes / "deaf", "GET", "/status", timeout_s=0.35, who="the manager", say=said.append)
+    assert said[0] == "waiting for the manager since 0 s, 0.35 s at most"

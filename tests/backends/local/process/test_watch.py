@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+from rlctl.backends.files import read_json
 from rlctl.backends.local.process.supervisord import Child, Supervisor
 from rlctl.backends.local.process.watch import Events, Watch
 from rlctl.backends.local.state import run_state
-from rlctl.backends.local.state.files import read_json
 from rlctl.spec.layout import Layout
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from rlctl.backends import files
 from rlctl.backends.base import Document, Failure, LogQuery, RunState
 from rlctl.backends.local import LocalBackend
-from rlctl.backends.local.state import files, lock, places, run_state
+from rlctl.backends.local.state import lock, places, run_state
 from rlctl.backends.local.state.places import Place
 from rlctl.errors import BackendUnreachable, Conflict, Locked, RlctlError
 from rlctl.spec.layout import state_home

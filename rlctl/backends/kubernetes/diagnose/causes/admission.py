@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.backends.kubernetes.api.quantity import amount, written
+from rlctl.backends.kubernetes.api.refusals import QUOTA, pairs
 from rlctl.backends.kubernetes.diagnose.causes.base import (
     Around,
     Cause,
@@ -93,11 +93,11 @@ def refusal(workload: Object, reason: str, message: str) -> Cause:
 
 def _quota(workload: Object, message: str, said: str) -> Cause:
     """`exceeded quota: team, requested: cpu=4,pods=1, used: cpu=45,pods=9, limited: cpu=48,pods=50`."""
-    found = re.search(r"exceeded quota: ([^,]+), requested: (.+?), used: (.+?), limited: (.+)", message, re.DOTALL)
+    found = QUOTA.search(message)
     again = f"kubectl{namespaced(workload)} describe quota  (or rlctl scale to fewer replicas)"
     if found is None:
         return Cause("quota", "the namespace's quota is used up", "backoff", said, again)
-    asked, used, limited = (_amounts(found[number]) for number in (2, 3, 4))
+    asked, used, limited = (pairs(found[number]) for number in (2, 3, 4))
     wanted = {name: amount(used.get(name, "0")) + amount(asked.get(name, "0")) for name in limited}
     over = [name for name in limited if wanted[name] > amount(limited[name])]
     told = "; ".join(
@@ -109,11 +109,6 @@ def _quota(workload: Object, message: str, said: str) -> Cause:
         text = f"one pod asks for more than all of quota {found[1]}: {told}"
     key = f"{found[1]}:{','.join(over)}"
     return Cause("quota", text, "failed" if never else "backoff", said, again, never, key=key)
-
-
-def _amounts(text: str) -> Mapping[str, str]:
-    pairs = (pair.partition("=") for pair in text.strip().rstrip(".").split(","))
-    return {name.strip(): value.strip() for name, _, value in pairs if value}
 
 
 def room(quota: Object) -> dict[str, tuple[float, float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -134,6 +134,13 @@ def container_statuses(pod: Object) -> Iterator[tuple[Object, Object]]:
     for key in ("initContainerStatuses", "containerStatuses"):
         for found in status.get(key) or ():
             yield found, specs.get(found.get("name"), {})
+
+
+def settled(pod: Object, around: Around, found: Cause) -> Cause:
+    """The cause once it is no longer likely that what is missing is written a moment after the pod."""
+    if age_s((pod.get("metadata") or {}).get("creationTimestamp"), around.now) >= SETTLED_S:
+        return found
+    return replace(found, state="starting", permanent=False)
 
 
 def is_ready(pod: Object) -> bool:

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
+from rlctl.backends.crashes import SIGNALS, USER_FAULT, too_often
 from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.backends.kubernetes.diagnose.causes import images, volumes
 from rlctl.backends.kubernetes.diagnose.causes.base import (
     GRACE_S,
-    SETTLED_S,
     Around,
     Cause,
     State,
@@ -20,28 +20,18 @@ from rlctl.backends.kubernetes.diagnose.causes.base import (
     name_of,
     namespaced,
     said_by,
+    settled,
     stable,
 )
 from rlctl.backends.records.tail import last_error, readable
 from rlctl.spec.words import duration
 
-MAX_RESTARTS: Final = 3
-"""So many restarts are borne: a neighbour may not be up yet."""
-USER_FAULT: Final = 3
-"""A role's exit code for what only the user can mend."""
 LAST_LINES: Final = 5
 _RECENT_S: Final = 120.0
 """What a container that runs again is still judged by."""
 _KEPT_BYTES: Final = 2000
 """Of a log, Kubernetes keeps the last 2048 bytes."""
-_SIGNALS: Final = {
-    132: "SIGILL: native code for another processor",
-    134: "SIGABRT: native code gave up",
-    135: "SIGBUS: a full shared-memory file, or a fault in native code",
-    136: "SIGFPE: a fault in native code",
-    139: "SIGSEGV: a fault in native code",
-    143: "SIGTERM: it was told to end",
-}
+_SIGNALS: Final = {**SIGNALS, 15: "SIGTERM: it was told to end"}
 _TOLD_TO_END: Final = (0, 137, 143)
 """Exit codes of what somebody ended: 0 when it did as it was told."""
 _NOT_RUN = re.compile(r"exec \S+: |exec user process caused|standard_init_linux")
@@ -55,7 +45,7 @@ def config(pod: Object, status: Object, around: Around) -> Cause | None:
     waiting = (status.get("state") or {}).get("waiting") or {}
     reason, message = str(waiting.get("reason", "")), str(waiting.get("message", ""))
     if reason == "CreateContainerConfigError":
-        return _settled(pod, around, _config(pod, evidence(reason, message), message))
+        return settled(pod, around, _config(pod, evidence(reason, message), message))
     if reason in ("CreateContainerError", "RunContainerError", "PreCreateHookError", "PreStartHookError"):
         return start(pod, reason, message)
     return None
@@ -152,7 +142,7 @@ class _Death:
     lines: tuple[str, ...]
 
     def cause(self, kind: str, text: str, *, said: str = "", again: str = "", key: str = "") -> Cause:
-        permanent = self.code == USER_FAULT or self.restarts > MAX_RESTARTS
+        permanent = self.code == USER_FAULT or too_often(self.restarts + 1)
         state: State = "failed" if permanent else "backoff" if self.looping else "starting"
         return Cause(kind, text, state, said or self.said, again or self.next, permanent, self.lines, key)
 
@@ -163,10 +153,9 @@ def _first(pod: Object) -> list[str]:
 
 
 def _how(code: int) -> tuple[str, str]:
-    if code in _SIGNALS:
-        return f"was ended by signal {code - 128} ({_SIGNALS[code]})", f"signal-{code - 128}"
-    if code > 128:
-        return f"was ended by signal {code - 128}", f"signal-{code - 128}"
+    if (number := code - 128) > 0:
+        named = f" ({_SIGNALS[number]})" if number in _SIGNALS else ""
+        return f"was ended by signal {number}{named}", f"signal-{number}"
     if code == 0:
         return "ends by itself in good order, again and again", "ends"
     if code in (126, 127):
@@ -263,9 +252,3 @@ def _lines(pod: Object, ended: Object, around: Around) -> list[str]:
 
 def _again(found: Cause, looping: bool) -> Cause:
     return found if looping or found.permanent else replace(found, state="starting")
-
-
-def _settled(pod: Object, around: Around, found: Cause) -> Cause:
-    if age_s((pod.get("metadata") or {}).get("creationTimestamp"), around.now) >= SETTLED_S:
-        return found
-    return replace(found, state="starting", permanent=False)

@@ -6,7 +6,6 @@ import re
 
 from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.backends.kubernetes.diagnose.causes.base import (
-    SETTLED_S,
     Around,
     Cause,
     State,
@@ -15,6 +14,7 @@ from rlctl.backends.kubernetes.diagnose.causes.base import (
     evidence,
     name_of,
     namespaced,
+    settled,
 )
 
 FIRST_TRIES_S = 30.0
@@ -32,7 +32,7 @@ def claims_of(pod: Object) -> list[str]:
 def unbound(pod: Object, message: str, around: Around) -> Cause | None:
     """What the scheduler says of claims: missing, or not bound; None when it says something else."""
     if missing := re.search(r'persistentvolumeclaim "([^"]+)" not found', message):
-        return _settled(pod, around, Cause(
+        return settled(pod, around, Cause(
             "claim-missing", f"there is no PersistentVolumeClaim {missing[1]}", "failed",
             evidence("Unschedulable", message), f"kubectl{namespaced(pod)} get pvc", True,
         ))  # fmt: skip
@@ -108,11 +108,11 @@ def _mount(pod: Object, around: Around, reason: str, message: str) -> Cause:
         kind = {"secret": "Secret", "configmap": "ConfigMap"}.get(missing[1].lower(), "PersistentVolumeClaim")
         text = f"there is no {kind} {missing[2]}, which it mounts"
         again = f"kubectl{namespaced(pod)} get {kind.lower()}s  (rlctl up writes its own again)"
-        return _settled(pod, around, Cause("mount-object-missing", text, "failed", said, again, True))
+        return settled(pod, around, Cause("mount-object-missing", text, "failed", said, again, True))
     if key := re.search(r"references non-existent (config|secret) key:? (\S+)", message):
         kind = "Secret" if key[1] == "secret" else "ConfigMap"
         text = f"the {kind} of its volume {volume} has no key {key[2].rstrip('.')}"
-        return _settled(pod, around, Cause("mount-key-missing", text, "failed", said, show, True))
+        return settled(pod, around, Cause("mount-key-missing", text, "failed", said, show, True))
     if "Multi-Attach" in message:
         return Cause(
             "volume-held",
@@ -138,10 +138,3 @@ def _mount(pod: Object, around: Around, reason: str, message: str) -> Cause:
 def still(pod: Object, around: Around) -> State:
     """A first try on a node often fails, and nobody needs to know: starting for a while, backoff then."""
     return "starting" if age_s((pod.get("status") or {}).get("startTime"), around.now) < FIRST_TRIES_S else "backoff"
-
-
-def _settled(pod: Object, around: Around, found: Cause) -> Cause:
-    """What is missing may be written a moment after the pod."""
-    if age_s((pod.get("metadata") or {}).get("creationTimestamp"), around.now) >= SETTLED_S:
-        return found
-    return Cause(found.kind, found.text, "starting", found.evidence, found.next, False)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlctl.backends.base import Applied, Document, Failure, LogQuery, LogRecord, Process, RunState, Say
-from rlctl.backends.memory_revisions import Remembering
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError, Unreadable
 from rlctl.plan import Plan
 from rlctl.spec.base import ROLES, Role
 from rlctl.spec.layout import Layout
+from tests.support.memory_revisions import Remembering
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 

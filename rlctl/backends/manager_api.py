@@ -1,0 +1,49 @@
+"""One JSON request to the manager of a run, whatever carries it there."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rlctl.errors import BackendUnreachable, RlctlError
+
+LARGEST_ANSWER_BYTES: Final = 64 * 2**20
+
+Send = Callable[[str, str, str | None, dict[str, str]], tuple[int, bytes]]
+"""Method, target, body and headers to status and content, of which nothing beyond the largest need be read."""
+
+
+def ask(who: str, method: str, target: str, body: Mapping[str, Any] | None, send: Send, timeout_s: float) -> Any:
+    """The request and its answer.
+
+    Args:
+        who: is asked, for messages: "the manager of run cartpole".
+        target: path and query of the resource.
+        timeout_s: what `send` has, for the message.
+
+    Raises:
+        BackendUnreachable: nobody listens, no answer within the time, or not JSON.
+        RlctlError: an answer of 400 or more; with what it says.
+    """
+    payload = None if body is None else json.dumps(body)
+    try:
+        status, content = send(method, target, payload, {"Content-Type": "application/json"} if payload else {})
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise BackendUnreachable(f"{who} does not listen") from error
+    except TimeoutError as error:
+        raise BackendUnreachable(f"{who} did not answer within {timeout_s:g} s") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise BackendUnreachable(f"{who} broke off: {error or type(error).__name__}") from error
+    if len(content) > LARGEST_ANSWER_BYTES:
+        raise BackendUnreachable(f"{who} answered {method} {target} with more than {LARGEST_ANSWER_BYTES} bytes")
+    try:
+        value = json.loads(content) if content else None
+    except ValueError as error:
+        raise BackendUnreachable(f"{who} answered {method} {target} with something else than JSON") from error
+    if status >= 400:
+        said = value.get("error") if isinstance(value, dict) else value
+        detail = said.get("message") if isinstance(said, dict) else said
+        raise RlctlError(f"{who} refused {method} {target}: {detail or f'HTTP {status}'}")
+    return value

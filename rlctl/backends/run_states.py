@@ -1,0 +1,105 @@
+"""The state of a run, alike for every target: how it is stored, what an `up` makes of it, what may be asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from datetime import datetime
+from typing import Any, Final
+
+from rlctl.backends.base import Phase, RunState
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError
+
+FORMAT: Final = 1
+_PHASES: Final[Mapping[str, Phase]] = {
+    "running": "running",
+    "stopped": "stopped",
+    "finished": "finished",
+    "failed": "failed",
+}
+
+
+def to_stored(state: RunState) -> dict[str, Any]:
+    """As JSON; without the failure, which has a record of its own."""
+    stored = {each.name: getattr(state, each.name) for each in fields(state) if each.name != "failure"}
+    return {"format": FORMAT, **stored, "created": state.created.isoformat()}
+
+
+def from_stored(stored: Mapping[str, Any]) -> RunState:
+    """
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: it is no state, or of a format that this rlctl does not know.
+    """
+    if stored["format"] != FORMAT:
+        raise ValueError(f"its format is {stored['format']}, this rlctl knows {FORMAT}")
+    return RunState(
+        run=str(stored["run"]),
+        uid=str(stored["uid"]),
+        target=str(stored["target"]),
+        phase=_PHASES[stored["phase"]],
+        rlctl_version=str(stored["rlctl_version"]),
+        revision=int(stored["revision"]),
+        created=datetime.fromisoformat(stored["created"]),
+        storage=str(stored["storage"]),
+        spec=dict(stored["spec"]),
+        hashes={str(role): str(value) for role, value in stored["hashes"].items()},
+        replicas=_counts(stored["replicas"]),
+        spec_replicas=_counts(stored["spec_replicas"]),
+    )
+
+
+def _counts(stored: Mapping[str, Any]) -> dict[str, int]:
+    return {str(role): int(count) for role, count in stored.items()}
+
+
+def newest_first(
+    looks: Iterable[Callable[[], RunState | None]], broken: Callable[[RlctlError], object] | None
+) -> list[RunState]:
+    """Every run that one of these finds.
+
+    Args:
+        broken: told about each run whose record cannot be read, which is left out; None: that is raised.
+    """
+    found = []
+    for look in looks:
+        try:
+            state = look()
+        except BackendUnreachable as error:
+            if broken is None:
+                raise
+            broken(error)
+            continue
+        found += [] if state is None else [state]
+    return sorted(found, key=lambda state: state.created, reverse=True)
+
+
+def live_counts(stored: RunState | None, of_spec: Mapping[str, int]) -> dict[str, int]:
+    """Replicas that an `up` wants of each role: the live number stays unless the spec's own is another than before."""
+    if stored is None:
+        return dict(of_spec)
+    return {
+        role: stored.replicas.get(role, count) if stored.spec_replicas.get(role) == count else count
+        for role, count in of_spec.items()
+    }
+
+
+def check_role(known: RunState, role: str) -> None:
+    """
+    Raises:
+        Conflict: the run has no such role.
+    """
+    if role not in known.replicas:
+        there = ", ".join(known.replicas)
+        raise Conflict(f"run {known.run} has no role {role}", hint=f"It has {there}.", objects=(role,))
+
+
+def check_count(known: RunState, role: str, count: int) -> None:
+    """What holds for any spec; `rlctl.plan.why_not_scale` knows what this run's own spec allows.
+
+    Raises:
+        Conflict: no such role, or it cannot have so many replicas.
+    """
+    check_role(known, role)
+    if count < 0 or (role == "manager" and count != 1):
+        bounds = "exactly 1 replica" if role == "manager" else "0 replicas or more"
+        raise Conflict(f"{role} of run {known.run} has {bounds}, got {count}", objects=(role,))
