@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -37,7 +38,7 @@ def bad_block(raw: RawSender, sequence: int, **changes: object) -> Any:
     at = next(index for index, head in enumerate(heads) if head.name == "obs.position")
     values = np.full(heads[at].shape, -1.0, "float32").tobytes()
     heads[at] = type(heads[at])(*[*[getattr(heads[at], name) for name in heads[at].__struct_fields__[:-1]], values])
-    return type(block)(*[getattr(block, name) for name in block.__struct_fields__[:-1]], heads)
+    return msgspec.structs.replace(block, arrays=heads)
 
 
 def quarantined(wire: Wire, address: str, receiver: ExperienceReceiver, boot: str = "raw") -> RawSender:
