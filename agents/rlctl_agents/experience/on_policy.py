@@ -182,10 +182,11 @@ class OnPolicySource(BatchSource):
 
     def _limit(self) -> None:
         """Let in what is asked for, and what it takes to fill a batch from before the move."""
-        budget_rows, batch_size, queue_rows = self._limits
-        batch_size = max(batch_size, *(memory.version.size for memory in (*self._free, *self._instead)))
+        budget_rows, rows, queue_rows = self._limits
+        batch_size = max(rows, *(memory.version.size for memory in (*self._free, *self._instead)))
+        batches = min(budget_rows // max(rows, 1), 2)
         queue_rows = max(queue_rows, 2 * batch_size) if queue_rows else 0
-        self._receiver.resize(max(budget_rows, 2 * batch_size), batch_size, queue_rows)
+        self._receiver.resize(max(budget_rows, batches * batch_size), batch_size, queue_rows)
 
     def _fill(self) -> None:
         while self._free:
