@@ -154,6 +154,8 @@ class External(Algorithm):
 
 KINDS: dict[str, type[Algorithm]] = {"impala": Impala, "ppo": Ppo, "planned": Planned, "external": External}
 """By tag; the tag of an algorithm of ours is its name."""
+BUILT = tuple(name for name in KINDS if name not in ("planned", "external"))
+"""Algorithms of ours that can be used today; the first is the default."""
 NEED_REPLAY = ("apex_dqn", "r2d2", "sac")
 """Names of ours, built or not, that learn from a replay."""
 

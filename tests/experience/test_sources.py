@@ -34,6 +34,7 @@ class Wire:
     left: int = BLOCKS
     settled: Counter[str] = field(default_factory=Counter)
     closed: bool = False
+    least_version: int = 0
 
     def poll(self, timeout_s: float) -> list[SegmentBlock]:
         if self.left == 0:

@@ -40,8 +40,8 @@ def vtrace(
         valid: [T, B] bool; corrections never cross a row that is not.
         lambda_: trace decay in [0, 1].
         rho_max, c_max, pg_rho_max: importance-weight clips; math.inf switches one off.
-        gae: the advantage bootstraps from V(x_t+1) + lambda_ (v_t+1 - V(x_t+1)) rather than from the target v_t+1. It is
-            that of `gae` where the experience is the learner's own; both are the same for lambda_ 1.
+        gae: the advantage bootstraps from V(x_t+1) + lambda_ (v_t+1 - V(x_t+1)) rather than from the target v_t+1. It
+            is that of `gae` where the experience is the learner's own; both are the same for lambda_ 1.
 
     Returns:
         Both [T, B]; no gradient flows through either; on rows that are not valid the target is the value itself and

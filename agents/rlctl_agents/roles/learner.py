@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -190,8 +189,6 @@ class Learner:
         process.metrics.set(ROWS, self._trainer.consumed_rows)
         self._base = {BASE_ROWS: float(self._trainer.taken_rows)}
         self._reached = (self._trainer.ref, self._trainer.consumed_rows)  # replaced as a whole: reports read it
-        # what is replayed does not grow too old, and lock-step orders its versions itself
-        self._max_lag = config.max_lag_versions if algorithm.on_policy and not spec.sync else sys.maxsize
         self._receiver = ExperienceReceiver(
             wire,
             lease.bind["experience"],
@@ -205,7 +202,6 @@ class Learner:
             queue_rows=0 if spec.sync else QUEUED_BATCHES * config.batch_size,
             check=ValueCheck(lease.experience.spaces, schema),
         )
-        self._receiver.least_version = max(0, self._trainer.version - self._max_lag)
         self._source = self._make_source(algorithm, schema, config, device)
         example = self._source.example() if compiles(spec, device) and lease.learners == 1 else None
         if example is not None:
@@ -396,7 +392,6 @@ class Learner:
 
     def _done_with(self, batch: Batch, rows: int) -> None:
         """It was learned from; so many agent steps of it were in no batch before."""
-        self._receiver.least_version = max(0, self._trainer.version - self._max_lag)
         self._process.metrics.add("consumed_rows", rows)
         self._process.metrics.add("unique_rows", rows)
         self._hand.batch = None
