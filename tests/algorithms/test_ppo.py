@@ -59,9 +59,9 @@ def test_the_loss_is_the_one_that_is_written_down() -> None:
     algorithm, schema = made(
         spaces, {"normalize": {"returns": False}}, clip=0.1, value_clip=0.05, entropy_coef=0.02, advantage_norm=False
     )
-    whole = algorithm.prepare(Actor(algorithm, schema, Anything(6, 1, spaces), seed=2).segment(), alone)
-    assert whole is not None
-    with torch.no_grad():  # a learner that has moved on
+    with torch.no_grad():
+        whole = algorithm.prepare(Actor(algorithm, schema, Anything(6, 1, spaces), seed=2).segment(), alone)
+        assert whole is not None  # and then a learner that has moved on
         for weight in algorithm.net.parameters():
             weight += 0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel()))
     fields, valid = whole.fields, whole.fields["valid"]
