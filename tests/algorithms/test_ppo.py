@@ -54,6 +54,21 @@ def test_the_ratio_is_1_in_the_first_minibatch_though_moments_move_from_batch_to
     assert float(algorithm.net.observed.moments[0].count) > 60  # type: ignore[union-attr, arg-type, index]
 
 
+def test_moments_move_after_the_last_step_of_a_batch() -> None:
+    spaces = Spaces(VECTOR, ACTIONS["discrete"])
+    algorithm, schema = made(spaces, lr=1e-2, epochs=1, minibatch_size=30)
+    actor = Actor(algorithm, schema, Anything(6, 1, spaces), seed=2)
+    learner = Trainer(algorithm, policy="main", lineage=1, device=torch.device("cpu"))
+    assert algorithm.net.observed is not None
+    (moments,) = algorithm.net.observed.moments
+    for _ in range(3):
+        before = moments.mean.clone()
+        updated = learner.update(actor.segment())
+        assert updated.steps == 1
+        assert abs(updated.stats["kl"]) < 1e-9, "the only step sees what the actors saw"
+        assert not torch.equal(moments.mean, before)
+
+
 def test_the_loss_is_the_one_that_is_written_down() -> None:
     spaces = Spaces(VECTOR, ACTIONS["discrete"])
     algorithm, schema = made(
