@@ -130,15 +130,12 @@ def train(actor: Actor, learner: Algorithm, updates: int, lag: int = 0) -> Itera
         past.append({name: value.clone() for name, value in learner.net.state_dict().items()})
         actor.algorithm.net.load_state_dict(past[0])
         learner.set_progress(rows, optimizer)
-        batch = actor.segment()
-        loss = learner.loss(batch)
+        loss = learner.loss(actor.segment())
         optimizer.zero_grad()
         torch.autograd.backward(loss.total / loss.rows)
         torch.nn.utils.clip_grad_norm_(learner.net.parameters(), learner.max_grad_norm)
         optimizer.step()
         rows += int(loss.rows)
-        means = {name: float(value) for name, value in loss.metrics.items()}
-        learner.update_statistics(batch, means, lambda tensor: tensor)
         yield loss.metrics
 
 
