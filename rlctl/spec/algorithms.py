@@ -22,6 +22,8 @@ class Algorithm(Model):
     """Base of all algorithms: the fields that roles read of any of them."""
 
     needs_replay: ClassVar[bool] = False
+    lock_step_lag: ClassVar[int] = 1
+    """Versions from the weights that gather a segment to those that learn from it, with `sync`."""
 
     name: Annotated[str, new_run("learner", "actor", "evaluator")]
     unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator")] = 20
@@ -48,31 +50,88 @@ class Algorithm(Model):
         return max(2, self.max_lag_versions) * self.batch_size
 
 
-class Impala(Algorithm):
-    """V-trace actor-critic. Needs no replay. Losses are means over valid rows.
+class ActorCritic(Algorithm):
+    """What algorithms with one network for policy and value share. Losses are means over valid rows."""
 
-    Source: Espeholt et al. 2018, arXiv:1802.01561.
-    """
-
-    name: Annotated[Literal["impala"], new_run("learner", "actor", "evaluator")] = "impala"
+    reward_scale: Annotated[float, Field(gt=0), restart("learner")] = 1.0
+    """Rewards are multiplied by it before learning; evaluation reports them raw."""
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda"), restart("learner"), MUTABLE] = 1.0
     """Trace decay lambda."""
-    rho_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
-    c_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
-    pg_rho_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
-    optimizer: Annotated[Literal["rmsprop", "adam"], restart("learner")] = "rmsprop"
-    lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 6e-4
+    optimizer: Annotated[Literal["rmsprop", "adam"], restart("learner")] = "adam"
+    lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 3e-4
     lr_schedule: Schedule | None = None
     """Of the learning rate; null keeps it constant."""
     rmsprop_decay: Annotated[float, Field(gt=0, lt=1), restart("learner")] = 0.99
     optimizer_eps: Annotated[float, Field(gt=0), restart("learner")] = 1e-5
     """Added outside the root."""
-    max_grad_norm: Annotated[float, Field(gt=0), restart("learner")] = 40.0
+    max_grad_norm: Annotated[float, Field(gt=0), restart("learner")] = 0.5
     value_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.5
     """Weight of half the squared value error."""
-    entropy_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.01
+    entropy_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.0
     advantage_norm: Annotated[bool, restart("learner")] = False
     """Scale the advantages of a batch to mean 0 and deviation 1 over its valid rows."""
+
+
+class Impala(ActorCritic):
+    """V-trace actor-critic. Needs no replay.
+
+    Source: Espeholt et al. 2018, arXiv:1802.01561.
+    """
+
+    name: Annotated[Literal["impala"], new_run("learner", "actor", "evaluator")] = "impala"
+    optimizer: Annotated[Literal["rmsprop", "adam"], restart("learner")] = "rmsprop"
+    lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 6e-4
+    max_grad_norm: Annotated[float, Field(gt=0), restart("learner")] = 40.0
+    entropy_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.01
+    rho_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
+    c_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
+    pg_rho_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
+    advantage: Annotated[Literal["vtrace", "gae"], restart("learner")] = "vtrace"
+    """vtrace: as published, from the next row's target. gae: that of GAE where the experience is the learner's own.
+
+    Both are the same for lambda 1.
+    """
+
+
+class Ppo(ActorCritic):
+    """Proximal policy optimization: several epochs on each batch, which the newest policy alone has gathered.
+
+    Source: Schulman et al. 2017, arXiv:1707.06347.
+    """
+
+    lock_step_lag: ClassVar[int] = 0
+
+    name: Annotated[Literal["ppo"], new_run("learner", "actor", "evaluator")] = "ppo"
+    unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator")] = 32
+    """Steps of a segment, as an actor sends it. Part of the experience schema, which an evaluator announces as well."""
+    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 2048
+    """Agent steps of one batch, over all learners: a multiple of roles.actor.envs x unroll_length."""
+    max_lag_versions: Annotated[Literal[0], restart("learner")] = 0
+    """Always 0: no policy but the newest gathers what is learned from."""
+    epochs: Annotated[int, Field(ge=1, le=1_000), restart("learner")] = 10
+    """Passes over a batch."""
+    minibatch_size: Annotated[int, Field(ge=1), restart("learner")] = 64
+    """Agent steps of one optimizer step, over all learners."""
+    lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda"), restart("learner"), MUTABLE] = 0.95
+    """Trace decay lambda of the advantages (GAE)."""
+    clip: Annotated[float, Field(gt=0, lt=1), restart("learner"), MUTABLE] = 0.2
+    """The ratio of probabilities is clipped to [1 - clip, 1 + clip]."""
+    value_clip: Annotated[float | None, Field(gt=0), restart("learner")] = None
+    """The value moves at most so far from the old one, in units of the value head; null: no limit."""
+    target_kl: Annotated[float | None, Field(gt=0), restart("learner")] = None
+    """The epochs of a batch end when KL(old || new) of a minibatch is above 1.5 times this; null: never."""
+    advantage_norm: Annotated[bool, restart("learner")] = True
+    """Scale the advantages of a batch to mean 0 and deviation 1 over the valid rows of all learners."""
+
+    @property
+    def budget_rows(self) -> int:
+        """One batch: what would be gathered beside it, an older policy would gather."""
+        return self.batch_size
+
+    @property
+    def minibatches(self) -> int:
+        """Of one epoch."""
+        return max(1, self.batch_size // self.minibatch_size)
 
 
 PlannedName = Literal["appo", "apex_dqn", "r2d2", "sac"]
@@ -93,8 +152,10 @@ class External(Algorithm):
     params: Annotated[dict[str, Any], restart("learner", "actor", "evaluator")] = {}
 
 
-KINDS: dict[str, type[Algorithm]] = {"impala": Impala, "planned": Planned, "external": External}
+KINDS: dict[str, type[Algorithm]] = {"impala": Impala, "ppo": Ppo, "planned": Planned, "external": External}
 """By tag; the tag of an algorithm of ours is its name."""
+BUILT = tuple(name for name in KINDS if name not in ("planned", "external"))
+"""Algorithms of ours that can be used today; the first is the default."""
 NEED_REPLAY = ("apex_dqn", "r2d2", "sac")
 """Names of ours, built or not, that learn from a replay."""
 
@@ -110,6 +171,9 @@ def tag(value: Any) -> str | None:
 
 
 AnyAlgorithm = Annotated[
-    Annotated[Impala, Tag("impala")] | Annotated[Planned, Tag("planned")] | Annotated[External, Tag("external")],
+    Annotated[Impala, Tag("impala")]
+    | Annotated[Ppo, Tag("ppo")]
+    | Annotated[Planned, Tag("planned")]
+    | Annotated[External, Tag("external")],
     Discriminator(tag),
 ]

@@ -8,7 +8,7 @@ from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from rlctl.spec.algorithms import KINDS, tag
+from rlctl.spec.algorithms import BUILT, KINDS, Algorithm, tag
 from rlctl.spec.base import Applies, Model
 from rlctl.spec.schema import Spec
 from rlctl.spec.words import Path
@@ -157,16 +157,18 @@ def _field(model: type[Model], name: str, value: Any) -> Section | Table | Value
 
 @cache
 def everywhere() -> tuple[tuple[str, ...], ...]:
-    """The path of every field and section of the schema, of the built algorithm, with `main` as the policy."""
+    """The path of every field and section of the schema, of all built algorithms, with `main` as the policy."""
 
     def below(model: type[Model], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for written, name in keys(model).items():
             here = (*path, written)
             yield here
             match _field(model, name, None):
+                case Section(inner) if issubclass(inner, Algorithm):
+                    yield from (path for kind in BUILT for path in below(KINDS[kind], here))
                 case Section(inner):
                     yield from below(inner, here)
                 case Table(inner):
                     yield from below(inner, (*here, "main"))
 
-    return tuple(below(Spec, ()))
+    return tuple(dict.fromkeys(below(Spec, ())))

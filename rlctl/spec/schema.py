@@ -33,6 +33,15 @@ class Env(Model):
     """Groups that an actor steps in turn, so that one infers while another simulates."""
 
 
+class Normalize(Model):
+    """Running moments that travel with the weights, so that scales of an environment do not matter."""
+
+    observations: Annotated[Literal["auto"] | bool, new_run("learner", "actor", "evaluator")] = "auto"
+    """Leaves that hold real numbers get mean 0 and deviation 1, clipped to [-10, 10]. auto: yes."""
+    returns: Annotated[Literal["auto"] | bool, new_run("learner", "actor", "evaluator")] = "auto"
+    """The value is learned in units of the returns' deviation, by PopArt. auto: unless rewards are clipped."""
+
+
 class Network(Model):
     """The network of a policy."""
 
@@ -50,6 +59,7 @@ class Network(Model):
     """Features out of a convolutional torso, and units of the lstm."""
     params: Annotated[dict[str, Any], new_run("learner", "actor", "evaluator")] = {}
     """Keyword arguments of a network of your own."""
+    normalize: Normalize = Normalize()
     precision: Annotated[Literal["auto", "fp32", "bf16"], restart("learner", "actor", "evaluator")] = "auto"
     """Numbers that the torso is computed in; weights, memory, heads, losses and V-trace are fp32 always.
 

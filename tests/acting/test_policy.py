@@ -94,6 +94,8 @@ def test_every_slot_has_an_owner_of_its_own() -> None:
     blocks: list[Any] = []
 
     class Sender:
+        least_version = 0
+
         def reserve(self, rows: int) -> bool:
             return True
 

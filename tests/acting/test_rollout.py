@@ -20,6 +20,8 @@ CONFIG = settings()
 class Taker:
     """A sender that takes what it is allowed to and keeps it."""
 
+    least_version = 0
+
     def __init__(self, room: int = 1000) -> None:
         self.room = room
         self.blocks: list[dict[str, Any]] = []
@@ -181,3 +183,22 @@ def test_an_actor_in_lock_step_answers_its_receiver_while_it_waits_for_weights()
     before = len(taker.polls)
     rollout.step()
     assert len(taker.polls) >= before + 9
+
+
+def test_a_segment_begins_with_the_oldest_version_that_its_receiver_would_take_or_a_newer_one() -> None:
+    env, taker = make_env("Clock", 2), Taker()
+    store = store_with(env, FIRST)
+    waits = 0
+
+    def sleep(_: float) -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 3:
+            store.put(ModelRef("main", 1, 1), weights_of(CONFIG, NETWORK, env.spaces, seed=1))
+
+    rollout = make_rollout(env, CONFIG, NETWORK, store, taker, sleep=sleep)
+    steps(rollout, 4)
+    taker.least_version = 1
+    steps(rollout, 13)
+    assert waits == 3
+    assert [block["version"].min() for block in taker.blocks] == [0, 1, 1]

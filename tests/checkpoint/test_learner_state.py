@@ -10,8 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from rlctl.spec.schema import Network
 from rlctl_agents.checkpoint.state import StateError, pack_state, unpack_state
+from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.training.learner_state import capture, restore
+from rlctl_agents.types.spaces import Box, Discrete, Spaces
 
 Optimizers = dict[str, Callable[[Any], torch.optim.Optimizer]]
 OPTIMIZERS: Optimizers = {
@@ -129,3 +132,12 @@ def test_a_state_of_a_later_format_says_which() -> None:
 def test_nan_in_counters_is_refused_when_stored() -> None:
     with pytest.raises(ValueError, match="JSON"):
         pack_state({}, {"x": float("nan")})
+
+
+def test_a_state_without_running_moments_is_refused_with_their_names() -> None:
+    spaces = Spaces(Box((3,), "float32"), Discrete(2))
+    before = ActorCritic(spaces, Network.model_validate({"normalize": {"observations": False}}), seed=1)
+    data = capture(before, OPTIMIZERS["adam"](before.parameters()), {}).pack()
+    net = ActorCritic(spaces, Network(), seed=1)
+    with pytest.raises(StateError, match=r"of another network: observed\.moments\.0\.count"):
+        restore(data, net, OPTIMIZERS["adam"](net.parameters()))

@@ -20,17 +20,18 @@ CARTPOLE = {
 
 
 @pytest.mark.learning
-def test_up_ends_0_with_cartpole_solved_by_the_evaluator(cli: Cli) -> None:
-    done = cli("up", str(SPECS / "cartpole-impala.yaml"), timeout_s=400)
+@pytest.mark.parametrize(("name", "run"), [("cartpole-impala", "cartpole"), ("cartpole-ppo", "cartpole-ppo")])
+def test_up_ends_0_with_cartpole_solved_by_the_evaluator(cli: Cli, name: str, run: str) -> None:
+    done = cli("up", str(SPECS / f"{name}.yaml"), timeout_s=400)
 
-    status = cli.status("cartpole")
+    status = cli.status(run)
     assert status["phase"] == "finished"
     assert status["evaluation"]["episodes"] == 100
     assert status["evaluation"]["mean"] >= 475  # Gymnasium's own threshold for CartPole-v1
     assert "475" in done.stdout
     assert status["policies"]["main"]["ledger"]["balanced"]
     assert cli("logs", "learner", "-o", "json").stdout
-    assert "finished" in cli("up", str(SPECS / "cartpole-impala.yaml")).stdout + done.stderr
+    assert "finished" in cli("up", str(SPECS / f"{name}.yaml")).stdout + done.stderr
 
 
 def test_the_life_of_a_run(cli: Cli) -> None:

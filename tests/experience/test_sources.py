@@ -16,6 +16,7 @@ from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, Batch
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.experience.batching import Outcome
+from rlctl_agents.experience.on_policy import OnPolicySource
 from rlctl_agents.experience.sources import BatchSource, Needs, make_source
 from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.experience import Arrays, Ledger, ModelRef, Schema, SegmentBlock, SegmentHeader
@@ -35,6 +36,7 @@ class Wire:
     left: int = BLOCKS
     settled: Counter[str] = field(default_factory=Counter)
     closed: bool = False
+    least_version: int = 0
 
     def poll(self, timeout_s: float) -> list[SegmentBlock]:
         if self.left == 0:
@@ -174,6 +176,33 @@ def test_the_optional_calls_are_all_answered(made: tuple[BatchSource, Wire]) -> 
     source.resize(STREAMS // 2)
     assert source.waiting_rows >= 0
     assert source.waits_for()
+
+
+@pytest.mark.parametrize(("lock_step", "least"), [(False, [6, 8]), (True, [0, 0])])
+def test_the_receiver_knows_the_oldest_version_that_can_still_be_learned_from(
+    lock_step: bool, least: list[int]
+) -> None:
+    algorithm, config = on_policy(), settings(max_lag_versions=3)
+    schema = Impala.schema(config, Network(hidden=[8]), SPACES)
+    wire, version = Wire(schema, left=0), 9
+    source = make_source(
+        Needs(
+            wire,
+            schema,
+            config,
+            algorithm,
+            lambda: ModelRef("main", 0, version),
+            torch.device("cpu"),
+            STREAMS,
+            lock_step,
+        )
+    )
+    assert isinstance(source, OnPolicySource)
+    found = [wire.least_version]
+    version = 11
+    source.passed_by()
+    source.step(0.0)
+    assert [*found, wire.least_version] == least
 
 
 class Odd(Impala):

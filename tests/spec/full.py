@@ -55,7 +55,19 @@ _CANDIDATES: tuple[Any, ...] = (
         "lstm",
         "atari",
     ),
-    *("adam", "sample", "central", "learner", "kubernetes", "manual", "loadbalancer", "kueue", "eval_return", "elo"),
+    *(
+        "adam",
+        "gae",
+        "sample",
+        "central",
+        "learner",
+        "kubernetes",
+        "manual",
+        "loadbalancer",
+        "kueue",
+        "eval_return",
+        "elo",
+    ),
     *(["203.0.113.0/24"], [7], {"x": 1}, {"x": 1.5}, {"x": [1.5]}),
 )
 

@@ -65,8 +65,23 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
         ("roles: {actor: {num_envs: 8}}", "4:17: roles.actor.num_envs: unknown key; here it is `envs`"),
         (
             "algorithm: {clip_range: 0.2}",
-            "4:13: algorithm.clip_range: unknown key; it belongs to PPO, which is not"
-            " built yet, and impala clips by rho_max, c_max and pg_rho_max",
+            "4:13: algorithm.clip_range: unknown key; it belongs to ppo, where it is `clip`, and impala clips by"
+            " rho_max, c_max and pg_rho_max",
+        ),
+        ("algorithm: {epochs: 3}", "4:13: algorithm.epochs: unknown key; it belongs to ppo"),
+        ("algorithm: {name: ppo, clip_range: 0.2}", "4:24: algorithm.clip_range: unknown key; here it is `clip`"),
+        ("algorithm: {name: ppo, n_epochs: 4}", "4:24: algorithm.n_epochs: unknown key; here it is `epochs`"),
+        (
+            "algorithm: {name: ppo, num_minibatches: 4}",
+            "4:24: algorithm.num_minibatches: unknown key; here it is `minibatch_size: batch_size / num_minibatches`",
+        ),
+        (
+            "algorithm: {name: ppo, rho_bar: 1}",
+            "4:24: algorithm.rho_bar: unknown key; it belongs to impala, where it is `rho_max`",
+        ),
+        (
+            "algorithm: {name: ppo, max_lag_versions: 3}",
+            "4:24: algorithm.max_lag_versions: must be 0, got 3",
         ),
         ("algorithm: {gamma: 1.01}", "4:13: algorithm.gamma: must be at most 1, got 1.01"),
         ("algorithm: {lr: 0}", "4:13: algorithm.lr: must be more than 0, got 0"),
@@ -80,23 +95,23 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
         ),
         (
             "algorithm: {name: imapla}",
-            "4:13: algorithm.name: must be impala or your own package.module:Class, got 'imapla'; did you mean"
+            "4:13: algorithm.name: must be impala, ppo or your own package.module:Class, got 'imapla'; did you mean"
             " `impala`?",
         ),
         *(
             (
                 f"algorithm: {{name: {name}}}",
-                f"4:13: algorithm.name: must be impala or your own package.module:Class, got '{name}'; {hint}",
+                f"4:13: algorithm.name: must be impala, ppo or your own package.module:Class, got '{name}'; {hint}",
             )
             for name, hint in (
-                ("ppo", "of that kind appo is planned, use impala today"),
-                ("PPO", "of that kind appo is planned, use impala today"),
-                ("dqn", "of that kind apex_dqn is planned, use impala today"),
-                ("apexdqn", "of that kind apex_dqn is planned, use impala today"),
-                ("rainbow", "of that kind apex_dqn is planned, use impala today"),
-                ("td3", "of that kind sac is planned, use impala today"),
+                ("PPO", "did you mean `ppo`?"),
+                ("trpo", "use ppo, which is of that kind"),
+                ("dqn", "of that kind apex_dqn is planned, use impala or ppo today"),
+                ("apexdqn", "of that kind apex_dqn is planned, use impala or ppo today"),
+                ("rainbow", "of that kind apex_dqn is planned, use impala or ppo today"),
+                ("td3", "of that kind sac is planned, use impala or ppo today"),
                 ("a2c", "use impala, which is of that kind"),
-                ("muzero", "appo, apex_dqn, r2d2 and sac are planned, use impala today"),
+                ("muzero", "appo, apex_dqn, r2d2 and sac are planned, use impala or ppo today"),
             )
         ),
         ("leage: {}", "4:1: leage: unknown key; remove it"),
@@ -107,10 +122,16 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
         ),
         (
             "algorithm: {name: a:b:c}",
-            "4:13: algorithm.name: must be impala or your own package.module:Class, got 'a:b:c'",
+            "4:13: algorithm.name: must be impala, ppo or your own package.module:Class, got 'a:b:c'",
         ),
-        ("algorithm: {name: [1]}", "4:13: algorithm.name: must be impala or your own package.module:Class, got a list"),
-        ("algorithm: {name: }", "4:13: algorithm.name: must be impala or your own package.module:Class, got nothing"),
+        (
+            "algorithm: {name: [1]}",
+            "4:13: algorithm.name: must be impala, ppo or your own package.module:Class, got a list",
+        ),
+        (
+            "algorithm: {name: }",
+            "4:13: algorithm.name: must be impala, ppo or your own package.module:Class, got nothing",
+        ),
         ("algorithm: {name: json:loads, params: 3}", "4:31: algorithm.params: must be a mapping (key: value), got 3"),
         (
             "algorithm: impala",
@@ -123,6 +144,10 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
         ("storage: {path: 0012}", "4:11: storage.path: must be text, got 0012; put it in quotes: '0012'"),
         ("storage: {path: ''}", "4:11: storage.path: must not be empty"),
         ("code: {path: []}", "4:8: code.path: must be text, got a list"),
+        (
+            "model: {normalize: {observations: maybe}}",
+            "4:21: model.normalize.observations: must be auto, true or false, got 'maybe'",
+        ),
         ("model: {hidden: 64}", "4:9: model.hidden: must be a list, as in [1, 2], got 64"),
         ("model: {hidden: [64, x]}", "4:22: model.hidden.1: must be a whole number, got 'x'"),
         (
@@ -242,13 +267,14 @@ def test_what_must_be_there_is_asked_for_with_an_example(lint: Lint, text: str, 
         *(
             (
                 f"algorithm: {{name: {name}, some_field: 3}}",
-                f"4:13: algorithm.name: not built yet ('{name}'); use impala or your own package.module:Class",
+                f"4:13: algorithm.name: not built yet ('{name}'); use impala, ppo or your own package.module:Class",
             )
             for name in ("appo", "apex_dqn", "r2d2", "sac")
         ),
         (
             "policies: {main: {algorithm: {name: sac}}}",
-            "4:31: policies.main.algorithm.name: not built yet ('sac'); use impala or your own package.module:Class",
+            "4:31: policies.main.algorithm.name: not built yet ('sac'); use impala, ppo or your own"
+            " package.module:Class",
         ),
         ("algorithm: {name: 'json:loads'}\nreplay: {}", "5:1: replay: not built yet; remove it"),
         ("league: {}", "4:1: league: not built yet; remove it"),

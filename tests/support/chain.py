@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlctl.spec.algorithms import Impala as Settings
+from rlctl.spec.algorithms import ActorCritic as Settings
+from rlctl.spec.algorithms import Impala as ImpalaSettings
 from rlctl.spec.schema import Network
 from rlctl_agents import envs
 from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy, stream_ids
 from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.acting.rollout import Rollout, Seated
+from rlctl_agents.algorithms.actor_critic import ActorCriticAlgorithm
 from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.envs.base import Env
 from rlctl_agents.experience.segment_writer import SegmentWriter
 from rlctl_agents.models.weights import digest, pack
@@ -88,8 +91,13 @@ def make_env(name: str, count: int, **kwargs: Any) -> Env:
     return envs.make(f"tests.envs.tiny:{name}", envs=count, seeds=[0] * count, kwargs=kwargs)
 
 
-def settings(**changes: Any) -> Settings:
-    return Settings(unroll_length=5, **changes)
+def settings(**changes: Any) -> ImpalaSettings:
+    return ImpalaSettings(unroll_length=5, **changes)
+
+
+def made(config: Settings, network: Network, spaces: Spaces, *, seed: int) -> ActorCriticAlgorithm:
+    """The algorithm that these settings are of."""
+    return (Impala if isinstance(config, ImpalaSettings) else Ppo)(config, network, spaces, seed=seed)
 
 
 def schema_of(config: Settings, network: Network, spaces: Spaces) -> Schema:
@@ -129,12 +137,12 @@ def make_rollout(
     table = Table.of_seats(spaces, env.envs, seats or [list(range(spaces.seats))])
     seated = []
     for number, slots in enumerate(table.slots):
-        algorithm = Impala(config, network, spaces, seed=100 + number)
+        algorithm = made(config, network, spaces, seed=100 + number)
         streams = stream_ids(index, slots)
         player = NetworkPolicy(algorithm, streams, seed=seed, rows=config.unroll_length, spaces=spaces)
         follower = Follower(player.load, "main", source)
         assert follower.wait_for_any(keep_going, sleep)
-        one = Seated(player, follower, streams)
+        one = Seated(player, follower, streams, lag=config.lock_step_lag)
         if number == 0:
             one.writer, one.sender = SegmentWriter(schema, slots.size), sender
         seated.append(one)

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from msgspec import Struct
 
+from rlctl.spec.algorithms import Ppo as PpoSettings
 from rlctl.spec.schema import Network
-from rlctl_agents.algorithms.base import Batch
+from rlctl_agents.algorithms.base import AllReduce, Batch
 from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.experience.batching import column_axes
 from rlctl_agents.manager.membership.learner_groups import Groups
 from rlctl_agents.manager.membership.leases import Holder
@@ -34,29 +36,43 @@ from tests.support.chain import schema_of, settings
 
 SPACES, NETWORK = Spaces(Box((2,), "float32"), Discrete(3)), Network(hidden=[16], core="lstm", width=8)
 CONFIG = settings(max_grad_norm=0.05)  # of gradients that are larger: what is clipped is the norm of all
+# an epoch is one minibatch, so that no order of columns matters; what is recorded is far from the policy at the start
+PPO = PpoSettings(
+    unroll_length=5, batch_size=60, minibatch_size=60, epochs=4, lr=0.01, target_kl=0.03, max_grad_norm=0.05
+)
 SCHEMA = schema_of(CONFIG, NETWORK, SPACES)
 STREAMS, STEPS = 12, 10
 CPU = torch.device("cpu")
 
 
+def in_fp64(algorithm: Impala | Ppo) -> None:
+    """Its network."""
+    algorithm.additive = True  # its loss is that of the segments, in other numbers
+    algorithm.net.double()
+    for layer in algorithm.net.modules():
+        if isinstance(layer, torch.nn.Linear):  # the torso makes fp32 of what it sees
+            layer.register_forward_pre_hook(lambda _, inputs: tuple(one.double() for one in inputs))
+
+
+def doubled(batch: Batch) -> Batch:
+    """Observations and rewards in fp64 too."""
+    fields = {name: one.double() if one.is_floating_point() else one for name, one in batch.fields.items()}
+    return batch._replace(fields=fields)
+
+
 class Double(Impala):
-    """In fp64, observations and rewards too."""
-
-    def __init__(self, *args: object, **values: object) -> None:
-        super().__init__(*args, **values)  # type: ignore[arg-type]
-        self.additive = True  # its loss is that of the segments, in other numbers
-        self.net.double()
-        for layer in self.net.modules():
-            if isinstance(layer, torch.nn.Linear):  # the torso makes fp32 of what it sees
-                layer.register_forward_pre_hook(lambda _, inputs: tuple(one.double() for one in inputs))
-
     def loss(self, batch: Batch):  # type: ignore[no-untyped-def]
-        fields = {name: one.double() if one.is_floating_point() else one for name, one in batch.fields.items()}
-        return super().loss(batch._replace(fields=fields))
+        return super().loss(doubled(batch))
 
 
-def fresh(seed: int = 1, piece_rows: int | None = None) -> Trainer:
-    algorithm = Double(CONFIG, NETWORK, SPACES, seed=seed)
+class DoublePpo(Ppo):
+    def prepare(self, batch: Batch | None, all_reduce: AllReduce) -> Batch | None:
+        return super().prepare(batch and doubled(batch), all_reduce)
+
+
+def fresh(seed: int = 1, piece_rows: int | None = None, *, ppo: bool = False) -> Trainer:
+    algorithm = (DoublePpo if ppo else Double)(PPO if ppo else CONFIG, NETWORK, SPACES, seed=seed)
+    in_fp64(algorithm)
     return Trainer(algorithm, policy="main", lineage=3, device=CPU, piece_rows=piece_rows)
 
 
@@ -93,28 +109,37 @@ def parts(world: int) -> list[tuple[int, int]]:
 
 
 def run_rank(rank: int, world: int, address: str, folder: Path, piece_rows: int | None) -> None:
-    """One rank: seeded by the last one; after ten steps one more, for which rank 0 has no batch."""
+    """One rank: seeded by the last one; after ten steps one more, for which rank 0 has no batch.
+
+    Args:
+        piece_rows: 0: of PPO, for the first batch of which rank 0 has none either.
+    """
+    ppo = piece_rows == 0
     line = RpcClient(Wire(), address, boot(rank))
     place = enlisted(line, rank, world)
     assert (place.rank, place.world, place.seed) == (rank, world, world - 1)
     store = GroupStore(lambda note: line.call(note, Noted, deadline_s=20)[0], boot(rank), place.number, wait_s=60)
     collective = Collective(place, store, CPU, one_machine=True)
-    learning = fresh(seed=1 if rank == world - 1 else 100 + rank, piece_rows=piece_rows)
+    learning = fresh(seed=1 if rank == world - 1 else 100 + rank, piece_rows=piece_rows or None, ppo=ppo)
     data = collective.share(learning.capture().pack() if rank == world - 1 else None, world - 1)
     if rank != world - 1:
         learning.take_over(data)
     learning.join(collective)
     first, count = parts(world)[rank]
-    values = {}
+    values, steps = {}, []
     for step in range(STEPS):
-        assert collective.agree(ready=True, held=False, starved=False).update
-        values = learning.update(recorded(step, learning, first, count)).stats
+        starved = ppo and step == 0 and rank == 0
+        assert collective.agree(ready=not starved, held=False, starved=starved).update
+        updated = learning.update(None if starved else recorded(step, learning, first, count))
+        values = updated.stats
+        steps.append(updated.steps)
     found = {
         **weights(learning),
         "rows": np.array(learning.consumed_steps),
         "taken": np.array(learning.taken_rows),
         "learned": np.array(learning.learned_steps),
         "loss": np.array(values["total"]),
+        "steps": np.array(steps),
     }
     agreed = collective.agree(ready=rank > 0, held=False, starved=rank == 0)
     assert agreed.update

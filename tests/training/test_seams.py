@@ -39,7 +39,8 @@ class Epochs(Impala):
     def modules(self) -> dict[str, nn.Module]:
         return {**super().modules, "target": self.target}
 
-    def prepare(self, batch: Batch) -> Batch:
+    def prepare(self, batch: Batch | None, all_reduce: AllReduce) -> Batch | None:
+        assert batch is not None
         assert not torch.is_grad_enabled()
         self.prepared += 1
         return batch._replace(fields={**batch.fields, "twice": batch.fields["reward"] * 2})
@@ -62,8 +63,9 @@ class Epochs(Impala):
         assert {"total", "entropy", "grad_norm"} <= means.keys()
         return len(self.seen) >= self.patience
 
-    def update_statistics(self, batch: Batch | None, all_reduce: AllReduce) -> None:
+    def update_statistics(self, batch: Batch | None, means: Mapping[str, float], all_reduce: AllReduce) -> None:
         assert batch is not None
+        assert {"total", "entropy"} <= means.keys()
         self.net.mean_reward.copy_(all_reduce(batch.fields["reward"].mean()))
 
     def after_update(self, updates: int) -> None:
@@ -200,7 +202,7 @@ def test_a_compiled_loss_sees_changed_hyperparameters_without_being_compiled_aga
 
 def test_an_algorithm_that_defines_nothing_of_it_makes_one_step_on_the_batch_as_it_is() -> None:
     algorithm, whole = Impala(CONFIG, NETWORK, SPACES, seed=1), batch(filled())
-    assert algorithm.prepare(whole) is whole
+    assert algorithm.prepare(whole, lambda tensor: tensor) is whole
     assert list(algorithm.minibatches(whole, torch.default_generator)) == [whole]
     assert algorithm.steps_per_batch == 1
     assert not algorithm.ends_early({})

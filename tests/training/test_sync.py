@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 
+from rlctl.spec.algorithms import ActorCritic, Ppo
 from rlctl.spec.schema import Network
 from rlctl_agents.acting.rollout import NotTogether
-from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.experience.batching import LockStep
 from rlctl_agents.experience.on_policy import OnPolicySource
 from rlctl_agents.experience.staging import Staging
@@ -29,6 +29,7 @@ from rlctl_agents.types.control import Match
 from rlctl_agents.types.experience import ModelRef
 from tests.support.chain import (
     Store,
+    made,
     make_env,
     make_rollout,
     opened_wire,
@@ -43,6 +44,7 @@ from tests.support.fakes import RUN, Manager, Pool, wait_until
 
 ACTORS, ENVS, UPDATES = 3, 2, 7
 CONFIG = settings(lr=0.05)
+PPO = Ppo(unroll_length=5, batch_size=30, minibatch_size=10, epochs=2, lr=0.05)
 MLP, LSTM = Network(hidden=[8]), Network(hidden=[8], core="lstm", width=8)
 
 
@@ -65,27 +67,30 @@ class Late:
         return getattr(self._inner, name)
 
 
-def act(folder: Path, store: Any, index: int, name: str, network: Network, late: int, stop: threading.Event) -> None:
+def act(
+    folder: Path, store: Any, index: int, name: str, network: Network, late: int, stop: threading.Event,
+    config: ActorCritic,
+) -> None:  # fmt: skip
     chance = random.Random(late * 100 + index)
     env = make_env(name, ENVS)
     slow = Late(env, chance, ("step",), 0.001 * (1 + 2 * (index == late % ACTORS)))
     with opened_wire() as wire:
-        sender = sender_to(wire, folder, schema_of(CONFIG, network, env.spaces), f"actor{index}")
+        sender = sender_to(wire, folder, schema_of(config, network, env.spaces), f"actor{index}")
         rollout = make_rollout(
-            slow, CONFIG, network, store, sender, index=index, lock_step=True,
+            slow, config, network, store, sender, index=index, lock_step=True,
             keep_going=lambda: not stop.is_set(), sleep=stop.wait,
         )  # fmt: skip
         while not stop.is_set():
             rollout.step()
 
 
-def run(name: str, network: Network, late: int) -> tuple[list[str], list[np.ndarray]]:
+def run(name: str, network: Network, late: int, config: ActorCritic = CONFIG) -> tuple[list[str], list[np.ndarray]]:
     """Digest of the weights after every update, and the versions behind the rows of every batch."""
     chance = random.Random(late)
     env = make_env(name, ENVS)
-    schema, streams = schema_of(CONFIG, network, env.spaces), ACTORS * ENVS * env.spaces.seats
+    schema, streams = schema_of(config, network, env.spaces), ACTORS * ENVS * env.spaces.seats
     learning = Trainer(
-        Impala(CONFIG, network, env.spaces, seed=9),
+        made(config, network, env.spaces, seed=9),
         policy="main",
         lineage=1,
         device=torch.device("cpu"),
@@ -95,13 +100,15 @@ def run(name: str, network: Network, late: int) -> tuple[list[str], list[np.ndar
     store.put(learning.ref, learning.weights())
     source = Late(store, chance, ("newer", "exact"), 0.002)
     with private_folder() as folder, opened_wire() as wire:
-        receiver = receiver_at(wire, folder, schema, budget_rows=2 * streams * CONFIG.unroll_length)
+        receiver = receiver_at(
+            wire, folder, schema, budget_rows=(1 + config.lock_step_lag) * streams * config.unroll_length
+        )
         intake = OnPolicySource(
             receiver, LockStep(schema, streams), Staging(torch.device("cpu")), schema,
-            streams=streams, weights=lambda: learning.ref, limits=lambda rows: (2 * rows, 0),
+            streams=streams, weights=lambda: learning.ref, limits=lambda rows: ((1 + config.lock_step_lag) * rows, 0),
         )  # fmt: skip
         actors = [
-            threading.Thread(target=act, args=(folder, source, index, name, network, late, stop))
+            threading.Thread(target=act, args=(folder, source, index, name, network, late, stop, config))
             for index in range(ACTORS)
         ]
         try:
@@ -116,6 +123,7 @@ def run(name: str, network: Network, late: int) -> tuple[list[str], list[np.ndar
                 assert batch is not None, f"stands still after {len(digests)} updates"
                 time.sleep(chance.random() * 0.01)
                 versions.append(batch.version.numpy().copy())
+                torch.manual_seed(len(digests))  # actors of this process made their networks in no fixed order
                 learning.update(batch)
                 intake.give_back(batch)
                 data = learning.weights()
@@ -137,6 +145,18 @@ def test_equal_seeds_give_bit_equal_weights_whoever_is_late(name: str, network: 
     assert len(set(first)) == UPDATES, "every update changed the weights"
     for number, batch in enumerate(versions):
         assert (batch == max(0, number - 1)).all(), "segment k is chosen with version max(0, k - 1)"
+
+
+@pytest.mark.parametrize(("name", "network"), [("Mixed", MLP), ("Duel", LSTM)])
+def test_ppo_in_lock_step_learns_from_its_newest_version_alone_and_gives_equal_bits(
+    name: str, network: Network
+) -> None:
+    first, versions = run(name, network, 0, PPO)
+    second, _ = run(name, network, 1, PPO)
+    assert first == second
+    assert len(set(first)) == UPDATES
+    for number, batch in enumerate(versions):
+        assert (batch == number).all(), "segment k is chosen with version k"
 
 
 def test_lock_step_refuses_seats_that_act_in_turn() -> None:

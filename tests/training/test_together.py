@@ -32,6 +32,12 @@ def test_the_same_when_each_learns_in_pieces_and_not_in_equally_many(tmp_path: P
     compare(5, run_ranks(5, tmp_path, str(piece_rows)))
 
 
+def test_several_epochs_with_moments_and_normalised_advantages_are_those_of_one_learner_and_end_together(
+    tmp_path: Path,
+) -> None:
+    compare(2, run_ranks(2, tmp_path, "0"), ppo=True)
+
+
 def test_one_learner_learns_in_pieces_what_it_learns_from_the_whole() -> None:
     whole, pieces = fresh(), fresh(piece_rows=SCHEMA.unroll_length)
     for step in range(STEPS):
@@ -41,10 +47,13 @@ def test_one_learner_learns_in_pieces_what_it_learns_from_the_whole() -> None:
     assert max(float(np.abs(found[name] - value).max()) for name, value in weights(whole).items()) < 1e-9
 
 
-def compare(world: int, ranks: list[dict[str, np.ndarray]]) -> None:  # type: ignore[type-arg]
+def compare(world: int, ranks: list[dict[str, np.ndarray]], *, ppo: bool = False) -> None:  # type: ignore[type-arg]
     """With one learner that has the whole batch."""
-    one = fresh()
-    losses = [one.update(recorded(step, one)).stats["total"] for step in range(STEPS)]
+    one, first = fresh(ppo=ppo), parts(world)[1][0]
+    starved = recorded(0, one, first, STREAMS - first)  # without the columns of rank 0
+    updates = [one.update(starved if ppo and step == 0 else recorded(step, one)) for step in range(STEPS)]
+    losses, steps = [made.stats["total"] for made in updates], [made.steps for made in updates]
+    assert (min(steps) < max(steps)) == ppo, "a limit of the KL that ends some batches early"
     expected = weights(one)
     for found in ranks:
         worst = max(float(np.abs(found[name] - value).max()) for name, value in expected.items())
@@ -52,6 +61,7 @@ def compare(world: int, ranks: list[dict[str, np.ndarray]]) -> None:  # type: ig
         assert found["rows"] == one.consumed_steps
         assert found["taken"] == one.taken_rows
         assert found["learned"] == one.learned_steps == one.consumed_steps, "of all learners, each once"
+        assert found["steps"].tolist() == steps
         assert abs(found["loss"] - losses[-1]) < 1e-5  # told as fp32
         assert all(np.array_equal(found[name], ranks[0][name]) for name in expected), "equal bit for bit"
 

@@ -34,7 +34,7 @@ def test_hello_and_grant_of_the_example_are_read_as_it_says() -> None:
     assert to_receiver(example("hello")) == SenderHello(
         2, "r1", "a7", "", 1, schema_digest(SCHEMA), 0, 0, 2, 0, 0, 2, 2
     )
-    assert to_sender(example("grant")) == Grant(2, "c3", 1, 2, 0)
+    assert to_sender(example("grant")) == Grant(2, "c3", 1, 2, 0, 0)
 
 
 def test_the_block_of_the_example_is_read_as_it_says_and_written_the_same() -> None:

@@ -35,6 +35,7 @@ class Seated:
     writer: SegmentWriter | None = None  # None: nobody learns from this player
     sender: ExperienceSender | None = None
     segments: int = 0  # finished since the present lineage began
+    lag: int = 1  # versions, in lock-step
     base: int = 0  # first version of the present lineage that was used
 
     @property
@@ -62,7 +63,7 @@ class Rollout:
         seated: the players in the table's order, their weights loaded.
         metrics: gets env_steps, frames, agent_steps, episodes, wait_*_seconds and train_return.
         keep_going: called before every step and while waiting, by the thread that steps; waits end when it says no.
-        lock_step: segment k is chosen with version base + max(0, k - 1), exactly.
+        lock_step: segment k is chosen with version base + max(0, k - lag), exactly.
         sleep: waits so many seconds.
     """
 
@@ -195,9 +196,11 @@ class Rollout:
         assert one.follower is not None
         before = one.ref
         if self._lock_step:
-            one.follower.wait_for(one.base + max(0, one.segments - 1), lambda: self._waiting(one), self._sleep)
+            one.follower.wait_for(one.base + max(0, one.segments - one.lag), lambda: self._waiting(one), self._sleep)
         else:
             one.follower.refresh()
+            if one.sender is not None and before.version < one.sender.least_version:
+                one.follower.wait_for_least(one.sender.least_version, lambda: self._waiting(one), self._sleep)
         after = one.ref
         if after.lineage != before.lineage:
             one.segments, one.base = 0, after.version

@@ -185,9 +185,14 @@ class Algorithm(ABC):
         if values:
             raise AlgorithmError(f"{type(self).__name__} cannot change {', '.join(sorted(values))} while it runs")
 
-    def prepare(self, batch: Batch) -> Batch:
+    def prepare(self, batch: Batch | None, all_reduce: AllReduce) -> Batch | None:
         """Add fields that all minibatches of a batch share: advantages, targets, old values. Called once per batch,
-        without gradient. A new field is [T or T+1, B, ...]."""
+        without gradient. A new field is [T or T+1, B, ...].
+
+        Args:
+            batch: None: this learner has none, and takes part in what is summed.
+            all_reduce: to be called as often on every learner.
+        """
         return batch
 
     def minibatches(self, batch: Batch, rng: torch.Generator) -> Iterable[Batch]:
@@ -207,12 +212,15 @@ class Algorithm(ABC):
         """
         return False
 
-    def update_statistics(self, batch: Batch | None, all_reduce: AllReduce) -> None:  # noqa: B027
+    def update_statistics(  # noqa: B027
+        self, batch: Batch | None, means: Mapping[str, float], all_reduce: AllReduce
+    ) -> None:
         """Move running moments, which are buffers of `net`, after the last step of a batch: until then learner and
         actors agree on them. Without gradient.
 
         Args:
             batch: prepared; None: this learner has none, and takes part in what is summed.
+            means: metrics of the loss over the steps and all learners.
             all_reduce: to be called as often on every learner.
         """
 

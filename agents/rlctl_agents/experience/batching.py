@@ -80,6 +80,13 @@ class Assembler(Protocol):
             The rows that will not be learned from, and why.
         """
 
+    def least_version(self, present: ModelRef) -> int:
+        """Oldest version that a segment may begin with; 0: any.
+
+        Args:
+            present: the learner's weights.
+        """
+
     def missing(self) -> str:
         """Reason in words why the next batch is not full; "": more rows are needed."""
 
@@ -118,6 +125,9 @@ class ArrivalOrder:
                 self._waiting.popleft()
                 self._taken = 0
         return given_up
+
+    def least_version(self, present: ModelRef) -> int:
+        return max(0, present.version - self._max_lag_versions)
 
     def missing(self) -> str:
         return ""
@@ -160,6 +170,9 @@ class LockStep:
                 segment, column = self._streams[stream].popleft()
                 batch.copy_in(segment, column, 1, self._axes)
         return given_up
+
+    def least_version(self, present: ModelRef) -> int:
+        return 0  # each segment has its version
 
     def missing(self) -> str:
         unseen = self._count - len(self._streams)

@@ -73,7 +73,7 @@ class OnPolicySource(BatchSource):
         self._limits_of = limits
         self._free = deque(self._allocate(streams))
         self._taken: list[tuple[Batch, BatchMemory]] = []  # the learner's
-        self._present = weights()  # with which the first batch will be learned from
+        self._hear(weights())
         self._ahead = 0  # batches that will be learned before the one being filled
         self._ready: queue.SimpleQueue[BatchMemory | None] = queue.SimpleQueue()
         self._told: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # in the order in which it was said
@@ -159,7 +159,7 @@ class OnPolicySource(BatchSource):
         self._fill()
 
     def _take_back(self, memory: BatchMemory, present: ModelRef) -> None:
-        self._present = present
+        self._hear(present)
         self._ahead -= 1
         self._settle(memory.clear())
         if self._instead:
@@ -169,10 +169,11 @@ class OnPolicySource(BatchSource):
             self._free.append(memory)
 
     def _hear(self, present: ModelRef) -> None:
-        self._present = present
+        self._present = present  # with which the next batch will be learned from
+        self._receiver.least_version = self._assembler.least_version(present)
 
     def _move(self, present: ModelRef, memories: Sequence[BatchMemory], rows: tuple[int, int, int]) -> None:
-        self._present = present
+        self._hear(present)
         self._instead = deque(memories)
         for place, memory in enumerate(self._free):
             if memory.used == 0:
@@ -182,10 +183,11 @@ class OnPolicySource(BatchSource):
 
     def _limit(self) -> None:
         """Let in what is asked for, and what it takes to fill a batch from before the move."""
-        budget_rows, batch_size, queue_rows = self._limits
-        batch_size = max(batch_size, *(memory.version.size for memory in (*self._free, *self._instead)))
+        budget_rows, rows, queue_rows = self._limits
+        batch_size = max(rows, *(memory.version.size for memory in (*self._free, *self._instead)))
+        batches = min(budget_rows // max(rows, 1), 2)
         queue_rows = max(queue_rows, 2 * batch_size) if queue_rows else 0
-        self._receiver.resize(max(budget_rows, 2 * batch_size), batch_size, queue_rows)
+        self._receiver.resize(max(budget_rows, batches * batch_size), batch_size, queue_rows)
 
     def _fill(self) -> None:
         while self._free:

@@ -23,6 +23,9 @@ QUEUED_BATCHES = 3
 class Receiver(Protocol):
     """The receiving end of the wire; all calls but `wake` come from one thread."""
 
+    least_version: int
+    """Oldest version that a block may hold rows of if it is begun from now on."""
+
     def poll(self, timeout_s: float) -> list[SegmentBlock]:
         """Blocks that have arrived; waits for the first at most so long, or until it is woken."""
 

@@ -25,6 +25,7 @@ def vtrace(
     rho_max: float = 1.0,
     c_max: float = 1.0,
     pg_rho_max: float = 1.0,
+    gae: bool = False,
 ) -> VTrace:
     """Value targets and advantages for experience gathered by an older policy.
 
@@ -39,6 +40,8 @@ def vtrace(
         valid: [T, B] bool; corrections never cross a row that is not.
         lambda_: trace decay in [0, 1].
         rho_max, c_max, pg_rho_max: importance-weight clips; math.inf switches one off.
+        gae: the advantage bootstraps from V(x_t+1) + lambda_ (v_t+1 - V(x_t+1)) rather than from the target v_t+1. It
+            is that of `gae` where the experience is the learner's own; both are the same for lambda_ 1.
 
     Returns:
         Both [T, B]; no gradient flows through either; on rows that are not valid the target is the value itself and
@@ -70,7 +73,8 @@ def vtrace(
         corrections[t] = torch.addcmul(delta_t, decay_t, corrections[t + 1])
     target = value + torch.stack(corrections)
 
-    advantage = rho.clamp(max=pg_rho_max) * (reward + discount * target[1:] - value[:-1])
+    after = torch.lerp(value[1:], target[1:], torch.as_tensor(lambda_, dtype=value.dtype)) if gae else target[1:]
+    advantage = rho.clamp(max=pg_rho_max) * (reward + discount * after - value[:-1])
     return VTrace(target[:-1], torch.where(valid, advantage, nothing))
 
 

@@ -115,7 +115,12 @@ class Actor:
             streams = stream_ids(index, slots)
             pool, pinned = self._pool(ref.policy), ref.version if ref.version >= 0 else None
             player = NetworkPolicy(algorithm, streams, seed=seed, rows=schema.unroll_length, spaces=spaces)
-            one = Seated(player, Follower(player.load, ref.policy, pool, pinned=pinned), streams)
+            one = Seated(
+                player,
+                Follower(player.load, ref.policy, pool, pinned=pinned),
+                streams,
+                lag=policy.algorithm.lock_step_lag,
+            )
             if set(taken) <= set(match.learn):
                 sender = ExperienceSender(
                     self._wire,

@@ -14,6 +14,8 @@ from rlctl_agents.training.pieces import backward, joined_priorities
 
 METRICS = 32
 """Most metrics of a loss that are averaged over several learners; those of further names are left out."""
+NAMES_BYTES = 1024
+"""Of all their names."""
 
 
 class Mean(NamedTuple):
@@ -64,7 +66,7 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
     # what somebody else's algorithm or torso leaves out of a loss is not for us to know
     wrapped = collective.wrapped(objective, find_unused=not ours(algorithm))
     parameters = [one for one in objective.parameters() if one.requires_grad]
-    names: list[str] = []  # of the metrics, once there was a batch
+    names: list[str] = []  # of the metrics, once any learner had a batch
 
     def gradient(parts: Sequence[Batch], rows: int, taken: int) -> Mean:
         losses: list[Loss] = []
@@ -75,7 +77,8 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
         collective.backward(wrapped(parts[-1] if parts else None))
         if parts:
             losses.append(objective.taken())
-            names[:] = sorted(losses[0].metrics)[:METRICS]
+        if not names:
+            names[:] = _agreed(sorted(losses[0].metrics)[:METRICS] if losses else [], collective)
         valid, every, counted, summed, *metrics = collective.sums([float(rows), float(taken), *_numbers(losses, names)])
         divisor = max(counted, 1.0)
         torch._foreach_mul_([one.grad for one in parameters if one.grad is not None], collective.world / divisor)
@@ -90,6 +93,20 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
         )
 
     return gradient
+
+
+def _agreed(names: list[str], collective: Collective) -> list[str]:
+    """Names of the metrics for all learners, those without a batch included: what is decided on means is decided alike.
+
+    Args:
+        names: of this learner's loss; none without a batch.
+    """
+    said = "\n".join(names).encode()[:NAMES_BYTES]
+    table = torch.zeros(1 + NAMES_BYTES, dtype=torch.int64)
+    table[0] = len(said) > 0
+    table[1 : 1 + len(said)] = torch.tensor(list(said), dtype=torch.int64)
+    speakers, *summed = collective.all_reduce(table).tolist()
+    return bytes(one // speakers for one in summed).rstrip(b"\0").decode().split("\n") if speakers else []
 
 
 def ours(algorithm: Algorithm) -> bool:

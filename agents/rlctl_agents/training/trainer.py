@@ -125,7 +125,9 @@ class Trainer:
             log.info("the loss is not compiled: it holds code of your own")
             return
         with torch.random.fork_rng(devices=[]):
-            first = next(iter(self._algorithm.minibatches(self._prepared(example), torch.default_generator)))
+            whole = self._prepared(example)
+            assert whole is not None, "of a batch"
+            first = next(iter(self._algorithm.minibatches(whole, torch.default_generator)))
         part = pieces(self._algorithm, first, self._piece_rows)[0]
         for backend in backends:
             try:
@@ -172,7 +174,7 @@ class Trainer:
         books = NOTHING if batch is None else batch.books
         lag, learned = self.version - books.versions, self.learned_steps
         algorithm.set_progress(self.consumed_steps, self._optimizer)
-        whole = None if batch is None else self._prepared(batch)
+        whole = self._prepared(batch)
         parts = [None] * algorithm.steps_per_batch if whole is None else algorithm.minibatches(whole, _rng())
         rows, taken = books.rows, books.taken  # summed over all learners with the first step
         done = _Steps()
@@ -185,7 +187,7 @@ class Trainer:
             done.require(algorithm)
         if done.made:
             with torch.no_grad():
-                algorithm.update_statistics(whole, self._all_reduce)
+                algorithm.update_statistics(whole, done.means(), self._all_reduce)
         if done.made or self._lock_step:
             self.version += 1
             with torch.no_grad():
@@ -196,9 +198,9 @@ class Trainer:
             done.priorities(whole),
         )  # fmt: skip
 
-    def _prepared(self, batch: Batch) -> Batch:
+    def _prepared(self, batch: Batch | None) -> Batch | None:
         with torch.no_grad():
-            return self._algorithm.prepare(batch._replace(delivery=None))
+            return self._algorithm.prepare(batch and batch._replace(delivery=None), self._all_reduce)
 
     def _step(self, minibatch: Batch | None, rows: int, taken: int) -> _Step:
         """One optimizer step; counts rows and taken of all learners."""

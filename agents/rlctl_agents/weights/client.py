@@ -182,6 +182,14 @@ class Follower:
                 sleep(ASK_AGAIN_S)
         return loaded
 
+    def wait_for_least(self, version: int, keep_waiting: Callable[[], bool], sleep: Callable[[float], object]) -> None:
+        """Have this version of the live lineage or a newer one, or weights of a newer lineage."""
+        assert self.ref is not None, "wait_for_any comes first"
+        lineage = self.ref.lineage
+        while self.ref.version < version and self.ref.lineage == lineage and keep_waiting():
+            if not self.refresh():
+                sleep(LISTEN_S)
+
     def wait_for(self, version: int, keep_waiting: Callable[[], bool], sleep: Callable[[float], object]) -> bool:
         """Have exactly this version of the live lineage, as soon as it is there.
 

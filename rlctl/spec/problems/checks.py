@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from rlctl.spec import fields
-from rlctl.spec.algorithms import NEED_REPLAY, Algorithm, External, Impala
+from rlctl.spec.algorithms import NEED_REPLAY, Algorithm, External, Impala, Planned, Ppo
 from rlctl.spec.base import CLASS_PATH
 from rlctl.spec.cluster import DEFAULT_SIZE
 from rlctl.spec.problems.messages import Fault
@@ -134,7 +134,7 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
     if isinstance(algorithm, Impala) and algorithm.c_max > algorithm.rho_max:
         got = f"c_max {number(algorithm.c_max)} > rho_max {number(algorithm.rho_max)}"
         yield Fault((*path, "c_max"), f"must not exceed rho_max, got {got}", ((*path, "rho_max"),))
-    if not isinstance(algorithm, (Impala, External)):
+    if isinstance(algorithm, Planned):
         return
     steps, batch = algorithm.unroll_length, algorithm.batch_size
     if batch % steps:
@@ -151,6 +151,23 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
         yield Fault((*path, "batch_size"), message, ((*path, "unroll_length"), _LEARNERS))
     elif spec.sync:
         yield from _lock_step(spec, algorithm, path)
+    if isinstance(algorithm, Ppo):
+        yield from _ppo(spec, algorithm, path)
+
+
+def _ppo(spec: Spec, algorithm: Ppo, path: Keys) -> Iterator[Fault]:
+    batch, block = algorithm.batch_size, spec.roles.actor.envs * algorithm.unroll_length
+    if algorithm.minibatch_size > batch:
+        message = f"must not exceed batch_size, got {algorithm.minibatch_size} > {batch}"
+        yield Fault((*path, "minibatch_size"), message, ((*path, "batch_size"),))
+    share = batch // spec.roles.learner.replicas
+    if batch % algorithm.unroll_length == 0 and share % block and not spec.sync:
+        message = (
+            f"must hold whole blocks of an actor for each learner, roles.actor.envs x unroll_length ="
+            f" {spec.roles.actor.envs} x {algorithm.unroll_length} = {block} steps, or the rest of a block is dropped;"
+            f" got {batch}; choose {either(_multiples(batch, block * spec.roles.learner.replicas))}"
+        )
+        yield Fault((*path, "batch_size"), message, (_ENVS, (*path, "unroll_length"), _LEARNERS))
 
 
 def _lock_step(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:

@@ -120,7 +120,7 @@ def _learning(spec: Spec, policy: Policy) -> Iterator[Fault]:
             yield Fault(("lr_schedule",), message)
     actors, block = spec.roles.actor.replicas, spec.roles.actor.envs * algorithm.unroll_length
     lag = algorithm.max_lag_versions
-    if not spec.sync and actors * block > lag * algorithm.batch_size:
+    if lag and not spec.sync and actors * block > lag * algorithm.batch_size:
         message = (
             f"while one actor plays a block, all of them play actors x envs x unroll_length = {actors} x"
             f" {spec.roles.actor.envs} x {algorithm.unroll_length} = {actors * block} steps, or"

@@ -43,7 +43,7 @@ LATER = (
     Later(
         "policies.*.algorithm.name",
         _is(*PLANNED),
-        "use impala or your own package.module:Class",
+        "use impala, ppo or your own package.module:Class",
     ),
     Later("policies", _more_than(1), "name one policy"),
     Later("policies", lambda value: "main" not in value, "call the policy main"),

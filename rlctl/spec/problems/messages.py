@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from rlctl.spec import fields
-from rlctl.spec.algorithms import KINDS, PLANNED
+from rlctl.spec.algorithms import BUILT, PLANNED, Algorithm
 from rlctl.spec.base import CLASS_PATH
 from rlctl.spec.cluster import IMAGE, IMAGE_BY_DIGEST, OBJECT_NAME, QUEUE_NAME
 from rlctl.spec.problems import other_words
@@ -42,14 +42,13 @@ _EXAMPLES: Final[Mapping[Path, str]] = {
 }
 _YES_NO: Final = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 _KIN: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("ppo", "ppo2", "trpo", "ppg", "mappo"), "appo"),
+    **dict.fromkeys(("ppo2", "trpo", "ppg", "mappo"), "ppo"),
     **dict.fromkeys(("a2c", "a3c", "reinforce", "vtrace", "actorcritic"), "impala"),
     **dict.fromkeys(("dqn", "ddqn", "doubledqn", "duelingdqn", "rainbow", "c51", "qrdqn", "iqn", "apex"), "apex_dqn"),
     **dict.fromkeys(("drqn", "rdqn", "ngu", "agent57"), "r2d2"),
     **dict.fromkeys(("ddpg", "td3", "redq", "crossq"), "sac"),
 }
 """Algorithms that other libraries have, in small letters and digits -> ours of the same kind."""
-BUILT: Final = tuple(name for name in KINDS if name not in ("planned", "external"))
 
 
 class Fault(NamedTuple):
@@ -110,7 +109,7 @@ def in_words(detail: ErrorDetails, text: str | None = None) -> str:
         case "string_pattern_mismatch":
             return f"must be {_PATTERNS.get(context['pattern'], context['pattern'])}, got {show(got)}"
         case "literal_error":
-            names = re.findall(r"'([^']*)'", context["expected"])
+            names = re.findall(r"'([^']*)'", context["expected"]) or [context["expected"]]
             near = closest(got, names) if isinstance(got, str) else None
             return f"must be {either(names)}, got {show(got)}" + (f"; did you mean `{near}`?" if near else "")
         case "model_type" | "model_attributes_type" | "dict_type":
@@ -135,11 +134,13 @@ def _message(path: Path, details: list[ErrorDetails], values: Mapping[str, Any],
     if path[-2:] and path[-1] == "name" and path[-2] == "algorithm":
         got = _value(values, path)
         return f"must be {either([*BUILT, 'your own package.module:Class'])}, got {show(got)}{_kin(got)}"
-    if len(details) > 1 and kinds <= {"literal_error", "string_pattern_mismatch", "string_type"}:
+    if len(details) > 1 and kinds <= {"literal_error", "string_pattern_mismatch", "string_type", "bool_type"}:
         names: list[str] = []
         for detail in details:
             context = detail.get("ctx", {})
-            names += re.findall(r"'([^']*)'", context.get("expected", "")) or [_PATTERNS[CLASS_PATH]]
+            boolean = detail["type"] == "bool_type"
+            said = ["true", "false"] if boolean else re.findall(r"'([^']*)'", context.get("expected", ""))
+            names += said or [_PATTERNS[CLASS_PATH]]
         got = first["input"]
         near = closest(got, names) if isinstance(got, str) else None
         return f"must be {either(names)}, got {show(got)}" + (f"; did you mean `{near}`?" if near else "")
@@ -167,7 +168,7 @@ def _kin(name: Any) -> str:
 
 
 def _unknown(path: Path, values: Mapping[str, Any]) -> str:
-    if known := other_words.ours(path):
+    if known := other_words.ours(path, _algorithm_of(path, values)):
         return known
     key = str(path[-1])
     here = fields.at(path[:-1], values)
@@ -187,12 +188,18 @@ def _unknown(path: Path, values: Mapping[str, Any]) -> str:
     return f"unknown key; keys here are {', '.join(siblings)}" if 0 < len(siblings) <= 12 else "unknown key; remove it"
 
 
-def _hyperparameter_of_an_own_algorithm(path: Path, values: Mapping[str, Any]) -> str:
+def _algorithm_of(path: Path, values: Mapping[str, Any]) -> str:
+    """Name of the algorithm that a key stands in the section of, or else of the run's; "": none that can be told."""
     section: Any = values
-    for part in path[:-1]:
-        section = section[part]
-    name = section.get("name") if isinstance(section, Mapping) else None
-    if len(path) > 1 and path[-2] == "algorithm" and isinstance(name, str) and ":" in name:
+    for part in path[:-1] if path[-2:-1] == ("algorithm",) else ("algorithm",):
+        section = section.get(part, {}) if isinstance(section, Mapping) else None
+    name = section.get("name", BUILT[0]) if isinstance(section, Mapping) else ""
+    return name if isinstance(name, str) else ""
+
+
+def _hyperparameter_of_an_own_algorithm(path: Path, values: Mapping[str, Any]) -> str:
+    name = _algorithm_of(path, values)
+    if len(path) > 1 and path[-2] == "algorithm" and ":" in name:
         return f"unknown key for an algorithm of your own; what {name} alone reads belongs below `params`"
     return ""
 
@@ -223,7 +230,7 @@ def _steps(location: Path, values: Any) -> Iterator[str | int]:
         path = (*path, part)
         yield part
         here = below
-        union = isinstance(here, fields.Section) and here.model in KINDS.values()
+        union = isinstance(here, fields.Section) and issubclass(here.model, Algorithm)
 
 
 def _value(values: Any, path: Path) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rlctl.spec.words import Path
+from rlctl.spec import fields
+from rlctl.spec.algorithms import KINDS
+from rlctl.spec.words import Path, either
 
 RENAMED: Final[Mapping[Path, str]] = {
     ("algorithm", "segment_steps"): "unroll_length",
@@ -44,6 +46,14 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "algorithm.optimizer_eps": ("eps", "adam_eps", "adam_epsilon", "rmsprop_eps", "rms_prop_epsilon"),
     "algorithm.rho_max": ("vtrace_rho", "rho_bar", "vtrace_clip_rho_threshold"),
     "algorithm.pg_rho_max": ("vtrace_clip_pg_rho_threshold",),
+    "algorithm.clip": (
+        "clip_range", "clip_param", "clip_coef", "clip_ratio", "clip_epsilon", "eps_clip", "ppo_clip_ratio",
+    ),
+    "algorithm.value_clip": ("clip_range_vf", "vf_clip_param"),
+    "algorithm.epochs": ("n_epochs", "num_epochs", "num_sgd_iter", "update_epochs", "ppo_epochs"),
+    "algorithm.minibatch_size": ("sgd_minibatch_size", "mini_batch_size"),
+    "algorithm.minibatch_size: batch_size / num_minibatches": ("num_minibatches", "n_minibatches"),
+    "algorithm.target_kl": ("kl_target",),
     "algorithm.advantage_norm": ("normalize_advantage", "norm_adv", "standardize_advantages"),
     "model.hidden": ("hidden_sizes", "fcnet_hiddens", "net_arch", "hidden_dims", "num_cells", "hiddens"),
     "model.activation": ("fcnet_activation", "activation_fn", "nonlinearity"),
@@ -62,26 +72,29 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "replay.learning_starts": ("num_steps_sampled_before_learning_starts", "warmup_steps", "min_replay_size"),
     "run": ("experiment", "exp_name", "run_name", "experiment_name"),
 }  # fmt: skip
-_OF_PPO: Final = (
-    "clip_range", "clip_param", "clip_coef", "clip_ratio", "clip_epsilon", "eps_clip", "ppo_clip_ratio",
-    "clip_range_vf", "vf_clip_param", "n_epochs", "num_epochs", "num_sgd_iter", "update_epochs", "ppo_epochs",
-    "sgd_minibatch_size", "minibatch_size", "num_minibatches", "epochs", "target_kl", "kl_target", "kl_coeff",
-)  # fmt: skip
 FOREIGN: Final[Mapping[str, str]] = {key: ours for ours, keys in _FOREIGN.items() for key in keys}
 """Key of RLlib, Stable-Baselines3, CleanRL, Sample Factory, torchrl or an IMPALA of others -> our path."""
+_INSTEAD: Final = {("impala", "clip"): ", and impala clips by rho_max, c_max and pg_rho_max"}
+"""Algorithm and key of another one -> what serves the purpose."""
 
 
-def ours(path: Path) -> str:
-    """Our key for an unknown one, as the remainder of a message; empty when nothing is known of it."""
+def ours(path: Path, algorithm: str) -> str:
+    """Our key for an unknown one, as the remainder of a message; empty when nothing is known of it.
+
+    Args:
+        algorithm: name of the run's.
+    """
     key = str(path[-1])
     section = next((str(part) for part in reversed(path[:-1]) if part in ("algorithm", "stop", "replay", "pbt")), "")
     if renamed := RENAMED.get((section, key)):
         return f"unknown key; since release 0.2 it is `{renamed}`"
-    if found := FOREIGN.get(key):
+    found = FOREIGN.get(key, f"algorithm.{key}" if section == "algorithm" else "")
+    name = found.split(":")[0].removeprefix("algorithm.")
+    of = [] if name == found else [kind for kind, model in KINDS.items() if name in fields.keys(model)]
+    if of and algorithm in KINDS and algorithm not in of:
+        there = f", where it is `{name}`" if name != key else ""
+        return f"unknown key; it belongs to {either(of)}{there}{_INSTEAD.get((algorithm, name), '')}"
+    if key in FOREIGN:
         here = ".".join(map(str, path[:-1]))
         return f"unknown key; here it is `{found.removeprefix(f'{here}.') if here else found}`"
-    if key in _OF_PPO:
-        return (
-            "unknown key; it belongs to PPO, which is not built yet, and impala clips by rho_max, c_max and pg_rho_max"
-        )
     return ""

@@ -56,7 +56,7 @@ class DoubleDqn(Algorithm):
             action = torch.where(inputs.noise[:, 0] < epsilon, random, action)
         return Act({"action": action}, {}, {})
 
-    def prepare(self, batch):
+    def prepare(self, batch, all_reduce):
         fields, seen = batch.fields, batch.fields["obs"][1]
         value = self.target(seen).gather(-1, self.net(seen).argmax(-1, keepdim=True)).squeeze(-1)
         target = fields["reward"] + self.config.gamma * torch.where(fields["terminated"], 0.0, value)

@@ -295,7 +295,7 @@ def of_two(wire: Wire, address: str, clock: Clock) -> tuple[ExperienceReceiver, 
     holder, waiter = RawSender(wire, address, "holder"), RawSender(wire, address, "waiter")
     assert holder.greet(receiver).limit == ROWS
     waiter.say(waiter.hello())
-    assert waiter.hear(receiver) == Grant(PROTOCOL, "receiver", 0, 0, 0)
+    assert waiter.hear(receiver) == Grant(PROTOCOL, "receiver", 0, 0, 0, 0)
     return receiver, holder, waiter
 
 
@@ -363,7 +363,7 @@ def test_a_recall_counts_as_not_heeded_only_while_the_receiver_looks(
     clock = Clock()
     receiver, holder, _ = of_two(wire, address, clock)
     holder.say(holder.hello(want=0))  # nothing to send, so what it holds is called back
-    until(lambda: holder.hear(receiver) == Grant(PROTOCOL, "receiver", 2, 0, 0))
+    until(lambda: holder.hear(receiver) == Grant(PROTOCOL, "receiver", 2, 0, 0, 0))
     clock.now += 0.5
     receiver.poll(0.0)
     clock.now += FORGET_AFTER_S + 1.0

@@ -68,6 +68,7 @@ class Grant(msgspec.Struct, array_like=True, frozen=True, tag="grant"):
     number: Count  # grows with every change
     limit: Count  # rows, as a total since the first block to this receiver
     seen: Count  # rows of yours that I know about, come or lost
+    least: Count  # oldest version that a block which is begun now may hold rows of; 0: any
 
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True, tag="refusal"):

@@ -123,6 +123,8 @@ class ExperienceReceiver:
     """As bound."""
     term: int
     leased_since_s: int
+    least_version: int
+    """Oldest version that a block which is begun with the next credit may hold rows of."""
     rejected: dict[str, int]
     """Messages not taken, by reason; their rows end as lost."""
 
@@ -144,6 +146,7 @@ class ExperienceReceiver:
     ) -> None:
         self.term = term
         self.leased_since_s = leased_since_s
+        self.least_version = 0
         self.rejected = {}
         self._run, self._boot = run, boot
         self._codec = BlockCodec(schema)
@@ -442,7 +445,7 @@ class ExperienceReceiver:
         peer = sender.peer
         if peer.recall and (connection := self._connections.get(sender.route)) is not None:
             connection.hellos += 2.0
-        self._say(sender.route, Grant(PROTOCOL, self._boot, peer.number, peer.limit, peer.sent))
+        self._say(sender.route, Grant(PROTOCOL, self._boot, peer.number, peer.limit, peer.sent, self.least_version))
 
     def _say(self, route: bytes, message: Grant | Refusal) -> None:
         try:

@@ -58,6 +58,7 @@ class _Receiver:
     limit: int = 0
     number: int = 0  # of the newest grant
     seen: int = 0  # rows it knows about
+    least: int = 0  # oldest version that the next block may hold
 
 
 class ExperienceSender:
@@ -156,6 +157,11 @@ class ExperienceSender:
     def ready(self) -> bool:
         """True if there is room in the queue; `offer` will not refuse."""
         return not self._on_policy or len(self._queue) < self._queue_blocks
+
+    @property
+    def least_version(self) -> int:
+        """Oldest version that the next block may hold rows of: others the receiver would drop."""
+        return self._now.least
 
     def reserve(self, rows: int) -> bool:
         """Ask for credit for the next block before it is made; whether it is at hand. The next `offer` uses it.
@@ -341,6 +347,7 @@ class ExperienceSender:
         if message.number >= state.number:
             recalled = message.limit < state.limit
             state.number, state.limit, state.seen = message.number, message.limit, max(state.seen, message.seen)
+            state.least = message.least
             if recalled:
                 self._hello()
         return True

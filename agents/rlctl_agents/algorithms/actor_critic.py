@@ -1,0 +1,196 @@
+"""Actor-critics: network, acting, optimizer and running moments, to which IMPALA and PPO add their losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import pydantic
+import torch
+from torch import Tensor, nn
+
+from rlctl.spec import algorithms as specs
+from rlctl.spec.schema import Network
+from rlctl_agents.algorithms.base import (
+    Act,
+    ActInputs,
+    Algorithm,
+    AlgorithmError,
+    AllReduce,
+    Batch,
+    Tensors,
+    Tunable,
+    below,
+    hyperparameters,
+    standard_fields,
+)
+from rlctl_agents.models.inputs import ModelError
+from rlctl_agents.models.policy import ActorCritic
+from rlctl_agents.types.experience import Field, Schema
+from rlctl_agents.types.spaces import Spaces
+
+
+class Coefficients(Tunable):
+    """Hyperparameters of the loss that may change while it runs, as `lr` may."""
+
+    gamma: Tensor
+    lambda_: Tensor
+    value_coef: Tensor
+    entropy_coef: Tensor
+
+
+COEFFICIENTS = tuple(Coefficients.__annotations__)
+
+
+class ActorCriticAlgorithm(Algorithm):
+    """An actor-critic for every action space, with or without memory. A subclass adds the loss."""
+
+    on_policy = True
+    settings: ClassVar[type[specs.ActorCritic]]
+    """A class of the user's own may name its own settings here."""
+    tunables: ClassVar[tuple[str, ...]] = COEFFICIENTS
+    """Names of the hyperparameters that `coefficients` holds."""
+    coefficients: ClassVar[type[Coefficients]] = Coefficients
+
+    @classmethod
+    def schema(cls, config: specs.Algorithm, network: Network, spaces: Spaces) -> Schema:
+        state: tuple[Field, ...] = ()
+        if network.core == "lstm":
+            state = tuple(Field(name, "float32", (network.width,), "segment") for name in ("core.c", "core.h"))
+        return Schema(config.unroll_length, (*standard_fields(spaces), Field("log_prob", "float32", (), "row"), *state))
+
+    def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None:
+        self.config: specs.ActorCritic = hyperparameters(config, self.settings)
+        # clipped rewards have a known scale
+        returns = network.normalize.returns
+        try:
+            self.net: ActorCritic = ActorCritic(
+                spaces,
+                network,
+                seed=seed,
+                normalize_returns=self.config.reward_clip is None if returns == "auto" else returns,
+            )
+        except ModelError as error:
+            raise AlgorithmError(str(error)) from error
+        self.noise_width = self.net.distribution.noise_width
+        self.max_grad_norm = self.config.max_grad_norm
+        self.tunable = self.coefficients(**{name: getattr(self.config, name) for name in self.tunables})
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        return {"net": self.net, "tunable": self.tunable}
+
+    def initial_state(self, slots: int) -> Tensors:
+        return self.net.initial_state(slots)
+
+    @torch.inference_mode()
+    def act(self, inputs: ActInputs) -> Act:
+        params, state = self.net.step(inputs.obs, inputs.first, inputs.state)
+        distribution = self.net.distribution
+        if inputs.greedy:
+            action, log_prob = distribution.mode(params, inputs.legal)
+        else:
+            action, log_prob = distribution.sample(params, inputs.noise, inputs.legal)
+        return Act(action, {"log_prob": log_prob}, state)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """[T, B] as they are learned from: scaled, then clipped."""
+        reward = batch.fields["reward"] * self.config.reward_scale
+        clip = self.config.reward_clip
+        return reward if clip is None else reward.clamp(-clip, clip)
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """RMSProp as torch has it, epsilon outside the root: g / (sqrt(mean of g^2) + epsilon); or Adam."""
+        config = self.config
+        if config.optimizer == "adam":
+            return torch.optim.Adam(self.net.parameters(), lr=config.lr, eps=config.optimizer_eps, foreach=True)
+        return torch.optim.RMSprop(
+            self.net.parameters(), lr=config.lr, alpha=config.rmsprop_decay, eps=config.optimizer_eps, foreach=True
+        )
+
+    def set_progress(self, consumed_steps: int, optimizer: torch.optim.Optimizer) -> None:
+        """The learning rate follows `lr_schedule`."""
+        schedule = self.config.lr_schedule
+        for group in optimizer.param_groups:
+            left = max(0.0, 1 - consumed_steps / schedule.agent_steps) if schedule else 1.0
+            group["lr"] = self.config.lr * left
+
+    def set_hyperparameters(self, values: Mapping[str, float]) -> None:
+        """Any of the learning rate and those of `coefficients`."""
+        unknown = sorted(values.keys() - {name.removesuffix("_") for name in (*self.tunables, "lr")})
+        if unknown:
+            raise AlgorithmError(f"{self.config.name} cannot change {', '.join(unknown)} while it runs")
+        try:
+            self.config = type(self.config).model_validate({**self.config.model_dump(), **values})
+        except pydantic.ValidationError as error:
+            faults = [f"algorithm.{fault['loc'][0]}: {fault['msg']}" for fault in error.errors()]
+            raise AlgorithmError("; ".join(faults)) from None
+        self.tunable.change(values)
+
+    def in_units(self, x: Tensor) -> Tensor:
+        """Values, errors or advantages in units of the value head."""
+        return x if self.net.returns is None else x / self.net.returns.deviation
+
+    def target_metrics(self, target: Tensor, valid: Tensor, count: Tensor) -> Tensors:
+        """Moments of the value targets around their running mean; {} where returns are not normalised."""
+        if self.net.returns is None:
+            return {}
+        error = torch.where(valid, target - self.net.returns.mean, 0.0)
+        return {"target_shift": error.sum() / count, "target_spread": error.square().sum() / count}
+
+    def update_statistics(self, batch: Batch | None, means: Mapping[str, float], all_reduce: AllReduce) -> None:
+        fields = {} if batch is None else batch.fields
+        if self.net.observed is not None:
+            self.net.observed.update(below(fields, "obs") if fields else None, fields.get("valid"), all_reduce)
+        if self.net.returns is not None and "target_shift" in means:
+            self.net.returns.update(means["target_shift"], means["target_spread"], self.net.value)
+
+
+def standardised(x: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
+    """Mean 0 and deviation 1 over the valid rows, 0 elsewhere; of one learner's rows, where there are several."""
+    mean = x.sum() / rows.clamp(min=1)  # x is 0 on rows that are not valid
+    centred = torch.where(valid, x - mean, 0.0)
+    deviation = (centred.square().sum() / rows.clamp(min=1)).sqrt()
+    return centred / (deviation + 1e-8)
+
+
+def sums(x: Tensor, valid: Tensor) -> Tensor:
+    """[3] float64: number, sum and sum of squares of the valid rows."""
+    rows = torch.where(valid, x, 0.0).to(torch.float64)
+    return torch.stack([valid.sum().to(torch.float64), rows.sum(), rows.square().sum()])
+
+
+NO_SUMS = (0.0, 0.0, 0.0)
+"""Those of a learner without a batch."""
+
+
+def standardised_by(summed: Tensor, x: Tensor, valid: Tensor) -> Tensor:
+    """Mean 0 and deviation 1 over the valid rows that `summed` is of, 0 elsewhere."""
+    count, total, squares = summed
+    mean = total / count.clamp(min=1)
+    deviation = (squares / count.clamp(min=1) - mean.square()).clamp(min=0.0).sqrt()
+    return torch.where(valid, ((x - mean) / (deviation + 1e-8)).to(x.dtype), 0.0)
+
+
+def off_policy_metrics(log_rho: Tensor, valid: Tensor, count: Tensor, rho_max: float) -> Tensors:
+    """How far the learner's policy is from the actors': all are means over the valid rows, log_rho 0 elsewhere.
+
+    `kl` estimates KL(actor || learner) by (rho - 1) - log rho, which is unbiased and never negative
+    (Schulman 2020, joschu.net/blog/kl-approx.html).
+    """
+    rho = log_rho.exp()
+    return {
+        "rho": torch.where(valid, rho, 0.0).sum() / count,
+        "rho_clipped": (valid & (rho > rho_max)).sum() / count,
+        "kl": (rho - 1 - log_rho).sum() / count,
+    }
+
+
+def explained_variance(value: Tensor, target: Tensor, valid: Tensor, count: Tensor) -> Tensor:
+    """1 - Var(target - value) / Var(target) over the valid rows: 1 is perfect, 0 no better than a constant."""
+
+    def variance(x: Tensor) -> Tensor:
+        mean = torch.where(valid, x, 0.0).sum() / count
+        return torch.where(valid, (x - mean).square(), 0.0).sum() / count
+
+    return 1 - variance(target - value) / variance(target).clamp(min=1e-8)

@@ -1,0 +1,149 @@
+"""Running moments as buffers of a network: they travel with the weights and change between batches alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from rlctl_agents.types.spaces import Box, Space, leaves
+
+LARGEST = 10.0
+"""Normalised observations are clipped to [-LARGEST, LARGEST]."""
+SMALLEST_VARIANCE = 1e-8
+SMALLEST_DEVIATION = 1e-3
+FORGET = 0.02
+"""Share of the newest batch in the moments of returns, from batch 1/FORGET on: returns grow while it learns."""
+
+AllReduce = Callable[[Tensor], Tensor]
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of vectors over all rows seen so far, at first 0 and 1.
+
+    Merged by the parallel form of Chan, Golub and LeVeque 1979.
+    """
+
+    count: Tensor  # [] float64
+    mean: Tensor  # [width] float64
+    variance: Tensor  # [width] float64
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(width, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, ...] -> the same shape, float32, mean 0 and deviation 1 in each entry, clipped."""
+        scale = (self.variance + SMALLEST_VARIANCE).rsqrt()
+        flat = (x.flatten(1) - self.mean.to(torch.float32)) * scale.to(torch.float32)
+        return flat.clamp(-LARGEST, LARGEST).view(x.shape)
+
+    @torch.no_grad()
+    def merge(self, sums: Tensor) -> None:
+        """Add rows.
+
+        Args:
+            sums: [1 + 2 width] float64: their number, sums of x - mean, sums of (x - mean)^2, over all learners.
+        """
+        added = sums[0]
+        if added == 0:
+            return
+        shift, squares = sums[1:].chunk(2)
+        offset = shift / added  # mean of the new rows, from the present mean
+        variance = (squares / added - offset.square()).clamp(min=0.0)
+        count = self.count + added
+        share = added / count
+        spread = self.variance * (self.count / count) + variance * share + offset.square() * share * (1 - share)
+        self.variance.copy_(spread)
+        self.mean.add_(offset * share)
+        self.count.copy_(count)
+
+    def sums(self, x: Tensor | None) -> Tensor:
+        """What `merge` needs of rows [N, width]; of none, zeros."""
+        if x is None or len(x) == 0:
+            return torch.zeros(1 + 2 * len(self.mean), dtype=torch.float64, device=self.mean.device)
+        from_mean = x.flatten(1).to(torch.float64) - self.mean
+        count = torch.full((1,), float(len(x)), dtype=torch.float64, device=x.device)
+        return torch.cat([count, from_mean.sum(0), from_mean.square().sum(0)])
+
+
+class ObservationMoments(nn.Module):
+    """Moments of every leaf of the observation that holds real numbers; other leaves pass as they are."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        real = {name: leaf for name, leaf in leaves(space, "obs") if isinstance(leaf, Box) and is_real(leaf)}
+        self.names = list(real)
+        self.moments = nn.ModuleList(RunningMoments(math.prod(leaf.shape)) for leaf in real.values())
+
+    def forward(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[N, ...] each."""
+        normalised = {name: one(obs[name]) for name, one in zip(self.names, self.moments, strict=True)}
+        return {**obs, **normalised}
+
+    @torch.no_grad()
+    def update(self, obs: dict[str, Tensor] | None, valid: Tensor | None, all_reduce: AllReduce) -> None:
+        """Add the valid rows of a batch.
+
+        Args:
+            obs: [T or T+1, B, ...]; None: this learner has none.
+            valid: [T, B] bool.
+        """
+        for name, one in zip(self.names, self.moments, strict=True):
+            assert isinstance(one, RunningMoments)
+            rows = None if obs is None or valid is None else obs[name][: len(valid)][valid]
+            one.merge(all_reduce(one.sums(rows)))
+
+
+class ReturnMoments(nn.Module):
+    """Scale of the value targets. The head of the value computes in units of it.
+
+    The head is rewritten whenever the scale changes, so that the values stay as they were: PopArt (van Hasselt et al.
+    2016, arXiv:1602.07714).
+    """
+
+    mean: Tensor  # [] float64
+    variance: Tensor  # [] float64; 1 before the first batch
+    batches: Tensor  # [] float64
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, value in (("mean", 0.0), ("variance", 1.0), ("batches", 0.0)):
+            self.register_buffer(name, torch.full((), value, dtype=torch.float64))
+
+    @property
+    def deviation(self) -> Tensor:
+        """[] float32, bounded from below: rewards that never differ have no scale."""
+        return self.variance.clamp(min=SMALLEST_DEVIATION**2).sqrt().to(torch.float32)
+
+    def raw(self, normalised: Tensor) -> Tensor:
+        """Outputs of the head -> values."""
+        return normalised * self.deviation + self.mean.to(torch.float32)
+
+    @torch.no_grad()
+    def update(self, shift: float, spread: float, head: nn.Linear) -> None:
+        """Move towards the moments of the newest targets, and rewrite the head.
+
+        Args:
+            shift, spread: means of target - mean and of its square, over the valid rows of all learners.
+            head: [features] -> 1, in units of the moments as they are.
+        """
+        mean, deviation = self.mean.clone(), self.deviation.to(torch.float64)
+        self.batches.add_(1)
+        share = torch.clamp(1 / self.batches, min=FORGET)
+        self.mean.add_(shift * share)
+        # second moment around the old mean, moved to the new one
+        around = self.variance * (1 - share) * (self.batches > 1) + spread * share
+        self.variance.copy_(around - (shift * share).square())
+        now = self.deviation.to(torch.float64)
+        head.weight.mul_((deviation / now).to(head.weight.dtype))
+        head.bias.copy_((head.bias.to(torch.float64) * deviation + mean - self.mean) / now)
+
+
+def is_real(box: Box) -> bool:
+    """Real numbers, which may have any scale."""
+    return box.dtype.startswith("float")

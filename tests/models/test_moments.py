@@ -1,0 +1,84 @@
+"""Running moments: exact over any parts and any number of learners; the value stays what it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from rlctl.spec.schema import Network
+from rlctl_agents.models.moments import LARGEST, ObservationMoments, ReturnMoments, RunningMoments
+from rlctl_agents.models.policy import ActorCritic
+from rlctl_agents.types.spaces import Box, Dict, Discrete, Spaces
+
+
+def rows(count: int, seed: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal([1e3, -5.0], [0.1, 40.0], (count, 2)).astype(np.float32))
+
+
+def test_moments_of_parts_are_those_of_the_whole() -> None:
+    parts = [rows(count, seed) for seed, count in enumerate((1, 7, 400, 0, 25))]
+    one = RunningMoments(2)
+    for part in parts:
+        one.merge(one.sums(part))
+    whole = torch.cat(parts).double()
+    assert float(one.count) == len(whole)
+    torch.testing.assert_close(one.mean, whole.mean(0))
+    torch.testing.assert_close(one.variance, whole.var(0, unbiased=False))
+
+
+def test_sums_of_several_learners_one_of_them_without_rows_are_those_of_one() -> None:
+    alone, each = RunningMoments(2), RunningMoments(2)
+    for seed in range(3):
+        alone.merge(alone.sums(rows(60, seed)))
+        parts = [rows(60, seed)[:20], None, rows(60, seed)[20:]]
+        each.merge(torch.stack([each.sums(part) for part in parts]).sum(0))
+    torch.testing.assert_close(each.mean, alone.mean)
+    torch.testing.assert_close(each.variance, alone.variance)
+
+
+def test_what_is_normalised_has_deviation_1_and_is_clipped() -> None:
+    one = RunningMoments(2)
+    one.merge(one.sums(rows(1000, 0)))
+    seen = one(rows(1000, 0))
+    assert seen.mean(0).abs().max() < 1e-2
+    assert (seen.std(0) - 1).abs().max() < 1e-2
+    assert one(torch.full((1, 2), 1e9)).tolist() == [[LARGEST, LARGEST]]
+
+
+def test_only_real_numbers_are_normalised_and_only_valid_rows_counted() -> None:
+    space = Dict({"camera": Box((2, 40, 40), "uint8", 0, 255), "room": Discrete(4), "speed": Box((2,), "float32")})
+    one = ObservationMoments(space)
+    assert one.names == ["obs.speed"]
+    obs = {"obs.speed": rows(8, 0).view(4, 2, 2), "obs.room": torch.ones(4, 2)}
+    valid = torch.tensor([[True, False], [True, True], [False, True]])
+    one.update(obs, valid, lambda sums: sums)
+    (moments,) = one.moments
+    torch.testing.assert_close(moments.mean, obs["obs.speed"][:3][valid].double().mean(0))
+    assert one({name: leaf[0] for name, leaf in obs.items()})["obs.room"].tolist() == [1, 1]
+
+
+def test_values_stay_what_they_were_when_the_scale_changes() -> None:
+    moments, head = ReturnMoments(), nn.Linear(3, 1)
+    features = torch.randn(50, 3, generator=torch.Generator().manual_seed(1))
+    for shift, spread in ((-800.0, 900.0**2), (30.0, 40.0**2), (0.5, 1.0)):
+        before = moments.raw(head(features))
+        moments.update(shift, spread, head)
+        torch.testing.assert_close(moments.raw(head(features)), before, rtol=1e-3, atol=1e-3)
+
+
+def test_moments_of_returns_follow_the_targets() -> None:
+    moments, head, rng = ReturnMoments(), nn.Linear(3, 1), np.random.default_rng(0)
+    for _ in range(400):
+        error = rng.normal(-300, 20, 256) - float(moments.mean)
+        moments.update(float(error.mean()), float(np.square(error).mean()), head)
+    assert abs(float(moments.mean) + 300) < 3
+    assert abs(float(moments.deviation) - 20) < 1
+
+
+def test_moments_travel_with_the_weights_and_can_be_left_out() -> None:
+    spaces = Spaces(Box((2,), "float32"), Discrete(3))
+    names = set(ActorCritic(spaces, Network(), seed=1, normalize_returns=True).state_dict())
+    assert {"observed.moments.0.mean", "returns.variance"} <= names
+    plain = Network.model_validate({"normalize": {"observations": False}})
+    assert not any("moments" in name or "returns" in name for name in ActorCritic(spaces, plain, seed=1).state_dict())
