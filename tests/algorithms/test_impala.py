@@ -61,6 +61,18 @@ def play(
     return algorithm, [actor.segment() for _ in range(segments)]
 
 
+@pytest.mark.parametrize(("returns", "moves"), [("auto", False), (True, True), (False, False)])
+def test_clipped_rewards_leave_returns_as_they_are_and_the_network_as_actors_have_it(returns: Any, moves: bool) -> None:
+    spaces, network = Spaces(VECTOR, ACTIONS["discrete"]), {"normalize": {"returns": returns}}
+    learner, (batch,) = play(spaces, network, segments=1, reward_clip=0.1)
+    actor, _ = play(spaces, network, segments=0)  # it is not told how rewards are clipped
+    assert learner.net.state_dict().keys() == actor.net.state_dict().keys()
+    with torch.no_grad():
+        means = {name: float(value) for name, value in learner.loss(batch).metrics.items()}
+        learner.update_statistics(batch, means, lambda sums: sums)
+    assert (learner.net.returns is not None and float(learner.net.returns.batches) > 0) is moves
+
+
 def learned_log_prob(algorithm: Impala, batch: Batch) -> torch.Tensor:
     fields = batch.fields
     params, _ = algorithm.net.unroll(below(fields, "obs"), fields["first"], below(fields, "core"))

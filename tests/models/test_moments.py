@@ -78,7 +78,7 @@ def test_moments_of_returns_follow_the_targets() -> None:
 
 def test_moments_travel_with_the_weights_and_can_be_left_out() -> None:
     spaces = Spaces(Box((2,), "float32"), Discrete(3))
-    names = set(ActorCritic(spaces, Network(), seed=1, normalize_returns=True).state_dict())
+    names = set(ActorCritic(spaces, Network(), seed=1).state_dict())
     assert {"observed.moments.0.mean", "returns.variance"} <= names
-    plain = Network.model_validate({"normalize": {"observations": False}})
+    plain = Network.model_validate({"normalize": {"observations": False, "returns": False}})
     assert not any("moments" in name or "returns" in name for name in ActorCritic(spaces, plain, seed=1).state_dict())

@@ -61,19 +61,14 @@ class ActorCriticAlgorithm(Algorithm):
 
     def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None:
         self.config: specs.ActorCritic = hyperparameters(config, self.settings)
-        # clipped rewards have a known scale
-        returns = network.normalize.returns
         try:
-            self.net: ActorCritic = ActorCritic(
-                spaces,
-                network,
-                seed=seed,
-                normalize_returns=self.config.reward_clip is None if returns == "auto" else returns,
-            )
+            self.net: ActorCritic = ActorCritic(spaces, network, seed=seed)
         except ModelError as error:
             raise AlgorithmError(str(error)) from error
         self.noise_width = self.net.distribution.noise_width
         self.max_grad_norm = self.config.max_grad_norm
+        # clipped rewards have a known scale. Actors, which do not know of it, hold the moments all the same
+        self.moves_returns = network.normalize.returns is True or self.config.reward_clip is None
         self.tunable = self.coefficients(**{name: getattr(self.config, name) for name in self.tunables})
 
     @property
@@ -142,7 +137,7 @@ class ActorCriticAlgorithm(Algorithm):
         fields = {} if batch is None else batch.fields
         if self.net.observed is not None:
             self.net.observed.update(below(fields, "obs") if fields else None, fields.get("valid"), all_reduce)
-        if self.net.returns is not None and "target_shift" in means:
+        if self.net.returns is not None and self.moves_returns and "target_shift" in means:
             self.net.returns.update(means["target_shift"], means["target_spread"], self.net.value)
 
 

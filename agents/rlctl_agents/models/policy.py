@@ -73,13 +73,12 @@ class ActorCritic(nn.Module):
     Args:
         network: precision `auto` is fp32 here: who makes the network decides (`precision.choose`).
         seed: of the initial weights; the random state of the process stays as it is.
-        normalize_returns: the head of the value computes in units of `returns`.
 
     Raises:
         ModelError: network and spaces do not fit.
     """
 
-    def __init__(self, spaces: Spaces, network: Network, *, seed: int, normalize_returns: bool = False) -> None:
+    def __init__(self, spaces: Spaces, network: Network, *, seed: int) -> None:
         super().__init__()
         try:
             self.distribution = ActionDistribution(spaces.action)
@@ -99,7 +98,7 @@ class ActorCritic(nn.Module):
         self.log_std = nn.Parameter(torch.zeros(self.distribution.free)) if self.distribution.free else None
         observed = ObservationMoments(spaces.obs) if network.normalize.observations in ("auto", True) else None
         self.observed = observed if observed is not None and observed.names else None
-        self.returns = ReturnMoments() if normalize_returns else None
+        self.returns = ReturnMoments() if network.normalize.returns in ("auto", True) else None
         self._bf16 = Bf16() if network.precision == "bf16" else None
         hold_still(self)
 
