@@ -36,8 +36,12 @@ def test_learners_that_step_together_survive_a_kill_without_a_human_and_account_
         os.kill(cli.pids("many", "learner")[index], signal.SIGKILL)
         wait_until(lambda: len(cli.pids("many", "learner")) == 2, timeout_s=120, what="it to be started again")
         wait_until(lambda: [one.get("world") for one in groups(cli)] == [2, 2], timeout_s=300, what="two ranks again")
+        known = before["policies"]["main"]["steps"]
+        wait_until(
+            lambda known=known: cli.status("many")["policies"]["main"]["steps"] >= known,  # type: ignore[misc]
+            timeout_s=120, what="the weights of the survivor, not of a generation",
+        )  # fmt: skip
         steps = int(cli.status("many")["policies"]["main"]["steps"])
-        assert steps >= before["policies"]["main"]["steps"], "the weights of the survivor, not of a generation"
         wait_until(
             lambda steps=steps: cli.status("many")["policies"]["main"]["steps"] > steps + 2000,  # type: ignore[misc]
             timeout_s=300, what="learning to go on",
