@@ -83,7 +83,7 @@ def test_weights_stay_fp32_and_get_gradients() -> None:
     acted(made, images(2))  # keeps copies of its own
     made.unroll({"obs": images(2)[None]}, torch.zeros(1, 2, dtype=torch.bool), {})[1].sum().backward()  # type: ignore[no-untyped-call]
     assert list(made.state_dict()) == names
-    assert all(value.dtype == torch.float32 for value in made.state_dict().values())
+    assert all(weight.dtype == torch.float32 for weight in made.parameters())
     assert all(weight.grad is not None for name, weight in made.named_parameters() if "torso" in name)
 
 

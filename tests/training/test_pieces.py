@@ -51,7 +51,7 @@ def test_pieces_give_the_gradient_of_the_whole(core: str) -> None:
     torch.testing.assert_close(several.total, one.total)
     assert several.rows == one.rows
     for name in ("policy_loss", "value_loss", "entropy", "rho", "kl"):
-        torch.testing.assert_close(several.metrics[name], one.metrics[name])
+        torch.testing.assert_close(several.metrics[name], one.metrics[name], check_dtype=False)  # a mean is fp64
     for got, expected in zip(parted.net.parameters(), whole.net.parameters(), strict=True):
         torch.testing.assert_close(got.grad, expected.grad)
 

@@ -60,7 +60,8 @@ def compare(world: int, ranks: list[dict[str, np.ndarray]], *, ppo: bool = False
         assert worst < 1e-9
         assert found["rows"] == one.consumed_steps
         assert found["taken"] == one.taken_rows
-        assert found["learned"] == one.learned_steps == one.consumed_steps, "of all learners, each once"
+        assert found["learned"] == one.learned_steps, "of all learners"
+        assert ppo or one.learned_steps == one.consumed_steps, "each once"
         assert found["steps"].tolist() == steps
         assert abs(found["loss"] - losses[-1]) < 1e-5  # told as fp32
         assert all(np.array_equal(found[name], ranks[0][name]) for name in expected), "equal bit for bit"

@@ -85,7 +85,7 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
         values = dict(zip(names, metrics, strict=False)) | {"total": summed}
         device = parameters[0].device
         return Mean(
-            {name: torch.tensor(value / divisor, device=device) for name, value in values.items()},
+            {name: torch.tensor(value / divisor, dtype=torch.float64, device=device) for name, value in values.items()},
             int(valid),
             int(every),
             torch.tensor(counted, device=device),

@@ -50,7 +50,7 @@ def backward(loss_of: Callable[[Batch], Loss], parts: Sequence[Batch]) -> Loss:
         mean = loss.total / rows
         mean.backward()  # type: ignore[no-untyped-call]
         done.append(loss._replace(total=mean.detach()))
-    share = torch.stack([loss.rows for loss in done]) / rows
+    share = torch.stack([loss.rows for loss in done]).double() / rows
     metrics = {name: (share * torch.stack([loss.metrics[name] for loss in done])).sum() for name in done[0].metrics}
     total = torch.stack([loss.total for loss in done]).sum()
     return Loss(total, torch.stack([loss.rows for loss in done]).sum(), metrics, joined_priorities(done))

@@ -345,4 +345,4 @@ def _rng() -> torch.Generator:
 
 def _numbers(values: list[Tensor]) -> list[float]:
     """Scalars as floats, with one wait for the device."""
-    return torch.stack([value.detach().float().reshape(()) for value in values]).tolist()
+    return torch.stack([value.detach().double().reshape(()) for value in values]).tolist()
