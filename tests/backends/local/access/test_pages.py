@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import socketserver
 import tempfile
@@ -22,6 +23,8 @@ from rlctl.backends.local.state import lock, places
 from rlctl.backends.local.state.places import Place
 from rlctl.errors import BackendUnreachable, Conflict
 
+ROOT = Path(__file__).parents[4]
+
 
 @pytest.fixture
 def place(homes: Path) -> Iterator[Place]:
@@ -36,8 +39,8 @@ def place(homes: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def real_agents(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`rlctl_agents` is the installed package, not the fake one."""
-    monkeypatch.delenv("PYTHONPATH")
+    """`rlctl_agents` is the package of this tree, not the fake one."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(ROOT / part) for part in ("", "agents")))
 
 
 class Page(BaseHTTPRequestHandler):
