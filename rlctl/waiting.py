@@ -12,7 +12,7 @@ Found = TypeVar("Found")
 
 
 def nobody(text: str) -> None:
-    """For waits that nobody watches."""
+    """Print nothing: for waits without an observer."""
 
 
 def steady() -> float:

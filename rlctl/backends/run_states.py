@@ -94,7 +94,7 @@ def check_role(known: RunState, role: str) -> None:
 
 
 def check_count(known: RunState, role: str, count: int) -> None:
-    """What holds for any spec; `rlctl.plan.why_not_scale` knows what this run's own spec allows.
+    """Check what holds for any spec; `rlctl.plan.why_not_scale` knows what this run's own spec allows.
 
     Raises:
         Conflict: no such role, or it cannot have so many replicas.

@@ -51,7 +51,7 @@ class Algorithm(Model):
 
 
 class ActorCritic(Algorithm):
-    """What algorithms with one network for policy and value share. Losses are means over valid rows."""
+    """Hyperparameters of algorithms with one network for policy and value. Losses are means over valid rows."""
 
     reward_scale: Annotated[float, Field(gt=0), restart("learner")] = 1.0
     """Rewards are multiplied by it before learning; evaluation reports them raw."""

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlctl_agents.algorithms.base import AlgorithmError, AllReduce, Batch, Loss, shuffled
+from rlctl_agents.algorithms.base import AlgorithmError, Batch, Loss, shuffled
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.experience.batching import BatchMemory
+from rlctl_agents.models.moments import AllReduce
 from rlctl_agents.training.trainer import Trainer
 from tests.support.batches import batch
 from tests.training.test_trainer import CONFIG, NETWORK, SPACES, batch_for, fresh

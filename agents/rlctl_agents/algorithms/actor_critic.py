@@ -16,7 +16,6 @@ from rlctl_agents.algorithms.base import (
     ActInputs,
     Algorithm,
     AlgorithmError,
-    AllReduce,
     Batch,
     Tensors,
     Tunable,
@@ -25,6 +24,7 @@ from rlctl_agents.algorithms.base import (
     standard_fields,
 )
 from rlctl_agents.models.inputs import ModelError
+from rlctl_agents.models.moments import AllReduce
 from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.types.experience import Field, Schema
 from rlctl_agents.types.spaces import Spaces
@@ -153,10 +153,6 @@ def sums(x: Tensor, valid: Tensor) -> Tensor:
     """[3] float64: number, sum and sum of squares of the valid rows."""
     rows = torch.where(valid, x, 0.0).to(torch.float64)
     return torch.stack([valid.sum().to(torch.float64), rows.sum(), rows.square().sum()])
-
-
-NO_SUMS = (0.0, 0.0, 0.0)
-"""Those of a learner without a batch."""
 
 
 def standardised_by(summed: Tensor, x: Tensor, valid: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
+from rlctl_agents.models.moments import AllReduce
 from rlctl_agents.types.experience import Field, Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces, leaf_array, leaves
 
@@ -101,10 +102,6 @@ class Loss(NamedTuple):
     rows: Tensor  # scalar float32, number of valid rows
     metrics: Tensors  # name -> scalar without gradient, means over the valid rows
     priorities: Tensor | None = None  # [B] without gradient, of each column for the next draw; None: no replay
-
-
-AllReduce = Callable[[Tensor], Tensor]
-"""The sum of a tensor over all learners that step together, equal on all of them."""
 
 
 class Algorithm(ABC):

@@ -14,14 +14,14 @@ from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.actor_critic import (
     COEFFICIENTS,
-    NO_SUMS,
     ActorCriticAlgorithm,
     Coefficients,
     explained_variance,
     standardised_by,
     sums,
 )
-from rlctl_agents.algorithms.base import AllReduce, Batch, Loss, below, shuffled
+from rlctl_agents.algorithms.base import Batch, Loss, below, shuffled
+from rlctl_agents.models.moments import AllReduce
 from rlctl_agents.ops.gae import gae
 from rlctl_agents.types.spaces import Spaces
 
@@ -53,7 +53,7 @@ class Ppo(ActorCriticAlgorithm):
         """Values, advantages and their targets by the weights that gathered the batch."""
         if batch is None:
             if self.config.advantage_norm:
-                all_reduce(torch.tensor(NO_SUMS, dtype=torch.float64))
+                all_reduce(torch.zeros(3, dtype=torch.float64, device=self.tunable.gamma.device))  # no `sums`
             return None
         fields, valid = batch.fields, batch.fields["valid"]
         _, value = self.net.unroll(below(fields, "obs"), fields["first"], below(fields, "core"))

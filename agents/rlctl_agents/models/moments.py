@@ -18,6 +18,7 @@ FORGET = 0.02
 """Share of the newest batch in the moments of returns, from batch 1/FORGET on: returns grow while it learns."""
 
 AllReduce = Callable[[Tensor], Tensor]
+"""The sum of a tensor over all learners that step together, equal on all of them."""
 
 
 class RunningMoments(nn.Module):
@@ -57,13 +58,13 @@ class RunningMoments(nn.Module):
         variance = (squares / added - offset.square()).clamp(min=0.0)
         count = self.count + added
         share = added / count
-        spread = self.variance * (self.count / count) + variance * share + offset.square() * share * (1 - share)
+        spread = self.variance * (1 - share) + variance * share + offset.square() * share * (1 - share)
         self.variance.copy_(spread)
         self.mean.add_(offset * share)
         self.count.copy_(count)
 
     def sums(self, x: Tensor | None) -> Tensor:
-        """What `merge` needs of rows [N, width]; of none, zeros."""
+        """[1 + 2 width] float64 for `merge`, of rows [N, width]; zeros for none."""
         if x is None or len(x) == 0:
             return torch.zeros(1 + 2 * len(self.mean), dtype=torch.float64, device=self.mean.device)
         from_mean = x.flatten(1).to(torch.float64) - self.mean
@@ -76,7 +77,11 @@ class ObservationMoments(nn.Module):
 
     def __init__(self, space: Space) -> None:
         super().__init__()
-        real = {name: leaf for name, leaf in leaves(space, "obs") if isinstance(leaf, Box) and is_real(leaf)}
+        real = {
+            name: leaf
+            for name, leaf in leaves(space, "obs")
+            if isinstance(leaf, Box) and leaf.dtype.startswith("float")
+        }
         self.names = list(real)
         self.moments = nn.ModuleList(RunningMoments(math.prod(leaf.shape)) for leaf in real.values())
 
@@ -142,8 +147,3 @@ class ReturnMoments(nn.Module):
         now = self.deviation.to(torch.float64)
         head.weight.mul_((deviation / now).to(head.weight.dtype))
         head.bias.copy_((head.bias.to(torch.float64) * deviation + mean - self.mean) / now)
-
-
-def is_real(box: Box) -> bool:
-    """Real numbers, which may have any scale."""
-    return box.dtype.startswith("float")

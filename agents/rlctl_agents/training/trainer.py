@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, AllReduce, Batch, Delivery, Loss
+from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, Batch, Delivery, Loss
+from rlctl_agents.models.moments import AllReduce
 from rlctl_agents.models.weights import pack
 from rlctl_agents.training import gradients
 from rlctl_agents.training.collective import Collective

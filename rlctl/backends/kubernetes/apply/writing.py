@@ -55,7 +55,7 @@ class Writer:
         self, key: Key, run: str, uid: str, note: Say, *,
         propagation: Literal["Background", "Foreground"] = "Background", why: str = "",
     ) -> Iterator[Applied]:  # fmt: skip
-        """Remove an object of a run, if it is there; one that is somebody else's by now stays, and `note` is told."""
+        """Remove an object of a run, if it is there; one that the run no longer owns stays, and `note` is told."""
         live = self._api.get(key)
         if live is None or live["metadata"].get("deletionTimestamp"):
             return

@@ -39,7 +39,7 @@ def count(live: Object) -> Count:
 
 
 def with_replicas(document: Object, number: int = 0) -> Object:
-    """The document with a number; with none as it is made: nothing runs before its number is somebody else's."""
+    """The document with a number; without one nothing of it runs until another owner sets one."""
     return {**document, "spec": {**document["spec"], "replicas": number}}
 
 
