@@ -15,7 +15,7 @@ LISTS := $(VENV)/lists
 export PYTHONDONTWRITEBYTECODE :=
 INPUTS := pyproject.toml requirements.lock rlctl/images/requirements.py
 
-.PHONY: up test test-fast test-full test-cluster bench bench-regression check format lint types checkov lock clean
+.PHONY: up test test-fast test-full test-cluster learn bench bench-regression check format lint types checkov lock clean
 
 up: $(VENV)/.local
 	$(BIN)/rlctl up $(SPEC)
@@ -55,6 +55,10 @@ bench-regression: $(VENV)/.dev
 
 bench-%: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $* --form $(FORM)
+
+# every seed of docs/learning.md that is not there or not valid any more; as in ROW="cartpole-ppo acrobot-ppo" SEED=0
+learn: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.learning $(ROW) $(addprefix --seed ,$(SEED))
 
 check: lint types test-fast
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.learning.rows import find
+from benchmarks.learning.train import fell_back, success, train
 from tests.end_to_end.conftest import Cli, wait_until
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -20,18 +22,29 @@ CARTPOLE = {
 
 
 @pytest.mark.learning
-@pytest.mark.parametrize(("name", "run"), [("cartpole-impala", "cartpole"), ("cartpole-ppo", "cartpole-ppo")])
-def test_up_ends_0_with_cartpole_solved_by_the_evaluator(cli: Cli, name: str, run: str) -> None:
-    done = cli("up", str(SPECS / f"{name}.yaml"), timeout_s=400)
+def test_up_ends_0_with_cartpole_solved_by_the_evaluator(cli: Cli) -> None:
+    spec = str(SPECS / "cartpole-impala.yaml")
+    done = cli("up", spec, timeout_s=400)
 
-    status = cli.status(run)
+    status = cli.status("cartpole")
     assert status["phase"] == "finished"
     assert status["evaluation"]["episodes"] == 100
     assert status["evaluation"]["mean"] >= 475  # Gymnasium's own threshold for CartPole-v1
     assert "475" in done.stdout
     assert status["policies"]["main"]["ledger"]["balanced"]
     assert cli("logs", "learner", "-o", "json").stdout
-    assert "finished" in cli("up", str(SPECS / f"{name}.yaml")).stdout + done.stderr
+    assert "finished" in cli("up", spec).stdout + done.stderr
+
+
+@pytest.mark.learning
+def test_ppo_on_its_defaults_reaches_the_goal_of_the_learning_table_in_its_steps_and_stays_there() -> None:
+    row = find("cartpole-ppo")
+    line, points = train(row, seed=0)
+    assert success(points, row.goal) is not None, points
+    assert fell_back(points, row.goal) == 0, points
+    assert row.goal / 2 < line["mean_return"] <= 500
+    assert row.agent_steps <= line["agent_steps"] < row.agent_steps + row.spec.policy().algorithm.batch_size
+    assert 0 < points[-1]["cpu_s"] <= line["cpu_s"]
 
 
 def test_the_life_of_a_run(cli: Cli) -> None:

@@ -1,0 +1,158 @@
+"""Rows of the learning table: the specs of specs/learn, and what a stored seed of one depends on."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.shared.host import REPOSITORY
+from rlctl import plan
+from rlctl.spec import loading
+from rlctl.spec.algorithms import BUILT
+from rlctl.spec.schema import Spec
+
+SPECS = REPOSITORY / "specs" / "learn"
+AGENTS = REPOSITORY / "agents" / "rlctl_agents"
+LEARNS = ("acting", "algorithms", "envs", "experience", "models", "ops", "training")
+"""Packages of AGENTS that decide what is learned: a change of one makes every stored seed stale. Delivery, books and
+evaluation do not. Of `algorithms`, files of other algorithms than the row's are left out."""
+READERS = ("learner", "actor")
+"""Roles whose part of the resolved spec decides what is learned."""
+SEEDS = 5
+"""Of a row that FEWER does not name."""
+FEWER: dict[str, int] = {}
+
+
+class Published(NamedTuple):
+    """A score of others."""
+
+    mean: float
+    text: str  # score, budget and who says so
+
+
+ZOO = "rl-baselines3-zoo"
+PUBLISHED = {
+    "cartpole-impala": Published(450, "at least 450 within 2M, RLlib's CI, IMPALA"),
+    "cartpole-ppo": Published(500, f"500 at 100k, {ZOO}, PPO"),
+    "acrobot-impala": Published(-83.4, f"-83.4 at 500k, {ZOO}, A2C"),
+    "acrobot-ppo": Published(-73.5, f"-73.5 at 1M, {ZOO}, PPO; -86.4 at 500k, CleanRL"),
+    "lunarlander-impala": Published(242, f"242 at 1M on v2, {ZOO}, PPO"),
+    "lunarlander-ppo": Published(242, f"242 at 1M on v2, {ZOO}, PPO"),
+    "pendulum-ppo": Published(-172, f"-172 at 100k, {ZOO}, PPO"),
+    "pendulum-gamma90-ppo": Published(-172, f"-172 at 100k, {ZOO}, PPO"),
+}
+"""Row -> the score beside it. zoo: one model of tuned settings, deterministic. CleanRL: while training, 3 seeds."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One algorithm on one environment.
+
+    The spec is whole: `rlctl up` trains it until `stop.eval_return` is reached, or `stop.agent_steps` are spent.
+    """
+
+    name: str  # TASK-ALGORITHM, which is the file's
+    spec: Spec
+    values: dict[str, Any]  # as the file has it, without defaults
+
+    @property
+    def task(self) -> str:
+        """Rows of one task share a plot."""
+        return self.name.rpartition("-")[0]
+
+    @property
+    def algorithm(self) -> str:
+        return self.spec.policy().algorithm.name
+
+    @property
+    def goal(self) -> float:
+        """Mean return to reach."""
+        assert self.spec.stop.eval_return is not None
+        return self.spec.stop.eval_return
+
+    @property
+    def agent_steps(self) -> int:
+        """Agent steps to reach it in."""
+        assert self.spec.stop.agent_steps is not None
+        return self.spec.stop.agent_steps
+
+    @property
+    def seeds(self) -> int:
+        """As many are asked for, from 0."""
+        return FEWER.get(self.name, SEEDS)
+
+    @property
+    def published(self) -> Published | None:
+        return PUBLISHED.get(self.name)
+
+    @property
+    def settings(self) -> str:
+        """What is not a default, in words; "" where all is."""
+        stated = {key: self.values.get(key, {}) for key in ("algorithm", "model")}
+        leaves = [f"{key} {json.dumps(value)}" for section in stated.values() for key, value in section.items()]
+        return ", ".join(leaf.replace('"', "") for leaf in leaves if not leaf.startswith("name "))
+
+    def of_seed(self, seed: int) -> dict[str, Any]:
+        """The spec of one measurement: to the end of its agent steps, whatever it reaches before."""
+        return {**self.values, "run": "learn", "seed": seed, "stop": {"agent_steps": self.agent_steps}}
+
+    def fingerprint(self, seed: int) -> str:
+        """12 hex digits of the resolved spec of a seed, as roles that learn read it, and of the code that learns."""
+        planned = plan.make(Spec.model_validate(self.of_seed(seed)), uid="0" * 32, base=SPECS)
+        read = {role.role: role.run_file["spec"] for role in planned.roles if role.role in READERS}
+        numbers = {role.role: role.replicas for role in planned.roles if role.role in READERS}
+        told = json.dumps([read, numbers, self.agent_steps, code(self.algorithm)], sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def rows() -> list[Row]:
+    """Every row, tasks in the order of PUBLISHED, then by name.
+
+    Raises:
+        rlctl.errors.SpecError: a spec has a fault.
+    """
+    known = list(PUBLISHED)
+    names = sorted(path.stem for path in SPECS.glob("*.yaml"))
+    return [find(name) for name in sorted(names, key=lambda name: known.index(name) if name in known else len(known))]
+
+
+def find(name: str) -> Row:
+    """Raises rlctl.errors.SpecError."""
+    loaded = loading.load([SPECS / f"{name}.yaml"])
+    return Row(name, loaded.spec, loaded.values)
+
+
+@cache
+def code(algorithm: str) -> str:
+    """Digest of the code that learns: of its syntax, so that comments and docstrings may change."""
+    digest = hashlib.sha256()
+    for path in sorted(_sources(algorithm)):
+        digest.update(f"{path.relative_to(AGENTS)}\0{_syntax(path)}\0".encode())
+    return digest.hexdigest()
+
+
+def _sources(algorithm: str) -> Iterator[Path]:
+    own = AGENTS / "algorithms" / f"{algorithm}.py"
+    others = [name for name in BUILT if name != algorithm and f"algorithms.{name}" not in own.read_text()]
+    left_out = {own.with_stem(name) for name in others}
+    for package in LEARNS:
+        yield from set((AGENTS / package).rglob("*.py")) - left_out
+
+
+def _syntax(path: Path) -> str:
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [one for one in body if not _is_text(one)]  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
