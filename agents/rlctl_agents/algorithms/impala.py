@@ -58,10 +58,8 @@ class Impala(ActorCriticAlgorithm):
             gae=config.advantage == "gae",
         )
         rows = valid.sum().to(torch.float32)
-        if config.advantage_norm:
-            advantage = standardised(advantage, valid, rows)
-
-        advantage, error = self.in_units(advantage), self.in_units(target - value[:-1])
+        advantage = standardised(advantage, valid, rows) if config.advantage_norm else self.in_units(advantage)
+        error = self.in_units(target - value[:-1])
         # where, not a product: what stands in a row that is not valid may be anything
         policy_loss = -torch.where(valid, log_prob * advantage, 0.0).sum()
         value_loss = torch.where(valid, 0.5 * error.square(), 0.0).sum()
