@@ -17,8 +17,8 @@ from tests.support import samples
 from tests.support.home import Home
 
 # how long one example takes says how busy the machine is
-settings.register_profile("rlctl", deadline=None)
-settings.register_profile("quick", settings.get_profile("rlctl"), max_examples=50)  # of `make test-fast`
+settings.register_profile("rlctl", deadline=None, max_examples=samples.size(50, 100))
+settings.register_profile("quick", settings.get_profile("rlctl"), max_examples=25)  # of `make test-fast`
 settings.load_profile("rlctl")
 
 HOME = pytest.StashKey[Home]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
@@ -41,6 +42,7 @@ from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.models.weights import pack
 from rlctl_agents.types.experience import Arrays, Field, Ledger, ModelRef, Schema, SegmentBlock, SegmentHeader
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
+from tests.support.samples import sample
 
 SPACES = Spaces(Box((16,), "float32"), Discrete(2))
 
@@ -329,8 +331,9 @@ def test_pong_less_one_of_the_ways_in_which_it_is_fast_keeps_every_rule_of_envir
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("task", ["cartpole", "pong"])
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    ("part", "task"), sample("parts of the work", [*itertools.product(PARTS, ("cartpole", "pong"))], 3)
+)
 def test_every_part_of_the_work_is_measured_alone(part: str, task: str) -> None:
     assert limit.alone(part, task, 0.05)["steps_per_cpu_s"] > 0
 

@@ -13,16 +13,17 @@ import pytest
 from tests.end_to_end.conftest import Cli, wait_until
 from tests.support.samples import size
 
-SECONDS = float(size(30, 300))
+SECONDS = float(size(10, 300))
+ACTORS = size(4, 8)
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(SECONDS + 900)]
 
 
-def test_the_ledger_balances_while_two_of_eight_actors_are_killed_every_ten_seconds(cli: Cli) -> None:
+def test_the_ledger_balances_while_two_actors_are_killed_every_ten_seconds(cli: Cli) -> None:
     spec = cli.spec(
         "ledger",
         env={"id": "CartPole-v1"},
         algorithm={"name": "impala", "unroll_length": 10, "batch_size": 320, "max_lag_versions": 4},
-        roles={"actor": {"replicas": 8, "envs": 4, "cpu": 0.2}, "evaluator": {"replicas": 0}},
+        roles={"actor": {"replicas": ACTORS, "envs": 4, "cpu": 0.2}, "evaluator": {"replicas": 0}},
     )
     chance = random.Random(0)
     cli("up", spec, "-d")
@@ -37,7 +38,7 @@ def test_the_ledger_balances_while_two_of_eight_actors_are_killed_every_ten_seco
         time.sleep(10)
         ledger = cli.status("ledger")["policies"]["main"]["ledger"]
         assert ledger["balanced"], ledger
-    wait_until(lambda: len(cli.pids("ledger", "actor")) == 8, timeout_s=240, what="all actors to be back")
+    wait_until(lambda: len(cli.pids("ledger", "actor")) == ACTORS, timeout_s=240, what="all actors to be back")
     before = cli.status("ledger")["totals"]["consumed_steps"]
     cli("wait", "ledger", "--for", f"steps={int(before) + 2000}", "--timeout", "240s")
     cli("down", "ledger")
@@ -51,4 +52,4 @@ def test_the_ledger_balances_while_two_of_eight_actors_are_killed_every_ten_seco
     assert ledger["balanced"]
     assert ledger["consumed"] > 0.9 * ledger["produced"]
     assert ledger["consumed"] >= status["totals"]["updates"] * 320, "every update consumed one batch"
-    assert ledger["lost"] <= (killed + 8) * 3 * 10 * 4, "a kill loses at most what was on its way"
+    assert ledger["lost"] <= (killed + ACTORS) * 3 * 10 * 4, "a kill loses at most what was on its way"

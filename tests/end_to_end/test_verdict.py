@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from tests.end_to_end.conftest import Cli, wait_until
+from tests.support.samples import sample
 
 pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(900)]
 
@@ -110,14 +111,14 @@ def mostly_stopped(pid: int) -> Iterator[None]:
         thread.join()
 
 
-def test_a_learner_with_too_few_actors_is_starved(cli: Cli) -> None:
+def a_learner_with_too_few_actors_is_starved(cli: Cli) -> None:
     start(cli, "starved", batch_size=1280)  # so much at once is cheap for each row: four environments are too few
     found = verdict(cli, "starved", "actor-bound")
     assert found["learner_waits_data"] > max(found["actor_waits_credit"], found["learner_waits_model"])
     assert found["suggest"].startswith("rlctl scale actor=") or "cores of this machine" in found["text"]
 
 
-def test_a_slow_modelpool_is_named_and_not_the_actors_that_wait_because_of_it(cli: Cli) -> None:
+def a_slow_modelpool_is_named_and_not_the_actors_that_wait_because_of_it(cli: Cli) -> None:
     start(cli, "pool", batch_size=1280)  # of 40 rows a healthy pool is the slow side: every update is published
     others = ("actor-bound", "simulator-bound", "learner-bound", "balanced")
     verdict(cli, "pool", *others)
@@ -128,7 +129,7 @@ def test_a_slow_modelpool_is_named_and_not_the_actors_that_wait_because_of_it(cl
     verdict(cli, "pool", *others)  # as soon as it is fast again
 
 
-def test_a_slow_simulator_is_named_behind_the_learner_that_starves(cli: Cli) -> None:
+def a_slow_simulator_is_named_behind_the_learner_that_starves(cli: Cli) -> None:
     start(cli, "simulator", step_s=0.02)
     found = verdict(cli, "simulator", "simulator-bound")
     assert found["learner_waits_data"] > 0.5
@@ -136,7 +137,20 @@ def test_a_slow_simulator_is_named_behind_the_learner_that_starves(cli: Cli) -> 
     assert "the simulator takes" in found["text"]
 
 
-def test_a_slow_learner_is_named_when_actors_may_not_send(cli: Cli) -> None:
+def a_slow_learner_is_named_when_actors_may_not_send(cli: Cli) -> None:
     start(cli, "learner", name="slow:Heavy", params={})
     found = verdict(cli, "learner", "learner-bound")
     assert found["actor_waits_credit"] > max(found["learner_waits_data"], found["learner_waits_model"])
+
+
+SIDES = [
+    a_learner_with_too_few_actors_is_starved,
+    a_slow_simulator_is_named_behind_the_learner_that_starves,
+    a_slow_learner_is_named_when_actors_may_not_send,
+    a_slow_modelpool_is_named_and_not_the_actors_that_wait_because_of_it,
+]
+
+
+@pytest.mark.parametrize("side", sample("verdicts", SIDES, 2), ids=lambda side: side.__name__)
+def test_the_verdict_names_the_slow_side(cli: Cli, side: Callable[[Cli], None]) -> None:
+    side(cli)

@@ -9,6 +9,8 @@ from rlctl.spec.fields import leaves
 from rlctl.spec.schema import Spec
 from tests.spec.full import CLUSTER, FULL, LEAVES, changed, image
 
+PLAN = make(FULL, uid="0123456789abcdef" * 2, base=Path("/base"))
+HASHES = {role.role: role.hash for role in PLAN.roles}
 SELDOM = ("policies.main.algorithm.name", "policies.main.like", "policies.other.like")
 """Fields with tests of their own: a name is a section of another kind, `like` is what it brings."""
 MARKED = [name for name in LEAVES if name not in SELDOM]
@@ -54,7 +56,7 @@ def test_a_changed_field_does_what_its_mark_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in MARKED if name != "target"])  # other processes altogether
 def test_a_changed_field_alters_the_hashes_of_the_roles_that_read_it_and_no_others(name: str) -> None:
-    applies, before, after = LEAVES[name].applies, hashes(FULL), hashes(changed(FULL, name))
+    applies, before, after = LEAVES[name].applies, HASHES, hashes(changed(FULL, name))
     altered = {role for role in before if before[role] != after[role]}
     assert altered == (set() if applies.when == "live" or not applies.in_run_file else set(applies.roles))
 
@@ -96,7 +98,7 @@ def test_a_volume_grows_alive_and_never_shrinks() -> None:
 @pytest.mark.parametrize("name", MARKED)
 def test_a_changed_field_reaches_the_manager_alive_exactly_when_it_says_so(name: str) -> None:
     applies = LEAVES[name].applies
-    reaches = plan(FULL).live != plan(changed(FULL, name)).live
+    reaches = PLAN.live != plan(changed(FULL, name)).live
     assert reaches == (applies.when == "live" and "manager" in applies.roles)
 
 
@@ -107,7 +109,7 @@ def test_roles_to_restart_are_the_roles_whose_hash_differs(names: set[str]) -> N
     for name in sorted(names):
         new = changed(new, name)
     restarted = {change.role for change in changes(FULL, new) if change.action == "restart"}
-    before, after = hashes(FULL), hashes(new)
+    before, after = HASHES, hashes(new)
     assert restarted == {role for role in before if before[role] != after[role]}
 
 

@@ -234,9 +234,9 @@ def test_what_a_fault_of_yaml_made_unreadable_is_not_called_missing(lint: Lint) 
 def test_of_very_many_problems_the_first_thousand_are_listed_with_their_lines(load_text: Load) -> None:
     began = time.process_time()
     with pytest.raises(SpecError) as caught:
-        load_text(GOOD + "".join(f"k{at}: 1\n" for at in range(20_000)))
-    assert time.process_time() - began < 15  # seconds; a minute where each is compared with all keys of a spec
+        load_text(GOOD + "".join(f"k{at}: 1\n" for at in range(5_000)))
+    assert time.process_time() - began < 4  # seconds; 15 where each is compared with all keys of a spec
     first, *listed = map(str, caught.value.problems)
-    assert first.endswith("has 20000 problems; the first 1000 are listed")
+    assert first.endswith("has 5000 problems; the first 1000 are listed")
     assert len(listed) == 1000
     assert listed[-1].endswith("spec.yaml:1003:1: k999: unknown key; remove it")

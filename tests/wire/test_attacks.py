@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlctl_agents.wire.sockets import Wire
+from tests.support.samples import sample
 from tests.wire.attacker import HONEST, OWN
 from tests.wire.keyring import Keyring
 from tests.wire.pair import STEPS, make_receiver
@@ -67,7 +68,7 @@ def test_three_strangers_do_not_make_a_listener_hold_gigabytes(tmp_path: Path) -
     assert most < before + 64
 
 
-@pytest.mark.parametrize("what", ["names", "hellos", "hoards"])
+@pytest.mark.parametrize("what", sample("attacks of a key", ["names", "hellos", "hoards"], 2))
 def test_one_actor_key_does_not_starve_the_others(tmp_path: Path, what: str) -> None:
     ring = Keyring(tmp_path)
     keys, wire = str(ring.of("actor")), Wire.of(ring.of("core"))

@@ -96,7 +96,7 @@ def test_a_kill_at_every_boundary_loses_nothing_and_deploys_nothing_twice(tmp_pa
     (tmp_path / "whole").mkdir()
     assert life(tmp_path / "whole", 1, 0)
     points = range(1, int((tmp_path / "whole" / STEPS).read_text()) + 1)
-    for kill_at in sample("kill at a boundary", points, 12):
+    for kill_at in sample("kill at a boundary", points, 6):
         folder = tmp_path / f"at-{kill_at}"
         folder.mkdir()
         counts["points"] += 1
@@ -112,7 +112,7 @@ def test_a_kill_at_every_boundary_loses_nothing_and_deploys_nothing_twice(tmp_pa
 
 def test_random_kills_lose_nothing_and_deploy_nothing_twice(tmp_path: Path) -> None:
     moments = chance("kill at random")
-    kills = size(15, 200)
+    kills = size(8, 200)
     counts: Counter[str] = Counter()
     while counts["kills"] < kills:
         counts["services"] += 1

@@ -18,8 +18,8 @@ from tests.ci.counts import tell
 from tests.ci.killed import Killed
 from tests.support.samples import FULL, chance, seed, size
 
-KILLS = size(8, 200)
-SERIES = size(2, 4)
+KILLS = size(4, 200)
+SERIES = size(1, 4)
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120 + 6 * KILLS)]
 
 

@@ -25,6 +25,7 @@ from rlctl_ci.web.limits import streams
 from tests.ci.web.test_http import BAD_TEXT, config
 from tests.ci.world import MAIN, no_hands, sha
 from tests.end_to_end.conftest import wait_until
+from tests.support.samples import sample
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
@@ -168,8 +169,9 @@ def numbers(page: Page) -> list[str]:
     return page.locator(".builds .c-build").all_inner_texts()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("width", "scheme"), sample("windows", [(width, scheme) for scheme in ("dark", "light") for width in WIDTHS], 3)
+)
 def test_every_page_fits_its_window_and_can_be_read(site: Site, chromium: Browser, width: int, scheme: Any) -> None:
     with opened(site, chromium, viewport={"width": width, "height": 800}, color_scheme=scheme) as page:
         signed_in(site, page)

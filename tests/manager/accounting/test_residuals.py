@@ -29,6 +29,7 @@ from tests.support.fleet import (
     rare,
     told,
 )
+from tests.support.samples import sample
 
 SIZES = (2, 3, 5, 20)
 LOTS = 200
@@ -74,9 +75,10 @@ def sparing(size: int, rng: np.random.Generator) -> list[Simulated]:
     return [Simulated(number, episodes=2.0) for number in range(size)]
 
 
-@pytest.mark.parametrize("skill", [plateau, learning])
-@pytest.mark.parametrize("fleet", [equals, lagging, sparing])
-@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize(
+    ("draw", "fleet", "skill"),
+    sample("honest fleets", [*itertools.product(DRAWS, (equals, sparing, lagging), (plateau, learning))], 9),
+)
 def test_nothing_is_told_of_an_honest_fleet(draw: Draw, fleet: Any, skill: Any) -> None:
     quiet(fleet, draw, skill=skill, slices=10)
 
@@ -93,7 +95,7 @@ def test_nothing_is_told_of_actors_that_differ_among_each_other_by_nature() -> N
     quiet(maps, normal)
 
 
-@pytest.mark.parametrize("size", [2, 4, 8, 60])
+@pytest.mark.parametrize("size", sample("ladders", [2, 4, 60, 8], 2))
 def test_nothing_is_told_of_a_ladder_of_epsilons(size: int) -> None:
     """As in Ape-X (Horgan et al. 2018): 0.4 to the power 1 + 7 i / (N - 1)."""
     ladder = [0.4 ** (1 + 7 * number / (size - 1)) for number in range(size)]
@@ -101,7 +103,7 @@ def test_nothing_is_told_of_a_ladder_of_epsilons(size: int) -> None:
     assert [texts(one) for one in told(fleet) if one] == []
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 20])
+@pytest.mark.parametrize("size", sample("fleets with a broken actor", SIZES, 3))
 @pytest.mark.parametrize(
     ("change", "what"),
     [(shifted, "returns"), (halved, "episode lengths"), (swapped, "share of action=0")],

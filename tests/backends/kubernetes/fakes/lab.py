@@ -190,5 +190,5 @@ def killed_at_writes(prepare: Callable[[], Lab], act: Callable[[Lab], object]) -
     lab.api.on_write = lambda: left.append(lab.api.fork())
     act(lab)
     lab.api.on_write = lambda: None
-    points = sample("killed at a write", list(enumerate(left, 1)), 8)
+    points = sample("killed at a write", list(enumerate(left, 1)), 4)
     return Kills(lab, len(left), [(at, Lab(api)) for at, api in points])
