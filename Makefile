@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 SPEC ?= specs/cartpole-impala.yaml
 TIERS ?= cluster
-# a third of the tests wait for processes most of their time: one worker more than there are cores
-WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+# many tests wait for processes most of their time: two workers more than there are cores
+WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 # each of the long tests of a cluster has a run, which takes up to 2 GiB and computes while it is waited for
 CLUSTER_WORKERS ?= $(shell workers=$$(nproc); echo $$((workers < 6 ? workers : 6)))
 CLUSTER_TESTS := tests/cluster tests/conformance tests/images/test_real_image.py
