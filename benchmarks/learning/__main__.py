@@ -15,6 +15,9 @@ from benchmarks.learning.report import Stored
 from benchmarks.learning.rows import rows
 from benchmarks.learning.train import train
 
+LONG = 1_000_000
+"""Rows of more agent steps come last; of the others the first seed of all comes before the second of one."""
+
 
 def main(words: list[str]) -> int:
     """Returns the exit code: 1 when a seed could not be trained, 130 after Ctrl-C."""
@@ -27,22 +30,22 @@ def main(words: list[str]) -> int:
     if unknown := [name for name in chosen.rows if name not in known]:
         parser.error(f"no row {', '.join(unknown)} in specs/learn; it has {', '.join(known)}")
     todo = [known[name] for name in chosen.rows or known] if not chosen.tables else []
+    wanted = [(row, seed) for row in todo for seed in chosen.seed or range(row.seeds)]
     failed = 0
     try:
-        for seed in chosen.seed or range(max((row.seeds for row in todo), default=0)):
-            for row in todo:
-                stored = Stored.read(report.RESULTS, row)
-                if (chosen.seed is None and seed >= row.seeds) or stored.valid(row, seed):
-                    continue
-                say(f"{row.name}, seed {seed}: {report.steps(row.agent_steps)} agent steps")
-                began = time.monotonic()
-                try:
-                    stored.add(*train(row, seed))
-                except (RuntimeError, OSError) as error:  # the others are measured all the same
-                    failed = 1
-                    say(f"{row.name}, seed {seed}: {error}")
-                    continue
-                say(f"  {' | '.join(report.line(row, stored)[2:-1])}; {time.monotonic() - began:.0f} s")
+        for row, seed in sorted(wanted, key=lambda one: (one[0].agent_steps > LONG, one[1])):
+            stored = Stored.read(report.RESULTS, row)
+            if stored.valid(row, seed):
+                continue
+            say(f"{row.name}, seed {seed}: {report.steps(row.agent_steps)} agent steps")
+            began = time.monotonic()
+            try:
+                stored.add(*train(row, seed))
+            except (RuntimeError, OSError) as error:  # the others are measured all the same
+                failed = 1
+                say(f"{row.name}, seed {seed}: {error}")
+                continue
+            say(f"  {' | '.join(report.line(row, stored)[2:-1])}; {time.monotonic() - began:.0f} s")
     except KeyboardInterrupt:
         return 130
     finally:

@@ -36,7 +36,12 @@ def train(row: Row, seed: int) -> tuple[dict[str, Any], list[Point]]:
     if status["phase"] != "finished":
         raise RuntimeError(f"ended as {status['phase']}: {'; '.join(one['text'] for one in status['problems'])}")
     walls, cpus = zip(*clock, strict=True)
-    found = [json.loads(line) for line in told]
+    mode = row.spec.evaluation.mode
+    both = [json.loads(line) for line in told]
+    found = [one for one in both if one["mode"] == mode]
+    if not found or found[-1]["steps"] < status["totals"]["consumed_steps"]:
+        raise RuntimeError("its last model was not evaluated")
+    last = found[-1]
     points: list[Point] = [
         {
             "steps": one["steps"],
@@ -46,14 +51,13 @@ def train(row: Row, seed: int) -> tuple[dict[str, Any], list[Point]]:
         }
         for one in found
     ]
-    if not points or points[-1]["steps"] < status["totals"]["consumed_steps"]:
-        raise RuntimeError("its last model was not evaluated")
     line = {
         "seed": seed,
-        "agent_steps": points[-1]["steps"],
-        "mean_return": points[-1]["mean_return"],
-        "episodes": found[-1]["episodes"],
-        "mode": found[-1]["mode"],
+        "agent_steps": last["steps"],
+        "mean_return": last["mean"],
+        "other_return": next((one["mean"] for one in both if one["ref"] == last["ref"] and one["mode"] != mode), None),
+        "episodes": last["episodes"],
+        "mode": mode,
         "wall_s": status["wall_s"],
         "cpu_s": sum(status["cpu_s"].values()),
         "fingerprint": row.fingerprint(seed),
