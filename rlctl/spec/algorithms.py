@@ -10,12 +10,17 @@ from rlctl.spec.base import CLASS_PATH, MUTABLE, Model, new_run, restart
 
 
 class Schedule(Model):
-    """A value over the course of training."""
+    """A value over the course of training: from the hyperparameter as it is now to `final`."""
 
     kind: Annotated[Literal["linear"], restart("learner")] = "linear"
-    """linear: falls to 0."""
     agent_steps: Annotated[int, Field(ge=1), restart("learner")]
-    """Learned from by then."""
+    """Learned from by then; it stays at `final` afterwards."""
+    final: Annotated[float, Field(ge=0), restart("learner")] = 0.0
+
+    def at(self, consumed_steps: int, start: float) -> float:
+        """The value after so many agent steps."""
+        done = min(1.0, consumed_steps / self.agent_steps)
+        return start + (self.final - start) * done
 
 
 class Algorithm(Model):
@@ -50,6 +55,9 @@ class Algorithm(Model):
         return max(2, self.max_lag_versions) * self.batch_size
 
 
+Optimizer = Literal["rmsprop", "adam", "adamw"]
+
+
 class ActorCritic(Algorithm):
     """Hyperparameters of algorithms with one network for policy and value. Losses are means over valid rows."""
 
@@ -57,32 +65,39 @@ class ActorCritic(Algorithm):
     """Rewards are multiplied by it before learning; evaluation reports them raw."""
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda"), restart("learner"), MUTABLE] = 1.0
     """Trace decay lambda."""
-    optimizer: Annotated[Literal["rmsprop", "adam"], restart("learner")] = "adam"
+    optimizer: Annotated[Optimizer, restart("learner")] = "adam"
     lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 3e-4
     lr_schedule: Schedule | None = None
     """Of the learning rate; null keeps it constant."""
     rmsprop_decay: Annotated[float, Field(gt=0, lt=1), restart("learner")] = 0.99
+    """Of the mean of squares; rmsprop."""
+    adam_beta1: Annotated[float, Field(ge=0, lt=1), restart("learner")] = 0.9
+    """Decay of the mean of gradients; adam and adamw."""
+    adam_beta2: Annotated[float, Field(ge=0, lt=1), restart("learner")] = 0.999
+    """Decay of the mean of squares; adam and adamw."""
+    weight_decay: Annotated[float, Field(ge=0, le=1), restart("learner")] = 0.0
+    """Of adamw: matrices shrink by lr x weight_decay in each optimizer step; biases and deviations do not."""
     optimizer_eps: Annotated[float, Field(gt=0), restart("learner")] = 1e-5
     """Added outside the root."""
     max_grad_norm: Annotated[float, Field(gt=0), restart("learner")] = 0.5
     value_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.5
     """Weight of half the squared value error."""
     entropy_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.0
+    entropy_schedule: Schedule | None = None
+    """Of entropy_coef; null keeps it constant."""
     advantage_norm: Annotated[bool, restart("learner")] = False
     """Scale the advantages of a batch to mean 0 and deviation 1 over its valid rows."""
 
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """Hyperparameter -> its schedule, of those that have one."""
+        found = {"lr": self.lr_schedule, "entropy_coef": self.entropy_schedule}
+        return {name: schedule for name, schedule in found.items() if schedule is not None}
 
-class Impala(ActorCritic):
-    """V-trace actor-critic. Needs no replay.
 
-    Source: Espeholt et al. 2018, arXiv:1802.01561.
-    """
+class OffPolicy(ActorCritic):
+    """Hyperparameters of algorithms whose experience may come from older policies, corrected by V-trace."""
 
-    name: Annotated[Literal["impala"], new_run("learner", "actor", "evaluator")] = "impala"
-    optimizer: Annotated[Literal["rmsprop", "adam"], restart("learner")] = "rmsprop"
-    lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 6e-4
-    max_grad_norm: Annotated[float, Field(gt=0), restart("learner")] = 40.0
-    entropy_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.01
     rho_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
     c_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
     pg_rho_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
@@ -93,7 +108,59 @@ class Impala(ActorCritic):
     """
 
 
-class Ppo(ActorCritic):
+class Impala(OffPolicy):
+    """V-trace actor-critic. Needs no replay.
+
+    Source: Espeholt et al. 2018, arXiv:1802.01561.
+    """
+
+    name: Annotated[Literal["impala"], new_run("learner", "actor", "evaluator")] = "impala"
+    optimizer: Annotated[Optimizer, restart("learner")] = "rmsprop"
+    lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 6e-4
+    max_grad_norm: Annotated[float, Field(gt=0), restart("learner")] = 40.0
+    entropy_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.01
+
+
+class Clipped(ActorCritic):
+    """Hyperparameters of the clipped surrogate, on minibatches of a batch."""
+
+    minibatch_size: Annotated[int, Field(ge=1), restart("learner")] = 64
+    """Agent steps of one optimizer step, over all learners."""
+    lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda"), restart("learner"), MUTABLE] = 0.95
+    """Trace decay lambda of the advantages."""
+    clip: Annotated[float, Field(gt=0, lt=1), restart("learner"), MUTABLE] = 0.2
+    """The ratio of probabilities is clipped to [1 - clip, 1 + clip]."""
+    clip_schedule: Schedule | None = None
+    """Of clip; null keeps it constant."""
+    value_clip: Annotated[float | None, Field(gt=0), restart("learner")] = None
+    """The value moves at most so far from the old one, in units of the value head; null: no limit."""
+    target_kl: Annotated[float | None, Field(gt=0), restart("learner")] = None
+    """The steps of a batch end when KL(old || new) of a minibatch is above 1.5 times this; null: never."""
+    advantage_norm: Annotated[bool, restart("learner")] = True
+    """Scale the advantages of a batch to mean 0 and deviation 1 over the valid rows of all learners."""
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """With that of clip."""
+        return super().schedules | ({} if self.clip_schedule is None else {"clip": self.clip_schedule})
+
+    @property
+    def ages(self) -> tuple[int, ...]:
+        """Of the batches that one version is learned from: 0 is the newest."""
+        return (0,)
+
+    @property
+    def passes(self) -> int:
+        """Over these batches."""
+        return 1
+
+    @property
+    def minibatches(self) -> int:
+        """Of one pass."""
+        return max(1, len(self.ages) * self.batch_size // self.minibatch_size)
+
+
+class Ppo(Clipped):
     """Proximal policy optimization: several epochs on each batch, which the newest policy alone has gathered.
 
     Source: Schulman et al. 2017, arXiv:1707.06347.
@@ -110,31 +177,60 @@ class Ppo(ActorCritic):
     """Always 0: no policy but the newest gathers what is learned from."""
     epochs: Annotated[int, Field(ge=1, le=1_000), restart("learner")] = 10
     """Passes over a batch."""
-    minibatch_size: Annotated[int, Field(ge=1), restart("learner")] = 64
-    """Agent steps of one optimizer step, over all learners."""
-    lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda"), restart("learner"), MUTABLE] = 0.95
-    """Trace decay lambda of the advantages (GAE)."""
-    clip: Annotated[float, Field(gt=0, lt=1), restart("learner"), MUTABLE] = 0.2
-    """The ratio of probabilities is clipped to [1 - clip, 1 + clip]."""
-    value_clip: Annotated[float | None, Field(gt=0), restart("learner")] = None
-    """The value moves at most so far from the old one, in units of the value head; null: no limit."""
-    target_kl: Annotated[float | None, Field(gt=0), restart("learner")] = None
-    """The epochs of a batch end when KL(old || new) of a minibatch is above 1.5 times this; null: never."""
-    advantage_norm: Annotated[bool, restart("learner")] = True
-    """Scale the advantages of a batch to mean 0 and deviation 1 over the valid rows of all learners."""
+
+    @property
+    def passes(self) -> int:
+        """Over a batch."""
+        return self.epochs
 
     @property
     def budget_rows(self) -> int:
         """One batch: what would be gathered beside it, an older policy would gather."""
         return self.batch_size
 
+
+class Appo(Clipped, OffPolicy):
+    """Asynchronous PPO: the clipped surrogate on experience of older policies, each batch learned from several times.
+
+    Source: IMPACT, Luo et al. 2020, arXiv:1912.00167.
+    """
+
+    name: Annotated[Literal["appo"], new_run("learner", "actor", "evaluator")] = "appo"
+    unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator")] = 32
+    """Steps of a segment, as an actor sends it. Part of the experience schema, which an evaluator announces as well."""
+    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 512
+    """Agent steps of one batch, over all learners: a multiple of unroll_length."""
+    max_lag_versions: Annotated[int, Field(ge=0), restart("learner")] = 8
+    """Segments whose first step is older than this many versions are counted and dropped by the learner, when they
+    come: what the buffer holds may be older. A version is a batch learned from."""
+    reuse: Annotated[int, Field(ge=1, le=1_000), restart("learner")] = 8
+    """Times that each batch is learned from: at most buffer_batches, or a multiple of it."""
+    buffer_batches: Annotated[int, Field(ge=1, le=1_000), restart("learner")] = 2
+    """Batches that the circular buffer holds: a batch is learned from as it comes, for the last time when it is the
+    oldest of them, and evenly between. 1: each batch alone."""
+    target_every_updates: Annotated[int, Field(ge=1), restart("learner")] = 1
+    """Versions from one copy of the network to the target network to the next."""
+    target_rho_max: Annotated[float, Field(gt=0), restart("learner")] = 2.0
+    """Bound of an action's probability under its actor's policy over that under the target network."""
+    advantage: Annotated[Literal["vtrace", "gae"], restart("learner")] = "gae"
+    """vtrace: as published, from the next row's target. gae: that of GAE where the experience is the learner's own.
+
+    Both are the same for lambda 1.
+    """
+
     @property
-    def minibatches(self) -> int:
-        """Of one epoch."""
-        return max(1, self.batch_size // self.minibatch_size)
+    def ages(self) -> tuple[int, ...]:
+        """The newest, the oldest that the buffer holds, and those evenly between."""
+        count = min(self.reuse, self.buffer_batches)
+        return tuple(round(place * (self.buffer_batches - 1) / max(1, count - 1)) for place in range(count))
+
+    @property
+    def passes(self) -> int:
+        """More than one where a batch is learned from more often than it is in the buffer."""
+        return self.reuse // len(self.ages)
 
 
-PlannedName = Literal["appo", "apex_dqn", "r2d2", "sac"]
+PlannedName = Literal["apex_dqn", "r2d2", "sac"]
 PLANNED: tuple[str, ...] = get_args(PlannedName)
 
 
@@ -152,7 +248,9 @@ class External(Algorithm):
     params: Annotated[dict[str, Any], restart("learner", "actor", "evaluator")] = {}
 
 
-KINDS: dict[str, type[Algorithm]] = {"impala": Impala, "ppo": Ppo, "planned": Planned, "external": External}
+KINDS: dict[str, type[Algorithm]] = {
+    "impala": Impala, "ppo": Ppo, "appo": Appo, "planned": Planned, "external": External,
+}  # fmt: skip
 """By tag; the tag of an algorithm of ours is its name."""
 BUILT = tuple(name for name in KINDS if name not in ("planned", "external"))
 """Algorithms of ours that can be used today; the first is the default."""
@@ -173,6 +271,7 @@ def tag(value: Any) -> str | None:
 AnyAlgorithm = Annotated[
     Annotated[Impala, Tag("impala")]
     | Annotated[Ppo, Tag("ppo")]
+    | Annotated[Appo, Tag("appo")]
     | Annotated[Planned, Tag("planned")]
     | Annotated[External, Tag("external")],
     Discriminator(tag),

@@ -19,6 +19,31 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
             "4:13: algorithm.c_max: must not exceed rho_max, got c_max 1.5 > rho_max 1",
         ),
         (
+            "algorithm: {name: appo, c_max: 1.5}",
+            "4:25: algorithm.c_max: must not exceed rho_max, got c_max 1.5 > rho_max 1",
+        ),
+        (
+            "algorithm: {name: appo, minibatch_size: 1000}",
+            "4:25: algorithm.minibatch_size: must not exceed batch_size, got 1000 > 512",
+        ),
+        (
+            "algorithm: {name: appo, reuse: 5, buffer_batches: 2}",
+            "4:25: algorithm.reuse: must be at most buffer_batches or a multiple of it, got 5 = 2 x 2 + 1; choose 4"
+            " or 6",
+        ),
+        (
+            "algorithm: {weight_decay: 0.01}",
+            "4:13: algorithm.weight_decay: is of optimizer adamw, got 0.01 with rmsprop",
+        ),
+        (
+            "algorithm: {name: ppo, clip_schedule: {agent_steps: 9, final: 2}}",
+            "4:56: algorithm.clip_schedule.final: must be at most 1, got 2",
+        ),
+        (
+            "algorithm: {lr_schedule: {agent_steps: 9, final: 2}}",
+            "4:43: algorithm.lr_schedule.final: must be at most 1, got 2",
+        ),
+        (
             "algorithm: {rho_max: 0.5}",  # c_max is not given: the place is that of the section
             "4:1: algorithm.c_max: must not exceed rho_max, got c_max 1 > rho_max 0.5",
         ),
@@ -97,6 +122,8 @@ def test_what_cannot_work_together_is_refused_with_the_arithmetic(lint: Lint, li
         "evaluation: {episodes: 7}",
         "evaluation: {episodes: 24, envs: 8}",
         "algorithm: {c_max: 1, rho_max: 1}",
+        "algorithm: {name: appo, reuse: 2, buffer_batches: 5}",
+        "algorithm: {optimizer: adamw, weight_decay: 0.01}",
         "algorithm: {max_lag_versions: 1}",
         "roles: {actor: {replicas: 8, max_replicas: 8}}",
         "code: {path: .}",

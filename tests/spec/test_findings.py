@@ -39,6 +39,10 @@ def test_more_than_the_machine_has_is_a_finding_with_the_sum(lint: Lint) -> None
             "4:13: algorithm.lr_schedule: the learning rate is 0 for the last 600 of stop.agent_steps = 1000",
         ),
         (
+            "algorithm: {name: ppo, lr_schedule: {agent_steps: 400}}",
+            "4:24: algorithm.lr_schedule: the learning rate is 0 for the last 600 of stop.agent_steps = 1000",
+        ),
+        (
             "roles: {actor: {replicas: 20}}",
             "1:1: algorithm.max_lag_versions: while one actor plays a block, all of them play actors x envs x"
             " unroll_length = 20 x 16 x 20 = 6400 steps, or 10 updates of 640: what is more than 8 updates old is"

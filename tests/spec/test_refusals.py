@@ -65,8 +65,8 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
         ("roles: {actor: {num_envs: 8}}", "4:17: roles.actor.num_envs: unknown key; here it is `envs`"),
         (
             "algorithm: {clip_range: 0.2}",
-            "4:13: algorithm.clip_range: unknown key; it belongs to ppo, where it is `clip`, and impala clips by"
-            " rho_max, c_max and pg_rho_max",
+            "4:13: algorithm.clip_range: unknown key; it belongs to ppo or appo, where it is `clip`, and impala clips"
+            " by rho_max, c_max and pg_rho_max",
         ),
         ("algorithm: {epochs: 3}", "4:13: algorithm.epochs: unknown key; it belongs to ppo"),
         ("algorithm: {name: ppo, clip_range: 0.2}", "4:24: algorithm.clip_range: unknown key; here it is `clip`"),
@@ -77,11 +77,20 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
         ),
         (
             "algorithm: {name: ppo, rho_bar: 1}",
-            "4:24: algorithm.rho_bar: unknown key; it belongs to impala, where it is `rho_max`",
+            "4:24: algorithm.rho_bar: unknown key; it belongs to impala or appo, where it is `rho_max`",
         ),
         (
             "algorithm: {name: ppo, max_lag_versions: 3}",
             "4:24: algorithm.max_lag_versions: must be 0, got 3",
+        ),
+        ("algorithm: {reuse: 2}", "4:13: algorithm.reuse: unknown key; it belongs to appo"),
+        (
+            "algorithm: {name: appo, target_network_update_freq: 4}",
+            "4:25: algorithm.target_network_update_freq: unknown key; here it is `target_every_updates`",
+        ),
+        (
+            "algorithm: {betas: [0.9, 0.99]}",
+            "4:13: algorithm.betas: unknown key; here it is `adam_beta1`",
         ),
         ("algorithm: {gamma: 1.01}", "4:13: algorithm.gamma: must be at most 1, got 1.01"),
         ("algorithm: {lr: 0}", "4:13: algorithm.lr: must be more than 0, got 0"),
@@ -91,27 +100,28 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
         ("algorithm: {lr: [1]}", "4:13: algorithm.lr: must be a number, got a list"),
         (
             "algorithm: {optimizer: adamm}",
-            "4:13: algorithm.optimizer: must be rmsprop or adam, got 'adamm'; did you mean `adam`?",
+            "4:13: algorithm.optimizer: must be rmsprop, adam or adamw, got 'adamm'; did you mean `adam`?",
         ),
         (
             "algorithm: {name: imapla}",
-            "4:13: algorithm.name: must be impala, ppo or your own package.module:Class, got 'imapla'; did you mean"
-            " `impala`?",
+            "4:13: algorithm.name: must be impala, ppo, appo or your own package.module:Class, got 'imapla'; did you"
+            " mean `impala`?",
         ),
         *(
             (
                 f"algorithm: {{name: {name}}}",
-                f"4:13: algorithm.name: must be impala, ppo or your own package.module:Class, got '{name}'; {hint}",
+                "4:13: algorithm.name: must be impala, ppo, appo or your own package.module:Class, got"
+                f" '{name}'; {hint}",
             )
             for name, hint in (
                 ("PPO", "did you mean `ppo`?"),
                 ("trpo", "use ppo, which is of that kind"),
-                ("dqn", "of that kind apex_dqn is planned, use impala or ppo today"),
-                ("apexdqn", "of that kind apex_dqn is planned, use impala or ppo today"),
-                ("rainbow", "of that kind apex_dqn is planned, use impala or ppo today"),
-                ("td3", "of that kind sac is planned, use impala or ppo today"),
+                ("dqn", "of that kind apex_dqn is planned, use impala, ppo or appo today"),
+                ("apexdqn", "of that kind apex_dqn is planned, use impala, ppo or appo today"),
+                ("rainbow", "of that kind apex_dqn is planned, use impala, ppo or appo today"),
+                ("td3", "of that kind sac is planned, use impala, ppo or appo today"),
                 ("a2c", "use impala, which is of that kind"),
-                ("muzero", "appo, apex_dqn, r2d2 and sac are planned, use impala or ppo today"),
+                ("muzero", "apex_dqn, r2d2 and sac are planned, use impala, ppo or appo today"),
             )
         ),
         ("leage: {}", "4:1: leage: unknown key; remove it"),
@@ -122,15 +132,15 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
         ),
         (
             "algorithm: {name: a:b:c}",
-            "4:13: algorithm.name: must be impala, ppo or your own package.module:Class, got 'a:b:c'",
+            "4:13: algorithm.name: must be impala, ppo, appo or your own package.module:Class, got 'a:b:c'",
         ),
         (
             "algorithm: {name: [1]}",
-            "4:13: algorithm.name: must be impala, ppo or your own package.module:Class, got a list",
+            "4:13: algorithm.name: must be impala, ppo, appo or your own package.module:Class, got a list",
         ),
         (
             "algorithm: {name: }",
-            "4:13: algorithm.name: must be impala, ppo or your own package.module:Class, got nothing",
+            "4:13: algorithm.name: must be impala, ppo, appo or your own package.module:Class, got nothing",
         ),
         ("algorithm: {name: json:loads, params: 3}", "4:31: algorithm.params: must be a mapping (key: value), got 3"),
         (
@@ -267,13 +277,14 @@ def test_what_must_be_there_is_asked_for_with_an_example(lint: Lint, text: str, 
         *(
             (
                 f"algorithm: {{name: {name}, some_field: 3}}",
-                f"4:13: algorithm.name: not built yet ('{name}'); use impala, ppo or your own package.module:Class",
+                f"4:13: algorithm.name: not built yet ('{name}'); use impala, ppo, appo or your own"
+                " package.module:Class",
             )
-            for name in ("appo", "apex_dqn", "r2d2", "sac")
+            for name in ("apex_dqn", "r2d2", "sac")
         ),
         (
             "policies: {main: {algorithm: {name: sac}}}",
-            "4:31: policies.main.algorithm.name: not built yet ('sac'); use impala, ppo or your own"
+            "4:31: policies.main.algorithm.name: not built yet ('sac'); use impala, ppo, appo or your own"
             " package.module:Class",
         ),
         ("algorithm: {name: 'json:loads'}\nreplay: {}", "5:1: replay: not built yet; remove it"),

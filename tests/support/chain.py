@@ -15,14 +15,13 @@ import torch
 from rlctl.spec.algorithms import ActorCritic as Settings
 from rlctl.spec.algorithms import Impala as ImpalaSettings
 from rlctl.spec.schema import Network
-from rlctl_agents import envs
+from rlctl_agents import algorithms, envs
 from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy, stream_ids
 from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.acting.rollout import Rollout, Seated
 from rlctl_agents.algorithms.actor_critic import ActorCriticAlgorithm
 from rlctl_agents.algorithms.impala import Impala
-from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.envs.base import Env
 from rlctl_agents.experience.segment_writer import SegmentWriter
 from rlctl_agents.models.weights import digest, pack
@@ -97,7 +96,9 @@ def settings(**changes: Any) -> ImpalaSettings:
 
 def made(config: Settings, network: Network, spaces: Spaces, *, seed: int) -> ActorCriticAlgorithm:
     """The algorithm that these settings are of."""
-    return (Impala if isinstance(config, ImpalaSettings) else Ppo)(config, network, spaces, seed=seed)
+    found = algorithms.find(config.name)(config, network, spaces, seed=seed)
+    assert isinstance(found, ActorCriticAlgorithm)
+    return found
 
 
 def schema_of(config: Settings, network: Network, spaces: Spaces) -> Schema:

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from msgspec import Struct
 
-from rlctl.spec.algorithms import Ppo as PpoSettings
+from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
+from rlctl_agents.algorithms.appo import Appo
 from rlctl_agents.algorithms.base import AllReduce, Batch
+from rlctl_agents.algorithms.clipped import ClippedAlgorithm
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.experience.batching import column_axes
@@ -37,21 +39,28 @@ from tests.support.chain import schema_of, settings
 SPACES, NETWORK = Spaces(Box((2,), "float32"), Discrete(3)), Network(hidden=[16], core="lstm", width=8)
 CONFIG = settings(max_grad_norm=0.05)  # of gradients that are larger: what is clipped is the norm of all
 # an epoch is one minibatch, so that no order of columns matters; what is recorded is far from the policy at the start
-PPO = PpoSettings(
-    unroll_length=5, batch_size=60, minibatch_size=60, epochs=4, lr=0.01, target_kl=0.03, max_grad_norm=0.05
-)
+CLIPPED = {
+    "ppo": specs.Ppo(
+        unroll_length=5, batch_size=60, minibatch_size=60, epochs=4, lr=0.01, target_kl=0.03, max_grad_norm=0.05
+    ),
+    "appo": specs.Appo(
+        unroll_length=5, batch_size=60, minibatch_size=120, reuse=8, buffer_batches=2, target_every_updates=3, lr=0.01,
+        target_kl=0.003, max_grad_norm=0.05,
+    ),
+}  # fmt: skip
 SCHEMA = schema_of(CONFIG, NETWORK, SPACES)
 STREAMS, STEPS = 12, 10
 CPU = torch.device("cpu")
 
 
-def in_fp64(algorithm: Impala | Ppo) -> None:
-    """Its network."""
+def in_fp64(algorithm: Impala | ClippedAlgorithm) -> None:
+    """Its networks."""
     algorithm.additive = True  # its loss is that of the segments, in other numbers
-    algorithm.net.double()
-    for layer in algorithm.net.modules():
-        if isinstance(layer, torch.nn.Linear):  # the torso makes fp32 of what it sees
-            layer.register_forward_pre_hook(lambda _, inputs: tuple(one.double() for one in inputs))
+    for net in (algorithm.net, algorithm.modules.get("target", algorithm.net)):
+        net.double()
+        for layer in net.modules():
+            if isinstance(layer, torch.nn.Linear):  # the torso makes fp32 of what it sees
+                layer.register_forward_pre_hook(lambda _, inputs: tuple(one.double() for one in inputs))
 
 
 def doubled(batch: Batch) -> Batch:
@@ -70,8 +79,14 @@ class DoublePpo(Ppo):
         return super().prepare(batch and doubled(batch), all_reduce)
 
 
-def fresh(seed: int = 1, piece_rows: int | None = None, *, ppo: bool = False) -> Trainer:
-    algorithm = (DoublePpo if ppo else Double)(PPO if ppo else CONFIG, NETWORK, SPACES, seed=seed)
+class DoubleAppo(Appo):
+    def prepare(self, batch: Batch | None, all_reduce: AllReduce) -> Batch | None:
+        return super().prepare(batch and doubled(batch), all_reduce)
+
+
+def fresh(seed: int = 1, piece_rows: int | None = None, *, name: str = "impala") -> Trainer:
+    kind = {"impala": Double, "ppo": DoublePpo, "appo": DoubleAppo}[name]
+    algorithm = kind(CLIPPED.get(name, CONFIG), NETWORK, SPACES, seed=seed)
     in_fp64(algorithm)
     return Trainer(algorithm, policy="main", lineage=3, device=CPU, piece_rows=piece_rows)
 
@@ -108,19 +123,18 @@ def parts(world: int) -> list[tuple[int, int]]:
     return [(sum(counts[:rank]), count) for rank, count in enumerate(counts)]
 
 
-def run_rank(rank: int, world: int, address: str, folder: Path, piece_rows: int | None) -> None:
+def run_rank(rank: int, world: int, address: str, folder: Path, name: str, piece_rows: int | None) -> None:
     """One rank: seeded by the last one; after ten steps one more, for which rank 0 has no batch.
 
     Args:
-        piece_rows: 0: of PPO, for the first batch of which rank 0 has none either.
+        name: of the algorithm; of PPO and APPO rank 0 has no first batch either.
     """
-    ppo = piece_rows == 0
     line = RpcClient(Wire(), address, boot(rank))
     place = enlisted(line, rank, world)
     assert (place.rank, place.world, place.seed) == (rank, world, world - 1)
     store = GroupStore(lambda note: line.call(note, Noted, deadline_s=20)[0], boot(rank), place.number, wait_s=60)
     collective = Collective(place, store, CPU, one_machine=True)
-    learning = fresh(seed=1 if rank == world - 1 else 100 + rank, piece_rows=piece_rows or None, ppo=ppo)
+    learning = fresh(seed=1 if rank == world - 1 else 100 + rank, piece_rows=piece_rows, name=name)
     data = collective.share(learning.capture().pack() if rank == world - 1 else None, world - 1)
     if rank != world - 1:
         learning.take_over(data)
@@ -128,7 +142,7 @@ def run_rank(rank: int, world: int, address: str, folder: Path, piece_rows: int 
     first, count = parts(world)[rank]
     values, steps = {}, []
     for step in range(STEPS):
-        starved = ppo and step == 0 and rank == 0
+        starved = name in CLIPPED and step == 0 and rank == 0
         assert collective.agree(ready=not starved, held=False, starved=starved).update
         updated = learning.update(None if starved else recorded(step, learning, first, count))
         values = updated.stats
@@ -178,7 +192,7 @@ def serve(children: list[int], world: int, address: str) -> int:
     return failed
 
 
-def main(world: int, folder: Path, piece_rows: int | None = None) -> int:
+def main(world: int, folder: Path, name: str = "impala", piece_rows: int | None = None) -> int:
     """All ranks, as processes that share what was imported, and a manager's answers; the exit code: how many failed."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="rlctl-", dir="/tmp") as short:
@@ -188,7 +202,7 @@ def main(world: int, folder: Path, piece_rows: int | None = None) -> int:
             if child == 0:
                 code = 1
                 try:
-                    run_rank(rank, world, address, folder, piece_rows)
+                    run_rank(rank, world, address, folder, name, piece_rows)
                     code = 0
                 except Exception:
                     traceback.print_exc()
@@ -199,4 +213,4 @@ def main(world: int, folder: Path, piece_rows: int | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:])))
+    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:4], *map(int, sys.argv[4:])))

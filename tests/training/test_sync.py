@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlctl.spec.algorithms import ActorCritic, Ppo
+from rlctl.spec.algorithms import ActorCritic, Appo, Ppo
 from rlctl.spec.schema import Network
 from rlctl_agents.acting.rollout import NotTogether
 from rlctl_agents.experience.batching import LockStep
@@ -45,6 +45,7 @@ from tests.support.fakes import RUN, Manager, Pool, wait_until
 ACTORS, ENVS, UPDATES = 3, 2, 7
 CONFIG = settings(lr=0.05)
 PPO = Ppo(unroll_length=5, batch_size=30, minibatch_size=10, epochs=2, lr=0.05)
+APPO = Appo(unroll_length=5, batch_size=30, minibatch_size=10, reuse=2, target_every_updates=3, lr=0.05)
 MLP, LSTM = Network(hidden=[8]), Network(hidden=[8], core="lstm", width=8)
 
 
@@ -137,10 +138,13 @@ def run(name: str, network: Network, late: int, config: ActorCritic = CONFIG) ->
     return digests, versions
 
 
-@pytest.mark.parametrize(("name", "network"), [("Mixed", MLP), ("Duel", LSTM)])
-def test_equal_seeds_give_bit_equal_weights_whoever_is_late(name: str, network: Network) -> None:
-    first, versions = run(name, network, late=0)
-    second, _ = run(name, network, late=1)
+@pytest.mark.parametrize(
+    ("name", "network", "config"),
+    [("Mixed", MLP, CONFIG), ("Duel", LSTM, CONFIG), ("Mixed", MLP, APPO), ("Mixed", LSTM, APPO)],
+)
+def test_equal_seeds_give_bit_equal_weights_whoever_is_late(name: str, network: Network, config: ActorCritic) -> None:
+    first, versions = run(name, network, 0, config)
+    second, _ = run(name, network, 1, config)
     assert first == second
     assert len(set(first)) == UPDATES, "every update changed the weights"
     for number, batch in enumerate(versions):

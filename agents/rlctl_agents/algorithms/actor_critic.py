@@ -1,4 +1,4 @@
-"""Actor-critics: network, acting, optimizer and running moments, to which IMPALA and PPO add their losses."""
+"""Actor-critics: network, acting, optimizer and running moments, to which IMPALA, PPO and APPO add their losses."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from rlctl_agents.algorithms.base import (
 from rlctl_agents.models.inputs import ModelError
 from rlctl_agents.models.moments import AllReduce
 from rlctl_agents.models.policy import ActorCritic
+from rlctl_agents.ops.vtrace import VTrace, vtrace
 from rlctl_agents.types.experience import Field, Schema
 from rlctl_agents.types.spaces import Spaces
 
@@ -95,23 +96,31 @@ class ActorCriticAlgorithm(Algorithm):
         return reward if clip is None else reward.clamp(-clip, clip)
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        """RMSProp as torch has it, epsilon outside the root: g / (sqrt(mean of g^2) + epsilon); or Adam."""
-        config = self.config
-        if config.optimizer == "adam":
-            return torch.optim.Adam(self.net.parameters(), lr=config.lr, eps=config.optimizer_eps, foreach=True)
-        return torch.optim.RMSprop(
-            self.net.parameters(), lr=config.lr, alpha=config.rmsprop_decay, eps=config.optimizer_eps, foreach=True
-        )
+        """RMSProp as torch has it, epsilon outside the root: g / (sqrt(mean of g^2) + epsilon); Adam; or AdamW, which
+        does not decay biases and deviations."""
+        config, parameters = self.config, list(self.net.parameters())
+        lr, eps, betas = config.lr, config.optimizer_eps, (config.adam_beta1, config.adam_beta2)
+        match config.optimizer:
+            case "rmsprop":
+                return torch.optim.RMSprop(parameters, lr=lr, alpha=config.rmsprop_decay, eps=eps, foreach=True)
+            case "adam":
+                return torch.optim.Adam(parameters, lr=lr, betas=betas, eps=eps, foreach=True)
+        groups = [
+            {"params": [one for one in parameters if one.ndim >= 2], "weight_decay": config.weight_decay},
+            {"params": [one for one in parameters if one.ndim < 2], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, foreach=True)
 
     def set_progress(self, consumed_steps: int, optimizer: torch.optim.Optimizer) -> None:
-        """The learning rate follows `lr_schedule`."""
-        schedule = self.config.lr_schedule
+        """What has a schedule follows it, from the hyperparameter as it is now."""
+        config = self.config
+        now = {name: one.at(consumed_steps, getattr(config, name)) for name, one in config.schedules.items()}
+        self.tunable.change(now)
         for group in optimizer.param_groups:
-            left = max(0.0, 1 - consumed_steps / schedule.agent_steps) if schedule else 1.0
-            group["lr"] = self.config.lr * left
+            group["lr"] = now.get("lr", config.lr)
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Any of the learning rate and those of `coefficients`."""
+        """Any of the learning rate and those of `coefficients`; with a schedule, it starts from the new value."""
         unknown = sorted(values.keys() - {name.removesuffix("_") for name in (*self.tunables, "lr")})
         if unknown:
             raise AlgorithmError(f"{self.config.name} cannot change {', '.join(unknown)} while it runs")
@@ -139,6 +148,36 @@ class ActorCriticAlgorithm(Algorithm):
             self.net.observed.update(below(fields, "obs") if fields else None, fields.get("valid"), all_reduce)
         if self.net.returns is not None and self.moves_returns and "target_shift" in means:
             self.net.returns.update(means["target_shift"], means["target_spread"], self.net.value)
+
+
+def off_policy_targets(
+    config: specs.OffPolicy, tunable: Coefficients, fields: Tensors, reward: Tensor, log_rho: Tensor, value: Tensor
+) -> VTrace:
+    """V-trace as the hyperparameters say.
+
+    Args:
+        reward: [T, B] as learned from.
+        log_rho: [T, B] log-probability under the learner's policy minus that under the actor's.
+        value: [T+1, B] without gradient.
+    """
+    return vtrace(
+        log_rho,
+        reward,
+        tunable.gamma * torch.logical_not(fields["terminated"]),
+        value,
+        fields["valid"],
+        lambda_=tunable.lambda_,
+        rho_max=config.rho_max,
+        c_max=config.c_max,
+        pg_rho_max=config.pg_rho_max,
+        gae=config.advantage == "gae",
+    )
+
+
+def require_clips(config: specs.OffPolicy) -> None:
+    """Raises AlgorithmError: V-trace's clips are outside of the paper's assumption."""
+    if config.c_max > config.rho_max:
+        raise AlgorithmError(f"algorithm.c_max must not exceed rho_max, got {config.c_max} > {config.rho_max}")
 
 
 def standardised(x: Tensor, valid: Tensor, rows: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -247,6 +247,16 @@ class Tunable(nn.Module):
         for name, scalar in self.named_buffers():
             if (key := name.removesuffix("_")) in values:
                 scalar.fill_(values[key])
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Batches of the same schema side by side, copied."""
+    first = batches[0]
+    fields = {
+        name: torch.cat([one.fields[name] for one in batches], 0 if name in first.segment_fields else 1)
+        for name in first.fields
+    }
+    return Batch(fields, torch.cat([one.version for one in batches], 1), first.segment_fields)
 
 
 def shuffled(batch: Batch, epochs: int, count: int, rng: torch.Generator) -> Iterator[Batch]:

@@ -14,10 +14,11 @@ from rlctl_agents.algorithms.actor_critic import (
     ActorCriticAlgorithm,
     explained_variance,
     off_policy_metrics,
+    off_policy_targets,
+    require_clips,
     standardised,
 )
-from rlctl_agents.algorithms.base import AlgorithmError, Batch, Loss, below
-from rlctl_agents.ops.vtrace import vtrace
+from rlctl_agents.algorithms.base import Batch, Loss, below
 from rlctl_agents.types.spaces import Spaces
 
 
@@ -29,10 +30,7 @@ class Impala(ActorCriticAlgorithm):
 
     def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None:
         super().__init__(config, network, spaces, seed=seed)
-        if self.config.c_max > self.config.rho_max:
-            raise AlgorithmError(
-                f"algorithm.c_max must not exceed rho_max, got {self.config.c_max} > {self.config.rho_max}"
-            )
+        require_clips(self.config)
         # neither what another class makes of the loss, nor advantage_norm, which looks at all rows of the batch
         self.additive = type(self).loss is Impala.loss and not self.config.advantage_norm
 
@@ -45,18 +43,7 @@ class Impala(ActorCriticAlgorithm):
         log_prob, entropy = self.net.distribution.score(params[:-1], below(fields, "action"), legal)
 
         log_rho = torch.where(valid, log_prob.detach() - behaviour, 0.0)
-        target, advantage = vtrace(
-            log_rho,
-            self.rewards(batch),
-            tunable.gamma * torch.logical_not(fields["terminated"]),
-            value.detach(),
-            valid,
-            lambda_=tunable.lambda_,
-            rho_max=config.rho_max,
-            c_max=config.c_max,
-            pg_rho_max=config.pg_rho_max,
-            gae=config.advantage == "gae",
-        )
+        target, advantage = off_policy_targets(config, tunable, fields, self.rewards(batch), log_rho, value.detach())
         rows = valid.sum().to(torch.float32)
         advantage = standardised(advantage, valid, rows) if config.advantage_norm else self.in_units(advantage)
         error = self.in_units(target - value[:-1])

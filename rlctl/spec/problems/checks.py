@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from rlctl.spec import fields
-from rlctl.spec.algorithms import NEED_REPLAY, Algorithm, External, Impala, Planned, Ppo
+from rlctl.spec.algorithms import NEED_REPLAY, ActorCritic, Algorithm, Appo, Clipped, External, OffPolicy, Planned, Ppo
 from rlctl.spec.base import CLASS_PATH
 from rlctl.spec.cluster import DEFAULT_SIZE
 from rlctl.spec.problems.messages import Fault
@@ -131,7 +131,7 @@ def _likes(spec: Spec) -> Iterator[Fault]:
 
 
 def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
-    if isinstance(algorithm, Impala) and algorithm.c_max > algorithm.rho_max:
+    if isinstance(algorithm, OffPolicy) and algorithm.c_max > algorithm.rho_max:
         got = f"c_max {number(algorithm.c_max)} > rho_max {number(algorithm.rho_max)}"
         yield Fault((*path, "c_max"), f"must not exceed rho_max, got {got}", ((*path, "rho_max"),))
     if isinstance(algorithm, Planned):
@@ -151,15 +151,34 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
         yield Fault((*path, "batch_size"), message, ((*path, "unroll_length"), _LEARNERS))
     elif spec.sync:
         yield from _lock_step(spec, algorithm, path)
+    if isinstance(algorithm, ActorCritic):
+        yield from _actor_critic(algorithm, path)
     if isinstance(algorithm, Ppo):
         yield from _ppo(spec, algorithm, path)
 
 
+def _actor_critic(algorithm: ActorCritic, path: Keys) -> Iterator[Fault]:
+    if algorithm.weight_decay and algorithm.optimizer != "adamw":
+        message = f"is of optimizer adamw, got {number(algorithm.weight_decay)} with {algorithm.optimizer}"
+        yield Fault((*path, "weight_decay"), message, ((*path, "optimizer"),))
+    for name, schedule in algorithm.schedules.items():
+        if name != "entropy_coef" and schedule.final > 1:
+            section = f"{name.removesuffix('_coef')}_schedule"
+            yield Fault((*path, section, "final"), f"must be at most 1, got {number(schedule.final)}")
+    if isinstance(algorithm, Clipped) and algorithm.minibatch_size > algorithm.batch_size:
+        message = f"must not exceed batch_size, got {algorithm.minibatch_size} > {algorithm.batch_size}"
+        yield Fault((*path, "minibatch_size"), message, ((*path, "batch_size"),))
+    if isinstance(algorithm, Appo) and (rest := algorithm.reuse % len(algorithm.ages)):
+        message = (
+            f"must be at most buffer_batches or a multiple of it, got {algorithm.reuse} ="
+            f" {algorithm.reuse // algorithm.buffer_batches} x {algorithm.buffer_batches} + {rest};"
+            f" choose {either(_multiples(algorithm.reuse, algorithm.buffer_batches))}"
+        )
+        yield Fault((*path, "reuse"), message, ((*path, "buffer_batches"),))
+
+
 def _ppo(spec: Spec, algorithm: Ppo, path: Keys) -> Iterator[Fault]:
     batch, block = algorithm.batch_size, spec.roles.actor.envs * algorithm.unroll_length
-    if algorithm.minibatch_size > batch:
-        message = f"must not exceed batch_size, got {algorithm.minibatch_size} > {batch}"
-        yield Fault((*path, "minibatch_size"), message, ((*path, "batch_size"),))
     share = batch // spec.roles.learner.replicas
     if batch % algorithm.unroll_length == 0 and share % block and not spec.sync:
         message = (

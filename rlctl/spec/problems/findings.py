@@ -10,7 +10,7 @@ from typing import Final
 
 from rlctl.errors import Problem
 from rlctl.spec import fields
-from rlctl.spec.algorithms import Impala
+from rlctl.spec.algorithms import ActorCritic
 from rlctl.spec.machine import Machine
 from rlctl.spec.problems.messages import Fault
 from rlctl.spec.schema import Policy, Spec
@@ -113,9 +113,10 @@ def _without_effect(spec: Spec) -> Iterator[Fault]:
 def _learning(spec: Spec, policy: Policy) -> Iterator[Fault]:
     """Paths are relative to the algorithm."""
     algorithm = policy.algorithm
-    if isinstance(algorithm, Impala) and algorithm.lr_schedule and spec.stop.agent_steps:
-        idle = spec.stop.agent_steps - algorithm.lr_schedule.agent_steps
-        if idle > 0:
+    falls = algorithm.lr_schedule if isinstance(algorithm, ActorCritic) else None
+    if falls and spec.stop.agent_steps:
+        idle = spec.stop.agent_steps - falls.agent_steps
+        if idle > 0 and falls.final == 0:
             message = f"the learning rate is 0 for the last {idle} of stop.agent_steps = {spec.stop.agent_steps}"
             yield Fault(("lr_schedule",), message)
     actors, block = spec.roles.actor.replicas, spec.roles.actor.envs * algorithm.unroll_length

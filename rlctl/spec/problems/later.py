@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlctl.spec import fields
-from rlctl.spec.algorithms import PLANNED
+from rlctl.spec.algorithms import BUILT, PLANNED
 from rlctl.spec.base import Model
 from rlctl.spec.problems.messages import Fault
 from rlctl.spec.schema import Spec
@@ -43,7 +43,7 @@ LATER = (
     Later(
         "policies.*.algorithm.name",
         _is(*PLANNED),
-        "use impala, ppo or your own package.module:Class",
+        f"use {', '.join(BUILT)} or your own package.module:Class",
     ),
     Later("policies", _more_than(1), "name one policy"),
     Later("policies", lambda value: "main" not in value, "call the policy main"),
