@@ -94,3 +94,9 @@ def test_an_evaluation_counts_the_steps_without_any_end() -> None:
     assert metrics.values().gauges["steps_without_end"] == 7
     play(env, [1, 2], table, [player], 2, metrics=metrics, keep_going=lambda: True)
     assert metrics.values().gauges["steps_without_end"] == 0
+
+
+def test_numbers_of_the_games_that_count_are_averaged() -> None:
+    told = played("Exam", 2, 5, length=3)
+    assert told is not None
+    assert told.info == {"is_success": 0.4, "score": 2.6}, "seeds 100 and 101: 3 games and 2"

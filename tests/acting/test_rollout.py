@@ -147,6 +147,18 @@ def test_steps_frames_episodes_and_returns_are_counted() -> None:
     assert values.gauges["train_return"] == 4.0
 
 
+def test_numbers_of_the_ends_of_episodes_are_gauges() -> None:
+    env, metrics = make_env("Exam", 2, length=3), Metrics()
+    rollout = make_rollout(env, CONFIG, NETWORK, store_with(env, FIRST), Taker(), metrics=metrics)
+    steps(rollout, 3)
+    assert not any(name.startswith("info.") for name in metrics.values().gauges), "no episode has ended"
+    steps(rollout, 6)
+    gauges = metrics.values().gauges
+    assert {name: gauges[name] for name in gauges if name.startswith("info.")} == {
+        "info.is_success": 0.5, "info.score": 2.5,
+    }  # fmt: skip
+
+
 def test_two_seats_are_two_agent_steps_of_one_environment_step() -> None:
     env, metrics = make_env("Duel", 3), Metrics()
     steps(make_rollout(env, CONFIG, NETWORK, store_with(env, FIRST), Taker(), metrics=metrics), 4)

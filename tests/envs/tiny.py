@@ -1,7 +1,8 @@
 """Small environments for tests of every builder, named `tests.envs.tiny:Class`; every episode is short.
 
 Gymnasium's interface: `Reach` (continuous), `Memory` (needs a memory), `Mixed` (Dict observation, Tuple action),
-`Clock` (only ever truncated). Our own protocol: `Turns` (two seats in turn, legal moves), `Duel` (two seats at once).
+`Clock` (only ever truncated), `Exam` (tells numbers). Our own protocol: `Turns` (two seats in turn, legal moves),
+`Duel` (two seats at once).
 """
 
 from __future__ import annotations
@@ -122,6 +123,32 @@ class Clock(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Step:
         self.now += 1
         return np.full(1, self.now, np.float32), 1.0, False, self.now == self.length, {}
+
+
+class Exam(Clock):
+    """A clock that tells numbers: passed where the seed is odd, and a score that grows by 1 with each episode."""
+
+    def __init__(self, length: int = 4) -> None:
+        super().__init__(length)
+        self.odd = self.games = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.odd, self.games = seed % 2, 0
+        self.games += 1
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Step:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        score = np.float32(self.games + 2 * self.odd)
+        info = {
+            "is_success": bool(self.odd),
+            "score": score,
+            "grade": "good",
+            "parts": np.zeros(3),
+            "steps": float("nan"),
+        }
+        return obs, reward, terminated, truncated, info
 
 
 class Turns:

@@ -1,14 +1,18 @@
-"""Returns, lengths and shares of actions of an actor's own episodes, summed up as they end."""
+"""Returns, lengths and shares of actions of an actor's own episodes, summed up as they end; means of what environments
+tell with the end."""
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.types.experience import Arrays
-from rlctl_agents.types.figures import Moments, shares
+from rlctl_agents.types.figures import MAX_INFO, Moments, shares
 from rlctl_agents.types.spaces import Space
 
 COUNTED_SLOTS = 64
@@ -100,6 +104,28 @@ class EpisodeFigures:
         m2 += np.square(values - mean_here).sum(0) + np.square(shift) * count * len(values) / total
         mean += shift * len(values) / total
         count += len(values)
+
+
+class InfoFigures:
+    """Means over episodes of the numbers that environments tell at their end, of the first `MAX_INFO` names.
+
+    Args:
+        recent: over so many of the newest that told the number; None: over all.
+    """
+
+    def __init__(self, recent: int | None = None) -> None:
+        self._recent = recent
+        self._told: dict[str, deque[float]] = {}
+
+    def ended(self, numbers: Mapping[str, float]) -> None:
+        """Take the numbers of an episode that is over."""
+        for name, value in numbers.items():
+            if name in self._told or len(self._told) < MAX_INFO:
+                self._told.setdefault(name, deque(maxlen=self._recent)).append(value)
+
+    def means(self) -> dict[str, float]:
+        """Mean of every number that was told."""
+        return {name: math.fsum(told) / len(told) for name, told in self._told.items()}
 
 
 def _entries(found: Any) -> list[tuple[str, int | None, NDArray[np.int64]]]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rlctl_agents.acting.episode_figures import InfoFigures
 from rlctl_agents.acting.policy import Policy, Table
 from rlctl_agents.envs.base import Env
 from rlctl_agents.runtime.metrics import Metrics
@@ -18,6 +19,7 @@ class Played(NamedTuple):
 
     returns: list[float]  # raw, of seat 0
     lengths: list[int]  # decisions of all seats
+    info: dict[str, float]  # mean over the games of each number that the environment told seat 0 at their end
 
 
 def shares(episodes: int, envs: int) -> list[int]:
@@ -58,7 +60,7 @@ def play(
     share = shares(episodes, env.envs)
     games: list[list[tuple[float, int]]] = [[] for _ in range(env.envs)]
     returned, length = np.zeros(env.envs), np.zeros(env.envs, np.int64)
-    left = episodes
+    left, info = episodes, InfoFigures()
     decisions = env.reset(list(seeds))
     endless = 0
     while True:
@@ -71,6 +73,7 @@ def play(
                 if len(games[number]) < share[number]:
                     games[number].append((float(returned[number]), int(length[number])))
                     left -= 1
+                    info.ended((decisions.info or {}).get(number * seats, {}))
             over = np.unique(of_env[ended])
             returned[over], length[over] = 0.0, 0
             metrics.add("episodes", over.size)
@@ -91,4 +94,4 @@ def play(
         metrics.set(ENDLESS, endless)
         decisions = env.step(decisions.slot, table.join(parts, decisions.slot.size))
     flat = [game for one in games for game in one]
-    return Played([game[0] for game in flat], [game[1] for game in flat])
+    return Played([game[0] for game in flat], [game[1] for game in flat], info.means())

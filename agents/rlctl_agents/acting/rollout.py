@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl_agents.acting.episode_figures import EpisodeFigures
+from rlctl_agents.acting.episode_figures import EpisodeFigures, InfoFigures
 from rlctl_agents.acting.policy import Policy, Table
 from rlctl_agents.envs.base import Env
 from rlctl_agents.experience.segment_writer import FinishedBlock, SegmentWriter
-from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.runtime.metrics import INFO, Metrics
 from rlctl_agents.types.experience import Arrays, Decisions, ModelRef
 from rlctl_agents.weights.client import Follower
 from rlctl_agents.wire.experience import ExperienceSender
@@ -61,7 +61,7 @@ class Rollout:
         seeds: one per environment.
         table: who sits where.
         seated: the players in the table's order, their weights loaded.
-        metrics: gets env_steps, frames, agent_steps, episodes, wait_*_seconds and train_return.
+        metrics: gets env_steps, frames, agent_steps, episodes, wait_*_seconds, train_return and info.*.
         keep_going: called before every step and while waiting, by the thread that steps; waits end when it says no.
         lock_step: segment k is chosen with version base + max(0, k - lag), exactly.
         sleep: waits so many seconds.
@@ -98,6 +98,7 @@ class Rollout:
         self.figures = EpisodeFigures(env.spaces.action, self._watched)
         """Of the episodes that are reported."""
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self._info = InfoFigures(RECENT_EPISODES)
         for one in self._seated:
             if one.follower is not None and one.follower.ref is not None:
                 one.base = one.follower.ref.version
@@ -227,7 +228,16 @@ class Rollout:
             self._metrics.add("episodes", np.unique(over // self._seats).size)
             if self._recent:
                 self._metrics.set("train_return", sum(self._recent) / len(self._recent))
+            if decisions.info:
+                self._account_info(decisions.info)
         stepped = acting if self._seats == 1 else np.unique(slot[~ended] // self._seats).size
         self._metrics.add("agent_steps", acting)
         self._metrics.add("env_steps", stepped)
         self._metrics.add("frames", stepped * self._frame_skip)
+
+    def _account_info(self, info: Mapping[int, Mapping[str, float]]) -> None:
+        for slot, numbers in info.items():
+            if self._watched[slot]:
+                self._info.ended(numbers)
+        for name, mean in self._info.means().items():
+            self._metrics.set(INFO + name, mean)

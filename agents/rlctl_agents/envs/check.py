@@ -43,6 +43,9 @@ def fault(decisions: Decisions, spaces: Spaces, envs: int) -> tuple[str, int] | 
         index = int((~np.isfinite(decisions.reward)).argmax())
         return f"step returned {number_word(decisions.reward[index])} reward", int(slot[index]) // spaces.seats
     ended = decisions.terminated | decisions.truncated
+    for number in decisions.info or ():
+        if number not in slot[ended]:
+            return f"info of slot {number}, whose episode does not end here", 0
     return _obs_fault(decisions, spaces) or _legal_fault(decisions, spaces, ended)
 
 

@@ -21,6 +21,7 @@ from rlctl_agents.envs.convert import Codec, GymLeaf
 from rlctl_agents.envs.names import missing
 from rlctl_agents.envs.registered import unknown
 from rlctl_agents.types.experience import Array, Arrays, Decisions
+from rlctl_agents.types.figures import info_numbers
 from rlctl_agents.types.spaces import Box, Spaces, leaves
 
 Flags = NDArray[np.bool_]
@@ -92,6 +93,7 @@ class _Vector:
         self._slot = np.arange(len(self._seeds))
         self._steps = 0
         self._ended = np.zeros(len(self._seeds), np.bool_)
+        self._over = False  # somewhere
         self.spaces = Spaces(self._obs.space, self._action.space)
         self.envs = len(self._seeds)
         self.frame_skip = frame_skip
@@ -103,17 +105,24 @@ class _Vector:
     def _begun(self, obs: Arrays) -> Decisions:
         """Decisions after a reset."""
         no = np.zeros(self.envs, np.bool_)
-        self._ended = no
+        self._ended, self._over = no, False
         return self._checked(Decisions(self._slot, obs, np.zeros(self.envs, np.float32), no, no, ~no))
 
     def _stepped(self, obs: Arrays, reward: NDArray[Any], terminated: Flags, truncated: Flags) -> Decisions:
         """Decisions after a step; the row that begins an episode carries neither reward nor flag."""
         first, self._ended = self._ended, terminated | truncated
-        if first.any():
+        if self._over:
             reward, terminated, truncated = np.where(first, 0, reward), terminated & ~first, truncated & ~first
             self._ended = terminated | truncated
+        self._over, info = bool(self._ended.any()), None
+        if self._over:
+            info = {slot: info_numbers(self._told(slot)) for slot in np.flatnonzero(self._ended).tolist()}
         reward = reward.astype(np.float32, copy=False)
-        return self._checked(Decisions(self._slot, obs, reward, terminated, truncated, first))
+        return self._checked(Decisions(self._slot, obs, reward, terminated, truncated, first, info=info))
+
+    def _told(self, index: int) -> Any:
+        """`info` of the newest step of one environment."""
+        raise NotImplementedError
 
     def _checked(self, decisions: Decisions) -> Decisions:
         if not np.isfinite(decisions.reward).all():
@@ -155,6 +164,7 @@ class Batched(_Vector):
     def __init__(self, name: str, vector: VectorEnv, seeds: Sequence[int], frame_skip: int = 1) -> None:
         super().__init__(name, vector.single_observation_space, vector.single_action_space, seeds, frame_skip)
         self._vector = vector
+        self._info: Any = {}  # of the newest step
 
     def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
         self._begin(seeds)
@@ -173,7 +183,7 @@ class Batched(_Vector):
         except Exception as error:
             raise self._fault(raised("step", self._vector, error), 0) from error
         self._must_hold("step", answer, 0)
-        value, reward, terminated, truncated, _ = answer
+        value, reward, terminated, truncated, self._info = answer
         return self._stepped(
             self._observed(value),
             self._column("reward", reward),
@@ -183,6 +193,9 @@ class Batched(_Vector):
 
     def close(self) -> None:
         self._vector.close()
+
+    def _told(self, index: int) -> Any:
+        return of_one(self._info, index, self.envs)
 
     def _observed(self, value: Any) -> Arrays:
         return self._obs.observations([leaf.pick(value) for leaf in self._obs.leaves])
@@ -206,6 +219,7 @@ class Singles(_Vector):
         first = singles[0]
         super().__init__(name, first.observation_space, first.action_space, seeds, _frame_skip(first))
         self._singles = singles
+        self._infos: list[Any] = [None] * self.envs  # of the newest step of each
         self._raw = [np.zeros((self.envs, *leaf.raw), leaf.dtype) for leaf in self._obs.leaves]
 
     def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
@@ -233,7 +247,7 @@ class Singles(_Vector):
                 else:
                     answer = env.step(act)
                     try:
-                        obs, earned, terminated[index], truncated[index], _ = answer
+                        obs, earned, terminated[index], truncated[index], self._infos[index] = answer
                         reward[index] = float(earned)  # numpy by itself stores None as NaN
                     except (TypeError, ValueError) as error:
                         self._must_hold("step", answer, index)
@@ -249,6 +263,9 @@ class Singles(_Vector):
     def close(self) -> None:
         for env in self._singles:
             env.close()
+
+    def _told(self, index: int) -> Any:
+        return self._infos[index]
 
     def _fresh(self, index: int, **seed: int) -> Any:
         """The observation that an episode begins with."""
@@ -275,6 +292,16 @@ class Singles(_Vector):
         else:
             return
         raise self._fault(f"{self._verb} returned observation {leaf.name} {what}", index)
+
+
+def of_one(info: Any, index: int, envs: int) -> dict[str, Any]:
+    """One environment's part of the `info` of a vector: arrays `name`, and `_name` of those that have it."""
+    found = {}
+    for name, values in info.items() if isinstance(info, Mapping) else ():
+        has = info.get(f"_{name}")
+        if getattr(values, "shape", ())[:1] == (envs,) and (getattr(has, "shape", ()) != (envs,) or has[index]):
+            found[name] = values[index]
+    return found
 
 
 def _frame_skip(env: Any) -> int:

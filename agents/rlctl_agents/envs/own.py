@@ -13,6 +13,7 @@ from rlctl_agents.envs.check import fault
 from rlctl_agents.envs.frames import Frames
 from rlctl_agents.envs.order import Order
 from rlctl_agents.types.experience import Arrays, Decisions
+from rlctl_agents.types.figures import info_numbers
 from rlctl_agents.types.spaces import Spaces
 
 STACKS_CHECKED = 300
@@ -91,4 +92,6 @@ class Own:
         found = found or self._frames.fault(decisions)
         if found is not None:
             raise EnvError.at(found[0], self._name, self._seeds[found[1]], self._steps)
+        if decisions.info:
+            decisions.info = {slot: info_numbers(told) for slot, told in decisions.info.items()}
         return decisions

@@ -242,11 +242,11 @@ class RunningLoop:
 
     def _draw_curves(self) -> None:
         coordinator, learners = self._coordinator, self._coordinator.learners
-        for steps, mean in coordinator.evaluations.undrawn:
-            if mean is None:
+        for steps, values in coordinator.evaluations.undrawn:
+            if values is None:
                 self._curves.void_from(steps)
             else:
-                self._curves.add(steps, {"return/evaluation": mean})
+                self._curves.add(steps, values)
         coordinator.evaluations.undrawn.clear()
         if coordinator.state.progress.started:
             learner = self._averages.look(coordinator.members.reports("learner"))

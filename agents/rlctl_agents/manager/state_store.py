@@ -43,6 +43,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     seconds: float  # that it took
     time: float  # unix
     seats: int = 1  # of the environment, all of them played by this model; returns are those of the first
+    info: dict[str, float] = {}  # mean over the episodes of each number that the environment told at their end
 
 
 class Resumed(msgspec.Struct, frozen=True):

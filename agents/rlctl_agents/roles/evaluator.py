@@ -181,7 +181,7 @@ class Evaluator:
             "evaluated %s: mean return %g over %d episodes", ref, round(mean, 3), len(played.returns),
             extra={"kv": {"match": match.id, "mode": match.quota.mode, "seconds": round(seconds, 2)}},
         )  # fmt: skip
-        result = EvalResult(match.id, ref, match.quota.mode, played.returns, played.lengths, seconds)
+        result = EvalResult(match.id, ref, match.quota.mode, played.returns, played.lengths, seconds, played.info)
         try:
             said = self._member.call(result, Said, deadline_s=SAY_S)
         except (TimeoutError, RemoteError) as error:

@@ -28,11 +28,14 @@ VERSIONS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024
 WINDOW_S = 10.0
 """A gauge that is an average is one over the last so many seconds at most, and half of them at least."""
 
+INFO = "info."
+"""How gauges of numbers begin that environments tell at the end of an episode."""
 HELP = {
     "env_steps": "Decisions of environments.",
     "frames": "Simulator frames: decisions times the frames that each lasts.",
     "agent_steps": "Decisions of agents: seats that acted.",
     "episodes": "Whole episodes.",
+    "info": "Numbers that environments tell in info at the end of an episode: mean of the newest 100.",
     "consumed_steps": "Agent steps that learners have learned from, once each, of weights that died with them too.",
     "learned_steps": "Agent steps behind optimizer steps, each as often as it was in one; rank 0 counts for all.",
     "updates": "Batches learned from: each makes a version of the weights.",

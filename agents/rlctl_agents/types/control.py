@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from rlctl_agents.types.experience import Ledger, ModelRef, Schema
-from rlctl_agents.types.figures import MAX_SHARES, Moments
+from rlctl_agents.types.figures import MAX_INFO, MAX_SHARES, Moments
 from rlctl_agents.types.spaces import Spaces
 
 Channels = dict[str, str]  # channel -> address
@@ -198,6 +198,8 @@ class EvalResult(msgspec.Struct, frozen=True):
     returns: list[float]  # raw, one per episode
     lengths: list[int]
     seconds: float
+    info: Annotated[dict[str, float], msgspec.Meta(max_length=MAX_INFO)] = {}
+    """Mean over the episodes of each number that the environment told at their end."""
 
 
 class Commit(msgspec.Struct, frozen=True):

@@ -112,6 +112,7 @@ class Decisions:
     truncated: NDArray[np.bool_]  # [K] the episode was cut short
     first: NDArray[np.bool_]  # [K] first decision of an episode
     legal: NDArray[np.bool_] | None = None  # [K, n]
+    info: dict[int, dict[str, float]] | None = None  # slot whose episode ended -> numbers that its environment tells
 
 
 def schema_difference(one: Schema, other: Schema) -> str:

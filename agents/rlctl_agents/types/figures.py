@@ -1,17 +1,24 @@
-"""Figures of an actor's episodes, by which it can be compared with all others: returns, lengths, shares of actions."""
+"""Figures of an actor's episodes, by which it can be compared with all others: returns, lengths, shares of actions; and
+numbers that environments tell at the end of an episode."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from rlctl_agents.types.spaces import Discrete, MultiBinary, MultiDiscrete, Space, leaves
 
 MAX_SHARES = 18
 """Shares of actions that an actor counts, at most: as many as a game of Atari has buttons."""
 RETURN, LENGTH = "return", "length"
+MAX_INFO = 16
+"""Numbers of an episode's end that are looked at, at most: the first ones that there are."""
+_INFO_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,63}")
 
 
 class Moments(msgspec.Struct, array_like=True):
@@ -64,3 +71,29 @@ def shares(action: Space) -> tuple[Share, ...]:
 def figure_names(action: Space) -> tuple[str, ...]:
     """Names of the figures that an actor reports, in their order."""
     return (RETURN, LENGTH, *(one.name for one in shares(action)))
+
+
+def info_numbers(info: Any) -> dict[str, float]:
+    """Numbers that an environment tells in `info`: finite scalars, truths among them, under a plain name.
+
+    Args:
+        info: of any kind: it is foreign.
+
+    Returns:
+        The first `MAX_INFO` of them, by name.
+
+    Example:
+        `info_numbers({"is_success": True, "score": np.float32(3), "mask": np.ones(2)})` is
+        `{"is_success": 1.0, "score": 3.0}`.
+    """
+    found: dict[str, float] = {}
+    for name, value in info.items() if isinstance(info, Mapping) else ():
+        if not isinstance(name, str) or not isinstance(value, (int, float, np.generic, np.ndarray)):
+            continue
+        array = np.asarray(value)
+        # an integer beyond 64 bits is an object
+        if array.ndim == 0 and array.dtype.kind in "biuf" and np.isfinite(array) and _INFO_NAME.fullmatch(name):
+            found[name] = float(array)
+        if len(found) == MAX_INFO:
+            break
+    return found

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rlctl.backends.base import Process
 
 
+MOST_INFO = 6
+"""Numbers of the end of episodes that a line shows."""
 _DEAR = 0.12
 """Share of the CPU that evaluation takes only where 30 s between two are not enough to make it a tenth."""
 
@@ -85,10 +87,14 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
         facts.append(("return", f"{evaluation_text(evaluation)} {curve}".rstrip()))
     if told["stop"].get("not_evaluated"):
         facts.append(("" if evaluation else "return", plain(told["stop"]["not_evaluated"])))
+    if evaluation and (info := info_text(evaluation.get("info", {}))):
+        facts.append(("", info))
     if evaluation and (cadence := cadence_text(told["cadence"])):
         facts.append(("", cadence))
     if told["train_return"]:
         facts.append(("training", _training(told)))
+    if info := info_text(told["train_info"]):
+        facts.append(("", info))
     for condition, goal in told["stop"]["conditions"].items():
         facts.append(("goal", f"{condition} {clock(goal) if condition == 'wall_time' else number(goal)}"))
     if lag["mean"] is not None:
@@ -141,6 +147,13 @@ def _speed(snapshot: Snapshot) -> str:
 
 def _training(told: Mapping[str, Any]) -> str:
     return f"{number(told['train_return']['mean'])} over {told['train_return']['episodes']} episodes"
+
+
+def info_text(told: Mapping[str, float | None]) -> str:
+    """`is_success 0.43, score 12 and 3 more`: numbers that environments tell at the end of episodes; "": none."""
+    shown = [f"{plain(name)} {number(mean)}" for name, mean in told.items() if mean is not None]
+    more = f" and {len(shown) - MOST_INFO} more" if len(shown) > MOST_INFO else ""
+    return ", ".join(shown[:MOST_INFO]) + more
 
 
 def evaluation_text(told: Mapping[str, Any]) -> str:
@@ -244,6 +257,8 @@ def final(snapshot: Snapshot) -> list[str]:
     if evaluation:
         rows.append(("return", evaluation_text(evaluation)))
         rows.append(("", f"lowest {number(evaluation['min'])}, highest {number(evaluation['max'])}"))
+        if info := info_text(evaluation.get("info", {})):
+            rows.append(("", info))
     else:
         rows.append(("return", "not evaluated"))
     if told["stop"].get("not_evaluated"):

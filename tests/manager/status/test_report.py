@@ -2,27 +2,73 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
 from rlctl_agents.manager.lifecycle.stop import TELL_S
 from rlctl_agents.manager.status.report import StatusBuilder, encode, scalars
-from rlctl_agents.types.control import Histogram
-from tests.manager.world import ACTOR, JUDGE, LEARNER, POOL, UID, Run, boot, everybody, ref, spec, status
+from rlctl_agents.manager.web import metrics_page
+from rlctl_agents.runtime.metrics import exposition
+from rlctl_agents.types.control import EvalResult, Histogram
+from rlctl_agents.types.figures import MAX_INFO
+from tests.manager.world import (
+    ACTOR,
+    JUDGE,
+    LEARNER,
+    POOL,
+    UID,
+    Run,
+    boot,
+    everybody,
+    order_evaluation,
+    ref,
+    spec,
+    status,
+)
 
 
 def test_the_status_has_every_key_of_the_contract_from_the_first_second(run: Run) -> None:
     first = status(run)
     assert list(first) == [
         "apiVersion", "run", "uid", "term", "phase", "time", "wall_s", "cpu_s", "verdict", "throughput", "totals",
-        "lag", "train_return", "evaluation", "cadence", "history", "stop", "policies", "members", "roles", "checkpoint",
-        "resumed", "problems",
+        "lag", "train_return", "train_info", "evaluation", "cadence", "history", "stop", "policies", "members", "roles",
+        "checkpoint", "resumed", "problems",
     ]  # fmt: skip
     assert (first["apiVersion"], first["run"], first["uid"], first["phase"]) == ("rlctl/v1", "r", UID, "starting")
     assert first["verdict"]["kind"] == "starting"
     assert set(first["totals"]) == {
         "env_steps", "frames", "agent_steps", "consumed_steps", "learned_steps", "updates", "episodes",
     }  # fmt: skip
+
+
+def test_numbers_that_environments_tell_are_means_over_actors_and_few(run: Run) -> None:
+    everybody(run)
+    run.report("actor", ACTOR, gauges={"info.is_success": 0.25, "info.score": 3.0, "info.bad name\n": 1.0})
+    run.join("actor", 77, 1)
+    many = {f"info.n{number:03}": 1.0 for number in range(50)}
+    run.report("actor", 77, index=1, gauges={"info.is_success": 0.75, "info.x": float("nan"), **many})
+    found = status(run)
+    assert list(found["train_info"])[:2] == ["is_success", "n000"]
+    assert found["train_info"]["is_success"] == 0.5
+    assert len(found["train_info"]) == MAX_INFO
+    assert scalars(found, {})["info/is_success/train"] == 0.5
+
+
+def test_numbers_of_an_evaluation_are_in_status_files_events_curves_and_metrics(run: Run) -> None:
+    everybody(run)
+    match = order_evaluation(run, 40)
+    assert match is not None
+    told = {"is_success": 0.5, "score": float("inf")}
+    assert run.manager.result(EvalResult(match.id, ref(40), "greedy", [1.0, 2.0], [1, 1], 1.0, told)).ok
+    assert status(run)["evaluation"]["info"] == {"is_success": 0.5}, "what is not finite would hide all else"
+    assert json.loads((run.layout.results / "evaluations.jsonl").read_text())["info"] == {"is_success": 0.5}
+    assert run.manager.events.since(0)[0][-1]["info"] == {"is_success": 0.5}
+    ((_, values),) = run.manager.evaluations.undrawn
+    assert values == {"return/evaluation": 1.5, "info/is_success/evaluation": 0.5}
+    page = exposition(metrics_page.families(run.manager, status(run))).decode()
+    assert 'rlctl_evaluation_info{run="r",term="is_success"} 0.5' in page
 
 
 def test_the_status_of_a_learning_run_holds_its_figures(run: Run) -> None:

@@ -66,8 +66,8 @@ class Evaluations:
         """The run may not end yet."""
         self.not_evaluated: str | None = None
         """Why there is no evaluation of the last model, in words."""
-        self.undrawn: list[tuple[int, float | None]] = []
-        """New points of the curve: steps, and the mean of an evaluation; None: the learner went back to there."""
+        self.undrawn: list[tuple[int, dict[str, float] | None]] = []
+        """New points of curves: steps, and an evaluation's figures by tag; None: the learner went back to there."""
 
     @property
     def rests(self) -> bool:
@@ -128,9 +128,10 @@ class Evaluations:
         self._events.add(
             "evaluation",
             f"evaluation mean {done.mean:.4g} over {done.episodes} episodes ({done.mode}, version {done.ref.version})",
-            mean=done.mean, steps=done.steps, version=done.ref.version,
+            mean=done.mean, steps=done.steps, version=done.ref.version, info=done.info,
         )  # fmt: skip
-        self.undrawn.append((done.steps, done.mean))
+        told = {f"info/{name}/evaluation": mean for name, mean in done.info.items()}
+        self.undrawn.append((done.steps, {"return/evaluation": done.mean} | told))
         return done
 
     def void_from(self, steps: int) -> None:

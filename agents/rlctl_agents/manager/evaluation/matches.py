@@ -12,6 +12,7 @@ from rlctl_agents.manager.evaluation.cadence import Cadence
 from rlctl_agents.manager.state_store import TRAINING, Evaluation
 from rlctl_agents.types.control import EvalResult, Match, Quota
 from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.types.figures import info_numbers
 
 NEWEST = -1
 """As version and lineage of a ModelRef: the newest of that policy, followed as it changes."""
@@ -148,6 +149,7 @@ class Quotas:
             seconds=result.seconds,
             time=unix,
             seats=len(mine.match.seats),
+            info=info_numbers(result.info),
         )
 
     def only(self, ref: ModelRef) -> None:

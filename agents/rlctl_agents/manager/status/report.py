@@ -16,9 +16,11 @@ from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
 from rlctl_agents.manager.status.problems import SILENT_S, Facts, find
 from rlctl_agents.manager.status.view import RunView
 from rlctl_agents.manager.timing import report_every_s
+from rlctl_agents.runtime.metrics import INFO
 from rlctl_agents.runtime.process import ENDLESS, RANK, RESUMING, STARVED, WORLD
 from rlctl_agents.types.control import to_plain
 from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.types.figures import MAX_INFO, info_numbers
 
 API_VERSION = "rlctl/v1"
 ACTING = {"env_steps": "actor", "frames": "actor", "agent_steps": "actor", "episodes": "actor"}
@@ -81,6 +83,7 @@ class StatusBuilder:
             "totals": self._totals(),
             "lag": training["lag"],
             "train_return": self._train_return(),
+            "train_info": self._train_info(),
             "evaluation": None if progress.evaluation is None else to_plain(progress.evaluation),
             "cadence": self._cadence(),
             "history": [list(point) for point in progress.history],
@@ -174,6 +177,15 @@ class StatusBuilder:
             return None
         episodes = sum(min(int(one.counters.get("episodes", 0)), RECENT_EPISODES) for one in told)
         return {"mean": sum(one.gauges["train_return"] for one in told) / len(told), "episodes": episodes}
+
+    def _train_info(self) -> dict[str, float]:
+        """Numbers that environments tell at the end of episodes: means over actors, each over its newest episodes."""
+        told: dict[str, list[float]] = {}
+        for one in self._view.members.heard("actor"):
+            found = {name.removeprefix(INFO): mean for name, mean in one.gauges.items() if name.startswith(INFO)}
+            for name, mean in info_numbers(found).items():
+                told.setdefault(name, []).append(mean)
+        return {name: math.fsum(told[name]) / len(told[name]) for name in sorted(told)[:MAX_INFO]}
 
     def _policy(self, policy: str, rows: Rows, balanced: bool) -> dict[str, Any]:
         view = self._view
@@ -365,6 +377,7 @@ def scalars(status: dict[str, Any], gauges: dict[str, float]) -> dict[str, float
         found |= {f"ledger/{policy}/{name}": value for name, value in one["ledger"].items() if name != "balanced"}
     if status["train_return"] is not None:
         found["return/train"] = status["train_return"]["mean"]
+    found |= {f"info/{name}/train": mean for name, mean in status["train_info"].items()}
     found |= {f"learner/{name}" if "." not in name else name.replace(".", "/"): value for name, value in gauges.items()}
     return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 

@@ -54,6 +54,11 @@ def _of_the_run(view: RunView, now: Mapping[str, Any]) -> Iterator[Metric]:
                 rows.add_metric([view.run, policy, outcome], count)
     yield from (live, silent, rows, balanced)
     evaluation, checkpoint, cadence = now["evaluation"], now["checkpoint"], now["cadence"]
+    told = gauge("evaluation_info", "term")
+    for name, mean in (evaluation or {}).get("info", {}).items():
+        told.add_metric([view.run, name], mean)
+    if told.samples:
+        yield told
     numbers = {
         "manager_term": view.term,
         "manager_wall_seconds": view.wall_s,
