@@ -164,7 +164,8 @@ class Probing:
             str(policy): [{key: _one_line(str(value)) for key, value in leaf.items()} for leaf in leaves]
             for policy, leaves in answer["inputs"].items()
         }
-        text = f"{_one_line(self._spec.env.id)}: {_shown(inputs)}"
+        masked = "; masks say which actions are legal" if answer.get("masked") else ""
+        text = f"{_one_line(self._spec.env.id)}: {_shown(inputs)}{masked}"
         if found[False] or found[True]:
             text = "; ".join(fault.message for fault in (*found[False], *found[True]))
         return Probed(

@@ -4,19 +4,47 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from rlctl.spec import wrappers
 from rlctl.spec.algorithms import AnyAlgorithm, Impala
 from rlctl.spec.base import CLASS_PATH, Model, live, new_run, restart
 from rlctl.spec.cluster import Images, Kubernetes, Storage
 from rlctl.spec.roles import Roles
 from rlctl.spec.units import Seconds
+from rlctl.spec.words import show
 
 RUN_NAME = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 """A DNS label of at most 40 characters: objects and folders add a suffix to it."""
 POLICY_NAME = r"^[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$"
 PolicyName = Annotated[str, Field(pattern=POLICY_NAME)]
 ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]
+Side = Annotated[int, Field(ge=1, le=4096)]
+
+
+def _wrapper(value: object) -> object:
+    """A wrapper as name and kwargs."""
+    one = {"name": value} if isinstance(value, str) else value
+    if not isinstance(one, dict) or not isinstance(one.get("name"), str) or one.keys() - {"name", "kwargs"}:
+        raise ValueError(f"must be the name of a wrapper, or {{name: ..., kwargs: {{...}}}}, got {show(value)}")
+    if not isinstance(kwargs := one.get("kwargs", {}), dict):
+        raise ValueError(f"kwargs must be a mapping (key: value), got {show(kwargs)}")
+    if fault := wrappers.fault(one["name"]):
+        raise ValueError(fault)
+    return {"name": one["name"], "kwargs": kwargs}
+
+
+def _two(sides: list[int]) -> list[int]:
+    if len(sides) != 2:
+        raise ValueError(f"must be rows and columns, as in [84, 84], got {show(sides)}")
+    return sides
+
+
+Wrapper = Annotated[
+    dict[str, Any],
+    BeforeValidator(_wrapper),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "required": ["name"]}]}),
+]
 
 
 class Env(Model):
@@ -29,6 +57,19 @@ class Env(Model):
     """atari: 84x84 grey, skip 4, stack 4, up to 30 no-ops at reset, no sticky actions."""
     max_episode_steps: Annotated[int | None, Field(ge=1), new_run("actor", "evaluator")] = None
     """Cut episodes here; null: what the environment registers."""
+    wrappers: Annotated[list[Wrapper], Field(max_length=32), new_run("actor", "evaluator")] = []
+    """Around each copy of a Gymnasium environment, the first one innermost, as in `[TimeAwareObservation]`; outside of
+    them what the next four fields say."""
+    action_repeat: Annotated[int | None, Field(ge=1, le=1000), new_run("actor", "evaluator")] = None
+    """Play each action so often and sum the rewards; max_episode_steps counts actions. Null: 1, with the preset 4."""
+    episodic_life: Annotated[bool, new_run("actor", "evaluator")] = False
+    """In training each life of `info["lives"]` is an episode; evaluations play whole games."""
+    grayscale: Annotated[bool, new_run("actor", "evaluator")] = False
+    """Images of three colours become grey, as those of the preset are."""
+    resize: Annotated[Annotated[list[Side], AfterValidator(_two)] | None, new_run("actor", "evaluator")] = None
+    """Rows and columns of images, as in [84, 84]; null: as they are, with the preset 84x84."""
+    frame_stack: Annotated[int | None, Field(ge=1, le=64), new_run("actor", "evaluator")] = None
+    """Show so many of the last observations, each of which travels once. Null: 1, with the preset 4."""
     splits: Annotated[int, Field(ge=1, le=8), restart("actor")] = 1
     """Groups that an actor steps in turn, so that one infers while another simulates."""
 

@@ -45,13 +45,6 @@ class Faulty(gymnasium.Env[Any, Any]):
         return seen, self.reward, False, False, {}
 
 
-class SameStep(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
-
-    def __init__(self, num_envs: int) -> None:
-        self.num_envs = num_envs
-
-
 class Worded(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Dict(
         {"text": gymnasium.spaces.Text(5), "x": gymnasium.spaces.Box(0, 1, (1,), np.float32)}
@@ -67,6 +60,10 @@ def integers() -> Any:
 
 def nothing() -> Any:
     return None
+
+
+def silent() -> Any:
+    raise ValueError
 
 
 NOT_CALLABLE = 3
@@ -263,10 +260,13 @@ def test_large_finite_numbers_are_no_fault() -> None:
         ("no_such_module_here:Env", "there is no module no_such_module_here; is its folder named by code.path?"),
         (f"{HERE}:Fault", f"{HERE} has no Fault; did you mean Faulty?"),
         (f"{HERE}:NOT_CALLABLE", "is a int; it must be a class or a function that makes environments"),
+        (f"{HERE}:silent", r"ValueError: raise ValueError .*test_gymnasium.py, line \d+\)"),
         (f"{HERE}:nothing", "gave a NoneType, not a gymnasium.Env"),
-        (f"{HERE}:Worded", r"obs.text: the space Text\(1, 5.*is not supported; wrap the environment"),
+        (
+            f"{HERE}:Worded",
+            r"obs.text: the space Text\(1, 5.*is not supported; leave it out by the wrapper Filter.* but text",
+        ),
         (f"{HERE}:integers", "action: Box.*is a Box of int64; use Discrete or MultiDiscrete for such actions"),
-        (f"{HERE}:SameStep", "must be AutoresetMode.NEXT_STEP"),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_words(id: str, words: str) -> None:

@@ -329,3 +329,47 @@ roles:
   evaluator: {replicas: 2}
 """
     assert lint(TOP + text) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (
+            "wrappers: [ClipAction, NormalizeReward]",
+            "4:26: env.wrappers.1: NormalizeReward: its moments would stay in each process and in no checkpoint; use"
+            " model.normalize",
+        ),
+        (
+            "wrappers: [{name: ClipActions}]",
+            "4:14: env.wrappers.0: Gymnasium has no wrapper ClipActions; did you mean `ClipAction`?",
+        ),
+        (
+            "wrappers: [{kwargs: {}}]",
+            "4:14: env.wrappers.0: must be the name of a wrapper, or {name: ..., kwargs: {...}}, got a mapping",
+        ),
+        ("wrappers: [3]", "4:14: env.wrappers.0: must be the name of a wrapper, or {name: ..., kwargs: {...}}, got 3"),
+        (
+            "wrappers: [gymnasium.wrappers:FrameStackObservation]",
+            "4:14: env.wrappers.0: gymnasium.wrappers:FrameStackObservation: each frame would travel as often as it is"
+            " shown; use env.frame_stack",
+        ),
+        (
+            "wrappers: [{name: ClipAction, kwargs: 3}]",
+            "4:14: env.wrappers.0: kwargs must be a mapping (key: value), got 3",
+        ),
+        ("resize: [84]", "4:3: env.resize: must be rows and columns, as in [84, 84], got a list"),
+        ("frame_skip: 4", "4:3: env.frame_skip: unknown key; here it is `action_repeat`"),
+    ],
+)
+def test_what_is_put_around_an_environment(line: str, fault: str, lint: Lint) -> None:
+    assert lint(f"run: a\nenv:\n  id: CartPole-v1\n  {line}\nstop: {{agent_steps: 1000}}\n") == [f"spec.yaml:{fault}"]
+
+
+def test_wrappers_are_written_short_or_whole_and_the_preset_takes_none(lint: Lint) -> None:
+    wrappers = "[ClipAction, {name: 'json:loads', kwargs: {a: 1}}]"
+    text = f"run: a\nenv:\n  id: ALE/Pong-v5\n  wrappers: {wrappers}\nstop: {{agent_steps: 1}}\n"
+    assert lint(text) == []
+    assert lint(text.replace("  wrappers", "  preset: atari\n  wrappers")) == [
+        "spec.yaml:5:3: env.wrappers: the preset atari steps its games together and takes none; remove them, or write"
+        " out what it would do"
+    ]

@@ -62,7 +62,7 @@ def work(process: Process, count: int, make: Callable[[Process, Wire, Member, En
     with ExitStack() as stack:
         wire = open_wire(process.arguments)
         stack.callback(wire.close)
-        env = make_env(process.spec, count)
+        env = make_env(process.spec, count, training=process.role == "actor")
         worker: Worker | None = None
         # the last report goes out before: a simulator may take its time, or fail
         stack.callback(lambda: (env if worker is None else worker.env).close())
@@ -82,14 +82,18 @@ def work(process: Process, count: int, make: Callable[[Process, Wire, Member, En
             raise RuntimeError(member.moved)
 
 
-def make_env(spec: Spec, count: int) -> Env:
+def make_env(spec: Spec, count: int, *, training: bool) -> Env:
     """The environments of the spec, not reset.
+
+    Args:
+        training: False: whole games.
 
     Raises:
         UserFault: they cannot be made as the spec asks.
     """
     with as_users_fault(EnvRefused):
-        return envs.make_of(spec.env.model_dump(), envs=count, seeds=[0] * count)  # every reset names its seeds
+        # every reset names its seeds
+        return envs.make_of(spec.env.model_dump(), envs=count, seeds=[0] * count, training=training)
 
 
 def make_algorithm(spec: Spec, policy: str, spaces: Spaces, *, gpu: bool = False) -> Algorithm:

@@ -219,8 +219,8 @@ class Rollout:
         ended = decisions.terminated | decisions.truncated
         acting = slot.size
         if ended.any():
-            over = slot[ended]
-            acting -= over.size
+            acting -= int(np.count_nonzero(ended))
+            over = slot[ended if decisions.life is None else ended & ~decisions.life]
             watched = over[self._watched[over]]
             self._recent.extend(self._return[watched].tolist())
             self.figures.ended(over, self._return[over])

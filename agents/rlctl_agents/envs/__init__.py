@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from rlctl_agents.envs.base import Env, EnvError, EnvRefused
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused, Wrapping
 from rlctl_agents.envs.names import attribute, family, takes_envs
+from rlctl_agents.envs.stacking import Stacked
 
-__all__ = ["Env", "EnvError", "EnvRefused", "make", "make_of"]
+__all__ = ["Env", "EnvError", "EnvRefused", "Wrapping", "make", "make_of"]
+
+PLAIN = Wrapping()
 
 
 def make(
@@ -19,6 +22,8 @@ def make(
     kwargs: Mapping[str, Any] | None = None,
     preset: Literal["none", "atari"] = "none",
     max_episode_steps: int | None = None,
+    frame_stack: int | None = None,
+    wrapping: Wrapping = PLAIN,
     threads: int | None = None,
 ) -> Env:
     """A vector of `envs` environments of one kind, not reset yet.
@@ -31,6 +36,8 @@ def make(
         kwargs: for the environment's constructor, as they are.
         preset: `atari` is the standard preprocessing of an `ALE/` id.
         max_episode_steps: cut episodes here; None: as the environment is registered.
+        frame_stack: show so many of the last frames; None: those of the environment, or of the preset.
+        wrapping: around each copy of a Gymnasium environment; a preset takes what it has itself.
         threads: of the simulator, where it has threads; None: OMP_NUM_THREADS, else 1.
 
     Raises:
@@ -48,17 +55,30 @@ def make(
     found = attribute(id)
     env: Env
     if ale is not None and preset == "atari":
-        env = ale.make(id, envs, seeds, arguments, max_episode_steps, threads)
-    elif found is None:
-        env = family("gymnasium").make(id, envs, seeds, arguments, max_episode_steps)
+        env = ale.make(id, envs, seeds, arguments, max_episode_steps, threads, frame_stack, wrapping)
+        return env
+    if found is None:
+        env = family("gymnasium").make(id, envs, seeds, arguments, max_episode_steps, wrapping)
     elif takes_envs(found):
+        if wrapping != PLAIN:
+            raise EnvRefused(
+                f"{id} steps all its environments itself: env.wrappers, action_repeat, episodic_life, grayscale and "
+                "resize are for Gymnasium's; let it show what it shall show"
+            )
         env = family("own").make(id, found, envs, seeds, arguments, max_episode_steps)
     else:
-        env = family("gymnasium").make_from(id, found, envs, seeds, arguments, max_episode_steps)
-    return env
+        env = family("gymnasium").make_from(id, found, envs, seeds, arguments, max_episode_steps, wrapping)
+    return env if frame_stack in (None, 1) else Stacked(env, frame_stack)
 
 
-def make_of(section: Mapping[str, Any], *, envs: int, seeds: Sequence[int]) -> Env:
-    """Environments as the section `env` of a spec, plain data, names them; see `make`."""
-    named = {key: section[key] for key in ("id", "kwargs", "preset", "max_episode_steps")}
-    return make(**named, envs=envs, seeds=seeds)
+def make_of(section: Mapping[str, Any], *, envs: int, seeds: Sequence[int], training: bool = True) -> Env:
+    """Environments as the section `env` of a spec, plain data, names them; see `make`.
+
+    Args:
+        training: False: whole games, for evaluation.
+    """
+    fields = ("id", "kwargs", "preset", "max_episode_steps", "frame_stack")
+    named = {key: section[key] for key in fields if key in section}
+    wrapping = Wrapping(**{key: section[key] for key in Wrapping._fields if key in section})
+    wrapping = wrapping._replace(episodic_life=wrapping.episodic_life and training, wrappers=tuple(wrapping.wrappers))
+    return make(**named, wrapping=wrapping, envs=envs, seeds=seeds)

@@ -3,7 +3,8 @@
 The preset is what Gymnasium's `AtariPreprocessing` and `FrameStackObservation` compute (a test holds them equal, pixel
 for pixel): four frames a step, the larger of the last two, grey, 84x84 by area, four of them stacked with zeros before
 the first. No sticky actions, the game's own actions, whole games, raw rewards, no FIRE at reset, at most 108,000 frames
-an episode. At reset 0 to 30 no-ops are played.
+an episode. At reset 0 to 30 no-ops are played. Fields of the spec beside it change what they name: `frame_stack`,
+`action_repeat`, `resize`, `episodic_life`.
 
 Source: Mnih et al. 2015 (doi:10.1038/nature14236), methods; Machado et al. 2018, arXiv:1709.06009, on whole games.
 """
@@ -21,7 +22,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from rlctl_agents.envs.base import Env, EnvError, EnvRefused, chosen_seeds
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused, Wrapping, chosen_seeds
 from rlctl_agents.envs.registered import unknown
 from rlctl_agents.types.experience import Arrays, Decisions
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
@@ -50,6 +51,8 @@ def make(
     kwargs: Mapping[str, Any],
     max_episode_steps: int | None,
     threads: int | None,
+    frame_stack: int | None = None,
+    wrapping: Wrapping = Wrapping(),  # noqa: B008, it is frozen
 ) -> Env:
     """An `ALE/` id with the preset atari.
 
@@ -65,19 +68,36 @@ def make(
     odd = sorted(kwargs.keys() - STANDARD.keys())
     if odd:
         raise EnvRefused(f"env.kwargs.{odd[0]}: the preset atari has only {', '.join(sorted(STANDARD))}")
-    options = {**STANDARD, **kwargs}
+    if wrapping.wrappers:
+        raise EnvRefused("env.wrappers: the preset atari steps its games together and takes none")
+    height, width = wrapping.resize or (None, None)
+    fields = {"frameskip": wrapping.action_repeat, "stack_num": frame_stack, "img_height": height, "img_width": width}
+    options = {**STANDARD, **kwargs, **{name: value for name, value in fields.items() if value is not None}}
     frames = EPISODE_FRAMES if max_episode_steps is None else max_episode_steps * int(options["frameskip"])
     try:
-        return Atari(id, game, options, seeds, frames, threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
+        threads = threads or int(os.environ.get("OMP_NUM_THREADS", "1"))
+        return Atari(id, game, options, seeds, frames, threads, lives=wrapping.episodic_life)
     except (TypeError, ValueError, gymnasium.error.Error) as error:
         raise EnvRefused(f"cannot make {id}: {error}") from error
 
 
 class Atari:
-    """Games of one kind, stepped by ALE's own threads."""
+    """Games of one kind, stepped by ALE's own threads.
+
+    Args:
+        lives: each is an episode, and begins with a no-op, as in DQN; the stack then shows nothing of the one before.
+    """
 
     def __init__(
-        self, name: str, game: str, options: dict[str, Any], seeds: Sequence[int], frames: int, threads: int
+        self,
+        name: str,
+        game: str,
+        options: dict[str, Any],
+        seeds: Sequence[int],
+        frames: int,
+        threads: int,
+        *,
+        lives: bool = False,
     ) -> None:
         self._name = name
         self._seeds = list(seeds)
@@ -91,8 +111,12 @@ class Atari:
             num_threads=threads,
             autoreset_mode=AutoresetMode.NEXT_STEP,
             reward_clipping=False,
-            episodic_life=False,
+            episodic_life=False,  # of ALE: it begins another game where a life is lost
+            life_loss_info=lives,  # it ends an episode there, and the game goes on
         )
+        self._lives = lives
+        self._late = np.zeros(len(self._seeds), np.bool_)  # ended with the first step of an episode
+        self._shown = np.zeros(len(self._seeds), np.int64)  # frames of the present episode
         self._actions = len(self._vector.ale.get_action_set())
         self._slot = np.arange(len(self._seeds))
         self._ended = np.zeros(len(self._seeds), np.bool_)
@@ -106,7 +130,8 @@ class Atari:
     def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
         self._seeds = chosen_seeds(seeds, self._seeds)
         obs, _ = self._vector.reset(seed=np.array(self._seeds, np.int32))
-        no = self._ended = np.zeros(self.envs, np.bool_)
+        no = self._ended = self._late = np.zeros(self.envs, np.bool_)
+        self._shown[:] = 1
         return Decisions(self._slot, {"obs": obs}, np.zeros(self.envs, np.float32), no, no, ~no)
 
     def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
@@ -115,11 +140,29 @@ class Atari:
             # ALE's thread would die of it, and the next receive would wait for ever
             raise ValueError(f"actions must be from 0 to {self._actions - 1}, got {chosen.tolist()}")
         try:
-            obs, reward, terminated, truncated, _ = self._vector.step(chosen)
+            if self._lives:
+                chosen = np.where(self._ended, 0, chosen)
+            obs, reward, terminated, truncated, info = self._vector.step(chosen)
         except RuntimeError as error:
             raise EnvError(f"step raised {error} ({self._name})") from error
+        reward = reward.astype(np.float32)
+        if self._lives:
+            return self._of_lives(obs, reward, terminated, truncated, info["lives"])
         first, self._ended = self._ended, terminated | truncated
-        return Decisions(self._slot, {"obs": obs}, reward.astype(np.float32), terminated, truncated, first)
+        return Decisions(self._slot, {"obs": obs}, reward, terminated, truncated, first)
+
+    def _of_lives(self, obs: Any, reward: Any, terminated: Any, truncated: Any, lives: Any) -> Decisions:
+        """Decisions where each life is an episode. One that ends with its first step does so with its next decision."""
+        first, late = self._ended, self._late
+        self._late = first & (terminated | truncated)
+        life = terminated & ~first & ~late & (lives > 0)
+        terminated, truncated = (terminated & ~first) | late, truncated & ~first
+        self._ended = terminated | truncated
+        self._shown = np.where(first, 1, self._shown + 1)
+        for index in np.flatnonzero(self._shown < obs.shape[1]).tolist():
+            obs[index, : obs.shape[1] - self._shown[index]] = 0
+        reward = np.where(first, np.float32(0), reward)
+        return Decisions(self._slot, {"obs": obs}, reward, terminated, truncated, first, life=life)
 
     def close(self) -> None:
         self._vector.close()

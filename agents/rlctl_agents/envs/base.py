@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,21 @@ class EnvRefused(EnvError):
     """The environment cannot be made as the spec asks: the user's own fault, starting again cannot help."""
 
 
+class Wrapping(NamedTuple):
+    """What is put around each copy of a Gymnasium environment, from the inside out."""
+
+    wrappers: Sequence[Mapping[str, Any]] = ()  # name: Gymnasium's, or `module:attribute`; kwargs
+    action_repeat: int | None = None
+    episodic_life: bool = False
+    grayscale: bool = False
+    resize: Sequence[int] | None = None  # rows, columns
+
+    @property
+    def repeats(self) -> int:
+        """Times that each action is played."""
+        return self.action_repeat or 1
+
+
 def chosen_seeds(given: Sequence[int] | None, before: Sequence[int]) -> list[int]:
     """The seeds of a reset: those given, else those of before.
 
@@ -60,7 +75,8 @@ class Env(Protocol):
     `step` or `reset`: copy what you keep. Arrays handed in are not kept and not changed.
 
     An episode ends at the same time for every seat that has acted in it; a seat that has not does not see its end. A
-    seat's first decision brings no reward. In every answer each environment has somebody waiting.
+    seat's first decision brings no reward. In every answer each environment has somebody waiting. (Vectors of
+    Gymnasium's that reset in the same step have an answer with their new episodes alone; see `gymnasium.Resetting`.)
 
     A class of one's own is named `module:Class` in the spec, is called with `envs` and the spec's `env.kwargs`, and can
     be tried with `rlctl_agents.envs.check.check_env`. Every answer that it gives in use is held against these rules.

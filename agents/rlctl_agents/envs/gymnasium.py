@@ -3,45 +3,60 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.spaces import Discrete as DiscreteActions
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from rlctl_agents.envs.answers import raised, scalars_fault, values_fault
-from rlctl_agents.envs.base import Env, EnvError, EnvRefused, chosen_seeds, number_word
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused, Wrapping, chosen_seeds, number_word
 from rlctl_agents.envs.check import outside
 from rlctl_agents.envs.convert import Codec, GymLeaf
 from rlctl_agents.envs.names import missing
 from rlctl_agents.envs.registered import unknown
+from rlctl_agents.envs.wrapping import LIFE, around
 from rlctl_agents.types.experience import Array, Arrays, Decisions
 from rlctl_agents.types.figures import info_numbers
-from rlctl_agents.types.spaces import Box, Spaces, leaves
+from rlctl_agents.types.spaces import Box, Discrete, Spaces, leaves
 
 Flags = NDArray[np.bool_]
+PLAIN = Wrapping()
+MASK = "action_mask"
+"""In `info`: truths of the actions that are legal, as Gymnasium and PettingZoo name it."""
 
 
-def make(id: str, envs: int, seeds: Sequence[int], kwargs: Mapping[str, Any], max_episode_steps: int | None) -> Env:
+def make(
+    id: str,
+    envs: int,
+    seeds: Sequence[int],
+    kwargs: Mapping[str, Any],
+    max_episode_steps: int | None,
+    wrapping: Wrapping = PLAIN,
+) -> Env:
     """By registered id, `Id-v0` or `module:Id-v0`.
 
     Raises:
         EnvRefused: not registered, a package is missing, its constructor failed, or a space is not supported.
     """
-    limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
+    limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps * wrapping.repeats}
 
     def one() -> Any:
-        return gymnasium.make(id, disable_env_checker=True, **limit, **kwargs)
+        return around(gymnasium.make(id, disable_env_checker=True, **limit, **kwargs), wrapping)
 
     first = _built(one, id)
-    vector = _registered_vector(first, envs, id)
+    vector = None if wrapping != PLAIN else _registered_vector(first, envs, id)
     if vector is None:
-        return Singles(id, [first, *(_built(one, id) for _ in range(envs - 1))], seeds)
+        singles = [first, *(_built(one, id) for _ in range(envs - 1))]
+        return Singles(id, singles, seeds, frame_skip=_frame_skip(first) * wrapping.repeats)
     first.close()
     return Batched(id, vector, seeds, frame_skip=_frame_skip(first))
 
@@ -53,6 +68,7 @@ def make_from(
     seeds: Sequence[int],
     kwargs: Mapping[str, Any],
     max_episode_steps: int | None,
+    wrapping: Wrapping = PLAIN,
 ) -> Env:
     """By a class or a function of the user's own that gives one Gymnasium environment, or by a class of vectors.
 
@@ -60,12 +76,20 @@ def make_from(
         EnvRefused: it failed, gave something else, or a space is not supported.
     """
     if inspect.isclass(factory) and issubclass(factory, VectorEnv):
+        if wrapping != PLAIN:
+            raise EnvRefused(
+                f"{id} is a vector: env.wrappers, action_repeat, episodic_life, grayscale and resize are for single "
+                "environments; wrap it in a function of your own"
+            )
         constructor: Any = factory
         limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
         vector = _built(lambda: constructor(num_envs=envs, **limit, **kwargs), id)
-        if vector.metadata.get("autoreset_mode") is not AutoresetMode.NEXT_STEP:
-            raise EnvRefused(f'{id}: metadata["autoreset_mode"] must be AutoresetMode.NEXT_STEP')
-        return Batched(id, vector, seeds)
+        mode = vector.metadata.get("autoreset_mode")
+        if not isinstance(mode, AutoresetMode):
+            raise EnvRefused(
+                f'{id}: metadata["autoreset_mode"] must be one of gymnasium.vector.AutoresetMode, got {mode}'
+            )
+        return (Batched if mode is AutoresetMode.NEXT_STEP else Resetting)(id, vector, seeds)
 
     def one() -> Any:
         env = factory(**kwargs)
@@ -74,15 +98,19 @@ def make_from(
                 f"{id} gave a {type(env).__name__}, not a gymnasium.Env: derive it from that class (gym.Env is not); "
                 "an environment of rlctl's own protocol takes an argument named envs"
             )
-        return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
+        limited = env if max_episode_steps is None else TimeLimit(env, max_episode_steps * wrapping.repeats)
+        return around(limited, wrapping)
 
-    return Singles(id, [_built(one, id) for _ in range(envs)], seeds)
+    singles = [_built(one, id) for _ in range(envs)]
+    return Singles(id, singles, seeds, frame_skip=_frame_skip(singles[0]) * wrapping.repeats)
 
 
 class _Vector:
     """Common part of both kinds: spaces, flags, and faults in words."""
 
-    def __init__(self, name: str, obs_space: Any, action_space: Any, seeds: Sequence[int], frame_skip: int) -> None:
+    def __init__(
+        self, name: str, obs_space: Any, action_space: Any, seeds: Sequence[int], frame_skip: int, masked: bool
+    ) -> None:
         self._name = name
         self._seeds = list(seeds)
         self._obs = Codec(obs_space, "obs")
@@ -90,13 +118,17 @@ class _Vector:
         self._float_leaves = [leaf.name for leaf in self._obs.leaves if leaf.dtype.kind == "f"]
         both = zip(self._obs.leaves, leaves(self._obs.space, "obs"), strict=True)
         self._finite_sets = [(leaf, ours) for leaf, (_, ours) in both if not isinstance(ours, Box)]
-        self._slot = np.arange(len(self._seeds))
+        self.spaces = Spaces(self._obs.space, self._action.space, legal=masked)
+        self.envs = len(self._seeds)
+        self.frame_skip = frame_skip
+        self._slot = np.arange(self.envs)
         self._steps = 0
         self._ended = np.zeros(len(self._seeds), np.bool_)
         self._over = False  # somewhere
-        self.spaces = Spaces(self._obs.space, self._action.space)
-        self.envs = len(self._seeds)
-        self.frame_skip = frame_skip
+        self._legal: Flags | None = None
+        if masked:
+            assert isinstance(self._action.space, Discrete)
+            self._legal = np.ones((self.envs, self._action.space.n), np.bool_)
 
     def _begin(self, seeds: Sequence[int] | None) -> None:
         self._seeds = chosen_seeds(seeds, self._seeds)
@@ -106,7 +138,7 @@ class _Vector:
         """Decisions after a reset."""
         no = np.zeros(self.envs, np.bool_)
         self._ended, self._over = no, False
-        return self._checked(Decisions(self._slot, obs, np.zeros(self.envs, np.float32), no, no, ~no))
+        return self._checked(Decisions(self._slot, obs, np.zeros(self.envs, np.float32), no, no, ~no, self._legal))
 
     def _stepped(self, obs: Arrays, reward: NDArray[Any], terminated: Flags, truncated: Flags) -> Decisions:
         """Decisions after a step; the row that begins an episode carries neither reward nor flag."""
@@ -114,11 +146,15 @@ class _Vector:
         if self._over:
             reward, terminated, truncated = np.where(first, 0, reward), terminated & ~first, truncated & ~first
             self._ended = terminated | truncated
-        self._over, info = bool(self._ended.any()), None
+        self._over, info, life = bool(self._ended.any()), None, None
         if self._over:
-            info = {slot: info_numbers(self._told(slot)) for slot in np.flatnonzero(self._ended).tolist()}
+            told = {slot: self._told(slot) for slot in np.flatnonzero(self._ended).tolist()}
+            info = {slot: info_numbers(one) for slot, one in told.items() if not _of_life(one)}
+            if len(info) < len(told):
+                life = self._ended.copy()
+                life[list(info)] = False
         reward = reward.astype(np.float32, copy=False)
-        return self._checked(Decisions(self._slot, obs, reward, terminated, truncated, first, info=info))
+        return self._checked(Decisions(self._slot, obs, reward, terminated, truncated, first, self._legal, info, life))
 
     def _told(self, index: int) -> Any:
         """`info` of the newest step of one environment."""
@@ -126,27 +162,49 @@ class _Vector:
 
     def _checked(self, decisions: Decisions) -> Decisions:
         if not np.isfinite(decisions.reward).all():
-            index = int(np.isfinite(decisions.reward).argmin())
-            raise self._fault(f"step returned {number_word(decisions.reward[index])} reward", index)
+            row = int(np.isfinite(decisions.reward).argmin())
+            what = f"step returned {number_word(decisions.reward[row])} reward"
+            raise self._fault(what, int(decisions.slot[row]))
         for name in self._float_leaves:
             array: NDArray[np.float32] = decisions.obs[name]  # type: ignore[assignment]
             if not np.isfinite(array).all():
                 where = np.argwhere(~np.isfinite(array))[0]
                 number = number_word(array[tuple(where)])
-                raise self._fault(f"{self._verb} returned {number} in observation {name}", int(where[0]))
+                what = f"{self._verb} returned {number} in observation {name}"
+                raise self._fault(what, int(decisions.slot[where[0]]))
         for leaf, ours in self._finite_sets:
             whole: NDArray[Any] = decisions.obs[leaf.name]
             odd = outside(ours, whole)
             if odd.any():
-                index = int(np.argwhere(odd)[0][0])
-                got = whole[index] if leaf.start is None else whole[index] + leaf.start.reshape(leaf.shape)
+                row = int(np.argwhere(odd)[0][0])
+                got = whole[row] if leaf.start is None else whole[row] + leaf.start.reshape(leaf.shape)
                 what = f"{self._verb} returned {got.tolist()} in observation {leaf.name}, outside {leaf.space}"
-                raise self._fault(what, index)
+                raise self._fault(what, int(decisions.slot[row]))
+        if decisions.legal is not None:
+            stuck = ~(decisions.legal.any(axis=1) | decisions.terminated | decisions.truncated)
+            if stuck.any():
+                what = f"{self._verb} returned action_mask without any legal action"
+                raise self._fault(what, int(decisions.slot[stuck.argmax()]))
         return decisions
 
     @property
     def _verb(self) -> str:
         return "step" if self._steps else "reset"
+
+    def _write_mask(self, info: Any, index: int, *, ended: bool = False) -> None:
+        """Take the mask of one environment from its `info`; where an episode has ended, there need not be one."""
+        if self._legal is None:
+            return
+        mask = info.get(MASK) if isinstance(info, Mapping) else None
+        if mask is None and ended:
+            self._legal[index] = True
+            return
+        array = np.asarray(mask)
+        if array.shape != self._legal.shape[1:] or array.dtype.kind not in "biu":
+            got = "none" if mask is None else f"{array.dtype} {list(array.shape)}"
+            wanted = f"bool or int8 {list(self._legal.shape[1:])} with every reset and step"
+            raise self._fault(f'{self._verb} returned info["action_mask"] {got}, expected {wanted}', index)
+        self._legal[index] = array
 
     def _must_hold(self, verb: str, answer: Any, index: int) -> None:
         """Refuse an answer without the values that Gymnasium wants."""
@@ -162,37 +220,52 @@ class Batched(_Vector):
     """A vector that simulates all its environments at once. Its one random generator is seeded from all seeds."""
 
     def __init__(self, name: str, vector: VectorEnv, seeds: Sequence[int], frame_skip: int = 1) -> None:
-        super().__init__(name, vector.single_observation_space, vector.single_action_space, seeds, frame_skip)
+        spaces = vector.single_observation_space, vector.single_action_space
+        super().__init__(name, *spaces, seeds, frame_skip, _masks(vector, spaces[1]))
         self._vector = vector
         self._info: Any = {}  # of the newest step
 
     def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
         self._begin(seeds)
-        seed = int(np.random.SeedSequence(self._seeds).generate_state(1)[0])
+        obs = self._reset(seed=int(np.random.SeedSequence(self._seeds).generate_state(1)[0]))
+        self._write_masks(self._slot)
+        return self._begun(obs)
+
+    def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
+        return self._stepped(*self._answered(action))
+
+    def close(self) -> None:
+        self._vector.close()
+
+    def _reset(self, **given: Any) -> Arrays:
+        """Observations that the vector's reset answers with."""
         try:
-            answer = self._vector.reset(seed=seed)
+            answer = self._vector.reset(**given)
         except Exception as error:
             raise self._fault(raised("reset", self._vector, error), 0) from error
         self._must_hold("reset", answer, 0)
-        return self._begun(self._observed(answer[0]))
+        self._info = answer[1]
+        return self._observed(answer[0])
 
-    def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
+    def _answered(self, action: Arrays) -> tuple[Arrays, NDArray[Any], Flags, Flags]:
+        """Observations, rewards and flags of a step of the vector."""
         self._steps += 1
         try:
             answer = self._vector.step(self._action.batched(action))
         except Exception as error:
             raise self._fault(raised("step", self._vector, error), 0) from error
         self._must_hold("step", answer, 0)
-        value, reward, terminated, truncated, self._info = answer
-        return self._stepped(
-            self._observed(value),
-            self._column("reward", reward),
-            self._column("terminated", terminated).astype(np.bool_, copy=False),
-            self._column("truncated", truncated).astype(np.bool_, copy=False),
-        )
+        value, reward, ended, cut, self._info = answer
+        terminated = self._column("terminated", ended).astype(np.bool_, copy=False)
+        truncated = self._column("truncated", cut).astype(np.bool_, copy=False)
+        if self._legal is not None:
+            self._write_masks(self._slot, terminated | truncated)
+        return self._observed(value), self._column("reward", reward), terminated, truncated
 
-    def close(self) -> None:
-        self._vector.close()
+    def _write_masks(self, slot: NDArray[np.int64], ended: Flags | None = None) -> None:
+        for index in slot.tolist() if self._legal is not None else ():
+            told = of_one(self._info, index, self.envs)
+            self._write_mask(told, index, ended=ended is not None and bool(ended[index]))
 
     def _told(self, index: int) -> Any:
         return of_one(self._info, index, self.envs)
@@ -212,12 +285,80 @@ class Batched(_Vector):
         return column
 
 
+class Resetting(Batched):
+    """A vector that begins new episodes at once (SAME_STEP) or when it is told to (DISABLED).
+
+    It goes on only with an action for the beginning of every new episode. So these are decided for alone, in an answer
+    of their own after the one with the ends; meanwhile the actions of the others are held.
+    """
+
+    def __init__(self, name: str, vector: VectorEnv, seeds: Sequence[int]) -> None:
+        super().__init__(name, vector, seeds)
+        self._at_once = vector.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+        self._begins: Arrays = {}  # what all environments saw after the newest ends, whole
+        self._held: dict[str, NDArray[Any]] | None = None  # actions of all, while some new episodes wait for theirs
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
+        self._held = None
+        return super().reset(seeds)
+
+    def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
+        if self._over:
+            self._held = {name: np.array(values) for name, values in action.items()}
+            return self._new_episodes()
+        if self._held is not None:
+            for name, values in action.items():
+                self._held[name][slot] = values
+            action, self._held = dict(self._held), None
+        obs, *outcome = self._answered(action)
+        if self._at_once:
+            obs = self._with_last(obs, np.flatnonzero(outcome[1] | outcome[2]))
+        return self._stepped(obs, *outcome)
+
+    def _with_last(self, obs: Arrays, ended: NDArray[np.int64]) -> Arrays:
+        """Observations with those that ended an episode in place of those that begin the next one."""
+        if not ended.size:
+            return obs
+        self._begins, whole = obs, {name: np.array(leaf) for name, leaf in obs.items()}
+        last = self._info.get("final_obs") if isinstance(self._info, Mapping) else None
+        one_by_one = isinstance(last, np.ndarray) and last.dtype == object
+        for index in ended.tolist():
+            try:
+                for leaf in self._obs.leaves:
+                    value = leaf.pick(last[index]) if one_by_one else leaf.pick(last)[index]  # type: ignore[index]
+                    whole[leaf.name][index] = leaf.observed(np.asarray(value)[None])[0]
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise self._fault(
+                    'step ended an episode without its observation in info["final_obs"]', index
+                ) from error
+        return dict(whole)
+
+    def _new_episodes(self) -> Decisions:
+        """First decisions of the environments that have ended, and of no others."""
+        slot = np.flatnonzero(self._ended)
+        if not self._at_once:
+            self._begins = self._reset(options={"reset_mask": self._ended.copy()})
+            self._write_masks(slot)
+        self._ended, self._over = np.zeros(self.envs, np.bool_), False
+        no = np.zeros(slot.size, np.bool_)
+        obs = {name: leaf[slot] for name, leaf in self._begins.items()}
+        legal = None if self._legal is None else self._legal[slot]
+        return self._checked(Decisions(slot, obs, np.zeros(slot.size, np.float32), no, no, ~no, legal))
+
+    def _told(self, index: int) -> Any:
+        last = self._info.get("final_info") if isinstance(self._info, Mapping) else None
+        if last is None:
+            return super()._told(index)
+        return of_one(last, index, self.envs) if isinstance(last, Mapping) else last[index]
+
+
 class Singles(_Vector):
     """One environment after the other; observations go straight into arrays that are used again."""
 
-    def __init__(self, name: str, singles: Sequence[Any], seeds: Sequence[int]) -> None:
+    def __init__(self, name: str, singles: Sequence[Any], seeds: Sequence[int], frame_skip: int = 1) -> None:
         first = singles[0]
-        super().__init__(name, first.observation_space, first.action_space, seeds, _frame_skip(first))
+        masked = _masks(first, first.action_space)
+        super().__init__(name, first.observation_space, first.action_space, seeds, frame_skip, masked)
         self._singles = singles
         self._infos: list[Any] = [None] * self.envs  # of the newest step of each
         self._raw = [np.zeros((self.envs, *leaf.raw), leaf.dtype) for leaf in self._obs.leaves]
@@ -228,6 +369,7 @@ class Singles(_Vector):
         try:
             for index, seed in enumerate(self._seeds):
                 self._write(index, self._fresh(index, seed=int(seed)))
+                self._write_mask(self._infos[index], index)
         except EnvError:
             raise
         except Exception as error:
@@ -253,6 +395,8 @@ class Singles(_Vector):
                         self._must_hold("step", answer, index)
                         raise self._fault(scalars_fault(answer), index) from error
                 self._write(index, obs)
+                if self._legal is not None:
+                    self._write_mask(self._infos[index], index, ended=bool(terminated[index] or truncated[index]))
         except EnvError:
             raise
         except Exception as error:
@@ -271,6 +415,7 @@ class Singles(_Vector):
         """The observation that an episode begins with."""
         answer = self._singles[index].reset(**seed)
         self._must_hold("reset", answer, index)
+        self._infos[index] = answer[1]
         return answer[0]
 
     def _write(self, index: int, obs: Any) -> None:
@@ -304,9 +449,25 @@ def of_one(info: Any, index: int, envs: int) -> dict[str, Any]:
     return found
 
 
+def _masks(env: Any, action: Any) -> bool:
+    """True if the environment tells which actions are legal, in `info["action_mask"]`, for one Discrete action.
+
+    A reset finds it out. One that fails says so at the first reset that counts.
+    """
+    with suppress(Exception):
+        return isinstance(action, DiscreteActions) and MASK in env.reset(seed=0)[1]
+    return False
+
+
+def _of_life(info: Any) -> bool:
+    """True if an end is one of a life: the game goes on."""
+    return isinstance(info, Mapping) and LIFE in info
+
+
 def _frame_skip(env: Any) -> int:
     """Simulator frames of a step, where the environment is registered with a fixed number of them (ALE)."""
-    skip = env.spec.kwargs.get("frameskip", 1) if env.spec is not None else 1
+    spec = env.unwrapped.spec
+    skip = spec.kwargs.get("frameskip", 1) if spec is not None else 1
     return skip if isinstance(skip, int) else 1
 
 
@@ -325,7 +486,13 @@ def _built(constructor: Callable[[], Any], id: str) -> Any:
         if isinstance(error, gymnasium.error.UnregisteredEnv):
             raise EnvRefused(unknown(id)) from error
         kind = "" if isinstance(error, gymnasium.error.Error) else f"{type(error).__name__}: "
-        raise EnvRefused(f"cannot make {id}: {kind}{error}") from error
+        raise EnvRefused(f"cannot make {id}: {kind}{str(error) or _place(error)}") from error
+
+
+def _place(error: Exception) -> str:
+    """Innermost line that an exception without words comes from."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.line} ({frame.filename}, line {frame.lineno})"
 
 
 def _registered_vector(single: Any, envs: int, id: str) -> VectorEnv | None:

@@ -87,7 +87,7 @@ class Evaluator:
         assert match.quota is not None
         if self._process.spec.evaluation.envs is None and match.quota.episodes < self.env.envs:
             self.env.close()
-            self.env = make_env(self._process.spec, match.quota.episodes)
+            self.env = make_env(self._process.spec, match.quota.episodes, training=False)
         env, seats = self.env, [(seat, ref) for seat, ref in sorted(match.seats.items())]
         torch.manual_seed(match.seed)  # what a network draws does not depend on what was played before
         table = Table.of_seats(env.spaces, env.envs, [[seat] for seat, _ in seats])

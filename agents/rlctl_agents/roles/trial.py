@@ -4,7 +4,8 @@ are there and fit together, tried on this machine before a run is started.
 The spec is read from stdin as JSON, every policy below `policies`; the answer goes to stdout as one JSON object:
 
     {"faults": [{"path": ["env", "id"], "message": "...", "missing": false}],
-     "inputs": {"main": [{"leaf": "obs", "space": "float32 [4]", "net": "mlp"}]}}
+     "inputs": {"main": [{"leaf": "obs", "space": "float32 [4]", "net": "mlp"}]},
+     "masked": false}
 
 A fault says in one sentence what is wrong with the value at a path of the spec; `missing` marks a package that is not
 installed here. torch is imported for a network or an algorithm of the user's own alone, because `rlctl up` waits for
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -53,6 +55,8 @@ class Trial(msgspec.Struct):
 
     faults: list[Fault] = []
     inputs: dict[str, list[Input]] = {}
+    masked: bool = False
+    """Masks say which actions are legal."""
 
     @contextmanager
     def telling(self, *path: str) -> Iterator[None]:
@@ -60,6 +64,8 @@ class Trial(msgspec.Struct):
         try:
             yield
         except (Exception, SystemExit) as error:  # the user's own code may end in any way
+            if path == ("env", "id") and (field := re.match(r"env\.(\w+)", str(error))):
+                path = ("env", field[1])
             self.faults.append(Fault(path, _in_words(error, path), _package_missing(error)))
 
 
@@ -73,6 +79,7 @@ def tried(spec: dict[str, Any]) -> Trial:
     spaces: Spaces | None = None
     with found.telling("env", "id"):
         spaces = _spaces(spec)
+        found.masked = spaces.legal
     if spaces is not None and spaces.seats > 1 and spec["stop"]["eval_return"] is not None:
         from rlctl.spec.schema import Stop
         from rlctl_agents.manager.lifecycle.stop import require_measurable

@@ -113,6 +113,7 @@ class Decisions:
     first: NDArray[np.bool_]  # [K] first decision of an episode
     legal: NDArray[np.bool_] | None = None  # [K, n]
     info: dict[int, dict[str, float]] | None = None  # slot whose episode ended -> numbers that its environment tells
+    life: NDArray[np.bool_] | None = None  # [K] what ended is a life: an episode to learners, not the game
 
 
 def schema_difference(one: Schema, other: Schema) -> str:

@@ -36,6 +36,9 @@ def impossible(spec: Spec, base: Path) -> Iterator[Fault]:
 
 def unsound(spec: Spec) -> Iterator[Fault]:
     """Combinations of values that are refused on every machine."""
+    if spec.env.preset == "atari" and spec.env.wrappers:
+        message = "the preset atari steps its games together and takes none; remove them, or write out what it would do"
+        yield Fault(("env", "wrappers"), message, (("env", "preset"),))
     yield from _roles(spec)
     yield from _likes(spec)
     plain = fields.folded(spec)

@@ -133,11 +133,12 @@ def _learning(spec: Spec, policy: Policy) -> Iterator[Fault]:
 
 def _not_found(spec: Spec, plain: Spec, base: Path) -> Iterator[Fault]:
     """Modules of the user's own that the roles could not import, and packages that are not installed here."""
-    named: list[tuple[tuple[str, ...], str]] = [(("env", "id"), spec.env.id)]
+    named: list[tuple[tuple[str | int, ...], str]] = [(("env", "id"), spec.env.id)]
+    named += [(("env", "wrappers", number), one["name"]) for number, one in enumerate(spec.env.wrappers)]
     for name, policy in (plain.policies or {}).items():
         for key, value in (("algorithm", policy.algorithm.name), ("model", policy.model.torso)):
-            path = fields.as_written(spec, ("policies", name, key))
-            named.append(((*path, "name" if key == "algorithm" else "torso"), value))
+            section = fields.as_written(spec, ("policies", name, key))
+            named.append(((*section, "name" if key == "algorithm" else "torso"), value))
     for path, value in named:
         module, colon, _ = value.partition(":")
         if colon and not _importable(module.split(".")[0], spec, base):

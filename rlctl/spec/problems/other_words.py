@@ -25,6 +25,11 @@ RENAMED: Final[Mapping[Path, str]] = {
 
 _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "env.id": ("env_id", "env_name", "environment", "game", "task"),
+    "env.action_repeat": ("frame_skip", "frameskip", "frame_repeat", "repeat_action"),
+    "env.frame_stack": ("stack", "num_stack", "framestack", "n_stack", "frame_stacks", "num_frames_stacked"),
+    "env.grayscale": ("grey", "gray", "grayscale_obs", "gray_scale", "greyscale"),
+    "env.resize": ("screen_size", "dim", "image_size", "res", "resolution"),
+    "env.episodic_life": ("terminal_on_life_loss", "life_loss"),
     "roles.actor.envs": (
         "num_envs", "n_envs", "num_envs_per_worker", "num_envs_per_env_runner", "num_envs_per_actor", "envs_per_worker",
     ),

@@ -1,0 +1,137 @@
+"""What the spec puts around each copy of a Gymnasium environment: wrappers, repeated actions, lives, smaller images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from rlctl.spec import wrappers
+from rlctl_agents.envs.base import EnvRefused, Wrapping
+from rlctl_agents.envs.names import attribute, missing
+
+LIFE = "_life_lost"
+"""In `info` of an end that is one of a life alone."""
+
+
+def around(env: Any, wrapping: Wrapping) -> Any:
+    """The environment with everything that is put around it.
+
+    Raises:
+        EnvRefused: something does not fit, or is not there.
+    """
+    for number, one in enumerate(wrapping.wrappers):
+        env = _wrapped(env, one["name"], one["kwargs"], f"env.wrappers[{number}]")
+    if wrapping.repeats > 1:
+        env = Repeated(env, wrapping.repeats)
+    if wrapping.episodic_life:
+        env = Lives(env)
+    if wrapping.grayscale or wrapping.resize is not None:
+        env = Screen(env, wrapping.grayscale, wrapping.resize)
+    return env
+
+
+def _wrapped(env: Any, name: str, kwargs: Mapping[str, Any], where: str) -> Any:
+    if fault := wrappers.fault(name):
+        raise EnvRefused(f"{where}: {fault}")
+    kind = attribute(name) if ":" in name else getattr(gymnasium.wrappers, name, None)
+    if kind is None:
+        raise EnvRefused(f"{where}: Gymnasium {gymnasium.__version__} has no {name}")
+    try:
+        made = kind(env, **kwargs)
+    except Exception as error:
+        if isinstance(error, (ImportError, gymnasium.error.DependencyNotInstalled)):
+            raise missing(f"{where}: {name}", error) from error
+        raise EnvRefused(f"{where}: cannot wrap by {name}: {type(error).__name__}: {error}") from error
+    if not isinstance(made, gymnasium.Env):
+        raise EnvRefused(f"{where}: {name} gave a {type(made).__name__}: derive it from gymnasium.Wrapper")
+    return made
+
+
+class Repeated(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Plays each action several times, and sums the rewards; ends at once with the episode."""
+
+    def __init__(self, env: Any, times: int) -> None:
+        super().__init__(env)
+        self._times = times
+
+    def step(self, action: Any) -> Any:
+        total = 0.0
+        for _ in range(self._times):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return obs, total, terminated, truncated, info
+
+
+class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Ends an episode with each life. The game goes on where it was: only its end resets it.
+
+    Source: Mnih et al. 2015, doi:10.1038/nature14236, methods, "training details".
+    """
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._lives = 0
+        self._left: Any = None  # what a game that goes on was left with
+
+    def reset(self, **given: Any) -> Any:
+        left, self._left = self._left, None
+        if left is None or given.get("seed") is not None:
+            left = self.env.reset(**given)
+            self._lives = self._counted(left[1])
+        return left
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        lives = self._counted(info)
+        if 0 < lives < self._lives and not (terminated or truncated):
+            self._left, terminated, info = (obs, info), True, {**info, LIFE: True}
+        self._lives = lives
+        return obs, reward, terminated, truncated, info
+
+    def _counted(self, info: Any) -> int:
+        if "lives" not in info:
+            raise EnvRefused('env.episodic_life needs info["lives"], which this environment does not tell: remove it')
+        return int(info["lives"])
+
+
+class Screen(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Images in grey, or of another size, by area.
+
+    Args:
+        grayscale: rows and columns of luminance, in place of three colours.
+        resize: rows and columns.
+
+    Raises:
+        EnvRefused: the observation is no such image, or the package that resizes is not installed.
+    """
+
+    def __init__(self, env: Any, grayscale: bool, resize: Sequence[int] | None) -> None:
+        super().__init__(env)
+        fields = " and ".join(["env.grayscale"] * grayscale + ["env.resize"] * (resize is not None))
+        try:
+            import cv2
+        except ImportError as error:
+            raise missing(fields, error) from error
+        space = env.observation_space
+        shape, dtype = getattr(space, "shape", None) or (), getattr(space, "dtype", None)
+        if dtype != np.uint8 or len(shape) not in (2, 3) or (grayscale and shape[2:] != (3,)) or shape[2:] > (4,):
+            wanted = (
+                "rows, columns and 3 colours" if grayscale else "rows and columns, and channels last where it has any"
+            )
+            raise EnvRefused(f"{fields} needs an image as observation, bytes with {wanted}; got {space}")
+        self._cv2, self._grayscale, self._resize = cv2, grayscale, resize
+        size = shape[:2] if resize is None else tuple(resize)
+        self.observation_space = gymnasium.spaces.Box(0, 255, size if grayscale else (*size, *shape[2:]), np.uint8)
+
+    def observation(self, observation: Any) -> Any:
+        image = observation
+        if self._grayscale:
+            image = self._cv2.cvtColor(image, self._cv2.COLOR_RGB2GRAY)
+        if self._resize is not None:
+            image = self._cv2.resize(image, tuple(self._resize)[::-1], interpolation=self._cv2.INTER_AREA)
+        return image.reshape(self.observation_space.shape)
