@@ -143,19 +143,19 @@ def test_learns_to_pay_now_for_more_later(optimizer: str) -> None:
     assert trained(Chain, 100, 2, {}, unroll_length=10, gamma=1.0, **{"lambda": 0.95}, optimizer=optimizer) > 0.5
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 def test_learns_to_remember_with_an_lstm_and_cannot_without() -> None:
     settings = {"unroll_length": 14, "gamma": 0.95}
     assert trained(Recall, 120, 1, {"core": "lstm", "width": 16}, **settings) > 0.9
     assert trained(Recall, 120, 1, {}, **settings) < 0.3
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 def test_learns_numbers_and_bits_together() -> None:
     assert trained(Aim, 300, 1, {}, unroll_length=8, gamma=0.0, entropy_coef=0.0) > 0.5
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 def test_entries_with_ranges_of_very_different_width_are_learned_like_equal_ones() -> None:
     uneven, even = (
         trained(world, 200, 1, {}, unroll_length=8, gamma=0.0, entropy_coef=0.0) for world in (Dials, EvenDials)

@@ -321,6 +321,7 @@ def blocks(rng: np.random.Generator, steps: int, stack: int, streams: int) -> Se
     return SegmentBlock(header, np.full((steps, streams), 1, np.int64), fields)
 
 
+@pytest.mark.slow
 def test_pong_less_one_of_the_ways_in_which_it_is_fast_keeps_every_rule_of_environments() -> None:
     for factory, frames in ((plain.whole_stacks, 0), (plain.one_by_one, plain.STACK)):
         env = factory(2)

@@ -26,6 +26,7 @@ def test_the_largest_block_of_each_kind_is_what_the_product_sends(task: str, cas
     env.close()
 
 
+@pytest.mark.slow
 def test_frames_of_pong_are_carried_once() -> None:
     block = wire.blocks(wire.CASES["pong, 8 streams"])
     assert block.fields["obs"].shape == (24, 8, 84, 84)

@@ -65,12 +65,17 @@ def test_the_life_of_a_run(cli: Cli) -> None:
     wait_until(
         lambda: (cli.status("life")["checkpoint"] or {"number": 0})["number"] >= 1, timeout_s=240, what="a generation"
     )
-    cli("restart", "learner")
+    refused = cli("up", spec, "-d", "--set", "env.id=Acrobot-v1", exit_code=5)
+    assert "env.id" in refused.stderr
+    actors, faster = cli.pids("life", "actor"), ("--set", "algorithm.lr=0.0005")
+    cli("up", spec, "-d", *faster)
+    wait_until(lambda: cli.pids("life", "learner") not in ([], before[1]), timeout_s=240, what="another learner")
+    assert cli.pids("life", "actor") == actors, "a new learning rate restarts the learner alone"
     wait_until(lambda: cli.status("life")["resumed"] is not None, timeout_s=240, what="the learner to go on")
     steps = cli.status("life")["resumed"]["steps"]
     assert steps > 0
 
-    again = cli("up", spec, "-d")
+    again = cli("up", spec, "-d", *faster)
     assert "unchanged" in again.stdout + again.stderr
     assert len(cli.pids("life", "actor")) == 3, "a second up keeps the live number of actors"
 
@@ -79,24 +84,11 @@ def test_the_life_of_a_run(cli: Cli) -> None:
     assert cli.root("life").exists()
     assert json.loads(cli("status", "life", "-o", "json").stdout)["uid"] == uid
 
-    cli("up", spec, "-d")
+    cli("up", spec, "-d", *faster)
     wait_until(
         lambda: (cli.status("life")["resumed"] or {"steps": 0})["steps"] >= steps, timeout_s=240, what="a resumed run"
     )
     assert cli.status("life")["uid"] == uid
-
-
-def test_a_new_env_is_refused_and_a_new_learning_rate_restarts_the_learner_alone(cli: Cli) -> None:
-    spec = cli.spec("change", **CARTPOLE)
-    cli("up", spec, "-d")
-    cli("wait", "change", "--for", "steps=1000", "--timeout", "240s")
-    refused = cli("up", spec, "-d", "--set", "env.id=Acrobot-v1", exit_code=5)
-    assert "env.id" in refused.stderr
-
-    actors, learners = cli.pids("change", "actor"), cli.pids("change", "learner")
-    cli("up", spec, "-d", "--set", "algorithm.lr=0.0005")
-    wait_until(lambda: cli.pids("change", "learner") not in ([], learners), timeout_s=240, what="another learner")
-    assert cli.pids("change", "actor") == actors
 
 
 def test_an_environment_that_does_not_exist_starts_nothing_and_is_told_with_its_line(cli: Cli) -> None:

@@ -15,6 +15,7 @@ from rlctl_agents.training.trainer import Trainer
 from tests.support.chain import schema_of
 from tests.training.test_trainer import CONFIG, NETWORK, SPACES, batch_for
 
+pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
 LSTM = Network.model_validate({"hidden": [8], "core": "lstm", "width": 6})
 

@@ -129,6 +129,7 @@ def test_what_is_staged_is_what_is_learned_from_however_late_the_copy_is(device:
     assert len(addresses) == 1, "CUDA graphs read from one place"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ON_A_CPU)
 @pytest.mark.parametrize("name", ["mlp", "lstm", "pixels"])
 def test_a_compiled_update_is_the_update(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlctl_agents.checkpoint.state import unpack_state
-from tests.end_to_end.conftest import Cli, cli, wait_until
+from tests.end_to_end.conftest import Cli, cli
 
 __all__ = ["cli"]
 SOLVED = 195
@@ -55,32 +55,24 @@ def test_the_proof_is_short_and_imports_nothing_private() -> None:
 
 
 @pytest.mark.learning
-def test_double_dqn_from_outside_learns_cartpole(mine: Cli) -> None:
+def test_double_dqn_from_outside_learns_cartpole_and_goes_on_with_its_target_network_after_down_and_up(
+    mine: Cli,
+) -> None:
     spec = mine.spec("dqn", **DOUBLE_DQN, stop={"eval_return": SOLVED, "wall_time": "5m"})
-    mine("up", spec, timeout_s=390)
-    status = mine.status("dqn")
-    assert status["evaluation"]["mean"] >= SOLVED
-    assert status["policies"]["main"]["ledger"]["balanced"]
-
-
-def test_a_target_network_and_progress_survive_down_and_up(mine: Cli) -> None:
-    spec = mine.spec("again", **DOUBLE_DQN)
     mine("up", spec, "-d")
-    mine("wait", "again", "--for", "updates=150", "--timeout", "240s")
-    mine("down", "again")
-    stored = newest_part(mine, "again")
+    mine("wait", "dqn", "--for", "updates=150", "--timeout", "240s")
+    mine("down", "dqn")
+    stored = newest_part(mine, "dqn")
     target = stored["modules/target/0.weight"]
     assert target.shape == stored["weights/0.weight"].shape
     assert not np.array_equal(target, stored["weights/0.weight"]), "a target lags behind"
 
-    mine("up", spec, "-d")
-    wait_until(lambda: mine.status("again")["resumed"] is not None, timeout_s=240, what="a resumed run")
-
-    def told() -> list[list[float]]:
-        lines = mine("logs", "learner", "--grep", "the target begins with").stdout.splitlines()
-        return [json.loads(found[0]) for line in lines if (found := re.findall(r"\[[^\[\]]+\]$", line.strip()))]
-
-    wait_until(lambda: len(told()) == 2, timeout_s=240, what="the second life to learn")
-    first, second = told()
+    mine("up", spec, timeout_s=390)
+    status = mine.status("dqn")
+    assert status["evaluation"]["mean"] >= SOLVED
+    assert status["policies"]["main"]["ledger"]["balanced"]
+    assert status["resumed"] is not None
+    lines = mine("logs", "learner", "--run", "dqn", "--grep", "the target begins with").stdout.splitlines()
+    first, second = (json.loads(found[0]) for line in lines if (found := re.findall(r"\[[^\[\]]+\]$", line.strip())))
     np.testing.assert_allclose(second, target.flatten()[:4], rtol=1e-5)
     assert first != second

@@ -151,6 +151,7 @@ def test_equal_seeds_give_bit_equal_weights_whoever_is_late(name: str, network: 
         assert (batch == max(0, number - 1)).all(), "segment k is chosen with version max(0, k - 1)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "network"), [("Mixed", MLP), ("Duel", LSTM)])
 def test_ppo_in_lock_step_learns_from_its_newest_version_alone_and_gives_equal_bits(
     name: str, network: Network

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rlctl_agents.wire.codec import BlockCodec, Rejected
 from rlctl_agents.wire.experience.protocol import BlockMessage, to_receiver
 from rlctl_agents.wire.sockets import Wire
+from tests.support.samples import size
 from tests.wire.pair import SCHEMA, RawSender, carry, make_receiver, make_sender, until
 
 REASONS = frozenset(
@@ -87,7 +88,10 @@ heads = st.binary(max_size=300) | plain.map(msgspec.msgpack.encode) | damaged() 
 
 @given(st.lists(st.tuples(heads, st.lists(st.binary(max_size=100), max_size=12)), min_size=1, max_size=4))
 @settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=size(50, 150),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_any_message_is_taken_or_counted(wire: Wire, address: str, messages: list[tuple[bytes, list[bytes]]]) -> None:
     receiver = make_receiver(wire, address)
@@ -118,7 +122,7 @@ def test_any_message_is_taken_or_counted(wire: Wire, address: str, messages: lis
 
 
 @given(heads)
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=size(200, 600), deadline=None, derandomize=True)
 def test_decoding_ends_in_a_message_or_a_rejection(head: bytes) -> None:
     reason = "codec"
     try:

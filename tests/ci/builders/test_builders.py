@@ -152,6 +152,7 @@ def test_an_image_that_goes_takes_its_tags_and_its_provenance_with_it(
         assert len(left - kept) == 2
 
 
+@pytest.mark.slow
 def test_a_branch_of_any_name_is_data_to_a_registry(tmp_path: Path, registry: Registry, source: Path) -> None:
     made = set()
     with watched() as did:

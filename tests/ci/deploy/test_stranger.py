@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,12 @@ def rendered(folder: Path, **fields: Any) -> tuple[Plan, Spec, list[Document]]:
     return plan, spec, documents(plan, spec)
 
 
+@cache
+def unpatched() -> list[Document]:
+    """What a person's `up` sends, in a folder without patches."""
+    return rendered(Path("/nowhere"))[2]
+
+
 def patched(folder: Path, text: str, name: str = "actor.patch.yaml") -> tuple[Plan, Spec, list[Document]]:
     path = folder / "templates" / name
     path.parent.mkdir(parents=True)
@@ -100,7 +107,7 @@ def patched(folder: Path, text: str, name: str = "actor.patch.yaml") -> tuple[Pl
 
 @pytest.mark.parametrize("what", RIGHTS)
 def test_a_commit_gives_a_role_no_rights_but_a_person_does(tmp_path: Path, what: str) -> None:
-    before = rendered(tmp_path)[2]
+    before = unpatched()
     plan, spec, after = patched(tmp_path, RIGHTS[what])
     with pytest.raises(BuildStopped, match="actor Deployment") as refusal:
         refuse(plan, spec, after, before)
@@ -112,7 +119,7 @@ def test_a_commit_gives_a_role_no_rights_but_a_person_does(tmp_path: Path, what:
     ("role", "what"), [*(("manager", what) for what in CORE), ("modelpool", "path"), ("tensorboard", "command")]
 )
 def test_a_commit_runs_nothing_where_its_code_does_not_run(tmp_path: Path, role: str, what: str) -> None:
-    before = rendered(tmp_path)[2]
+    before = unpatched()
     text = OURS.replace("actor", role) % CORE[what]
     plan, spec, after = patched(tmp_path, text, f"{role}.patch.yaml")
     with pytest.raises(BuildStopped, match=f"{role} (StatefulSet|Deployment)"):
@@ -122,7 +129,7 @@ def test_a_commit_runs_nothing_where_its_code_does_not_run(tmp_path: Path, role:
 
 @pytest.mark.parametrize("role", ["manager", "modelpool", "tensorboard"])
 def test_a_commit_says_where_what_is_not_its_code_runs_and_with_how_much(tmp_path: Path, role: str) -> None:
-    before = rendered(tmp_path)[2]
+    before = unpatched()
     more = "resources: {limits: {memory: 9Gi}}}], nodeSelector: {pool: cheap}, tolerations: [{operator: Exists"
     plan, spec, after = patched(tmp_path, OURS.replace("actor", role) % more, f"{role}.patch.yaml")
     refuse(plan, spec, after, before)
@@ -139,14 +146,14 @@ def test_what_a_person_has_said_of_pods_stays_while_commits_go_on(tmp_path: Path
 
 @pytest.mark.parametrize("what", HARMLESS)
 def test_a_commit_says_where_its_roles_run_and_with_how_much(tmp_path: Path, what: str) -> None:
-    before = rendered(tmp_path)[2]
+    before = unpatched()
     plan, spec, after = patched(tmp_path, HARMLESS[what])
     assert {one.text for one in after} != {one.text for one in before}
     refuse(plan, spec, after, before)
 
 
 def test_a_spec_that_changes_everything_that_a_spec_may_is_no_patch(tmp_path: Path) -> None:
-    before = rendered(tmp_path)[2]
+    before = unpatched()
     image = "registry.invalid/rlctl/other@sha256:" + "1" * 64
     more = {"images": dict.fromkeys(("core", "actor", "learner"), image), "roles": {"actor": {"replicas": 1500}}}
     plan, spec, after = rendered(tmp_path, **more)
@@ -168,14 +175,14 @@ def test_what_a_person_has_applied_stays_while_commits_go_on(tmp_path: Path) -> 
     ],
 )
 def test_a_commit_alters_neither_accounts_nor_the_network(tmp_path: Path, name: str, text: str) -> None:
-    before = rendered(tmp_path)[2]
+    before = unpatched()
     plan, spec, after = patched(tmp_path, text, name)
     with pytest.raises(BuildStopped, match="a push may not"):
         refuse(plan, spec, after, before)
 
 
 def test_a_commit_replaces_no_template(tmp_path: Path) -> None:
-    before = rendered(tmp_path)[2]
+    before = unpatched()
     ours = (templates() / "kubernetes" / "actor.yaml.j2").read_text()
     text = f"# copied from rlctl {__version__}\n" + ours.replace("revisionHistoryLimit: 5", "revisionHistoryLimit: 6")
     plan, spec, after = patched(tmp_path, text, "kubernetes/actor.yaml.j2")
@@ -184,7 +191,7 @@ def test_a_commit_replaces_no_template(tmp_path: Path) -> None:
 
 
 def test_a_commit_exposes_no_page_with_a_secret_of_its_choice(tmp_path: Path) -> None:
-    before = rendered(tmp_path)[2]
+    before = unpatched()
     proxy = {"image": "registry.invalid/proxy@sha256:" + "2" * 64, "secret": "rlctl-ci-secrets"}
     section = {"expose": "loadbalancer", "source_ranges": ["10.0.0.0/8"], "proxy": proxy}
     plan, spec, after = rendered(tmp_path, kubernetes=section)

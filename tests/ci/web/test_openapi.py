@@ -26,7 +26,7 @@ from tests.ci.web.test_http import OURS, SECRET, config
 from tests.ci.world import MAIN, Outside, hands, sha
 from tests.support.samples import sample
 
-pytestmark = pytest.mark.timeout(600)  # the first of them imports half of schemathesis
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the first of them imports half of schemathesis
 DOCUMENT: dict[str, Any] = json.loads((STATIC / "openapi.json").read_text())
 OPERATIONS = [(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods]
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rlctl_agents.manager.accounting.ledger import TOLERATED_REPORTS, Rows, RunLedger, StoredLedger
 from rlctl_agents.types.control import Account
 from rlctl_agents.types.experience import Ledger
+from tests.support.samples import size
 
 OUTCOMES = "consumed", "stale", "fenced", "invalid"
 
@@ -410,7 +411,7 @@ MISFORTUNE = (World.actor_is_killed, World.learner_is_killed, World.links_begin_
 
 @example(seed=10001, steps=118, peace=False)  # a dead learner's report comes after its successor's first
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 400), peace=st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=size(40, 100), deadline=None)
 def test_the_ledger_balances_in_every_world(seed: int, steps: int, peace: bool) -> None:
     chance = random.Random(seed)
     world = World(chance)

@@ -6,6 +6,7 @@ from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from rlctl.spec.layout import Layout
@@ -50,6 +51,7 @@ def counter(manager: Manager, name: str) -> float:
     return 0.0 if report is None else report.counters.get(name, 0.0)
 
 
+@pytest.mark.slow
 def test_a_learner_learns_from_leased_actors_and_from_no_others(tmp_path: Path) -> None:
     ring = Keyring(tmp_path)
 

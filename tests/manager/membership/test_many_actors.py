@@ -40,6 +40,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_status_and_page_stay_small_and_name_those_who_are_silent(crowd: Run) -> None:
     status = StatusBuilder(crowd.manager, cores=8).build()
     assert status["members"]["actor"] == {"live": MANY, "silent": 100}
@@ -53,6 +54,7 @@ def test_status_and_page_stay_small_and_name_those_who_are_silent(crowd: Run) ->
     assert "95 more processes have said nothing" in text
 
 
+@pytest.mark.slow
 def test_rates_span_several_reports_however_rare_they_are(crowd: Run) -> None:
     crowd.manager.turn()
     assert crowd.manager.members.report_every_s == pytest.approx(REPORT_EVERY_S, rel=0.01)
@@ -65,6 +67,7 @@ def test_actors_report_rarely_and_the_few_others_every_second() -> None:
     assert timing.report_every_s(40) == 1.0
 
 
+@pytest.mark.slow
 def test_those_who_came_first_hear_that_they_shall_report_more_rarely(crowd: Run) -> None:
     assert crowd.report("actor", 200, index=100).report_every_s == pytest.approx(REPORT_EVERY_S, rel=0.01)
     assert crowd.report("modelpool", 1).report_every_s == 1.0

@@ -301,7 +301,10 @@ class Manager:
 
 
 @pytest.mark.processes
-def test_a_manager_that_was_replaced_leaves_its_successor_reachable(tmp_path: Path, short: Path) -> None:
+def test_a_manager_that_was_replaced_leaves_its_successor_reachable_and_one_asked_to_leave_finishes_no_run(
+    tmp_path: Path, short: Path
+) -> None:
+    short.chmod(0o700)
     managers = [Manager(tmp_path / "run1", short, {})]
     try:
         wait_until(lambda: managers[0].answers(), "the first manager", timeout_s=60)
@@ -313,12 +316,15 @@ def test_a_manager_that_was_replaced_leaves_its_successor_reachable(tmp_path: Pa
         assert "rlctl_build_info" in managers[1].ask("GET", "/metrics", at="manager-0.probe")
         for name in ("control", "manager-0.probe"):
             assert stat.S_IMODE((short / name).stat().st_mode) == 0o600
+        assert managers[1].ask("POST", "/reload") == {"changes": []}
         managers[1].process.terminate()
         assert managers[1].end()[0] == 0
         assert not (short / "control").exists()
     finally:
         for manager in managers:
             manager.kill()
+    assert not (tmp_path / "run1" / "run" / "finished.json").exists(), "a manager that was asked to leave ends no run"
+    assert json.loads((tmp_path / "run1" / "results" / "status.json").read_text())["phase"] == "starting"
 
 
 @pytest.mark.processes
@@ -376,22 +382,3 @@ def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path
     assert json.loads((tmp_path / "run1" / "run" / "finished.json").read_text())["term"] == term
     kinds = [json.loads(line)["kind"] for line in (results / "events.jsonl").read_text().splitlines()]
     assert [kinds.count(kind) for kind in ("start", "lease", "evaluation", "checkpoint", "stop")] == [1, 4, 1, 1, 1]
-
-
-@pytest.mark.processes
-def test_a_manager_asked_to_leave_does_so_and_the_run_is_not_finished(tmp_path: Path, short: Path) -> None:
-    short.chmod(0o700)
-    manager = Manager(tmp_path / "run1", short, {})
-    try:
-        deadline = time.monotonic() + 60
-        while not (short / "control").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        assert manager.ask("POST", "/reload") == {"changes": []}
-        manager.process.send_signal(signal.SIGTERM)
-        code, lines = manager.end()
-        assert code == 0, lines
-    finally:
-        manager.kill()
-    assert not (tmp_path / "run1" / "run" / "finished.json").exists()
-    assert json.loads((tmp_path / "run1" / "results" / "status.json").read_text())["phase"] == "starting"

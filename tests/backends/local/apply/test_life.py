@@ -124,15 +124,6 @@ def test_restart_stops_a_role_in_good_order_and_starts_it_again(machine: Machine
     assert machine.processes("one")["learner/0"].restarts == 0, "a command is no crash"
 
 
-def test_the_run_is_finished_when_the_manager_ends_in_good_order(machine: Machine) -> None:
-    machine.up("one", role_plan("manager"), role_plan("learner"), role_plan("actor", 2))
-    until(lambda: machine.backend.control("one", "POST", "/stop") == {"ok": True}, "the manager")
-    until(lambda: machine.phase("one") == "finished", "the end of the run")
-    until(lambda: not machine.survivors(), "the supervisor to be gone")
-    assert "actor-1 ends" in read_log(machine, "one", "actor-1"), "the others were ended in good order"
-    assert {process.state for process in machine.backend.processes("one")} == {"exited"}
-
-
 def test_down_ends_everything_keeps_the_data_and_up_goes_on_with_the_same_uid(machine: Machine) -> None:
     roles = role_plan("manager"), role_plan("learner"), role_plan("actor", 20)
     machine.up("one", *roles)

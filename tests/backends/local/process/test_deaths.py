@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import psutil
 import pytest
@@ -94,29 +93,6 @@ def test_a_crash_loop_backs_off_gives_up_and_reports_the_first_cause(machine: Ma
     machine.up("one", role_plan("manager"), role_plan("learner"), role_plan("actor", 2))
     assert machine.phase("one") == "running", "a repaired run starts again"
     assert len(machine.pids("one")) == 4
-
-
-def test_a_finished_run_remembers_who_crashed_to_the_end(machine: Machine) -> None:
-    broken = {"first_only": "actor-0", "after_s": 0.1, "exit_code": 1, "says": "EnvError: no rom"}
-    machine.up("one", role_plan("manager"), role_plan("actor", 2, broken))
-    until(lambda: machine.processes("one")["actor/0"].restarts >= 1, "a restart")
-    machine.backend.control("one", "POST", "/stop")
-    until(lambda: machine.phase("one") == "finished", "the end")
-    assert "EnvError: no rom" in machine.processes("one")["actor/0"].trouble
-    assert machine.processes("one")["actor/1"].trouble == ""
-
-
-def test_the_users_own_fault_ends_the_run_at_once(machine: Machine) -> None:
-    wrong = {"after_s": 0.0, "exit_code": 3, "says": "env.id: no such environment: Nope-v0"}
-    machine.up("one", role_plan("manager"), role_plan("actor", 3, wrong))
-    began = time.monotonic()
-    until(lambda: machine.phase("one") == "failed", "giving up")
-    assert time.monotonic() - began < 10
-    found = machine.backend.find("one")
-    assert found is not None
-    assert found.failure is not None
-    assert "exited 3" in found.failure.text
-    assert "no such environment: Nope-v0" in found.failure.text
 
 
 def test_a_signal_is_named(machine: Machine) -> None:

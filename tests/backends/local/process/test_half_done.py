@@ -130,23 +130,6 @@ def test_sigterm_to_the_supervisor_is_what_status_reports(machine: Machine) -> N
 
 @pytest.mark.processes
 @pytest.mark.timeout(240)
-def test_no_socket_is_left_when_a_run_has_failed_or_finished_by_itself(machine: Machine) -> None:
-    wrong = role_plan("actor", 1, {"after_s": 0.0, "exit_code": 3, "says": "no such environment"})
-    machine.up("one", role_plan("manager"), wrong)
-    machine.up("two", role_plan("manager"), role_plan("actor", 1))
-    until(lambda: machine.backend.control("two", "GET", "/status")["phase"] == "running", "the manager")
-    machine.backend.control("two", "POST", "/stop")
-    until(lambda: (machine.phase("one"), machine.phase("two")) == ("failed", "finished"), "both to end")
-    until(lambda: not machine.survivors(), "everything to end")
-    for run in ("one", "two"):
-        assert not machine.backend.place(run).sockets.exists()
-    machine.up("two", role_plan("manager"), role_plan("actor", 2))
-    assert machine.phase("two") == "running"
-    assert places.find("two") is not None
-
-
-@pytest.mark.processes
-@pytest.mark.timeout(240)
 def test_what_an_interrupted_scale_left_is_shown_and_the_same_scale_adds_it(machine: Machine) -> None:
     machine.up("one", role_plan("manager"), role_plan("actor", 1))
     layout = machine.backend.place("one").layout
