@@ -6,10 +6,6 @@ evaluator restart. The first push of a service is cold: its repository is cloned
 
 from __future__ import annotations
 
-import http.client
-import json
-import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -83,12 +79,8 @@ class Training:
         self._pushed += 1
         sha = self._repository.commit(files(self._pushed))
         service, roles = processes.cpu_s([self._service.pid]), self._run.cpu_s()
-        build = self._hook(sha)
-        deadline = time.monotonic() + ENDED_S
-        while not (found := self._service.build(build))["terminal"]:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"build {build} is {found['state']} after {ENDED_S:g} s")
-            time.sleep(1.0)  # the build says itself when it was where
+        build = self._service.hook(sha)
+        found = self._service.ended(build, ENDED_S, look_s=1.0)  # the build says itself when it was where
         took = found["seconds"]
         if took["verified"] is None:
             raise RuntimeError(f"build {build}: {found['state']}: {found['reason']}")
@@ -99,18 +91,6 @@ class Training:
             "service_cpu_s": processes.cpu_s([self._service.pid]) - service,
             "roles_cpu_s": self._run.cpu_s() - roles,
         }
-
-    def _hook(self, sha: str) -> int:
-        """Send it; returns the number of its build."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._service.port, timeout=30)
-        try:
-            connection.connect()
-            connection.sock.sendall(world.request(self._service.port, sha, secrets.token_hex(8)))
-            answer = http.client.HTTPResponse(connection.sock)
-            answer.begin()
-            return int(json.loads(answer.read())["build_id"])
-        finally:
-            connection.close()
 
 
 def pushes(warm: int, figures: list[dict[str, float]]) -> dict[str, float]:

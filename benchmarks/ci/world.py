@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,11 +58,36 @@ class Serving(NamedTuple):
 
     port: int
     pid: int
+    folder: Path
+    """Of its state."""
+
+    def hook(self, sha: str) -> int:
+        """Send a signed one of that commit; returns the number of its build."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.connect()
+            connection.sock.sendall(request(self.port, sha, secrets.token_hex(8)))
+            answer = http.client.HTTPResponse(connection.sock)
+            answer.begin()
+            return int(json.loads(answer.read())["build_id"])
+        finally:
+            connection.close()
+
+    def ended(self, build: int, within_s: float, look_s: float = 0.05) -> dict[str, Any]:
+        """A build that is over.
+
+        Raises:
+            TimeoutError: it has no end.
+        """
+        deadline = time.monotonic() + within_s
+        while not (found := self.build(build))["terminal"]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"build {build} is {found['state']} after {within_s:g} s")
+            time.sleep(look_s)
+        return found
 
     def build(self, number: int) -> dict[str, Any]:
         """As `/builds/N.json` says."""
-        import urllib.request
-
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/builds/{number}.json", timeout=30) as answer:
             found: dict[str, Any] = json.loads(answer.read())
         return found
@@ -102,7 +130,7 @@ def serving(folder: Path, environ: Mapping[str, str], repository: Path, run: str
             if process.poll() is not None or time.monotonic() > deadline:
                 raise TimeoutError("the service does not listen")
             time.sleep(0.05)
-        yield Serving(port, process.pid)
+        yield Serving(port, process.pid, folder / "ci")
     finally:
         process.terminate()
         process.wait(30)

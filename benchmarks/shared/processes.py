@@ -72,6 +72,18 @@ def memory(pids: Iterable[int]) -> Memory:
     return Memory(alive, threads, sockets, pss_kib / 1024)
 
 
+def reset_peak(pid: int) -> float:
+    """Forget the most memory that a process has had; MiB resident that it has now."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+    return peak_mib(pid)
+
+
+def peak_mib(pid: int) -> float:
+    """MiB resident at most, since `reset_peak`."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+
+
 def mentioning(word: str) -> list[int]:
     """Processes with the word somewhere in their command line."""
     return [pid for pid in _pids() if word in command_line(pid)]

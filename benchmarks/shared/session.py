@@ -77,6 +77,18 @@ class Session:
                 return row
             attempt += 1
 
+    def plain(self, keys: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """Measure one cell without spins: its figures count, whatever else the machine does.
+
+        Args:
+            keys: what the row is of; the figures go before keys of the same name.
+            measure: its figures.
+        """
+        row = {**keys, **_tried(measure)}
+        self.add(row)
+        self.say("  ".join(f"{name} {store.as_text(value)}" for name, value in row.items()))
+        return row
+
     def add(self, row: Mapping[str, Any]) -> None:
         """Store one more row."""
         self.rows.append(dict(row))
@@ -85,10 +97,7 @@ class Session:
     def _measured(self, keys: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         before = self._spin(fresh_s=SPIN_S[self.form])
         began = time.time()
-        try:
-            values: Mapping[str, Any] = measure()
-        except Exception as error:  # the others are measured all the same
-            values = {"failed": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+        values = _tried(measure)
         after = self._spin(fresh_s=0.0)
         whole, steady = spin.keeps(before, after)
         row = {
@@ -114,3 +123,10 @@ class Session:
         turned = spin.spin(SPIN_S[self.form])
         self._last = (time.monotonic(), turned)
         return turned
+
+
+def _tried(measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    try:
+        return measure()
+    except Exception as error:  # the others are measured all the same
+        return {"failed": " ".join(f"{type(error).__name__}: {error}".split())[:300]}

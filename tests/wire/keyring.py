@@ -7,6 +7,8 @@ from pathlib import Path
 
 import zmq
 
+from rlctl_agents.wire.sockets import Wire
+
 FILES = {
     "core": ("server.key", "server.pub", "core.key", "core.pub", "actor.pub"),
     "actor": ("server.pub", "actor.key", "actor.pub"),
@@ -41,3 +43,9 @@ class Keyring:
             if content is not None:
                 path.write_bytes(content)
         return place
+
+
+def ticket(wire: Wire, boot: str = "sender", made_s: int = 1000) -> str:
+    """As the manager gives it to an actor."""
+    assert wire.keys is not None
+    return wire.keys.ticket("run", boot, made_s)

@@ -19,7 +19,8 @@ from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
 from rlctl_agents.wire.rpc.client import RpcClient
 from rlctl_agents.wire.rpc.server import RpcServer
 from rlctl_agents.wire.sockets import Wire
-from tests.wire.keyring import Keyring
+from tests.wire.attacker import says_size
+from tests.wire.keyring import Keyring, ticket
 from tests.wire.pair import Clock, RawSender, carry, make_receiver, make_sender, offer, quiesce, until
 from tests.wire.rpc.test_calls import Add, Sum, add
 from tests.wire.test_notice import last, listen
@@ -52,12 +53,6 @@ def refuses(client: Wire, address: str) -> None:
     caller = RpcClient(client, address, "client")
     with pytest.raises(TimeoutError):
         caller.call(Add(1), Sum, deadline_s=0.5, attempt_s=0.1)
-
-
-def ticket(wire: Wire, boot: str = "sender", made_s: int = 1000) -> str:
-    """As the manager gives it to an actor."""
-    assert wire.keys is not None
-    return wire.keys.ticket("run", boot, made_s)
 
 
 def logged(caplog: pytest.LogCaptureFixture, *words: str) -> Callable[[], bool]:
@@ -355,14 +350,6 @@ def test_a_stranger_cannot_make_a_listener_take_more_than_a_frame(open_wire: Ope
         assert len(kept.recv(64, stdlib.MSG_WAITALL)) == 64, "our greeting"
         with pytest.raises(TimeoutError):  # and it goes on waiting
             kept.recv(1)
-
-
-def says_size(address: str, size: int) -> stdlib.socket:
-    """A connection of which all that comes is a greeting and the size of a command."""
-    connection = stdlib.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=60)
-    connection.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32))
-    connection.sendall(b"\x06" + size.to_bytes(8, "big"))
-    return connection
 
 
 def test_a_handler_can_see_which_address_a_request_came_from(open_wire: Open) -> None:

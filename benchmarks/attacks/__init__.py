@@ -1,0 +1,1 @@
+"""Attacks on what listens, run again on loopback against the real thing: whether each defence holds, and how."""
