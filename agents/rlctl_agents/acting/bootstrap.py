@@ -82,11 +82,11 @@ def work(process: Process, count: int, make: Callable[[Process, Wire, Member, En
             raise RuntimeError(member.moved)
 
 
-def make_env(spec: Spec, count: int, *, training: bool) -> Env:
+def make_env(spec: Spec, count: int, *, training: bool = True) -> Env:
     """The environments of the spec, not reset.
 
     Args:
-        training: False: whole games.
+        training: False: whole games, whose lives end nothing.
 
     Raises:
         UserFault: they cannot be made as the spec asks.
