@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from rlctl.spec.schema import Network
-from rlctl_agents.acting.bootstrap import decided, make_algorithm
+from rlctl_agents.acting.bootstrap import decided, make_algorithm, make_env
+from rlctl_agents.envs import EnvRefused
 from rlctl_agents.models.precision import bf16_flag
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from tests.manager.world import spec
@@ -42,3 +43,10 @@ def test_every_role_says_it_once_when_it_makes_its_algorithm(caplog: pytest.LogC
     caplog.set_level(logging.INFO, "rlctl_agents.acting.bootstrap")
     make_algorithm(spec(sync=True), "main", PIXELS)
     assert caplog.messages == ["the network computes in fp32: sync is true"]
+
+
+def test_lives_are_episodes_where_it_learns_and_not_where_it_is_measured() -> None:
+    section = {"id": "CartPole-v1", "episodic_life": True}
+    make_env(spec(env=section), 1, training=False).reset()
+    with pytest.raises(EnvRefused, match=r"env\.episodic_life needs info"):
+        make_env(spec(env=section), 1, training=True).reset()

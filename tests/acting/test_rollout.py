@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlctl.spec.schema import Network
+from rlctl_agents import envs
 from rlctl_agents.acting.rollout import WAIT_S
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.experience import ModelRef
@@ -15,6 +16,7 @@ from tests.support.chain import Store, make_env, make_rollout, settings, weights
 
 NETWORK = Network(hidden=[8])
 CONFIG = settings()
+FILM = "tests.envs.test_wrapping:Film"
 
 
 class Taker:
@@ -157,6 +159,19 @@ def test_numbers_of_the_ends_of_episodes_are_gauges() -> None:
     assert {name: gauges[name] for name in gauges if name.startswith("info.")} == {
         "info.is_success": 0.5, "info.score": 2.5,
     }  # fmt: skip
+
+
+def test_a_life_is_an_episode_of_segments_and_the_game_one_of_returns() -> None:
+    wrapping = envs.Wrapping(episodic_life=True, grayscale=True)
+    env, metrics, taker = envs.make(FILM, envs=1, seeds=[0], wrapping=wrapping), Metrics(), Taker()
+    rollout = make_rollout(env, CONFIG, NETWORK, store_with(env, FIRST), taker, metrics=metrics)
+    steps(rollout, 13)  # three lives of three steps, and the row after each
+    assert metrics.values().gauges["train_return"] == 9.0
+    assert metrics.values().gauges["info.score"] == 10.0
+    assert metrics.values().counters["episodes"] == 1
+    assert metrics.values().counters["agent_steps"] == 10
+    ends = np.concatenate([block["fields"]["terminated"][:, 0] for block in taker.blocks])
+    assert ends.sum() == len(ends) // 4
 
 
 def test_two_seats_are_two_agent_steps_of_one_environment_step() -> None:
