@@ -37,11 +37,11 @@ def trainer(algorithm: Appo) -> Trainer:
     return Trainer(algorithm, policy="main", lineage=1, device=torch.device("cpu"))
 
 
-def moved(algorithm: Appo) -> None:
+def moved(algorithm: Appo, by: float = 0.3) -> None:
     """A learner that is elsewhere than its actors."""
     with torch.no_grad():
         for weight in algorithm.net.parameters():
-            weight += 0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel()))
+            weight += by * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel()))
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
@@ -92,21 +92,22 @@ def test_the_loss_is_the_one_that_is_written_down(advantage: str) -> None:
             log_rho, fields["reward"], 0.99 * ~fields["terminated"], old_value, valid, lambda_=0.95,
             gae=advantage == "gae",
         )  # fmt: skip
-        moved(algorithm)  # within the steps of the version
+        moved(algorithm, -0.5)  # within the steps of the version, back to what the target network has given up
         found = algorithm.loss(whole)
         params, value = algorithm.net.unroll(*inputs)
         log_prob, entropy = score(params[:-1], below(fields, "action"), None)
-    total, bounded = 0.0, 0
+    total, gained, bounded = 0.0, 0.0, 0
     for t, b in valid.nonzero().tolist():
         actors, targets, pi = (float(one[t, b].exp()) for one in (fields["log_prob"], target_log_prob, log_prob))
         ratio = min(actors / targets, 1.1) * pi / actors
         bounded += actors / targets > 1.1
         gain, goal, before = (float(one[t, b]) for one in (made_of.advantage, made_of.target, old_value))
         near = before + min(max(float(value[t, b]) - before, -0.05), 0.05)
-        total -= min(ratio * gain, min(max(ratio, 0.9), 1.1) * gain)
+        gained += min(ratio * gain, min(max(ratio, 0.9), 1.1) * gain)
         total += 0.5 * 0.5 * max((goal - float(value[t, b])) ** 2, (goal - near) ** 2)
         total -= 0.02 * float(entropy[t, b])
-    assert found.total.item() == pytest.approx(total, rel=1e-4)
+    assert found.total.item() == pytest.approx(total - gained, rel=1e-4)
+    assert float(found.metrics["policy_loss"]) == pytest.approx(-gained / int(valid.sum()), rel=1e-3)
     assert bounded > 3
     assert float(found.metrics["rho"]) == pytest.approx(float(log_rho[valid].exp().mean()), rel=1e-4)
     assert old.shape == params.shape

@@ -104,12 +104,12 @@ class ActorCriticAlgorithm(Algorithm):
             case "rmsprop":
                 return torch.optim.RMSprop(parameters, lr=lr, alpha=config.rmsprop_decay, eps=eps, foreach=True)
             case "adam":
-                return torch.optim.Adam(parameters, lr=lr, betas=betas, eps=eps, foreach=True)
+                return torch.optim.Adam(parameters, lr=lr, betas=betas, eps=eps, fused=True)
         groups = [
             {"params": [one for one in parameters if one.ndim >= 2], "weight_decay": config.weight_decay},
             {"params": [one for one in parameters if one.ndim < 2], "weight_decay": 0.0},
         ]
-        return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, foreach=True)
+        return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
 
     def set_progress(self, consumed_steps: int, optimizer: torch.optim.Optimizer) -> None:
         """What has a schedule follows it, from the hyperparameter as it is now."""

@@ -1,0 +1,83 @@
+"""Optimizers and schedules that IMPALA, PPO and APPO share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlctl.spec import algorithms as specs
+from rlctl.spec.schema import Network
+from rlctl_agents.algorithms.actor_critic import ActorCriticAlgorithm
+from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.algorithms.ppo import Ppo
+from rlctl_agents.training.trainer import Trainer
+from rlctl_agents.types.spaces import Box, Spaces
+from tests.algorithms.test_impala import VECTOR
+from tests.algorithms.world import Actor, Anything
+
+SPACES = Spaces(VECTOR, Box((2,), "float32", -1.0, 1.0))
+NETWORK = Network(hidden=[8])
+
+
+def trainer(algorithm: ActorCriticAlgorithm) -> Trainer:
+    return Trainer(algorithm, policy="main", lineage=1, device=torch.device("cpu"))
+
+
+def test_what_has_a_schedule_goes_in_a_line_to_its_final_value_and_wins_over_what_is_set() -> None:
+    config = specs.Ppo(
+        lr=0.1, entropy_coef=0.02, clip=0.3,
+        lr_schedule=specs.Schedule(agent_steps=1000),
+        entropy_schedule=specs.Schedule(agent_steps=500, final=0.01),
+        clip_schedule=specs.Schedule(agent_steps=1000, final=0.1),
+    )  # fmt: skip
+    algorithm = Ppo(config, NETWORK, SPACES, seed=0)
+    optimizer = algorithm.make_optimizer()
+    tensors = dict(algorithm.tunable.named_buffers())
+
+    def after(steps: int) -> list[float]:
+        algorithm.set_progress(steps, optimizer)
+        tunable = algorithm.tunable
+        return [optimizer.param_groups[0]["lr"], float(tunable.entropy_coef), float(tunable.clip)]
+
+    assert after(0) == pytest.approx([0.1, 0.02, 0.3])
+    assert after(250) == pytest.approx([0.075, 0.015, 0.25])
+    assert after(2000) == pytest.approx([0, 0.01, 0.1])
+    algorithm.set_hyperparameters({"lr": 0.2, "clip": 0.5})
+    assert after(500) == pytest.approx([0.1, 0.01, 0.3]), "the line begins with what is set"
+    assert all(tensors[name] is one for name, one in algorithm.tunable.named_buffers()), "a compiled loss stays"
+
+
+def test_adamw_lets_matrices_decay_and_nothing_else() -> None:
+    algorithm = Impala(specs.Impala(optimizer="adamw", lr=0.1, weight_decay=0.5), NETWORK, SPACES, seed=0)
+    optimizer = algorithm.make_optimizer()
+    with torch.no_grad():
+        for one in algorithm.net.parameters():
+            one.fill_(1.0)
+            one.grad = torch.zeros_like(one)
+    optimizer.step()
+    shapes = {one.ndim for one in algorithm.net.parameters()}
+    assert shapes == {1, 2}, "biases and deviations, and matrices"
+    for one in algorithm.net.parameters():
+        assert float(one.detach().mean()) == pytest.approx(0.95 if one.ndim == 2 else 1.0)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("adam", "Adam"), ("adamw", "AdamW"), ("rmsprop", "RMSprop")])
+def test_an_optimizer_is_what_the_spec_says_and_another_one_after_a_restart_begins_anew(name: Any, kind: str) -> None:
+    def made(optimizer: Any) -> Impala:
+        config = specs.Impala(optimizer=optimizer, adam_beta1=0.8, adam_beta2=0.95, unroll_length=5)
+        return Impala(config, NETWORK, SPACES, seed=0)
+
+    algorithm = made(name)
+    optimizer = algorithm.make_optimizer()
+    assert type(optimizer).__name__ == kind
+    if name != "rmsprop":
+        assert optimizer.param_groups[0]["betas"] == (0.8, 0.95)
+    learner = trainer(algorithm)
+    schema = Impala.schema(algorithm.config, NETWORK, SPACES)
+    learner.update(Actor(algorithm, schema, Anything(6, 1, SPACES), seed=2).segment())
+    state = learner.capture().pack()
+    assert trainer(made(name)).restore(state) == ""
+    other = "adam" if name != "adam" else "adamw"
+    assert trainer(made(other)).restore(state).startswith(f"the optimizer was {kind} and is Adam")
