@@ -58,7 +58,8 @@ def main(root: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     results = root / "results"
     status = json.loads((results / "status.json").read_text())
-    evaluations = [json.loads(line) for line in (results / "evaluations.jsonl").read_text().splitlines()]
+    told = [json.loads(line) for line in (results / "evaluations.jsonl").read_text().splitlines()]
+    evaluations = [one for one in told if one["mode"] == status["evaluation"]["mode"]]
     curves = scalars(results)
     state = json.loads((root / "run" / "state.json").read_text())
 

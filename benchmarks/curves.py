@@ -81,7 +81,8 @@ def train(variant: str, seed: int, rows: int) -> dict[str, Any]:
         told = (run.root / "results" / "evaluations.jsonl").read_text()
     if status["phase"] != "finished":
         raise RuntimeError(f"ended as {status['phase']}")
-    points = {found["steps"]: found["mean"] for found in map(json.loads, told.splitlines())}
+    counts = status["evaluation"]["mode"]
+    points = {found["steps"]: found["mean"] for found in map(json.loads, told.splitlines()) if found["mode"] == counts}
     last = max(points)
     if last < rows:
         raise RuntimeError(f"the last evaluation is of a model of {last} agent steps")

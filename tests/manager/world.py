@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
+from rlctl_agents.checkpoint.policy import describe, pack_policy
 from rlctl_agents.manager.coordinator import Coordinator
 from rlctl_agents.manager.status.report import StatusBuilder
 from rlctl_agents.manager.timing import Clock
@@ -25,6 +27,8 @@ from rlctl_agents.types.control import (
 )
 from rlctl_agents.types.experience import Field, ModelRef, Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
+from rlctl_agents.weights import disk_store
+from rlctl_agents.weights.client import Model
 
 UID = "ab" * 16
 PATTERN = "ipc:///tmp/s/{role}-{index}.{channel}"
@@ -147,7 +151,31 @@ def order_evaluation(run: Run, version: int, *, judge: int = JUDGE) -> Match | N
 def play(run: Run, match: Match | None, *returns: float) -> Said:
     """The evaluator has played a match."""
     assert match is not None
-    return run.manager.result(EvalResult(match.id, match.seats[0], "greedy", list(returns), [1] * len(returns), 1.0))
+    assert match.quota is not None
+    mean = sum(returns) / len(returns)
+    kept = keep(run, match.seats[0]) if mean > match.quota.keep_above else ""
+    return run.manager.result(
+        EvalResult(match.id, match.seats[0], match.quota.mode, list(returns), [1] * len(returns), 1.0, kept=kept)
+    )
+
+
+def measure(run: Run, *returns: float, judge: int = JUDGE) -> None:
+    """The evaluator plays all that it is told to, with these returns."""
+    while (match := run.report("evaluator", judge).match) is not None:
+        assert play(run, match, *returns).ok
+    run.manager.turn()
+
+
+def keep(run: Run, of: ModelRef) -> str:
+    """The modelpool keeps a model that an evaluator brings; the file that describes it."""
+    data = f"weights of {of}".encode()
+    return disk_store.keep(run.layout.models, Model(of, hashlib.sha256(data).hexdigest(), data, described(of)))
+
+
+def described(of: ModelRef) -> bytes:
+    """Its `policy.json`."""
+    made = experience()
+    return pack_policy(describe(of, 100 * of.version, made.spaces, made.schema, {}, {}))
 
 
 def evaluate(run: Run, version: int, *returns: float) -> Said:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from pathlib import Path
 
@@ -10,17 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlctl_agents.checkpoint.policy import unpack_policy
 from rlctl_agents.roles.modelpool import NOTICE_AGAIN_S, ModelServer
 from rlctl_agents.runtime.metrics import Metrics
-from rlctl_agents.types.control import GetModel, GotModel, PutModel, Said
+from rlctl_agents.types.control import GetModel, GotModel, KeepModel, Kept, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
-from rlctl_agents.weights.disk_store import KeptModels
+from rlctl_agents.weights import disk_store
+from rlctl_agents.weights.client import Model
 from rlctl_agents.weights.memory_store import PINNED, VERSIONS, LiveModels, Refused
 from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
 from rlctl_agents.wire.rpc.client import RpcClient
 from rlctl_agents.wire.rpc.server import LARGE_BYTES, RpcServer
 from rlctl_agents.wire.sockets import Wire
-from tests.manager.world import Time, ref
+from tests.manager.world import Time, described, ref
+from tests.support.power import Disk
 
 
 def weights(version: int, size: int = 100) -> bytes:
@@ -44,16 +48,21 @@ class World:
             metrics=self.metrics, clock=self.time,
         )  # fmt: skip
 
-    def put(
-        self, version: int, lineage: int = 1, *, term: int = 1, keep: bool = False, sha256: str = "", data: bytes = b""
-    ) -> Said:
+    def put(self, version: int, lineage: int = 1, *, term: int = 1, sha256: str = "", data: bytes = b"") -> Said:
         data = data or weights(version)
         digest = sha256 or hashlib.sha256(data).hexdigest()
-        said, _ = self.pool.put(PutModel(ref(version, lineage), term, digest, keep), [memoryview(data)])
+        said, _ = self.pool.put(PutModel(ref(version, lineage), term, digest), [memoryview(data)])
         return said
 
-    def get(self, have: ModelRef | None = None, version: int | None = None) -> tuple[GotModel, list[bytes]]:
-        return self.pool.get(GetModel("main", have, version), [])
+    def keep(self, version: int, data: bytes = b"") -> Kept:
+        digest = hashlib.sha256(weights(version)).hexdigest()
+        asked = KeepModel(ref(version), digest, described(ref(version)))
+        return self.pool.keep(asked, [memoryview(data or weights(version))])[0]
+
+    def get(
+        self, have: ModelRef | None = None, version: int | None = None, lineage: int = 0
+    ) -> tuple[GotModel, list[bytes]]:
+        return self.pool.get(GetModel("main", have, version, lineage), [])
 
 
 @pytest.fixture
@@ -133,7 +142,7 @@ def test_weights_that_are_not_what_the_checksum_says_are_refused(world: World) -
 
 def test_a_put_without_weights_or_of_no_policy_is_refused(world: World) -> None:
     assert not world.pool.put(PutModel(ref(1), 1, ""), [])[0].ok
-    evil = PutModel(ModelRef("../main", 1, 1), 1, hashlib.sha256(b"x").hexdigest(), keep=True)
+    evil = PutModel(ModelRef("../main", 1, 1), 1, hashlib.sha256(b"x").hexdigest())
     assert not world.pool.put(evil, [memoryview(b"x")])[0].ok
     assert world.metrics.values().counters["rejected.malformed"] == 2
 
@@ -205,54 +214,81 @@ def test_a_new_version_is_announced_and_again_for_who_came_late(world: World) ->
     assert world.notices == [ref(1), ref(2), ref(2)]
 
 
-def test_a_kept_model_is_on_disk_with_its_checksum_and_outlives_the_pool(world: World) -> None:
-    world.put(7, keep=True)
-    world.put(8)
-    names = sorted(path.suffix for path in world.folder.iterdir())
-    assert names == [".json", ".safetensors"]
+def test_a_kept_model_can_be_had_by_lineage_and_version_with_its_description_in_every_life_of_the_pool(
+    world: World,
+) -> None:
+    assert world.put(7).ok
+    file = world.keep(7).file
+    names = sorted(path.name for path in world.folder.iterdir())
+    assert names == [file, file.replace(".json", ".safetensors")]
+    policy = unpack_policy((world.folder / file).read_bytes())
+    assert (policy.ref, policy.tensors, policy.sha256) == (ref(7), names[1], hashlib.sha256(weights(7)).hexdigest())
+    assert (world.folder / policy.tensors).read_bytes() == weights(7)
     world.start()
-    got, data = world.get()
-    assert (got.state, got.ref, got.pool, data) == ("new", ref(7), "pool2", [weights(7)])
-    assert world.get(have=ref(8))[0].state == "not_modified", "nobody goes back"
-    assert world.pool.announced() == ref(7)
-    assert world.put(9).ok
-    assert world.get()[0].ref == ref(9)
-    assert world.get(version=7)[1] == [weights(7)], "kept ones can still be had"
+    assert world.get()[0].state == "missing", "it is not what the run is at: nobody follows it"
+    world.put(3, lineage=2)
+    got, data = world.get(version=7, lineage=1)
+    assert (got.ref, data, unpack_policy(got.policy).ref) == (ref(7), [weights(7)], ref(7))
+    assert world.get(version=7)[0].state == "missing", "the live lineage has no such version"
+    assert world.get(version=7, lineage=2)[0].state == "missing"
 
 
-def test_the_newest_kept_lineage_fences_older_learners_after_a_restart(world: World) -> None:
-    world.put(7, lineage=2, keep=True)
-    world.start()
-    assert not world.put(100, lineage=1).ok
-    assert world.put(8, lineage=2).ok
+def test_what_is_kept_already_is_kept_again_and_what_was_removed_is_written_anew(world: World) -> None:
+    first = world.keep(7).file
+    before = (world.folder / first).stat().st_ino
+    assert world.keep(7).file == first
+    assert (world.folder / first).stat().st_ino == before
+    (world.folder / first).unlink()
+    assert world.keep(7).file == first
+    assert world.get(version=7, lineage=1)[1] == [weights(7)]
+
+
+def test_a_description_goes_with_a_live_version_to_who_names_its_lineage(world: World) -> None:
+    data = weights(7)
+    put = PutModel(ref(7), 1, hashlib.sha256(data).hexdigest(), b"described")
+    assert world.pool.put(put, [memoryview(data)])[0].ok
+    assert world.get(version=7, lineage=1)[0].policy == b"described"
+    assert world.get()[0].policy == b"", "actors need none"
 
 
 def test_a_damaged_kept_model_is_not_served(world: World) -> None:
-    world.put(6, keep=True)
-    world.put(7, keep=True)
-    (newest,) = world.folder.glob("*v000000000007*.safetensors")
-    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
-    world.start()
-    assert world.get()[0].ref == ref(6)
-    (sidecar,) = world.folder.glob("*v000000000006*.json")
-    sidecar.write_text("{")
-    world.start()
-    assert world.get()[0].state == "missing"
-    assert newest.exists(), "nothing is removed"
+    world.keep(7)
+    (file,) = world.folder.glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    assert world.get(version=7, lineage=1)[0].state == "missing"
+    (policy,) = world.folder.glob("*.json")
+    policy.write_text("{")
+    assert world.get(version=7, lineage=1)[0].state == "missing"
+    assert file.exists(), "nothing is removed"
 
 
-def test_what_cannot_be_kept_is_live_all_the_same(world: World) -> None:
+def test_why_a_model_cannot_be_kept_is_said(world: World) -> None:
+    assert "do not have sha256" in world.keep(7, data=b"others").why
+    evil = KeepModel(ModelRef("../x", 1, 1), hashlib.sha256(b"x").hexdigest(), described(ref(1)))
+    assert "not the name of a policy" in world.pool.keep(evil, [memoryview(b"x")])[0].why
+    plain = KeepModel(ref(1), hashlib.sha256(b"x").hexdigest(), b"nothing")
+    assert "describe no policy" in world.pool.keep(plain, [memoryview(b"x")])[0].why
     world.folder.rename(world.folder.with_name("away"))
-    said = world.put(7, keep=True)
-    assert not said.ok
-    assert "live but not kept" in said.why
-    assert world.get()[0].ref == ref(7)
-    assert world.notices == [ref(7)]
+    assert "No such file" in world.keep(7).why
+    assert world.metrics.values().counters["rejected.disk"] == 4
 
 
-def test_kept_names_cannot_leave_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not the name of a policy"):
-        KeptModels(tmp_path).keep(ModelRef("../x", 1, 1), "ab", b"x")
+def test_no_description_is_on_the_disk_without_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    disk, data, seen = Disk(folder, monkeypatch), weights(7), []
+    fsync = os.fsync
+
+    def cut(handle: int) -> None:
+        fsync(handle)
+        there = disk.lose_power(tmp_path / "lost")
+        for path in there.glob("main-*.json"):
+            seen.append(path.name)
+            assert (there / unpack_policy(path.read_bytes()).tensors).read_bytes() == data
+
+    monkeypatch.setattr(os, "fsync", cut)
+    file = disk_store.keep(folder, Model(ref(7), hashlib.sha256(data).hexdigest(), data, described(ref(7))))
+    assert seen == [file], "it is there at the last sync"
 
 
 def test_models_travel_over_the_wire(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from rlctl_agents.types.control import (
     GetModel,
     GotModel,
     Hello,
+    KeepModel,
+    Kept,
     Lease,
     Orders,
     PutModel,
@@ -38,7 +40,7 @@ from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
 from rlctl_agents.wire.rpc.server import RpcServer
 from rlctl_agents.wire.sockets import Wire
-from tests.manager.world import Time, ref, spec
+from tests.manager.world import Time, described, ref, spec
 from tests.support.chain import opened_wire, private_folder
 from tests.support.fakes import Manager, Pool, Served, process_of, running, wait_until
 from tests.wire.keyring import Keyring
@@ -94,17 +96,23 @@ class World:
         if life is not None:
             life.__exit__(None, None, None)
 
-    def put(self, version: int, lineage: int = 1, *, policy: str = "main", at: int = 0, keep: bool = False) -> Said:
+    def put(self, version: int, lineage: int = 1, *, policy: str = "main", at: int = 0) -> Said:
         data = weights(version, lineage, policy)
-        put = PutModel(ModelRef(policy, lineage, version), 1, hashlib.sha256(data).hexdigest(), keep)
+        put = PutModel(ModelRef(policy, lineage, version), 1, hashlib.sha256(data).hexdigest())
         return self._client(at).call(put, Said, [data], deadline_s=60)[0]
 
-    def get(self, at: int, policy: str = "main", version: int | None = None) -> tuple[ModelRef | None, bytes]:
-        got, buffers = self._client(at).call(GetModel(policy, version=version), GotModel, deadline_s=60)
+    def get(
+        self, at: int, policy: str = "main", version: int | None = None, lineage: int = 0
+    ) -> tuple[ModelRef | None, bytes]:
+        asked = GetModel(policy, version=version, lineage=lineage)
+        got, buffers = self._client(at).call(asked, GotModel, deadline_s=60)
         if not buffers:
             return None, b""
         assert hashlib.sha256(buffers[0]).hexdigest() == got.sha256
         return got.ref, bytes(buffers[0])
+
+    def ask(self, at: int, request: KeepModel, reply: type[Kept], buffers: list[bytes]) -> Kept:
+        return self._client(at).call(request, reply, buffers, deadline_s=60)[0]
 
     def reaches(self, at: int, version: int, lineage: int = 1, policy: str = "main") -> None:
         wanted = ModelRef(policy, lineage, version), weights(version, lineage, policy)
@@ -217,12 +225,15 @@ def test_a_relay_follows_every_policy_of_the_run(world: World) -> None:
 
 def test_what_the_first_pool_keeps_for_good_can_be_had_from_a_relay(world: World) -> None:
     world.start(0, 1)
-    world.put(1, keep=True)
+    world.put(1)
+    data = weights(1)
+    kept = KeepModel(ref(1), hashlib.sha256(data).hexdigest(), described(ref(1)))
+    assert world.ask(0, kept, Kept, [data]).file
     last = 3 * (VERSIONS + PINNED)
     for version in range(2, last + 1):
         world.put(version)
     world.reaches(1, last)
-    assert world.get(1, version=1) == (ref(1), weights(1))
+    assert world.get(1, version=1, lineage=1) == (ref(1), weights(1))
     # which others stay depends on what the relay was in time for, and on what either pool told the manager of
     stay = [version for version in range(2, last + 1) if world.get(1, version=version)[0]]
     assert len(stay) <= 2 * (VERSIONS + PINNED), "the others go"

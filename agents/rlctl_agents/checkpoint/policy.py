@@ -35,7 +35,8 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
     schema: Schema  # of segments
     network: dict[str, Any]  # the `model` section of the spec
     algorithm: dict[str, Any]  # the `algorithm` section of the spec, its `name` included
-    tensors: str = ""  # file of the part whose `weights/` are the network's
+    tensors: str = ""  # file beside this one: of a generation, whose `weights/` are the network's; else of these alone
+    sha256: str = ""  # of that file, 64 hex digits; "": the manifest of the generation knows it
 
 
 def describe(

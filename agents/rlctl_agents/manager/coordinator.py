@@ -98,8 +98,9 @@ class Coordinator:
         self.admission = LeaseAdmission(run, uid, self.members, self.events, clock, ticket=ticket, admit=admit)
         self.groups = Groups(clock.monotonic, self.events.add)
         self.evaluations = Evaluations(
-            settings.seed, progress, self.learners, self.events, layout.results, clock, self.members.cpu
-        )
+            lambda: self.settings, self.state, self.learners, self.events, layout, clock, self.members.cpu,
+            stands=lambda: standing_term(layout.run, term) == term,
+        )  # fmt: skip
         self.stop = RunStop(
             self.state, self.members, self.learners, self.checkpoints, self.evaluations, self.events, clock
         )
@@ -278,6 +279,7 @@ class Coordinator:
 
     def store(self) -> None:
         """Keep everything for the next manager."""
+        self.evaluations.selection.store()
         self.state.save_progress()
         self.state.save_members(self.members.store())
 
@@ -345,7 +347,7 @@ class Coordinator:
         plays = self.stop.phase == "running" or self.evaluations.awaits
         if holder.role != "evaluator" or report is None or not seats or not plays:
             return None
-        return self.evaluations.match(report, self.members.published, seats, self.settings)
+        return self.evaluations.match(report, self.members.published, seats)
 
     def _policy(self, learner: Holder) -> str:
         return self.learners.policy_of(learner.index)

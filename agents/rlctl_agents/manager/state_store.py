@@ -44,6 +44,8 @@ class Evaluation(msgspec.Struct, frozen=True):
     time: float  # unix
     seats: int = 1  # of the environment, all of them played by this model; returns are those of the first
     info: dict[str, float] = {}  # mean over the episodes of each number that the environment told at their end
+    seed: int = 0  # of its episodes
+    confirms: bool = False  # a model that another evaluation had chosen, on fresh seeds
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -82,7 +84,8 @@ class Progress(msgspec.Struct):
     lineage_of: dict[str, int] = {}  # learner boot -> lineage that it opened
     issued: int = 0  # newest number of a generation, ordered or committed
     match: int = TRAINING
-    evaluation: Evaluation | None = None
+    evaluation: Evaluation | None = None  # newest in the mode that stop looks at
+    other: Evaluation | None = None  # newest in the other mode
     history: list[tuple[int, float, float]] = []  # steps, wall_s, mean of the evaluation
     resumed: Resumed | None = None  # None: the newest learner has not said so, or began from nothing
     resumed_boot: str = ""  # of the learner that said so

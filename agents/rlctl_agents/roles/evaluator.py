@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rlctl_agents.acting.bootstrap import make_algorithm, make_env, work
@@ -15,6 +18,7 @@ from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.algorithms.base import Algorithm
+from rlctl_agents.checkpoint.policy import PolicyFileError, pack_policy, unpack_policy
 from rlctl_agents.envs.base import Env
 from rlctl_agents.models.weights import unpack_into
 from rlctl_agents.runtime.manager_session import Member, Snapshot
@@ -28,6 +32,8 @@ from rlctl_agents.wire.sockets import Wire
 ENVS = 10
 """Environments, unless the spec says otherwise; fewer when a match asks for fewer games."""
 IDLE_S = 0.25
+KEEP_S = 60.0
+"""A modelpool that is just being restarted, or has a slow volume, is waited for to keep a model."""
 SAY_S = 15.0
 """A manager that is just being restarted is waited for."""
 NOISE_ROWS = 64
@@ -40,13 +46,21 @@ def main(process: Process) -> None:
     work(process, process.spec.evaluation.envs or ENVS, Evaluator)
 
 
+class _Loaded(NamedTuple):
+    """Network of a match, and what it was made from."""
+
+    algorithm: Algorithm
+    progress: int
+    model: Model
+
+
 class Evaluator:
     """One vector of environments and the networks of the policies met so far."""
 
     def __init__(self, process: Process, wire: Wire, member: Member, env: Env) -> None:
         self._process, self._wire, self._member = process, wire, member
         self.env = env
-        self._networks: dict[ModelRef, tuple[Algorithm, int]] = {}  # of the present match, and their progress
+        self._networks: dict[ModelRef, _Loaded] = {}  # of the present match
         self._pool: Pool | None = None
         self._pool_address = ""
         self._model: ModelRef | None = None
@@ -72,11 +86,11 @@ class Evaluator:
             self._process.metrics.set(PLAYS, match.id)
             try:
                 played = self._play(match)
+                if played is not None:
+                    self._tell(match, played, time.perf_counter() - started)
+                    self._done = match.id
             finally:
                 self._process.metrics.set(PLAYS, 0.0)
-            if played is not None:
-                self._done = match.id
-                self._tell(match, played, time.perf_counter() - started)
 
     def close(self) -> None:
         """Close the sockets."""
@@ -104,11 +118,11 @@ class Evaluator:
 
     def _seat(self, ref: ModelRef, slots: NDArray[np.int64], match: Match) -> NetworkPolicy:
         assert match.quota is not None
-        greedy, (algorithm, progress) = match.quota.mode == "greedy", self._networks[ref]
+        greedy, loaded = match.quota.mode == "greedy", self._networks[ref]
         player = NetworkPolicy(
-            algorithm, slots, seed=match.seed, rows=NOISE_ROWS, greedy=greedy, spaces=self.env.spaces
+            loaded.algorithm, slots, seed=match.seed, rows=NOISE_ROWS, greedy=greedy, spaces=self.env.spaces
         )
-        player.progress = progress
+        player.progress = loaded.progress
         return player
 
     def _keep_going(self, match: Match) -> bool:
@@ -140,7 +154,7 @@ class Evaluator:
 
     def _load(self, match: Match) -> bool:
         """Have the networks of a match; False as long as the pool has not got one of its models."""
-        networks: dict[ModelRef, tuple[Algorithm, int]] = {}
+        networks: dict[ModelRef, _Loaded] = {}
         for ref in set(match.seats.values()):
             network = self._networks.get(ref) or self._fetch(match, ref)
             if network is None:
@@ -151,18 +165,18 @@ class Evaluator:
         self._model = match.seats[min(match.seats)]
         return True
 
-    def _fetch(self, match: Match, ref: ModelRef) -> tuple[Algorithm, int] | None:
+    def _fetch(self, match: Match, ref: ModelRef) -> _Loaded | None:
         model = self._pull(match, ref)
         if model is None:
             return None
         algorithm = make_algorithm(self._process.spec, ref.policy, self.env.spaces)
-        return algorithm, unpack_into(algorithm.net, model.data, sha256=model.sha256)
+        return _Loaded(algorithm, unpack_into(algorithm.net, model.data, sha256=model.sha256), model)
 
     def _pull(self, match: Match, ref: ModelRef) -> Model | None:
         """Weights of a version; None when the pool has not got them, or the match is not wanted any more."""
         while self._keep_going(match) and (pool := self._reach()) is not None:
             try:
-                model = pool.exact(ref.policy, ref.version)
+                model = pool.exact(ref.policy, ref.version, ref.lineage)
             except TimeoutError:
                 continue  # the question stays under way
             except RemoteError:
@@ -176,12 +190,15 @@ class Evaluator:
     def _tell(self, match: Match, played: Played, seconds: float) -> None:
         assert match.quota is not None
         ref = match.seats[min(match.seats)]
-        mean = sum(played.returns) / len(played.returns)
+        mean = math.fsum(played.returns) / len(played.returns)
         log.info(
             "evaluated %s: mean return %g over %d episodes", ref, round(mean, 3), len(played.returns),
             extra={"kv": {"match": match.id, "mode": match.quota.mode, "seconds": round(seconds, 2)}},
         )  # fmt: skip
-        result = EvalResult(match.id, ref, match.quota.mode, played.returns, played.lengths, seconds, played.info)
+        kept, fault = self._keep(match, ref) if mean > match.quota.keep_above else ("", "")
+        result = EvalResult(
+            match.id, ref, match.quota.mode, played.returns, played.lengths, seconds, played.info, kept, fault
+        )
         try:
             said = self._member.call(result, Said, deadline_s=SAY_S)
         except (TimeoutError, RemoteError) as error:
@@ -189,3 +206,20 @@ class Evaluator:
             return
         if not said.ok:
             log.info("the manager did not want an evaluation: %s", said.why)
+
+    def _keep(self, match: Match, ref: ModelRef) -> tuple[str, str]:
+        """File that describes the model, once the modelpool has kept it; or "", and why it has not."""
+        loaded = self._networks[ref]
+        deadline, why = time.monotonic() + KEEP_S, "there is no modelpool"
+        while self._keep_going(match) and (left_s := deadline - time.monotonic()) > 0:
+            if (pool := self._reach()) is None:
+                self._process.stop.wait(IDLE_S)
+                continue
+            try:
+                described = replace(unpack_policy(loaded.model.policy), steps=loaded.progress)
+                return pool.keep(loaded.model._replace(policy=pack_policy(described)), left_s), ""
+            except (TimeoutError, RemoteError, PolicyFileError) as error:
+                why = str(error)
+                break
+        log.warning("%s is not kept: %s", ref, why)
+        return "", why

@@ -17,7 +17,7 @@ from rlctl.spec.layout import Layout
 from rlctl_agents import algorithms
 from rlctl_agents.acting.bootstrap import make_algorithm, seed_torch
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, Batch
-from rlctl_agents.checkpoint.policy import describe
+from rlctl_agents.checkpoint.policy import describe, pack_policy
 from rlctl_agents.experience.batching import LockStepError
 from rlctl_agents.experience.sources import QUEUED_BATCHES, BatchSource, Needs, make_source
 from rlctl_agents.experience.validation import ValueCheck
@@ -204,12 +204,21 @@ class Learner:
         example = self._source.example() if compiles(spec, device) and lease.learners == 1 else None
         if example is not None:
             self._trainer.compile(example)  # before the first beat, after which a minute of silence is a fault
+        described = describe(
+            self._trainer.ref,
+            self._trainer.consumed_steps,
+            lease.experience.spaces,
+            schema,
+            spec.policy(policy).model.model_dump(mode="json"),
+            config.model_dump(mode="json"),
+        )
         publish_every = 1 if spec.sync else config.publish_every_updates
         self._publisher = Publisher(
             wire,
             process.boot,
             pools=lambda: member.peers_of("modelpool"),
             term=lambda: member.term,
+            policy=pack_policy(described),
             every_version=spec.sync,
             every=publish_every,
             # lock-step waits by its nature, and what is replayed does not grow too old
@@ -220,14 +229,7 @@ class Learner:
         self._checkpoints = CheckpointWriter(
             folder,
             process.boot,
-            describe(
-                self._trainer.ref,
-                self._trainer.consumed_steps,
-                lease.experience.spaces,
-                schema,
-                spec.policy(policy).model.model_dump(mode="json"),
-                config.model_dump(mode="json"),
-            ),
+            described,
             commit=self._commit,
             count=lambda seconds: process.metrics.add("checkpoint_seconds", seconds),
             resumed=resumed.number if resumed is not None else 0,

@@ -19,10 +19,12 @@ from rlctl.spec.units import mebibytes
 from rlctl_agents.runtime.manager_session import Member, Snapshot
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections
-from rlctl_agents.types.control import GetModel, GotModel, PutModel, Said
+from rlctl_agents.runtime.storage import refusal
+from rlctl_agents.types.control import GetModel, GotModel, KeepModel, Kept, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.weights import disk_store
 from rlctl_agents.weights.client import Model
-from rlctl_agents.weights.disk_store import POLICY, KeptModels
+from rlctl_agents.weights.disk_store import POLICY
 from rlctl_agents.weights.memory_store import LiveModels, Refused
 from rlctl_agents.weights.relay import Relay
 from rlctl_agents.wire.classes import MODELPOOL
@@ -64,12 +66,11 @@ def main(process: Process) -> None:
         stack.callback(notices.close)
         first = lease.index == 0
         pool = ModelServer(
-            layout.models, process.boot, budget_bytes=budget_bytes, publish=notices.publish, metrics=process.metrics,
-            others_keep=not first,
-        )  # fmt: skip
+            layout.models, process.boot, budget_bytes=budget_bytes, publish=notices.publish, metrics=process.metrics
+        )
         handlers: dict[type[Struct], Handler] = {GetModel: pool.get}
         if first:
-            handlers[PutModel] = pool.put
+            handlers |= {PutModel: pool.put, KeepModel: pool.keep}
         server = RpcServer(wire, lease.bind["rpc"], process.boot, handlers, MODELPOOL, large=pool.large)
         stack.callback(server.close)
         relays = [
@@ -96,14 +97,14 @@ def main(process: Process) -> None:
 
 
 class ModelServer:
-    """Models of a modelpool, live and kept. Requests come from one thread; `announced` and `take` are called by others.
+    """Models of a modelpool, live ones and, by lineage and version, kept ones. Requests come from one thread;
+    `announced` and `take` are called by others.
 
     Args:
         folder: of kept models.
         boot: of this process; who sees another one knows that live versions are gone.
         budget_bytes: for live versions.
         publish: announces a version.
-        others_keep: another pool puts models into the folder while this one runs.
         clock: monotonic seconds.
     """
 
@@ -115,11 +116,9 @@ class ModelServer:
         budget_bytes: int,
         publish: Callable[[ModelRef], None],
         metrics: Metrics,
-        others_keep: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._boot = boot
-        self._kept = KeptModels(folder, others_keep=others_keep)
+        self._boot, self._folder = boot, folder
         self._live = LiveModels(budget_bytes)
         self._publish = publish
         self._metrics = metrics
@@ -127,9 +126,6 @@ class ModelServer:
         self._lock = threading.Lock()
         self._announced: dict[str, ModelRef] = {}
         self._said = clock()
-        self._from_disk: dict[str, Model] = {}  # policy -> newest kept one, until a learner puts
-        for policy in self._kept.policies():
-            self._load(policy)
         for name in ("puts", "pulls", "bytes", "publish_seconds", "pull_seconds"):
             metrics.add(name, 0.0)
 
@@ -141,13 +137,23 @@ class ModelServer:
                 raise Refused(
                     "malformed", f"{request.ref}: {len(buffers)} buffers instead of its weights, or no policy"
                 )
-            model = self._accept(request.ref, request.term, request.sha256, joined(buffers))
+            self._accept(request.ref, request.term, request.sha256, joined(buffers), request.policy)
         except Refused as fault:
             self._refuse(fault)
             return Said(False, str(fault)), []
-        said = self._keep(model) if request.keep else Said(True)
         self._metrics.add("publish_seconds", self._clock() - started)
-        return said, []
+        return Said(True), []
+
+    def keep(self, request: KeepModel, buffers: Sequence[memoryview]) -> tuple[Kept, list[bytes]]:
+        """Keep the weights that an evaluator brings, live ones or not."""
+        try:
+            model = Model(request.ref, request.sha256, joined(buffers), request.policy)
+            return Kept(disk_store.keep(self._folder, model)), []
+        except (OSError, ValueError) as error:
+            self._metrics.add("rejected.disk")
+            why = (refusal(error) or error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+            log.error("%s is not kept: %s", request.ref, why)
+            return Kept(why=why), []
 
     def take(self, model: Model) -> None:
         """Take weights from the pool above this one.
@@ -174,11 +180,12 @@ class ModelServer:
         self._metrics.add("pulls")
         self._metrics.add("bytes", len(model.data))
         self._metrics.add("pull_seconds", self._clock() - started)
-        return GotModel("new", self._boot, model.ref, model.sha256), in_pieces(model.data)
+        policy = model.policy if request.lineage else b""
+        return GotModel("new", self._boot, model.ref, model.sha256, policy), in_pieces(model.data)
 
     def large(self, request: Struct) -> bool:
         """True if the weights for this request would take their time; those of a policy are all of a size."""
-        if not isinstance(request, GetModel) or (newest := self._newest(request.policy)) is None:
+        if not isinstance(request, GetModel) or (newest := self._live.newest(request.policy)) is None:
             return False
         if request.version is None and request.have is not None and newest.ref <= request.have:
             return False
@@ -203,62 +210,35 @@ class ModelServer:
 
     @property
     def ready(self) -> bool:
-        """True once a version can be served: one was brought in this life, or one was kept."""
+        """True once a version can be served: one was brought in this life."""
         with self._lock:
             return bool(self._announced)
 
-    def _accept(self, ref: ModelRef, term: int, sha256: str, data: bytes | memoryview) -> Model:
+    def _accept(self, ref: ModelRef, term: int, sha256: str, data: bytes | memoryview, policy: bytes = b"") -> None:
         """Serve and announce these.
 
         Raises:
             Refused: they are older than what is there, or not what they should be.
         """
-        disk = self._from_disk.get(ref.policy)
-        if disk is not None and ref.lineage < disk.ref.lineage:
-            raise Refused("lineage", f"{ref}: lineage {disk.ref.lineage} was kept")
-        model = self._live.put(ref, term, sha256, data)
-        self._from_disk.pop(ref.policy, None)
+        self._live.put(ref, term, sha256, data, policy)
         with self._lock:  # a socket belongs to one thread at a time
             self._announced[ref.policy] = ref
             self._publish(ref)
         self._metrics.add("puts")
         self._metrics.set("version", ref.version)
         self._metrics.set("live_bytes", self._live.bytes)
-        return model
 
     def _refuse(self, fault: Refused) -> None:
         self._metrics.add(f"rejected.{fault.reason}")
         log.warning("model refused: %s", fault)
 
-    def _newest(self, policy: str) -> Model | None:
-        return self._live.newest(policy) or self._from_disk.get(policy)
-
     def _find(self, request: GetModel) -> Model | None:
-        newest = self._newest(request.policy)
-        if request.version is None or newest is None or newest.ref.version == request.version:
+        newest = self._live.newest(request.policy)
+        if request.version is None:
             return newest
-        live = self._live.exactly(request.policy, request.version)
-        if live is not None:
-            return live
-        ref = ModelRef(request.policy, newest.ref.lineage, request.version)
-        kept = self._kept.read(ref)
-        return Model(ref, *kept) if kept is not None else None
-
-    def _keep(self, model: Model) -> Said:
-        try:
-            self._kept.keep(model.ref, model.sha256, model.data)
-        except (OSError, ValueError) as error:  # it is live all the same
-            self._metrics.add("rejected.disk")
-            log.error("%s is not kept: %s", model.ref, error)
-            return Said(False, f"{model.ref} is live but not kept: {error}")
-        return Said(True)
-
-    def _load(self, policy: str) -> None:
-        """The newest kept model of a policy that is whole."""
-        while (ref := self._kept.newest(policy)) is not None:
-            kept = self._kept.read(ref)
-            if kept is not None:
-                self._from_disk[policy] = Model(ref, *kept)
-                self._announced[policy] = ref
-                return
-            self._kept.forget(ref)
+        if newest is not None and request.lineage in (0, newest.ref.lineage):
+            live = self._live.exactly(request.policy, request.version)
+            if live is not None:
+                return live
+        asked = ModelRef(request.policy, request.lineage, request.version)
+        return disk_store.read(self._folder, asked) if request.lineage else None

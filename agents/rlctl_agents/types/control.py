@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,6 +11,8 @@ from rlctl_agents.types.experience import Ledger, ModelRef, Schema
 from rlctl_agents.types.figures import MAX_INFO, MAX_SHARES, Moments
 from rlctl_agents.types.spaces import Spaces
 
+Mode = Literal["greedy", "sample"]
+"""How an evaluator takes actions from the policy."""
 Channels = dict[str, str]  # channel -> address
 Peers = dict[str, Channels]  # "role/index" -> channels
 
@@ -87,7 +90,8 @@ class Quota(msgspec.Struct, frozen=True):
     """A match that measures: whole episodes, nothing learned."""
 
     episodes: int
-    mode: Literal["greedy", "sample"]
+    mode: Mode
+    keep_above: float = math.inf  # of a mean above it, the evaluator brings the model to the modelpool, to be kept
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -200,6 +204,8 @@ class EvalResult(msgspec.Struct, frozen=True):
     seconds: float
     info: Annotated[dict[str, float], msgspec.Meta(max_length=MAX_INFO)] = {}
     """Mean over the episodes of each number that the environment told at their end."""
+    kept: str = ""  # file in models/ that describes the model; "": it was not to be kept, or could not
+    fault: str = ""  # why it could not
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -267,7 +273,7 @@ class PutModel(msgspec.Struct, frozen=True):
     ref: ModelRef
     term: int
     sha256: str
-    keep: bool = False  # also on disk, for ever
+    policy: bytes = b""  # describes them, for whoever brings them back: `policy.json` of that learner's first version
 
 
 class GetModel(msgspec.Struct, frozen=True):
@@ -276,6 +282,7 @@ class GetModel(msgspec.Struct, frozen=True):
     policy: str
     have: ModelRef | None = None  # answer `not modified` unless something newer is there
     version: int | None = None  # exactly this one of the live lineage
+    lineage: int = 0  # of this one; a kept model too, and with its description
 
 
 class GotModel(msgspec.Struct, frozen=True):
@@ -285,6 +292,22 @@ class GotModel(msgspec.Struct, frozen=True):
     pool: str  # boot of the pool: a learner that sees a new one puts again
     ref: ModelRef | None = None
     sha256: str = ""
+    policy: bytes = b""
+
+
+class KeepModel(msgspec.Struct, frozen=True):
+    """evaluator -> first modelpool, the weights in the buffers: keep them on the volume. May be asked again."""
+
+    ref: ModelRef
+    sha256: str
+    policy: bytes
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The modelpool's answer."""
+
+    file: str = ""  # in models/, describes them
+    why: str = ""  # they are not kept
 
 
 def to_plain(message: msgspec.Struct) -> Any:

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rlctl_agents.types.control import Channels, GetModel, GotModel
+from rlctl_agents.types.control import Channels, GetModel, GotModel, KeepModel, Kept
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.log_throttle import LogThrottle
 from rlctl_agents.wire.notice import NoticeSubscriber
-from rlctl_agents.wire.rpc.bulk import SAID_EVERY_S, BulkClient, joined
+from rlctl_agents.wire.rpc.bulk import SAID_EVERY_S, BulkClient, in_pieces, joined
 from rlctl_agents.wire.rpc.client import RemoteError
 from rlctl_agents.wire.sockets import Wire
 
@@ -37,6 +37,7 @@ class Model(NamedTuple):
     ref: ModelRef
     sha256: str  # 64 hex digits, of `data`
     data: bytes  # the same object for every reader in a process
+    policy: bytes = b""  # its learner's description
 
 
 class Pool:
@@ -72,14 +73,28 @@ class Pool:
         """
         return self._ask(GetModel(policy, have=have), PULL_S if wait_s is None else wait_s)
 
-    def exact(self, policy: str, version: int) -> Model | None:
-        """One version of the live lineage; None when the pool has not got it.
+    def exact(self, policy: str, version: int, lineage: int = 0) -> Model | None:
+        """One version of the live lineage, or of any lineage with its description; None when the pool has not got it.
 
         Raises:
             TimeoutError: not here within `PULL_S`.
             RemoteError: the pool refuses.
         """
-        return self._ask(GetModel(policy, version=version), PULL_S)
+        return self._ask(GetModel(policy, version=version, lineage=lineage), PULL_S)
+
+    def keep(self, model: Model, wait_s: float) -> str:
+        """Have the pool keep a model on the volume; the name of the file there that describes it.
+
+        Raises:
+            TimeoutError: not done by then.
+            RemoteError: it cannot be kept, and why.
+        """
+        self._under_way = None
+        self._client.ask(KeepModel(model.ref, model.sha256, model.policy), in_pieces(model.data))
+        kept, _ = self._client.answer(Kept, wait_s, self._keep_waiting)
+        if kept.why:
+            raise RemoteError(kept.why)
+        return kept.file
 
     def notice(self) -> ModelRef | None:
         """The newest model announced since the last call."""
@@ -108,7 +123,7 @@ class Pool:
         self._under_way = None
         if got.state != "new" or got.ref is None or not buffers:
             return None
-        return Model(got.ref, got.sha256, joined(buffers))
+        return Model(got.ref, got.sha256, joined(buffers), got.policy)
 
 
 class Follower:

@@ -1,107 +1,71 @@
-"""Models on a volume, for ever: one immutable file of weights and a sidecar that says what they are."""
+"""Models on a volume: one immutable file of weights each, and beside it the description of the policy."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import re
-from contextlib import suppress
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
+from rlctl_agents.checkpoint.policy import PolicyFileError, pack_policy, unpack_policy
 from rlctl_agents.runtime.storage import replace_file
 from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.weights.client import Model
 
-FORMAT = 1
 POLICY = re.compile(r"[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
-_SUFFIX = ".safetensors"
 
 log = logging.getLogger(__name__)
 
 
-class Sidecar(msgspec.Struct, frozen=True):
-    """Metadata beside the weights. The weights are there whenever this is."""
-
-    format: int
-    ref: ModelRef
-    sha256: str
-    bytes: int
-
-
-class KeptModels:
-    """The models of a folder.
+def keep(folder: Path, model: Model) -> str:
+    """Store a model; it is on the disk when this returns. Kept already: nothing.
 
     Args:
         folder: models/, on the volume.
-        others_keep: another process puts models there, too; what is not known is looked for.
+
+    Returns:
+        Name of the file that describes it. The weights are there whenever this is.
+
+    Raises:
+        ValueError: the policy's name cannot be part of a file name, the description is none, or the weights are not
+            those of the checksum.
+        OSError: the volume refuses.
+
+    Example:
+        Version 233 of the first lineage is `main-l0001-v000000000233-e3b0c44298fc.json` beside `.safetensors`.
     """
+    ref, sha256 = model.ref, model.sha256
+    if not POLICY.fullmatch(ref.policy):
+        raise ValueError(f"{ref.policy!r} is not the name of a policy")
+    if hashlib.sha256(model.data).hexdigest() != sha256:
+        raise ValueError(f"{len(model.data)} bytes do not have sha256 {sha256[:12]}")
+    weights = folder / f"{_stem(ref, sha256[:12])}.safetensors"
+    policy = weights.with_suffix(".json")
+    described = replace(unpack_policy(model.policy), ref=ref, tensors=weights.name, sha256=sha256)
+    if not (policy.is_file() and weights.is_file()):
+        replace_file(weights, model.data, durable=True)
+        replace_file(policy, pack_policy(described), durable=True)
+    return policy.name
 
-    def __init__(self, folder: Path, *, others_keep: bool = False) -> None:
-        self._folder, self._others_keep = folder, others_keep
-        self._known: dict[ModelRef, Path] = {}
-        self._look("*")
 
-    def _look(self, stem: str) -> None:
-        for path in sorted(self._folder.glob(f"{stem}.json")):
-            try:
-                sidecar = msgspec.json.decode(path.read_bytes(), type=Sidecar)
-                if sidecar.format != FORMAT:
-                    raise ValueError(f"format {sidecar.format}")
-                self._known[sidecar.ref] = path
-            except (OSError, ValueError, msgspec.MsgspecError) as error:
-                log.error("%s is damaged and not used: %s", path.name, error)
-
-    def keep(self, ref: ModelRef, sha256: str, data: bytes) -> None:
-        """Store a model; it is on the disk when this returns. Kept already: nothing.
-
-        Raises:
-            ValueError: the policy's name cannot be part of a file name, or other weights were kept under this ref.
-            OSError: the volume refuses.
-        """
-        if not POLICY.fullmatch(ref.policy):
-            raise ValueError(f"{ref.policy!r} is not the name of a policy")
-        if ref in self._known:
-            with suppress(OSError, msgspec.MsgspecError):
-                if msgspec.json.decode(self._known[ref].read_bytes(), type=Sidecar).sha256 == sha256:
-                    return
-            raise ValueError(f"other weights were kept as {ref}")
-        stem = _stem(ref, sha256[:12])
-        replace_file(self._folder / f"{stem}{_SUFFIX}", data, durable=True)
-        sidecar = Sidecar(FORMAT, ref, sha256, len(data))
-        replace_file(self._folder / f"{stem}.json", msgspec.json.encode(sidecar) + b"\n", durable=True)
-        self._known[ref] = self._folder / f"{stem}.json"
-
-    def newest(self, policy: str) -> ModelRef | None:
-        """Newest kept version of the newest lineage."""
-        refs = [ref for ref in self._known if ref.policy == policy]
-        return max(refs, default=None)
-
-    def policies(self) -> set[str]:
-        """Policies of which something was kept."""
-        return {ref.policy for ref in self._known}
-
-    def forget(self, ref: ModelRef) -> None:
-        """Forget a model that cannot be read; its files stay where they are."""
-        self._known.pop(ref, None)
-
-    def read(self, ref: ModelRef) -> tuple[str, bytes] | None:
-        """Checksum and weights, checked; None when there are none, or what is there is damaged."""
-        if ref not in self._known and self._others_keep and POLICY.fullmatch(ref.policy):
-            self._look(_stem(ref, "*"))
-        path = self._known.get(ref)
-        if path is None:
-            return None
+def read(folder: Path, ref: ModelRef) -> Model | None:
+    """Kept weights, checked; None when there are none, or what is there is damaged."""
+    if not POLICY.fullmatch(ref.policy):
+        return None
+    for path in sorted(folder.glob(f"{_stem(ref, '*')}.json")):
         try:
-            sidecar = msgspec.json.decode(path.read_bytes(), type=Sidecar)
-            data = path.with_suffix(_SUFFIX).read_bytes()
-        except (OSError, msgspec.MsgspecError) as error:
+            policy = path.read_bytes()
+            described = unpack_policy(policy)
+            data = (folder / Path(described.tensors).name).read_bytes()
+        except (OSError, PolicyFileError) as error:
             log.error("%s cannot be read: %s", path.name, error)
-            return None
-        if len(data) != sidecar.bytes or hashlib.sha256(data).hexdigest() != sidecar.sha256:
-            log.error("%s is damaged: its bytes are not those that were kept", path.with_suffix(_SUFFIX).name)
-            return None
-        return sidecar.sha256, data
+            continue
+        if hashlib.sha256(data).hexdigest() == described.sha256:
+            return Model(ref, described.sha256, data, policy)
+        log.error("%s is damaged: its bytes are not those that were kept", described.tensors)
+    return None
 
 
 def _stem(ref: ModelRef, end: str) -> str:

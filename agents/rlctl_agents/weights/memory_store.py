@@ -37,8 +37,11 @@ class LiveModels:
         self._terms: dict[str, int] = {}
         self._pins: deque[ModelRef] = deque(maxlen=PINNED)
 
-    def put(self, ref: ModelRef, term: int, sha256: str, data: bytes | memoryview) -> Model:
+    def put(self, ref: ModelRef, term: int, sha256: str, data: bytes | memoryview, policy: bytes = b"") -> Model:
         """Take a new version. The same once more is fine.
+
+        Args:
+            policy: its description.
 
         Raises:
             Refused: an older term, lineage or version than what is there, other weights under the same name, or weights
@@ -47,9 +50,10 @@ class LiveModels:
         owned = data if isinstance(data, bytes) else bytes(data)
         digest = hashlib.sha256(owned).hexdigest()  # before the lock: nobody who pulls waits for it
         with self._lock:
-            return self._put(ref, term, sha256, owned, digest)
+            return self._put(Model(ref, sha256, owned, policy), term, digest)
 
-    def _put(self, ref: ModelRef, term: int, sha256: str, owned: bytes, digest: str) -> Model:
+    def _put(self, model: Model, term: int, digest: str) -> Model:
+        ref, sha256 = model.ref, model.sha256
         models = self._models.get(ref.policy) or OrderedDict[int, Model]()
         newest = next(reversed(models.values()), None)
         if term < self._terms.get(ref.policy, term):
@@ -62,11 +66,11 @@ class LiveModels:
                     return models[ref.version]
                 raise Refused("version", f"{ref}: version {newest.ref.version} is there already")
         if digest != sha256:
-            raise Refused("checksum", f"{ref}: {len(owned)} bytes do not have sha256 {sha256[:12]}")
+            raise Refused("checksum", f"{ref}: {len(model.data)} bytes do not have sha256 {sha256[:12]}")
         if newest is not None and ref.lineage > newest.ref.lineage:
             models = OrderedDict[int, Model]()
         self._terms[ref.policy] = term
-        model = models[ref.version] = Model(ref, sha256, owned)
+        models[ref.version] = model
         self._models[ref.policy] = models
         self._trim()
         return model

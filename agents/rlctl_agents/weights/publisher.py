@@ -85,6 +85,7 @@ class Publisher:
         boot: of this process.
         pools: index -> channels of the modelpools, as they are now; called from the thread.
         term: of the manager that we know.
+        policy: description that goes with every version.
         every_version: no version is left out, and the last few are put again into a new pool (lock-step).
         every: versions from one publication to the next.
         most_ahead: versions that the pools may lack before learning waits for them; None: it never does.
@@ -97,13 +98,14 @@ class Publisher:
         *,
         pools: Callable[[], Mapping[int, Channels]],
         term: Callable[[], int],
+        policy: bytes = b"",
         every_version: bool = False,
         every: int = 1,
         most_ahead: int | None = None,
     ) -> None:
         self._wire, self._boot = wire, boot
         self._targets, self._term = pools, term
-        self._every_version = every_version
+        self._policy, self._every_version = policy, every_version
         self._recent: deque[_Weights] = deque(maxlen=LOCK_STEP_VERSIONS if every_version else 1)
         self._pools: dict[str, _Pool] = {}
         self._changed = threading.Event()
@@ -235,7 +237,8 @@ class Publisher:
         pool.boot = got.pool
 
     def _put(self, pool: _Pool, weights: _Weights) -> None:
-        said = self._ask(pool, PutModel(weights.ref, self._term(), weights.sha256), Said, in_pieces(weights.data))
+        request = PutModel(weights.ref, self._term(), weights.sha256, self._policy)
+        said = self._ask(pool, request, Said, in_pieces(weights.data))
         if not said.ok:
             raise RemoteError(said.why)
         pool.newest = self.newest = weights.ref

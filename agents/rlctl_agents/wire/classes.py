@@ -7,7 +7,18 @@ from collections.abc import Mapping
 import zmq
 from msgspec import Struct
 
-from rlctl_agents.types.control import Commit, Enlist, EvalResult, GetModel, Hello, Note, PutModel, Report, Sampled
+from rlctl_agents.types.control import (
+    Commit,
+    Enlist,
+    EvalResult,
+    GetModel,
+    Hello,
+    KeepModel,
+    Note,
+    PutModel,
+    Report,
+    Sampled,
+)
 from rlctl_agents.wire.keys import ACTOR, CORE
 
 Classes = Mapping[type[Struct], frozenset[str]]
@@ -19,7 +30,7 @@ MANAGER: Classes = {
     **dict.fromkeys((Hello, Report, Sampled), ALL),
     **dict.fromkeys((Commit, Enlist, EvalResult, Note), ONLY_CORE),
 }
-MODELPOOL: Classes = {GetModel: ALL, PutModel: ONLY_CORE}
+MODELPOOL: Classes = {GetModel: ALL, PutModel: ONLY_CORE, KeepModel: ONLY_CORE}
 """What is named in neither is for core processes alone."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlctl.cli.context import API_VERSION, World
 from rlctl.cli.display.problems import label
-from rlctl.cli.display.report import evaluation_text, headline
+from rlctl.cli.display.report import evaluation_text, headline, other_modes
 from rlctl.cli.display.text import clock, count, number, plain
 from rlctl.cli.run.snapshot import Snapshot
 
@@ -122,10 +122,11 @@ def news(snapshot: Snapshot, last: dict[str, Any]) -> list[dict[str, Any]]:
     if fresh and told["resumed"] and last.get("resumed") != told["resumed"]:
         last["resumed"] = told["resumed"]
         found.append({"event": "resumed", "resumed": told["resumed"], "text": str(told["resumed"]["text"])})
-    if fresh and told["evaluation"] and last.get("evaluation") != told["evaluation"]:
-        last["evaluation"] = told["evaluation"]
-        text = f"evaluation {evaluation_text(told['evaluation'])}"
-        found.append({"event": "evaluation", "evaluation": told["evaluation"], "text": text})
+    for evaluation in [told["evaluation"], *other_modes(told)] if fresh and told["evaluation"] else []:
+        if last.get(f"evaluation {evaluation['mode']}") != evaluation:
+            last[f"evaluation {evaluation['mode']}"] = evaluation
+            text = f"evaluation {evaluation_text(evaluation)}"
+            found.append({"event": "evaluation", "evaluation": evaluation, "text": text})
     problems = [] if snapshot.over else [*snapshot.target_problems(), *told["problems"]]
     for problem in problems:
         kind = re.sub(r"[0-9.]+ (s|%)", "", problem["text"])  # the same problem a second later is no news

@@ -85,6 +85,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     if evaluation:
         curve = sparkline([point[2] for point in told["history"]], 24)
         facts.append(("return", f"{evaluation_text(evaluation)} {curve}".rstrip()))
+    facts += [("", evaluation_text(one)) for one in other_modes(told)]
     if told["stop"].get("not_evaluated"):
         facts.append(("" if evaluation else "return", plain(told["stop"]["not_evaluated"])))
     if evaluation and (info := info_text(evaluation.get("info", {}))):
@@ -97,6 +98,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
         facts.append(("", info))
     for condition, goal in told["stop"]["conditions"].items():
         facts.append(("goal", f"{condition} {clock(goal) if condition == 'wall_time' else number(goal)}"))
+    facts += _selected(told)
     if lag["mean"] is not None:
         facts.append(
             ("lag", f"mean {number(lag['mean'])}, p95 {number(lag['p95'])}, max {number(lag['max'])} versions")
@@ -156,13 +158,30 @@ def info_text(told: Mapping[str, float | None]) -> str:
     return ", ".join(shown[:MOST_INFO]) + more
 
 
+def other_modes(told: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The newest evaluation in each mode but that of the newest that counts."""
+    counts = (told["evaluation"] or {}).get("mode")
+    return [one for mode, one in told["evaluations"].items() if mode != counts]
+
+
+def _selected(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The best model, and the one that has reached the goal."""
+    rows = []
+    for name, found in told["models"].items():
+        if found:
+            reached = f"reaches {number(found['goal'])}: " if name == "goal" else ""
+            rows.append(("best" if name == "best" else "", reached + evaluation_text(found["evaluation"])))
+    return rows
+
+
 def evaluation_text(told: Mapping[str, Any]) -> str:
-    """`487.3 ± 12.1 over 100 episodes, greedy, version 96`."""
+    """`487.3 ± 12.1 over 100 episodes, greedy on fresh seeds, version 96`."""
     version = (told.get("ref") or {}).get("version")
     of = "" if version is None else f", version {version}"
     if (seats := told.get("seats", 1)) > 1:
         of += f"; of the first of {seats} seats, all played by it"
-    return f"{number(told['mean'])} ± {number(told['std'])} over {told['episodes']} episodes, {told['mode']}{of}"
+    how = f"{told['mode']}{' on fresh seeds' if told.get('confirms') else ''}"
+    return f"{number(told['mean'])} ± {number(told['std'])} over {told['episodes']} episodes, {how}{of}"
 
 
 def cadence_text(told: Mapping[str, Any] | None) -> str:
@@ -261,10 +280,12 @@ def final(snapshot: Snapshot) -> list[str]:
             rows.append(("", info))
     else:
         rows.append(("return", "not evaluated"))
+    rows += [("", evaluation_text(one)) for one in other_modes(told)]
     if told["stop"].get("not_evaluated"):
         rows.append(("", plain(told["stop"]["not_evaluated"])))
     if told["train_return"]:
         rows.append(("training", _training(told)))
+    rows += _selected(told)
     rows.append(("wall time", clock(wall_s)))
     rows.append(("env steps", whole(totals["env_steps"])))
     rows.append(("consumed", f"{whole(totals['consumed_steps'])} agent steps in {whole(totals['updates'])} updates"))

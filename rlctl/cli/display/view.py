@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rlctl.cli.context import World
 from rlctl.cli.display.problems import label
-from rlctl.cli.display.report import evaluation_text, headline, ready_of, role_state, shares, steps_are_missing
+from rlctl.cli.display.report import (
+    evaluation_text,
+    headline,
+    other_modes,
+    ready_of,
+    role_state,
+    shares,
+    steps_are_missing,
+)
 from rlctl.cli.display.text import clock, count, number, plain, sparkline, whole
 from rlctl.cli.run.snapshot import Snapshot
 
@@ -149,6 +157,7 @@ def _measures(snapshot: Snapshot) -> list[tuple[str, str]]:
         ),
         ("so far", f"{steps}{whole(totals['updates'])} updates"),
         ("return", returns + (f"  goal {number(goal)}" if goal is not None else "")),
+        *[("", evaluation_text(one)) for one in other_modes(told)],
         *([("", plain(not_evaluated))] if not_evaluated else []),
         *([("", curve)] if curve else []),
         ("training", f"{number(train['mean'])} over {train['episodes']} episodes" if train else "no episode yet"),

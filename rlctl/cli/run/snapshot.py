@@ -302,7 +302,7 @@ def complete(status: Mapping[str, Any] | None, state: RunState) -> dict[str, Any
         "run": state.run, "uid": state.uid, "term": 0, "phase": "starting", "time": None, "wall_s": 0.0, "cpu_s": {},
         "verdict": {"kind": "starting", "text": "starting: no report yet"},
         "throughput": {}, "totals": {}, "lag": {}, "train_return": None, "train_info": {}, "evaluation": None,
-        "cadence": None, "history": [],
+        "evaluations": {}, "models": {"best": None, "goal": None}, "cadence": None, "history": [],
         "stop": {}, "policies": {}, "roles": {}, "checkpoint": None, "resumed": None, "problems": [],
     }  # fmt: skip
     filled = {**empty, **{key: value for key, value in given.items() if value is not None}}

@@ -22,6 +22,7 @@ from tests.manager.world import (
     evaluate,
     everybody,
     kinds,
+    measure,
     order_evaluation,
     play,
     ref,
@@ -72,12 +73,15 @@ def test_a_run_that_stops_by_steps_ends_when_its_last_model_is_measured_and_that
     assert not run.report("actor", ACTOR).stop
     assert play(run, match, 7.0, 9.0).ok
     run.manager.turn()
+    assert run.manager.stop.phase == "saving", "the other mode is to come"
+    measure(run, 5.0, 7.0)
     assert run.manager.stop.phase == "telling"
     found = status(run)
+    assert {mode: one["mean"] for mode, one in found["evaluations"].items()} == {"greedy": 8, "sample": 6}
     assert (found["evaluation"]["mean"], found["evaluation"]["steps"]) == (8, 5000)
     assert found["evaluation"]["ref"]["version"] == 50
     lines = (run.layout.results / "evaluations.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1])["returns"] == [7, 9]
+    assert [json.loads(line)["returns"] for line in lines[-2:]] == [[7, 9], [5, 7]]
     assert why_not(run) == []
     run.manager.store()
     run.start()
@@ -97,21 +101,9 @@ def test_when_its_time_is_over_the_learner_rests_so_that_what_is_measured_is_wha
     run.learn(LEARNER, steps=300, version=3, gauges=RESTS)
     run.report("modelpool", POOL, model=ref(3))
     run.manager.turn()
-    assert play(run, run.report("evaluator", JUDGE).match, 1.0, 1.0).ok
-    run.manager.turn()
+    measure(run, 1.0, 1.0)
     assert not run.manager.evaluations.awaits
     assert run.learn(LEARNER, steps=300, version=3).stop_steps == 1, "it rests until it is told to stop"
-
-
-def test_a_run_that_an_evaluation_ends_is_not_measured_again(tmp_path: Path) -> None:
-    run = Run(tmp_path, stop={"eval_return": 5, "agent_steps": 5000}, evaluation={"episodes": 2})
-    everybody(run)
-    run.learn(LEARNER, steps=4000, version=40)
-    evaluate(run, 40, 9.0, 9.0)
-    run.manager.turn()
-    assert run.manager.stop.phase == "saving"
-    assert not run.manager.evaluations.awaits
-    assert run.learn(LEARNER, steps=4000, version=40).stop_steps == 5000
 
 
 def test_what_is_played_of_an_older_model_is_taken_from_its_evaluator_and_does_not_count(run: Run) -> None:
@@ -135,17 +127,27 @@ def test_an_evaluation_of_the_last_model_that_has_begun_goes_on(run: Run) -> Non
     reach(run, published=50)
     assert run.report("evaluator", JUDGE).match == match
     run.join("evaluator", 44, prefer=1)
-    assert run.report("evaluator", 44, index=1).match is None, "one measures, the others rest"
-    play(run, match, 7.0, 9.0)
+    other = run.report("evaluator", 44, index=1).match
+    assert other is not None
+    assert other.quota is not None
+    assert other.quota.mode == "sample", "of two, one plays the other mode meanwhile"
+    assert play(run, match, 7.0, 9.0).ok
+    assert play(run, other, 1.0, 1.0).ok
     run.manager.turn()
     assert not run.manager.evaluations.awaits
 
 
-def test_a_last_model_that_was_measured_is_not_measured_again(run: Run) -> None:
+def test_a_last_model_that_was_measured_is_measured_in_the_other_mode_alone(run: Run) -> None:
     everybody(run)
     evaluate(run, 50, 7.0, 9.0)
     reach(run, published=50)
+    match = run.report("evaluator", JUDGE).match
+    assert match is not None
+    assert match.quota is not None
+    assert match.quota.mode == "sample"
+    measure(run, 1.0, 1.0)
     assert not run.manager.evaluations.awaits
+    assert status(run)["evaluation"]["mean"] == 8
     assert why_not(run) == []
 
 
@@ -179,8 +181,7 @@ def test_a_short_run_waits_for_an_evaluator_that_is_still_starting(run: Run) -> 
     run.after(JOIN_S / 2, *NO_JUDGE)
     assert run.manager.evaluations.awaits
     run.join("evaluator", JUDGE)
-    assert play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0).ok
-    run.manager.turn()
+    measure(run, 7.0, 9.0)
     assert not run.manager.evaluations.awaits
 
 
@@ -225,8 +226,7 @@ def test_an_evaluator_that_is_killed_at_the_end_has_time_to_come_back(run: Run) 
     assert run.report("evaluator", JUDGE).match is not None
     run.after(EXPIRES_S + JOIN_S / 2, *NO_JUDGE)
     run.join("evaluator", 44)
-    assert play(run, run.report("evaluator", 44).match, 7.0, 9.0).ok
-    run.manager.turn()
+    measure(run, 7.0, 9.0, judge=44)
     assert not run.manager.evaluations.awaits
     assert why_not(run) == []
 
@@ -278,8 +278,7 @@ def test_the_successor_of_a_manager_that_was_killed_meanwhile_measures_the_last_
     run.start()
     everybody(run)
     reach(run, published=50)
-    assert play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0).ok
-    run.manager.turn()
+    measure(run, 7.0, 9.0)
     assert not run.manager.evaluations.awaits
 
 
@@ -300,8 +299,7 @@ def test_a_run_asked_for_more_steps_while_its_last_model_is_measured_goes_on(run
     run.report("modelpool", POOL, model=ref(90))
     run.manager.turn()
     assert run.manager.state.progress.met == "9000 agent steps >= 9000"
-    assert play(run, run.report("evaluator", JUDGE).match, 1.0, 3.0).ok
-    run.manager.turn()
+    measure(run, 1.0, 3.0)
     assert run.manager.stop.phase == "saving"
     assert not run.manager.evaluations.awaits
     assert why_not(run) == []
@@ -319,8 +317,7 @@ def end_once_measured(run: Run) -> None:
     everybody(run)
     reach(run, published=50)
     commit(run, 1, steps=5000)
-    play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0)
-    run.manager.turn()
+    measure(run, 7.0, 9.0)
     assert run.manager.stop.phase == "telling"
 
 
@@ -393,4 +390,4 @@ def test_while_the_last_model_is_measured_the_verdict_says_so_and_suggests_nothi
     assert (said["kind"], said["text"], said["suggest"]) == ("ending", "ending: waiting for the last model", "")
     run.report("modelpool", POOL, model=ref(50))
     run.manager.turn()
-    assert status(run)["verdict"]["text"] == "ending: measuring the last model, version 50"
+    assert status(run)["verdict"]["text"] == "ending: measuring version 50, greedy"

@@ -15,10 +15,11 @@ from rlctl_agents.manager.evaluation.matches import (
     TRAINING,
     Evaluation,
     Quotas,
+    Wanted,
     training,
 )
 from rlctl_agents.manager.lifecycle.stop import in_vain, met
-from rlctl_agents.types.control import EvalResult, Match
+from rlctl_agents.types.control import EvalResult, Match, Quota
 from rlctl_agents.types.experience import ModelRef
 from tests.manager.world import Time, ref
 
@@ -40,7 +41,7 @@ def evaluations(time: Time) -> Quotas:
 
 
 def order(evaluations: Quotas, boot: str, model: ModelRef | None, **changes: object) -> Match | None:
-    values = {"seats": 1, "episodes": 3, "every_s": 10.0, "mode": "greedy"} | changes
+    values = {"seats": 1, "every_s": 10.0, "quota": Quota(3, "greedy")} | changes
     return evaluations.order(boot, model, **values)  # type: ignore[arg-type]
 
 
@@ -101,8 +102,9 @@ def test_once_only_one_model_counts_no_other_is_played(evaluations: Quotas, time
     old = order(evaluations, "E", ref(5))
     time.now += 10
     last = order(evaluations, "F", ref(9))
-    evaluations.only(ref(9))
-    assert order(evaluations, "E", ref(9), every_s=0.0) is None, "somebody plays it already"
+    wanted = Wanted(ref(9), "greedy")
+    evaluations.only([wanted])
+    assert evaluations.open("E", wanted, seats=1, quota=Quota(3, "greedy")) is None, "another plays it"
     assert order(evaluations, "F", ref(9)) is last
     assert old is not None
     with pytest.raises(ValueError, match="was given to somebody else"):
@@ -219,8 +221,8 @@ def measured(mean: float) -> Evaluation:
 @pytest.mark.parametrize(
     ("stop", "words"),
     [
-        (Stop(eval_return=475), "evaluation mean 480 >= 475 over 100 episodes (greedy, version 8)"),
-        (Stop(eval_return=480), "evaluation mean 480 >= 480 over 100 episodes (greedy, version 8)"),
+        (Stop(eval_return=475), "evaluation mean 480 >= 475 over 100 episodes on fresh seeds (greedy, version 8)"),
+        (Stop(eval_return=480), "evaluation mean 480 >= 480 over 100 episodes on fresh seeds (greedy, version 8)"),
         (Stop(eval_return=481), None),
         (Stop(agent_steps=9000), "9000 agent steps >= 9000"),
         (Stop(agent_steps=9001), None),
@@ -230,17 +232,17 @@ def measured(mean: float) -> Evaluation:
     ],
 )
 def test_a_run_stops_when_a_condition_is_met_and_says_which(stop: Stop, words: str | None) -> None:
-    found = met(stop, evaluation=measured(480), steps=9000, wall_s=70, learned=True)
+    found = met(stop, goal=measured(480), steps=9000, wall_s=70, learned=True)
     assert (None if found is None else found.why) == words
 
 
 def test_only_an_evaluation_says_how_good_a_policy_is() -> None:
-    assert met(Stop(eval_return=1), evaluation=None, steps=10**9, wall_s=10**6, learned=True) is None
+    assert met(Stop(eval_return=1), goal=None, steps=10**9, wall_s=10**6, learned=True) is None
 
 
 def test_time_that_is_over_is_a_failure_when_nothing_was_ever_learned_from() -> None:
     stop = Stop(wall_time=40)
-    assert met(stop, evaluation=None, steps=0, wall_s=40, learned=False) is None
+    assert met(stop, goal=None, steps=0, wall_s=40, learned=False) is None
     assert in_vain(stop, wall_s=39, learned=False, joined=ROLES) is None
     assert in_vain(stop, wall_s=40, learned=True, joined=ROLES) is None
     assert in_vain(stop, wall_s=40, learned=False, joined=ROLES) == (

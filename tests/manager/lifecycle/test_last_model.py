@@ -20,6 +20,7 @@ from tests.manager.world import (
     evaluate,
     everybody,
     kinds,
+    measure,
     order_evaluation,
     play,
     ref,
@@ -52,9 +53,8 @@ def step(run: Run) -> str:
     return run.manager.stop.phase
 
 
-def measure(run: Run) -> None:
-    assert play(run, run.report("evaluator", JUDGE).match, 7.0, 9.0).ok
-    run.manager.turn()
+def measure_last(run: Run) -> None:
+    measure(run, 7.0, 9.0)
     assert not run.manager.evaluations.awaits
 
 
@@ -122,32 +122,28 @@ def test_a_new_manager_finishes_a_run_of_which_the_last_model_is_saved(run: Run)
     assert run.manager.state.progress.met == "5000 agent steps >= 5000"
 
 
-def test_a_good_evaluation_of_a_model_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
+def test_a_kept_model_that_reaches_a_lower_goal_ends_the_run_once_confirmed_though_its_learner_is_gone(
+    tmp_path: Path,
+) -> None:
     run = Run(tmp_path, evaluation={"episodes": 2})
     everybody(run)
     commit(run, 2, steps=2000)
     run.learn(LEARNER, steps=5000, version=50)
     evaluate(run, 50, 9.0, 9.0)
     run.manager.store()
-    run.settings = spec(stop={"eval_return": 5})
+    run.settings = spec(stop={"eval_return": 5}, evaluation={"episodes": 2})
     run.start()
-    run.manager.turn()
-    assert run.manager.state.progress.met is None
     come_back(run, steps=2000)
     assert run.manager.state.progress.met is None
-
-
-def test_a_good_evaluation_of_a_model_that_a_generation_holds_ends_the_run(tmp_path: Path) -> None:
-    run = Run(tmp_path, evaluation={"episodes": 2})
-    everybody(run)
-    run.learn(LEARNER, steps=4000, version=40)
-    evaluate(run, 40, 9.0, 9.0)
-    commit(run, 5, steps=5000)
-    run.manager.store()
-    run.settings = spec(stop={"eval_return": 5})
-    run.start()
+    run.join("evaluator", 44)
+    match = run.report("evaluator", 44).match
+    assert match is not None
+    assert match.seats == {0: ref(50)}
+    assert play(run, match, 6.0, 7.0).ok
     run.manager.turn()
-    assert run.manager.state.progress.met is not None
+    assert run.manager.state.progress.met == (
+        "evaluation mean 6.5 >= 5 over 2 episodes on fresh seeds (greedy, version 50)"
+    )
 
 
 def test_a_run_whose_learner_is_killed_during_the_last_evaluation_learns_again_what_was_lost(run: Run) -> None:
@@ -155,7 +151,7 @@ def test_a_run_whose_learner_is_killed_during_the_last_evaluation_learns_again_w
     commit(run, 1, steps=2000)
     reach(run)
     kill_learner(run)
-    measure(run)
+    measure_last(run)
     assert step(run) == "saving", "the model that was measured is saved nowhere"
     come_back(run, steps=2000)
     assert run.manager.state.progress.met is None
@@ -166,7 +162,7 @@ def test_a_run_whose_learner_is_killed_during_the_last_evaluation_learns_again_w
     run.report("modelpool", POOL, model=ref(50, 2))
     run.manager.turn()
     assert run.manager.evaluations.awaits
-    assert play(run, run.report("evaluator", JUDGE).match, 1.0, 3.0).ok
+    measure(run, 1.0, 3.0)
     assert commit(run, 5, steps=5000, sender=SECOND).ok
     run.manager.turn()
     assert step(run) == "telling"
@@ -178,7 +174,7 @@ def test_a_run_whose_learner_is_killed_and_never_comes_back_says_which_model_was
     commit(run, 1, steps=2000)
     reach(run)
     kill_learner(run)
-    measure(run)
+    measure_last(run)
     run.after(SAVE_S["finish"] - 1, *NO_LEARNER)
     assert step(run) == "saving"
     text = "the last model, at 5000 steps, was not saved: newest generation 1 at 2000 steps"
@@ -193,7 +189,7 @@ def test_a_learner_that_was_killed_after_its_last_model_was_saved_holds_nobody_u
     reach(run)
     commit(run, 1, steps=5000)
     kill_learner(run)
-    measure(run)
+    measure_last(run)
     assert step(run) == "telling"
     assert run.manager.stop.unsaved == ""
 
@@ -207,7 +203,7 @@ def test_what_was_learned_between_the_last_order_and_rest_is_saved_too(tmp_path:
     run.learn(LEARNER, steps=300, version=3, gauges=RESTS)
     run.report("modelpool", POOL, model=ref(3))
     run.manager.turn()
-    measure(run)
+    measure_last(run)
     assert step(run) == "saving"
     assert run.learn(LEARNER, steps=300, version=3, gauges=RESTS).checkpoint == 2
     assert commit(run, 2, steps=300).ok
@@ -275,6 +271,5 @@ def test_a_run_that_is_taken_down_during_its_last_evaluation_is_measured_by_the_
     run.learn(SECOND, steps=0, version=50, lineage=2, gauges={"steps": 5000.0, **RESTS})
     run.report("modelpool", 11, model=ref(50, 2))
     run.manager.turn()
-    assert play(run, run.report("evaluator", 44).match, 7.0, 9.0).ok
-    run.manager.turn()
+    measure(run, 7.0, 9.0, judge=44)
     assert step(run) == "telling"

@@ -1,20 +1,23 @@
-"""Evaluations: ordered, believed, stored; and once more before a run ends that stops by steps or time."""
+"""Evaluations: ordered, believed, confirmed, stored; and once more before a run ends that stops by steps or time."""
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
+from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager.accounting.counters import Cpu
 from rlctl_agents.manager.evaluation.cadence import SHORTEST_S, Cadence, Taken
-from rlctl_agents.manager.evaluation.matches import Quotas
+from rlctl_agents.manager.evaluation.matches import Quotas, Wanted
+from rlctl_agents.manager.evaluation.selection import Selection, reached
 from rlctl_agents.manager.events import Events, JsonLines
 from rlctl_agents.manager.membership.learner_progress import Learners
-from rlctl_agents.manager.state_store import Evaluation, Progress
+from rlctl_agents.manager.state_store import Evaluation, StateStore
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.runtime.process import PLAYS
-from rlctl_agents.types.control import EvalResult, Match, Report, to_plain
+from rlctl_agents.types.control import EvalResult, Match, Mode, Quota, Report, to_plain
 from rlctl_agents.types.experience import ModelRef
 
 JOIN_S = 30.0
@@ -26,38 +29,62 @@ MEASURE_S = 600.0
 """Longest wait for the last evaluation, from the moment at which the run has done what was asked."""
 MATCHES_APART = 100
 """Numbers left out when a manager starts: the last one may have given away some that were not stored."""
+OTHER_EVERY = 5
+"""Of so many evaluations one is followed by another of the same version in the other mode."""
+LOADS = 3
+"""A model that could not be loaded so often is not tried again, until there is a better one."""
+OTHER: dict[Mode, Mode] = {"greedy": "sample", "sample": "greedy"}
+MEASURED = 16
+"""Evaluations that are remembered by version and mode."""
 
 
 class Evaluations:
     """The evaluations of a run.
 
+    One mode counts: `evaluation.mode`, which the goal, the best model and the cadence are about. Now and then the same
+    version is played in the other mode as well.
+
+    A model that reaches the goal was chosen among many for its figure, so it is measured again on fresh seeds, at once
+    and while the run goes on; what that says is what counts. It is on the volume by then, so nothing can take it away.
+
     A run that stops by steps or time has not been measured at its end. `finish` makes it wait: the learner rests, its
     last model is published, one evaluator plays one whole quota with it, and that is the return that stays.
 
     Args:
-        seed: of the run.
-        progress: gets every whole evaluation.
+        settings: of the run, as they are now.
+        state: its progress gets every whole evaluation.
         learners: know what a model was learned from.
         events: hear of every evaluation, and why there is no last one.
-        results: folder of evaluations.jsonl.
+        layout: of the run.
         clock: where time comes from.
         cpu: of the run by now.
+        stands: no other manager has taken over; may raise OSError.
     """
 
     def __init__(
         self,
-        seed: int,
-        progress: Progress,
+        settings: Callable[[], Spec],
+        state: StateStore,
         learners: Learners,
         events: Events,
-        results: Path,
+        layout: Layout,
         clock: Clock,
         cpu: Callable[[], Cpu],
+        *,
+        stands: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._progress, self._learners, self._events, self._clock = progress, learners, events, clock
+        self._settings, self._progress, progress = settings, state.progress, state.progress
+        self._learners, self._events, self._clock = learners, events, clock
+        self.selection = Selection(layout.models, state, stands)
         self._cadence = Cadence(clock.monotonic, cpu)
-        self._quotas = Quotas(seed, clock.monotonic, self._cadence, match=progress.match + MATCHES_APART)
-        self._stored = JsonLines(results / "evaluations.jsonl")
+        self._quotas = Quotas(settings().seed, clock.monotonic, self._cadence, match=progress.match + MATCHES_APART)
+        self._stored = JsonLines(layout.results / "evaluations.jsonl")
+        self._count = 0  # of evaluations in the mode that counts, none that confirms
+        self._other: ModelRef | None = None  # to be played in the other mode
+        self._unloadable: ModelRef | None = None  # could not be confirmed
+        chosen = [one for found in self.selection.models.values() for one in (found.evaluation, found.other)]
+        known = [one for one in (*chosen, progress.other, progress.evaluation) if one is not None]
+        self._measured = deque([(one.ref, one.mode) for one in known], MEASURED)
         self._lived = clock.monotonic()  # when an evaluator was last alive, or first waited for
         self._held = self._lived  # when an evaluator could last get the last model, or played it
         self._finished: float | None = None  # when the last evaluation began to be waited for
@@ -79,7 +106,13 @@ class Evaluations:
         """Progress of the last evaluation, in words."""
         if self._last is None:
             return "waiting for the last model"
-        return f"measuring the last model, version {self._last.version}"
+        wanted = next(iter(self._wanted()), Wanted(self._last, self._mode))
+        return f"measuring version {wanted.ref.version}, {_how(wanted.mode, wanted.confirms)}"
+
+    @property
+    def goal(self) -> Evaluation | None:
+        """Confirming evaluation of the model that has reached the goal, in the mode that counts."""
+        return reached(self.selection.goal, self._mode)
 
     @property
     def taken(self) -> Taken | None:
@@ -89,25 +122,26 @@ class Evaluations:
     @property
     def failure(self) -> str:
         """Failure to write the newest evaluation to its file, in words; "" without one."""
-        return self._stored.failure
+        return self._stored.failure or self.selection.failure
 
-    def match(self, report: Report, published: ModelRef | None, seats: int, settings: Spec) -> Match | None:
+    def match(self, report: Report, published: ModelRef | None, seats: int) -> Match | None:
         """Match that the evaluator that reports has to play.
 
         Args:
             published: newest model that the modelpool holds of which evaluators get theirs.
             seats: of the environment.
-            settings: what its section `evaluation` asks for.
         """
         steps, plays = report.counters.get("agent_steps", 0.0), int(report.gauges.get(PLAYS, 0.0))
         self._quotas.hear(report.boot, report.model, steps, plays)
-        model, wanted = (self._last if self.rests else published), settings.evaluation
-        if self.rests:
-            self._cadence.again()
-        match = self._quotas.order(
-            report.boot, model, seats=seats, episodes=wanted.episodes,
-            every_s=every_s(settings), mode=wanted.mode,
-        )  # fmt: skip
+        match = self._quotas.playing(report.boot)
+        for wanted in self._wanted() if match is None else ():
+            # the modelpool may have gone on: who has just played it has its weights
+            if wanted.ref != self._other or report.model == wanted.ref:
+                match = match or self._quotas.open(report.boot, wanted, seats=seats, quota=self._quota(wanted, seats))
+        if match is None and not self.rests:
+            settings = self._settings()
+            quota = self._quota(Wanted(ModelRef("", 0, 0), self._mode), seats)
+            match = self._quotas.order(report.boot, published, seats=seats, every_s=every_s(settings), quota=quota)
         self._progress.match = self._quotas.match
         return match
 
@@ -123,16 +157,93 @@ class Evaluations:
         # not when it was ordered: a modelpool may have told of the version before its learner did
         steps = self._learners.steps_at(result.ref)
         done = self._quotas.finish(result, steps=steps, wall_s=wall_s, unix=self._clock.unix())
-        self._progress.measured(done)
+        counts = done.mode == self._mode
+        if counts:
+            self._progress.measured(done)
+        else:
+            self._progress.other = done
+        self._measured.append((done.ref, done.mode))
         self._stored.append({**to_plain(done), "returns": result.returns, "lengths": result.lengths})
         self._events.add(
-            "evaluation",
-            f"evaluation mean {done.mean:.4g} over {done.episodes} episodes ({done.mode}, version {done.ref.version})",
-            mean=done.mean, steps=done.steps, version=done.ref.version, info=done.info,
+            "evaluation", f"evaluation {said(done)}", mean=done.mean, steps=done.steps, version=done.ref.version,
+            mode=done.mode, confirms=done.confirms, info=done.info,
         )  # fmt: skip
-        told = {f"info/{name}/evaluation": mean for name, mean in done.info.items()}
-        self.undrawn.append((done.steps, {"return/evaluation": done.mean} | told))
+        other = "" if counts else f"_{done.mode}"
+        told = {f"info/{name}/evaluation{other}": mean for name, mean in done.info.items()}
+        self.undrawn.append((done.steps, {f"return/evaluation{other}": done.mean} | told))
+        if counts and not done.confirms:
+            self._count += 1
+            self._other = done.ref if self._count % OTHER_EVERY == 0 else None
+        elif done.ref == self._other:
+            self._other = None
+        self._select(done, result)
         return done
+
+    def _select(self, done: Evaluation, result: EvalResult) -> None:
+        """Choose the best model, and the one that has reached the goal."""
+        goal, version, selection = self._settings().stop.eval_return, done.ref.version, self.selection
+        before = selection.candidate(goal, self._mode)
+        if done.confirms or done.mode != self._mode:
+            selection.measured_again(done)
+        elif done.seats == 1 and done.mean > selection.better_than(done.mode):
+            try:
+                if not result.kept:
+                    raise ValueError(result.fault or "its evaluator did not bring it")
+                selection.choose(done, result.kept, self._quotas.models)
+            except ValueError as fault:
+                text = f"version {version} is the best so far with {done.mean:.4g}, and is not kept: {fault}"
+                self._events.add("not_kept", text, version=version)
+                return
+            text = f"version {version} is the best so far: mean {done.mean:.4g}"
+            found = selection.candidate(goal, self._mode)
+            if found is not None:
+                text += f" >= {goal:g}; it is evaluated again on fresh seeds"
+            self._events.add("best", text, version=version, mean=done.mean)
+        found = selection.candidate(goal, self._mode)
+        if done.confirms and before is not None and before.ref == done.ref and found is None:
+            text = (
+                f"version {version} is not confirmed: mean {done.mean:.4g} < {goal:g} on fresh seeds, after "
+                f"{before.mean:.4g}; the run goes on"
+            )
+            self._events.add("not_confirmed", text, version=version, mean=done.mean)
+        self.settle()
+
+    def settle(self) -> None:
+        """Make the best model the one that has reached the goal, if its figure on fresh seeds says so."""
+        goal = self._settings().stop.eval_return
+        found = self.selection.candidate(goal, self._mode)
+        if goal is not None and found is not None and found.confirms:
+            self.selection.reach(goal)
+            self._events.add("confirmed", f"the goal {goal:g} is confirmed: {said(found)}", version=found.ref.version)
+
+    @property
+    def _mode(self) -> Mode:
+        """Mode that counts."""
+        return self._settings().evaluation.mode
+
+    def _wanted(self) -> list[Wanted]:
+        """Evaluations that are wanted whatever is due, the most urgent one first."""
+        found, mode = list[Wanted](), self._mode
+        candidate = self.selection.candidate(self._settings().stop.eval_return, mode)
+        if candidate is not None and not candidate.confirms:
+            wanted = Wanted(candidate.ref, mode, confirms=True)
+            if self._quotas.not_loaded[wanted] < LOADS:
+                found.append(wanted)
+            elif self._unloadable != wanted.ref:
+                self._unloadable = wanted.ref
+                text = f"version {wanted.ref.version} is not confirmed: no evaluator could load it; the run goes on"
+                self._events.add("not_confirmed", text, version=wanted.ref.version)
+        if self._last is not None:
+            both = [Wanted(self._last, mode), Wanted(self._last, OTHER[mode])]
+            found += [one for one in both if (one.ref, one.mode) not in self._measured]
+        elif self._other is not None and not self.rests:
+            found.append(Wanted(self._other, OTHER[mode]))
+        return found
+
+    def _quota(self, wanted: Wanted, seats: int) -> Quota:
+        chosen = seats == 1 and wanted.mode == self._mode and not wanted.confirms
+        above = self.selection.better_than(wanted.mode) if chosen else math.inf
+        return Quota(self._settings().evaluation.episodes, wanted.mode, above)
 
     def void_from(self, steps: int) -> None:
         """Continue the curve from there: a learner went back to a generation."""
@@ -142,11 +253,18 @@ class Evaluations:
         """Forget an evaluator that has gone."""
         self._quotas.drop(boot)
 
-    def finish(self) -> None:
-        """Have the last model of a run that ends evaluated before."""
+    def finish(self, last: ModelRef | None = None) -> None:
+        """Have the last model of a run that ends evaluated before, in both modes.
+
+        Args:
+            last: it is this one, which has reached the goal; None: the newest, once the learner rests.
+        """
         if self._finished is None:
-            self._finished, self.awaits = self._clock.monotonic(), True
+            self._finished, self.awaits, self._last = self._clock.monotonic(), True, last
             self._lived = self._held = self._finished
+            self._other = None
+            if last is not None:
+                self._quotas.only(self._wanted())
 
     def cancel(self) -> None:
         """Wait for no last evaluation: more is asked of the run, and its last model is still to come."""
@@ -172,9 +290,8 @@ class Evaluations:
             self._held = now
         if self._last is None and published is not None and (final or waited_s >= REST_S):
             self._last = published
-            self._quotas.only(published)
-        newest = self._progress.evaluation
-        if self._last is not None and newest is not None and self._last <= newest.ref:
+            self._quotas.only(self._wanted())
+        if self._last is not None and not self._wanted():
             self.awaits = False
         elif evaluators == 0 and (expected == 0 or now - self._lived >= JOIN_S):
             self.give_up("no evaluator lives")
@@ -189,9 +306,24 @@ class Evaluations:
         """End the run without its last evaluation, if that is still waited for."""
         if self.awaits:
             self.awaits = False
-            what = "the last model" if self._last is None else f"the last model, version {self._last.version},"
+            what = "the last model"
+            if self._last is not None:
+                wanted = next(iter(self._wanted()), Wanted(self._last, self._mode))
+                what += f", version {self._last.version},"
+                if wanted != Wanted(self._last, self._mode):
+                    what = f"version {wanted.ref.version}, {_how(wanted.mode, wanted.confirms)},"
             self.not_evaluated = f"{what} was not evaluated: {why}"
             self._events.add("not_evaluated", self.not_evaluated)
+
+
+def said(done: Evaluation) -> str:
+    """`mean 487.3 over 100 episodes (greedy, version 96)`, and whether on fresh seeds."""
+    how = _how(done.mode, done.confirms)
+    return f"mean {done.mean:.4g} over {done.episodes} episodes ({how}, version {done.ref.version})"
+
+
+def _how(mode: str, confirms: bool) -> str:
+    return f"{mode} on fresh seeds" if confirms else mode
 
 
 def every_s(settings: Spec) -> float | None:

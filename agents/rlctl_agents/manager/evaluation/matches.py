@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import msgspec
 
 from rlctl_agents.manager.evaluation.cadence import Cadence
 from rlctl_agents.manager.state_store import TRAINING, Evaluation
-from rlctl_agents.types.control import EvalResult, Match, Quota
+from rlctl_agents.types.control import EvalResult, Match, Mode, Quota
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.figures import info_numbers
 
@@ -32,8 +34,17 @@ PLAY_S = 600.0
 """The same while it says that it plays this one: resets of a slow simulator, or one step of it, may take minutes."""
 
 
+class Wanted(NamedTuple):
+    """An evaluation of one version."""
+
+    ref: ModelRef
+    mode: Mode
+    confirms: bool = False  # on other seeds than the evaluation that chose the model
+
+
 class _Open(msgspec.Struct):
     match: Match
+    wanted: Wanted
     loaded: bool
     steps: float  # that the evaluator had counted when it was last seen to move
     moved: float  # when that was
@@ -57,6 +68,8 @@ class Quotas:
         """Newest model that is measured, or was."""
         self._done: ModelRef | None = None
         self._open: dict[str, _Open] = {}  # boot of the evaluator -> what it plays
+        self.not_loaded = Counter[Wanted]()
+        """So often an evaluator could not load the model."""
 
     @property
     def plays(self) -> bool:
@@ -80,33 +93,47 @@ class Quotas:
         if steps > mine.steps or loaded != mine.loaded:
             mine.steps, mine.loaded, mine.moved = steps, loaded, now
         elif now - mine.moved >= (LOAD_S if not loaded else PLAY_S if plays == mine.match.id else STUCK_S):
+            self.not_loaded[mine.wanted] += not loaded
             self.drop(boot)
 
+    def playing(self, boot: str) -> Match | None:
+        """Match that this evaluator was given before."""
+        return self._open[boot].match if boot in self._open else None
+
+    @property
+    def models(self) -> set[ModelRef]:
+        """Models that are evaluated now."""
+        return {one.wanted.ref for one in self._open.values()}
+
     def order(
-        self, boot: str, ref: ModelRef | None, *, seats: int, episodes: int, every_s: float | None, mode: str
+        self, boot: str, ref: ModelRef | None, *, seats: int, every_s: float | None, quota: Quota
     ) -> Match | None:
         """Match that this evaluator has to play: the one it was given before, or a new one if that is due.
 
         Args:
             ref: newest model that the modelpool holds.
             seats: of the environment, all of which it plays.
-            episodes, every_s, mode: of a new quota; every_s None: by CPU.
+            every_s: between two starts; None: by CPU.
+            quota: of a new match.
         """
         if boot in self._open:
             return self._open[boot].match
         if ref is None or (self.newest is not None and ref <= self.newest) or not self._cadence.due(every_s):
             return None
-        self.match += 1
         self._cadence.begin()
         self.newest = ref
-        match = Match(
-            id=self.match,
-            seats=dict.fromkeys(range(seats), ref),
-            learn=(),
-            seed=_seed(self._seed, ref),
-            quota=Quota(episodes, "sample" if mode == "sample" else "greedy"),
-        )
-        self._open[boot] = _Open(match, loaded=False, steps=0.0, moved=self._clock())
+        return self.open(boot, Wanted(ref, quota.mode), seats=seats, quota=quota)
+
+    def open(self, boot: str, wanted: Wanted, *, seats: int, quota: Quota) -> Match | None:
+        """Give an idle evaluator this to play, whatever is due; None: another one plays it. What it costs is paid for
+        before the next one that is due.
+        """
+        if any(one.wanted == wanted for one in self._open.values()):
+            return None
+        self.match += 1
+        seed = _seed(self._seed, wanted.ref, confirms=wanted.confirms)
+        match = Match(self.match, dict.fromkeys(range(seats), wanted.ref), learn=(), seed=seed, quota=quota)
+        self._open[boot] = _Open(match, wanted, loaded=False, steps=0.0, moved=self._clock())
         return match
 
     def finish(self, result: EvalResult, *, steps: int, wall_s: float, unix: float) -> Evaluation:
@@ -133,7 +160,8 @@ class Quotas:
         if not all(map(math.isfinite, result.returns)):
             raise ValueError(f"match {result.match}: a return is not finite")
         del self._open[boot]
-        self._done = next(iter(mine.match.seats.values()))
+        self._done = max(self._done or result.ref, result.ref)
+        self.newest = max(self.newest or self._done, self._done)
         mean = math.fsum(result.returns) / len(result.returns)
         variance = math.fsum((one - mean) ** 2 for one in result.returns) / len(result.returns)
         return Evaluation(
@@ -150,24 +178,25 @@ class Quotas:
             time=unix,
             seats=len(mine.match.seats),
             info=info_numbers(result.info),
+            seed=mine.match.seed,
+            confirms=mine.wanted.confirms,
         )
 
-    def only(self, ref: ModelRef) -> None:
-        """Evaluate this model alone from now on: matches of others are taken from their evaluators."""
-        for boot in [boot for boot, one in self._open.items() if ref not in one.match.seats.values()]:
+    def only(self, wanted: Collection[Wanted]) -> None:
+        """Take what is not among these from its evaluator."""
+        for boot in [boot for boot, one in self._open.items() if one.wanted not in wanted]:
             self.drop(boot)
-        if self._open:
-            self.newest = ref  # somebody plays it already
 
     def drop(self, boot: str) -> None:
         """Forget an evaluator that will not finish; its model may be evaluated again, at once."""
-        if self._open.pop(boot, None) is not None:
+        mine = self._open.pop(boot, None)
+        if mine is not None and mine.wanted.ref == self.newest != self._done:
             self._cadence.again()
             self.newest = self._done
 
 
-def _seed(run_seed: int, ref: ModelRef) -> int:
+def _seed(run_seed: int, ref: ModelRef, *, confirms: bool) -> int:
     """Seed of an evaluation by its model, not by its number: runs in lock-step that end equal say equal returns."""
-    text = f"rlctl evaluation {run_seed} {ref.policy} {ref.lineage} {ref.version}"
+    text = f"rlctl evaluation {run_seed} {ref.policy} {ref.lineage} {ref.version}{' confirmed' if confirms else ''}"
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:4], "little") >> 1

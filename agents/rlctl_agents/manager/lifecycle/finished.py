@@ -18,6 +18,7 @@ from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Policy, Spec
 from rlctl_agents.checkpoint.parts import sync_folder
 from rlctl_agents.manager.checkpoints.fencing_term import TornTerm, read_term
+from rlctl_agents.manager.evaluation.selection import reached, read_selected
 from rlctl_agents.manager.events import Events, Lines
 from rlctl_agents.manager.lifecycle.scale_down import Release
 from rlctl_agents.manager.lifecycle.stop import met
@@ -89,7 +90,7 @@ def still_met(settings: Spec, layout: Layout) -> str | None:
     policy = next(iter(settings.policies or {"main": Policy()}))
     found = met(
         settings.stop,
-        evaluation=progress.evaluation,
+        goal=reached(read_selected(layout.models, "goal"), settings.evaluation.mode),
         steps=progress.steps.get(policy, 0),
         wall_s=progress.wall_s,
         learned=progress.started,

@@ -41,20 +41,20 @@ class Met(NamedTuple):
     why: str  # in words
 
 
-def met(stop: Stop, *, evaluation: Evaluation | None, steps: int, wall_s: float, learned: bool) -> Met | None:
+def met(stop: Stop, *, goal: Evaluation | None, steps: int, wall_s: float, learned: bool) -> Met | None:
     """The stop condition by which the run has succeeded; None: not yet.
 
     Args:
-        evaluation: the newest whole one: the only thing that says how good a policy is.
+        goal: confirming evaluation of the model that reached the goal: the only thing that says how good a policy is.
         steps: that the weights were learned from.
         wall_s: over all ups.
         learned: something was ever learned from; time alone is no success.
     """
-    alone = evaluation is not None and evaluation.seats == 1  # else see `require_measurable`
-    if stop.eval_return is not None and evaluation is not None and alone and evaluation.mean >= stop.eval_return:
+    alone = goal is not None and goal.seats == 1  # else see `require_measurable`
+    if stop.eval_return is not None and goal is not None and alone and goal.mean >= stop.eval_return:
         text = (
-            f"evaluation mean {evaluation.mean:.4g} >= {stop.eval_return:g} over {evaluation.episodes} episodes "
-            f"({evaluation.mode}, version {evaluation.ref.version})"
+            f"evaluation mean {goal.mean:.4g} >= {stop.eval_return:g} over {goal.episodes} episodes on fresh seeds "
+            f"({goal.mode}, version {goal.ref.version})"
         )
         return Met("eval_return", text)
     if stop.agent_steps is not None and steps >= stop.agent_steps:
@@ -165,7 +165,7 @@ class RunStop(Phases):
         super().__init__()
         self._state, self._members, self._learners = state, members, learners
         self._checkpoints, self._evaluations, self._events, self._clock = checkpoints, evaluations, events, clock
-        self._proof: tuple[Met, Evaluation | None] | None = None  # why it ends, unless on request
+        self._proof: Met | None = None  # why it ends, unless on request
         self._claimed: dict[str, int] = {}  # policy -> steps, when the run began to end
         self._told: set[str] = set()  # boots
 
@@ -197,18 +197,20 @@ class RunStop(Phases):
             self._told.add(boot)
         return self.tells
 
-    def finish(self, why: str, *, measure: bool = False) -> None:
+    def finish(self, why: str, found: Met | None = None) -> None:
         """End every role in good order: the run has reached its goal, or was asked to stop.
 
         Args:
-            measure: evaluate the last model before. Told to finish once more, the run does not wait for that.
+            found: the condition that holds, after which the last model is evaluated first; None: it was asked to stop,
+                and does not wait for that.
         """
-        self._proof = None
+        self._proof = found
         if self._state.progress.met is None:
             self._state.progress.met = why
             self._events.add("stop", f"the run is finished: {why}")
-            if measure:
-                self._evaluations.finish()
+            if found is not None:
+                goal = self._evaluations.goal
+                self._evaluations.finish(goal.ref if goal is not None and found.condition == "eval_return" else None)
         else:
             self._evaluations.give_up(why)
         self._begin("finish")
@@ -250,15 +252,14 @@ class RunStop(Phases):
         Raises:
             UserFault: the time is over, and nothing was ever learned from; or what is asked cannot be judged.
         """
+        self._evaluations.settle()
         try:
             require_measurable(stop, seats)
         except ValueError as error:
             raise self._failed(str(error)) from error
         found = self._met(stop)
         if found is not None:
-            evaluation = self._state.progress.evaluation
-            self.finish(found.why, measure=found.condition != "eval_return")
-            self._proof = found, evaluation
+            self.finish(found.why, found)
             return
         wall_s, learned = self._state.wall_s, self._state.progress.started
         if (fault := in_vain(stop, wall_s=wall_s, learned=learned, joined=joined)) is not None:
@@ -305,21 +306,17 @@ class RunStop(Phases):
         return self._learners.sure_steps(self._learners.policies[0])
 
     def _met(self, stop: Stop) -> Met | None:
-        progress, steps = self._state.progress, self._steps
-        evaluation = progress.evaluation
-        if evaluation is not None and not self._learners.stands(evaluation.ref):
-            evaluation = None  # that model is gone with its learner
-        learned = progress.started and steps > 0
-        return met(stop, evaluation=evaluation, steps=steps, wall_s=self._state.wall_s, learned=learned)
+        steps, goal = self._steps, self._evaluations.goal
+        learned = self._state.progress.started and steps > 0
+        return met(stop, goal=goal, steps=steps, wall_s=self._state.wall_s, learned=learned)
 
     def _lost(self, stop: Stop) -> bool:
-        """True if the weights for which the run ends are gone: their learner was killed and came back without."""
-        if self._proof is None:
+        """True if the weights for which the run ends are gone: their learner was killed and came back without. A model
+        that has reached the goal is kept.
+        """
+        if self._proof is None or self._proof.condition == "eval_return":
             return False
-        found, evaluation = self._proof
-        if found.condition == "eval_return":
-            return evaluation is not None and not self._learners.stands(evaluation.ref)
-        return self._steps == 0 if found.condition == "wall_time" else self._steps < (stop.agent_steps or 0)
+        return self._steps == 0 if self._proof.condition == "wall_time" else self._steps < (stop.agent_steps or 0)
 
     def _unsaved(self) -> list[str]:
         """Policies with a newest generation that holds less than the run claims to have learned. Until learners rest

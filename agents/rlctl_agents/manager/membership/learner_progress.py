@@ -80,13 +80,6 @@ class Learners:
         newest = next(iter(self.usable(policy)), None)
         return newest.steps if newest is not None else 0
 
-    def stands(self, ref: ModelRef) -> bool:
-        """True if a model, or a descendant of it, still exists: its learner lives on, or a generation holds it."""
-        newest = self._newest.get(ref.policy)
-        if newest is not None and newest.model is not None and newest.model.lineage == ref.lineage:
-            return True
-        return any(one.ref.lineage == ref.lineage and one.ref.version >= ref.version for one in self.usable(ref.policy))
-
     def join(self, boot: str, generations: Sequence[Generation]) -> None:
         """Note the generations that a new learner was given, newest first."""
         if generations:

@@ -11,6 +11,7 @@ import msgspec
 from rlctl.spec.machine import Machine
 from rlctl_agents.manager.accounting.ledger import Rows
 from rlctl_agents.manager.evaluation.evaluations import every_s
+from rlctl_agents.manager.evaluation.selection import NAMES, Name
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
 from rlctl_agents.manager.status.problems import SILENT_S, Facts, find
@@ -85,6 +86,8 @@ class StatusBuilder:
             "train_return": self._train_return(),
             "train_info": self._train_info(),
             "evaluation": None if progress.evaluation is None else to_plain(progress.evaluation),
+            "evaluations": {one.mode: to_plain(one) for one in (progress.other, progress.evaluation) if one},
+            "models": {name: self._selected(name) for name in NAMES},
             "cadence": self._cadence(),
             "history": [list(point) for point in progress.history],
             "stop": {"conditions": view.settings.stop.model_dump(mode="json", exclude_none=True), "met": progress.met,
@@ -121,6 +124,14 @@ class StatusBuilder:
             "every_s": None if taken is None else round(taken.every_s, 1),
             "cpu_share": None if taken is None or taken.cpu_share is None else round(taken.cpu_share, 4),
         }
+
+    def _selected(self, name: Name) -> dict[str, Any] | None:
+        """Kept model of that name: its evaluations, and its files below the folder of the run."""
+        found = self._view.evaluations.selection.models.get(name)
+        if found is None:
+            return None
+        files = {part: f"models/{getattr(found, part)}" for part in ("policy", "tensors")}
+        return {"version": found.evaluation.ref.version, **to_plain(found), **files}
 
     def _ending(self) -> dict[str, str]:
         """Verdict on a run that ends, in place of one on its training; {} before, and at the very end."""

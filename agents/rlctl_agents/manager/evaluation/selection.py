@@ -1,0 +1,187 @@
+"""Model selection: the best model and the one that reached the goal, kept with the evaluation that made them so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from rlctl_agents.manager.state_store import Evaluation, StateStore
+from rlctl_agents.runtime.storage import read_file
+from rlctl_agents.types.experience import ModelRef
+
+FORMAT = 1
+NAMES: tuple[Name, ...] = ("best", "goal")
+
+Name = Literal["best", "goal"]
+
+log = logging.getLogger(__name__)
+
+
+class Selected(msgspec.Struct, frozen=True, kw_only=True):
+    """models/best.json or models/goal.json. It is written when the two files that it names are on the disk."""
+
+    format: int = FORMAT
+    policy: str  # file beside it that describes the model: `policy.json`
+    tensors: str  # file beside it, of the weights
+    evaluation: Evaluation  # that made it so
+    other: Evaluation | None = None  # of the same model, in the other mode
+    goal: float | None = None  # the return that it reached
+
+
+class _Described(msgspec.Struct):
+    """The part of a policy's description that is needed here."""
+
+    ref: ModelRef
+    tensors: str
+
+
+def read_selected(folder: Path, name: Name) -> Selected | None:
+    """The selected model of that name; None where there is none, or its file is damaged.
+
+    Args:
+        folder: models/.
+
+    Raises:
+        OSError: the volume refuses.
+    """
+    data = read_file(_file(folder, name))
+    try:
+        return None if data is None else msgspec.json.decode(data, type=Selected)
+    except msgspec.MsgspecError as error:
+        log.error("%s is damaged and not used: %s", _file(folder, name), error)
+        return None
+
+
+def reached(goal: Selected | None, mode: str) -> Evaluation | None:
+    """The confirming evaluation of the model that reached the goal, if it was played in this mode."""
+    return goal.evaluation if goal is not None and goal.evaluation.mode == mode else None
+
+
+class Selection:
+    """The best model and the one that reached the goal. Evaluators have them kept; which of them stay is decided here.
+
+    The best has the highest mean in the mode that `stop.eval_return` looks at; of equal ones the first stays. That
+    figure is the highest of many, so it flatters: measured again on fresh seeds, the model has the fresh figure.
+
+    Args:
+        folder: models/.
+        state: stores the two files.
+        stands: no other manager has taken over; may raise OSError.
+    """
+
+    failure: str = ""
+    """Why something old could not be removed; "" when it could."""
+
+    def __init__(self, folder: Path, state: StateStore, stands: Callable[[], bool]) -> None:
+        self._folder, self._state, self._stands = folder, state, stands
+        self._unstored: set[Name] = set()
+        self.models: dict[Name, Selected] = {}
+        for name in NAMES:
+            if (found := read_selected(folder, name)) is not None:
+                self.models[name] = found
+
+    @property
+    def best(self) -> Selected | None:
+        """The best model."""
+        return self.models.get("best")
+
+    @property
+    def goal(self) -> Selected | None:
+        """The model that has reached the goal, confirmed."""
+        return self.models.get("goal")
+
+    def better_than(self, mode: str) -> float:
+        """Mean above which a model is the best."""
+        best = self.best
+        return best.evaluation.mean if best is not None and best.evaluation.mode == mode else -float("inf")
+
+    def candidate(self, goal: float | None, mode: str) -> Evaluation | None:
+        """Evaluation of the best model, if that has reached the goal and no model is confirmed to have.
+
+        Args:
+            goal: the mean to be reached; None: none is.
+            mode: that counts.
+        """
+        confirmed = reached(self.goal, mode)
+        if goal is None or self.best is None or (confirmed is not None and confirmed.mean >= goal):
+            return None
+        found = self.best.evaluation
+        return found if found.mode == mode and found.mean >= goal else None
+
+    def choose(self, evaluation: Evaluation, policy: str, playing: Collection[ModelRef]) -> None:
+        """Make a model the best, and remove what is neither any more.
+
+        Args:
+            policy: file that describes it.
+            playing: models that may just be brought.
+
+        Raises:
+            ValueError: it is not on the volume, or another's.
+        """
+        try:
+            described = msgspec.json.decode((self._folder / Path(policy).name).read_bytes(), type=_Described)
+            if described.ref != evaluation.ref or not (self._folder / Path(described.tensors).name).is_file():
+                raise ValueError(f"{policy} is not of {evaluation.ref}, or lacks its weights")
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ValueError(f"{policy} cannot be read: {error}") from error
+        self._put("best", Selected(policy=policy, tensors=described.tensors, evaluation=evaluation))
+        self._tidy(playing)
+
+    def measured_again(self, evaluation: Evaluation) -> None:
+        """Take what says more of a selected model: its figure on fresh seeds, or one in the other mode."""
+        for name, found in list(self.models.items()):
+            if found.evaluation.ref != evaluation.ref:
+                continue
+            if found.evaluation.mode != evaluation.mode:
+                self._put(name, replace(found, other=evaluation))
+            elif name == "best":
+                self._put(name, replace(found, evaluation=evaluation))
+
+    def reach(self, goal: float) -> None:
+        """Make the best model the one that has reached the goal: its figure is confirmed."""
+        assert self.best is not None
+        self._put("goal", replace(self.best, goal=goal))
+
+    def store(self) -> None:
+        """Store what could not be stored before."""
+        for name in list(self._unstored):
+            self._put(name, self.models[name])
+
+    def _put(self, name: Name, selected: Selected) -> None:
+        self.models[name] = selected
+        self._unstored.add(name)
+        try:
+            if not self._stands():
+                return  # its successor selects
+        except OSError:
+            return
+        data = msgspec.json.format(msgspec.json.encode(selected)) + b"\n"
+        if self._state.save(_file(self._folder, name), data, durable=True):
+            self._unstored.discard(name)
+
+    def _tidy(self, playing: Collection[ModelRef]) -> None:
+        """Remove models that neither file names, and that are not just being brought."""
+        try:
+            there = {path.name for path in self._folder.iterdir()}
+            own = {_file(self._folder, name).name: name for name in NAMES}
+            damaged = any(file in there and name not in self.models for file, name in own.items())
+            # asked after looking: all that was there is from before a successor
+            if self._unstored or damaged or not self._stands():
+                return
+            kept = own.keys() | {file for one in self.models.values() for file in (one.policy, one.tensors)}
+            brought = tuple(f"{ref.policy}-l{ref.lineage:04d}-v{ref.version:012d}-" for ref in playing)
+            for file in sorted(there - kept):  # .json before .safetensors: weights are there whenever that is
+                if not file.lstrip(".").startswith(brought):  # temporary files begin with a dot
+                    (self._folder / file).unlink(missing_ok=True)
+            self.failure = ""
+        except OSError as error:
+            self.failure = f"cannot remove old models: {error.strerror}"
+
+
+def _file(folder: Path, name: Name) -> Path:
+    return folder / f"{name}.json"

@@ -1,0 +1,329 @@
+"""The best model and the one that reached the goal: confirmed on fresh seeds, kept with their evaluations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl_agents.manager.evaluation.evaluations import LOADS, OTHER_EVERY
+from rlctl_agents.manager.evaluation.matches import LOAD_S
+from rlctl_agents.manager.evaluation.selection import read_selected
+from rlctl_agents.manager.lifecycle.finished import still_met
+from rlctl_agents.types.control import EvalResult, Match
+from tests.manager.world import (
+    ACTOR,
+    JUDGE,
+    LEARNER,
+    POOL,
+    Run,
+    commit,
+    evaluate,
+    everybody,
+    experience,
+    keep,
+    kinds,
+    measure,
+    order_evaluation,
+    play,
+    ref,
+    spec,
+    status,
+)
+from tests.support.power import Disk
+
+ALL = (("modelpool", POOL), ("learner", LEARNER), ("actor", ACTOR), ("evaluator", JUDGE))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    run = Run(tmp_path, stop={"eval_return": 5}, evaluation={"episodes": 2, "every": 10})
+    everybody(run)
+    run.learn(LEARNER, steps=1000, version=10)
+    return run
+
+
+def told(run: Run) -> Match:
+    match = run.report("evaluator", JUDGE).match
+    assert match is not None
+    return match
+
+
+def said(run: Run, kind: str) -> list[str]:
+    return [event["text"] for event in run.manager.events.since(0)[0] if event["kind"] == kind]
+
+
+def stored(run: Run, name: Any) -> tuple[int, float] | None:
+    """Version and figure of a selected model, as the volume has them."""
+    found = read_selected(run.layout.models, name)
+    return None if found is None else (found.evaluation.ref.version, found.evaluation.mean)
+
+
+def kept(run: Run) -> set[int]:
+    """Versions of which the volume has the weights and their description."""
+    stems = {kind: {path.stem for path in run.layout.models.glob(f"*-v*.{kind}")} for kind in ("json", "safetensors")}
+    assert stems["json"] == stems["safetensors"]
+    return {int(stem.split("-v")[1][:12]) for stem in stems["json"]}
+
+
+def test_a_model_that_reaches_the_goal_is_evaluated_again_on_fresh_seeds_and_that_figure_is_quoted(run: Run) -> None:
+    first = order_evaluation(run, 10)
+    assert first is not None
+    assert play(run, first, 9.0, 9.0).ok
+    run.manager.turn()
+    assert run.manager.state.progress.met is None, "it may have been luck"
+    run.report("modelpool", POOL, model=ref(11))
+    again = told(run)
+    assert again.seats == {0: ref(10)}
+    assert again.seed != first.seed
+    assert again.quota is not None
+    assert (again.quota.episodes, again.quota.mode) == (2, "greedy")
+    assert run.learn(LEARNER, steps=1100, version=11).stop_steps == 0, "it learns on meanwhile"
+    assert play(run, again, 6.0, 8.0).ok
+    run.manager.turn()
+    why = "evaluation mean 7 >= 5 over 2 episodes on fresh seeds (greedy, version 10)"
+    assert run.manager.state.progress.met == why
+    assert said(run, "stop") == [f"the run is finished: {why}"]
+    assert said(run, "confirmed") == [
+        "the goal 5 is confirmed: mean 7 over 2 episodes (greedy on fresh seeds, version 10)"
+    ]
+    shown = status(run)
+    assert (shown["evaluation"]["mean"], shown["evaluation"]["confirms"]) == (7, True)
+    assert {name: (one["version"], one["evaluation"]["mean"]) for name, one in shown["models"].items()} == {
+        "best": (10, 7), "goal": (10, 7),
+    }  # fmt: skip
+    assert (run.layout.root / shown["models"]["goal"]["tensors"]).is_file()
+    assert shown["evaluation"]["seed"] == again.seed
+
+
+def test_a_model_that_is_not_confirmed_ends_no_run_and_its_fresh_figure_replaces_the_lucky_one(run: Run) -> None:
+    evaluate(run, 10, 9.0, 9.0)
+    assert play(run, told(run), 3.0, 4.0).ok
+    run.manager.turn()
+    assert run.manager.state.progress.met is None
+    assert run.manager.stop.phase == "running"
+    assert said(run, "not_confirmed") == [
+        "version 10 is not confirmed: mean 3.5 < 5 on fresh seeds, after 9; the run goes on"
+    ]
+    assert stored(run, "best") == (10, 3.5)
+    assert stored(run, "goal") is None
+    run.time.now += 10
+    evaluate(run, 20, 4.0, 4.0)
+    assert stored(run, "best") == (20, 4), "what was lucky does not stand in the way"
+
+
+def test_a_confirmed_run_ends_with_both_modes_of_that_model_and_its_learner_rests(run: Run) -> None:
+    evaluate(run, 10, 9.0, 9.0)
+    assert play(run, told(run), 7.0, 7.0).ok
+    run.manager.turn()
+    assert run.learn(LEARNER, steps=1100, version=11).stop_steps == 1
+    other = told(run)
+    assert other.seats == {0: ref(10)}
+    assert other.quota is not None
+    assert other.quota.mode == "sample"
+    assert play(run, other, 2.0, 4.0).ok
+    assert commit(run, 1, steps=1100).ok
+    run.manager.turn()
+    assert run.manager.stop.phase == "telling"
+    shown = status(run)
+    assert (shown["evaluation"]["mean"], shown["evaluations"]["sample"]["mean"]) == (7, 3)
+    assert shown["models"]["goal"]["other"]["mean"] == 3
+
+
+def test_best_is_the_highest_mean_in_the_mode_that_counts_and_of_equal_ones_the_first(run: Run) -> None:
+    for version, returns in ((10, (1.0, 1.0)), (20, (3.0, 3.0)), (30, (2.0, 4.0)), (40, (0.0, 0.0))):
+        evaluate(run, version, *returns)
+        run.time.now += 10
+    assert stored(run, "best") == (20, 3)
+    assert kept(run) == {20}
+    assert kinds(run).count("best") == 2
+
+
+def test_the_other_mode_is_not_asked_of_an_evaluator_that_lacks_the_weights(run: Run) -> None:
+    for version in range(10, 10 * OTHER_EVERY + 10, 10):
+        evaluate(run, version, 1.0, 1.0)
+        run.time.now += 10
+    run.join("evaluator", 44, prefer=1)
+    run.report("modelpool", POOL, model=ref(999))
+    match = run.report("evaluator", 44, index=1).match
+    assert match is not None
+    assert match.seats == {0: ref(999)}
+
+
+def test_the_other_mode_holds_up_nothing_and_is_curve_and_status_of_its_own(run: Run) -> None:
+    for version in range(10, 10 * OTHER_EVERY + 10, 10):
+        evaluate(run, version, 1.0, 1.0)
+        run.time.now += 10
+    version = 10 * OTHER_EVERY
+    run.report("modelpool", POOL, model=ref(version + 10))
+    match = run.report("evaluator", JUDGE, model=ref(version)).match
+    assert match is not None
+    assert match.quota is not None
+    assert (match.seats, match.quota.mode) == ({0: ref(version)}, "sample")
+    run.manager.evaluations.undrawn.clear()
+    assert play(run, match, 8.0, 8.0).ok
+    assert run.manager.evaluations.undrawn == [
+        (run.manager.learners.steps_at(ref(version)), {"return/evaluation_sample": 8})
+    ]
+    assert kinds(run).count("confirmed") == 0, "8 >= 5, in a mode that does not count"
+    shown = status(run)
+    assert (shown["evaluation"]["mean"], shown["evaluations"]["sample"]["mean"]) == (1, 8)
+    assert len(shown["history"]) == OTHER_EVERY
+    after = run.report("evaluator", JUDGE, model=ref(version)).match
+    assert after is not None
+    assert after.seats == {0: ref(version + 10)}
+
+
+def test_selected_models_outlive_manager_and_power_at_any_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path / "run", stop={"eval_return": 5}, evaluation={"episodes": 2, "every": 10})
+    everybody(run)
+    run.learn(LEARNER, steps=1000, version=10)
+    evaluate(run, 10, 1.0, 1.0)
+    disk, before = Disk(tmp_path / "run", monkeypatch), (10, 1.0)
+    looks: list[tuple[int, float] | None] = []
+
+    def look(*_: object) -> None:
+        """What a reboot would find: a whole model, the one of before or the one of after."""
+        root = disk.lose_power(tmp_path / "lost")
+        found = read_selected(root / "models", "best")
+        assert found is not None
+        assert (root / "models" / found.tensors).read_bytes() == f"weights of {found.evaluation.ref}".encode()
+        described = json.loads((root / "models" / found.policy).read_bytes())
+        assert described["tensors"] == found.tensors
+        looks.append((found.evaluation.ref.version, found.evaluation.mean))
+
+    unlink = Path.unlink
+    monkeypatch.setattr(Path, "unlink", lambda path, **more: (look(), unlink(path, **more), look()))
+    run.time.now += 10
+    evaluate(run, 20, 9.0, 9.0)
+    look()
+    assert looks[0] == before
+    assert looks[-1] == (20, 9)
+    assert set(looks) == {before, (20, 9.0)}
+    run.start()
+    assert run.manager.evaluations.selection.best is not None
+    assert run.manager.evaluations.selection.best.evaluation.mean == 9
+
+
+def test_a_goal_that_was_confirmed_ends_the_run_of_the_next_manager_too(run: Run) -> None:
+    evaluate(run, 10, 9.0, 9.0)
+    assert play(run, told(run), 7.0, 7.0).ok
+    run.start()
+    run.manager.turn()
+    assert run.manager.state.progress.met is not None
+    assert still_met(run.settings, run.layout) is not None
+    assert still_met(spec(stop={"eval_return": 7.5}), run.layout) is None, "more is asked than it has reached"
+    assert still_met(spec(stop={"eval_return": 5}, evaluation={"mode": "sample"}), run.layout) is None
+
+
+def test_a_candidate_outlives_its_learner_and_the_manager_before_it_is_confirmed(run: Run) -> None:
+    evaluate(run, 10, 9.0, 9.0)
+    assert told(run).seats == {0: ref(10)}
+    run.start()
+    run.join("modelpool", POOL)
+    run.join("evaluator", JUDGE)
+    run.join("learner", 22)
+    run.report("modelpool", POOL, model=ref(3, 2))
+    again = told(run)
+    assert again.seats == {0: ref(10)}
+    assert play(run, again, 5.0, 5.0).ok
+    run.manager.turn()
+    assert run.manager.state.progress.met is not None
+    assert stored(run, "goal") == (10, 5)
+
+
+def test_a_model_that_cannot_be_kept_is_not_the_best_and_the_reason_is_said(run: Run) -> None:
+    match = order_evaluation(run, 10)
+    assert match is not None
+    result = EvalResult(match.id, ref(10), "greedy", [9.0, 9.0], [1, 1], 1.0, fault="the volume is full")
+    assert run.manager.result(result).ok
+    assert stored(run, "best") is None
+    assert said(run, "not_kept") == ["version 10 is the best so far with 9, and is not kept: the volume is full"]
+    run.manager.turn()
+    assert run.manager.state.progress.met is None
+
+
+@pytest.mark.parametrize("file", ["nothing.json", "../run/state.json"])
+def test_a_file_that_is_not_of_the_model_is_not_believed(run: Run, file: str) -> None:
+    match = order_evaluation(run, 10)
+    assert match is not None
+    assert run.manager.result(EvalResult(match.id, ref(10), "greedy", [9.0, 9.0], [1, 1], 1.0, kept=file)).ok
+    assert kinds(run).count("not_kept") == 1
+
+
+def test_what_an_evaluator_brings_just_now_is_not_removed_and_what_is_left_over_is(run: Run) -> None:
+    keep(run, ref(5))  # of a match that a manager before had given away
+    (run.layout.models / ".main-l0001-v000000000005-ab.safetensors.7.tmp").write_bytes(b"torn")
+    first = order_evaluation(run, 10)
+    run.join("evaluator", 44, prefer=1)
+    run.time.now += 10
+    run.report("modelpool", POOL, model=ref(20))
+    second = run.report("evaluator", 44, index=1).match
+    assert second is not None
+    keep(run, ref(20))
+    assert play(run, first, 1.0, 1.0).ok
+    assert kept(run) == {10, 20}
+    assert not list(run.layout.models.glob(".*"))
+
+
+def test_a_manager_that_another_one_has_replaced_selects_and_removes_nothing(run: Run) -> None:
+    evaluate(run, 10, 1.0, 1.0)
+    old = run.manager
+    run.start()
+    run.manager = old
+    run.time.now += 10
+    evaluate(run, 20, 4.0, 4.0)
+    assert stored(run, "best") == (10, 1)
+    assert kept(run) == {10, 20}
+
+
+def test_a_lower_goal_is_reached_by_a_figure_that_is_fresh_already(run: Run) -> None:
+    evaluate(run, 10, 9.0, 9.0)
+    assert play(run, told(run), 3.0, 4.0).ok
+    run.manager.reload(spec(stop={"eval_return": 3}, evaluation={"episodes": 2, "every": 10}))
+    run.manager.turn()
+    assert run.manager.state.progress.met == (
+        "evaluation mean 3.5 >= 3 over 2 episodes on fresh seeds (greedy, version 10)"
+    )
+
+
+def test_a_run_that_ends_by_steps_confirms_a_model_that_has_reached_the_goal_first(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"eval_return": 5, "agent_steps": 5000}, evaluation={"episodes": 2})
+    everybody(run)
+    run.learn(LEARNER, steps=5000, version=50, gauges={"rests": 1.0})
+    run.report("modelpool", POOL, model=ref(50))
+    run.manager.turn()
+    modes = []
+    while (match := run.report("evaluator", JUDGE).match) is not None:
+        assert match.quota is not None
+        modes.append((match.quota.mode, match.seed))
+        assert play(run, match, 6.0, 6.0).ok
+    run.manager.turn()
+    assert [mode for mode, _ in modes] == ["greedy", "greedy", "sample"]
+    assert modes[0][1] != modes[1][1]
+    assert stored(run, "goal") == (50, 6)
+    assert run.manager.state.progress.met == "5000 agent steps >= 5000"
+
+
+def test_a_model_that_no_evaluator_can_load_does_not_hold_up_the_others(run: Run) -> None:
+    evaluate(run, 10, 9.0, 9.0)
+    run.report("modelpool", POOL, model=ref(20))
+    for _ in range(LOADS):
+        assert told(run).seats == {0: ref(10)}
+        run.time.now += LOAD_S
+    assert told(run).seats == {0: ref(20)}
+    assert said(run, "not_confirmed") == ["version 10 is not confirmed: no evaluator could load it; the run goes on"]
+
+
+def test_models_of_a_game_of_several_seats_are_not_selected(tmp_path: Path) -> None:
+    run = Run(tmp_path, evaluation={"episodes": 2})
+    run.join("modelpool", POOL)
+    run.join("learner", LEARNER)
+    run.join("evaluator", JUDGE, experience=experience(seats=2))
+    evaluate(run, 10, 9.0, 9.0)
+    assert status(run)["models"] == {"best": None, "goal": None}
+    measure(run, 1.0, 1.0)
