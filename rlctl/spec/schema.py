@@ -155,7 +155,8 @@ class Stop(Model):
     """The run has succeeded as soon as one of these holds; without any it runs until `down`."""
 
     eval_return: Annotated[float | None, live("manager")] = None
-    """Mean raw return of one whole evaluation; not in an environment of several seats, where it says nothing."""
+    """Mean raw return of one whole evaluation in `evaluation.mode`, confirmed by another of the same model on fresh
+    seeds; not in an environment of several seats, where it says nothing."""
     agent_steps: Annotated[int | None, Field(ge=1), live("manager")] = None
     """Learned from; the learner makes no update beyond them."""
     wall_time: Annotated[Seconds | None, live("manager")] = None
@@ -171,7 +172,8 @@ class Evaluation(Model):
     """Between the starts of two evaluations; none starts for a model already evaluated. Null: 10 s, and longer, at most
     30 s, while evaluators take more than 10 % of the run's CPU; with sync 10 s."""
     mode: Annotated[Literal["greedy", "sample"], live("manager")] = "greedy"
-    """How actions come from the policy."""
+    """How actions come from the policy where it counts: for `stop.eval_return`, the best model and the curve. One
+    evaluation of five, and that of the last model, is played in the other mode as well, which is only told."""
     envs: Annotated[int | None, Field(ge=1, le=65_536), restart("evaluator")] = None
     """Environments of one evaluator; null: 10, or episodes when that is less.
 
@@ -183,7 +185,8 @@ class Checkpoint(Model):
 
     every: Annotated[Seconds, live("manager")] = 60.0
     keep: Annotated[int, Field(ge=1, le=10_000), live("manager")] = 3
-    """The newest that stay on disk; older ones are removed."""
+    """The newest that stay on disk; older ones are removed. The best model and the one that reached the goal are
+    not among them: they stay, below models/."""
 
 
 class Code(Model):

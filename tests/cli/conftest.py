@@ -36,6 +36,18 @@ stop: {eval_return: 475}
 """
 
 LEDGER = {"produced": 76800, "consumed": 76000, "dropped": 0, "stale": 160, "fenced": 0, "invalid": 0, "lost": 0}
+MEASURED: dict[str, Any] = {
+    "mean": 212.34,
+    "std": 41.5,
+    "min": 98.0,
+    "max": 301.0,
+    "episodes": 100,
+    "mode": "greedy",
+    "ref": {"policy": "main", "lineage": 1, "version": 96},
+    "steps": 61440,
+    "wall_s": 10.1,
+    "confirms": False,
+}
 STATUS: dict[str, Any] = {
     "apiVersion": "rlctl/v1",
     "term": 1,
@@ -70,16 +82,18 @@ STATUS: dict[str, Any] = {
     },
     "lag": {"mean": 1.25, "p95": 3.0, "max": 5.0},
     "train_return": {"mean": 133.1, "episodes": 100},
-    "evaluation": {
-        "mean": 212.34,
-        "std": 41.5,
-        "min": 98.0,
-        "max": 301.0,
-        "episodes": 100,
-        "mode": "greedy",
-        "ref": {"policy": "main", "lineage": 1, "version": 96},
-        "steps": 61440,
-        "wall_s": 10.1,
+    "evaluation": MEASURED,
+    "evaluations": {"sample": {**MEASURED, "mode": "sample", "mean": 187.5}, "greedy": MEASURED},
+    "models": {
+        "best": {
+            "version": 96,
+            "evaluation": MEASURED,
+            "other": None,
+            "goal": None,
+            "policy": "models/main-l0001-v96.json",
+            "tensors": "models/main-l0001-v96.safetensors",
+        },
+        "goal": None,
     },
     "cadence": {"stated_s": None, "every_s": 14.2, "cpu_share": 0.083},
     "history": [[20480, 4.0, 22.5], [40960, 7.0, 98.25], [61440, 10.1, 212.34]],

@@ -21,7 +21,9 @@ from tests.manager.world import (
     everybody,
     experience,
     kinds,
+    measure,
     order_evaluation,
+    play,
     ref,
     spec,
     status,
@@ -145,12 +147,13 @@ def test_a_run_ends_when_an_evaluation_is_good_enough(tmp_path: Path) -> None:
     everybody(run)
     run.learn(LEARNER, steps=5000, version=50)
     evaluate(run, 50, 90.0, 120.0)
+    assert play(run, run.report("evaluator", JUDGE).match, 90.0, 120.0).ok, "on fresh seeds"
     run.manager.turn()
     number = run.learn(LEARNER, steps=5100, version=51).checkpoint
     assert number == 1, "a last generation first"
     assert not run.report("actor", ACTOR).stop
     assert commit(run, number, steps=5100).ok
-    run.manager.turn()
+    measure(run, 90.0, 120.0)
     for role, process in (("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL), ("evaluator", JUDGE)):
         assert run.report(role, process, gauges={"stopping": 1.0}).stop
     run.manager.turn()
@@ -158,7 +161,9 @@ def test_a_run_ends_when_an_evaluation_is_good_enough(tmp_path: Path) -> None:
     run.time.now += 1.1
     run.manager.turn()
     assert over(run)
-    assert run.manager.state.progress.met == "evaluation mean 105 >= 100 over 2 episodes (greedy, version 50)"
+    assert run.manager.state.progress.met == (
+        "evaluation mean 105 >= 100 over 2 episodes on fresh seeds (greedy, version 50)"
+    )
 
 
 def test_stop_conditions_are_read_again(run: Run) -> None:

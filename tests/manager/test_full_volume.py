@@ -21,7 +21,7 @@ from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.process import Refusals, UserFault
 from rlctl_agents.runtime.storage import FULL_S, LONGEST_DELAY_S, patiently, refusal
-from tests.manager.world import LEARNER, POOL, Run, Time, commit, evaluate, everybody, ref, status
+from tests.manager.world import LEARNER, POOL, Run, Time, commit, everybody, measure, ref, status
 from tests.support.fakes import Manager, process_of
 
 
@@ -69,8 +69,8 @@ def ended(tmp_path: Path) -> Run:
     everybody(run)
     run.learn(LEARNER, steps=5000, version=50)
     run.report("modelpool", POOL, model=ref(50))
-    evaluate(run, 50, 7.0, 9.0)
-    run.manager.turn()
+    for _ in range(2):  # chosen and confirmed; then in the other mode
+        measure(run, 7.0, 9.0)
     assert run.manager.state.progress.met is not None
     return run
 

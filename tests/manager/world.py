@@ -153,7 +153,7 @@ def play(run: Run, match: Match | None, *returns: float) -> Said:
     assert match is not None
     assert match.quota is not None
     mean = sum(returns) / len(returns)
-    kept = keep(run, match.seats[0]) if mean > match.quota.keep_above else ""
+    kept = keep(run.layout.models, match.seats[0]) if mean > match.quota.keep_above else ""
     return run.manager.result(
         EvalResult(match.id, match.seats[0], match.quota.mode, list(returns), [1] * len(returns), 1.0, kept=kept)
     )
@@ -166,10 +166,10 @@ def measure(run: Run, *returns: float, judge: int = JUDGE) -> None:
     run.manager.turn()
 
 
-def keep(run: Run, of: ModelRef) -> str:
+def keep(folder: Path, of: ModelRef) -> str:
     """The modelpool keeps a model that an evaluator brings; the file that describes it."""
     data = f"weights of {of}".encode()
-    return disk_store.keep(run.layout.models, Model(of, hashlib.sha256(data).hexdigest(), data, described(of)))
+    return disk_store.keep(folder, Model(of, hashlib.sha256(data).hexdigest(), data, described(of)))
 
 
 def described(of: ModelRef) -> bytes:

@@ -15,11 +15,15 @@ from rlctl_agents import algorithms
 from rlctl_agents.algorithms.base import ActInputs, Algorithm
 from rlctl_agents.checkpoint.parts import Corrupt
 from rlctl_agents.checkpoint.policy import PolicyFileError, describe, pack_policy, unpack_policy
+from rlctl_agents.models.weights import digest, pack
 from rlctl_agents.training.checkpoint_writer import LEARNER, POLICY, CheckpointWriter, Job
-from rlctl_agents.training.stored_policy import load_policy, read_policy
+from rlctl_agents.training.stored_policy import load_kept, load_policy, read_policy
 from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.control import Commit, Generation, Said
+from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, Spaces, Tuple, leaf_array, leaves
+from rlctl_agents.weights.client import Model
+from rlctl_agents.weights.disk_store import keep
 
 FLAT = Spaces(Box((2,), "float32", low=(-1.0, None), high=1.0), Discrete(3))
 MIXED = Spaces(
@@ -82,6 +86,26 @@ def test_a_policy_acts_after_loading_as_it_did(tmp_path: Path, config: Any, netw
     expected, found = chosen(algorithm, spaces), chosen(loaded, spaces)
     for name, values in expected.items():
         assert torch.equal(values, found[name])
+
+
+@pytest.mark.parametrize(("config", "network", "spaces"), KINDS, ids=["flat", "mixed", "bits", "outside"])
+def test_a_kept_model_acts_after_loading_as_it_did(
+    tmp_path: Path, config: Any, network: Network, spaces: Spaces
+) -> None:
+    kind = algorithms.find(config.name)
+    algorithm = kind(config, network, spaces, seed=5)
+    sections = network.model_dump(mode="json"), config.model_dump(mode="json")
+    described = describe(ModelRef("main", 1, 7), 700, spaces, kind.schema(config, network, spaces), *sections)
+    data = pack(algorithm.net.state_dict(), 700)
+    file = keep(tmp_path, Model(described.ref, digest(data), data, pack_policy(described)))
+    found, loaded = load_kept(tmp_path / file)
+    assert (found.ref, found.steps, found.spaces) == (described.ref, 700, spaces)
+    expected, again = chosen(algorithm, spaces), chosen(loaded, spaces)
+    for name, values in expected.items():
+        assert torch.equal(values, again[name])
+    (tmp_path / found.tensors).write_bytes(data[:-1])
+    with pytest.raises(Corrupt):
+        load_kept(tmp_path / file)
 
 
 def test_the_description_lies_beside_the_tensors_as_json_that_people_can_read(tmp_path: Path) -> None:

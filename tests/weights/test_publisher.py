@@ -34,7 +34,7 @@ def published(
     there = pool_in(folder) if pools is None else pools
     with opened_wire() as wire:
         one = Publisher(
-            wire, "learner", pools=lambda: there, term=lambda: 6,
+            wire, "learner", pools=lambda: there, term=lambda: 6, policy=b"described",
             every_version=every_version,
         )  # fmt: skip
         one.start()
@@ -54,7 +54,7 @@ def test_weights_reach_the_pool_with_their_checksum_and_our_term(folder: Path) -
         wait_until(lambda: publisher.newest == ref(3), "the put")
         assert pool.models[ref(3)][1] == b"weights"
         assert pool.puts[0].term == 6
-        assert not pool.puts[0].keep
+        assert pool.puts[0].policy == b"described"
 
 
 def test_weights_that_wait_give_way_to_newer_ones(folder: Path) -> None:

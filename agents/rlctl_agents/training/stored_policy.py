@@ -1,4 +1,4 @@
-"""Policies out of generations: made anew from their own description, with the weights that lie beside it."""
+"""Policies out of generations and kept models: made anew from their description, with the weights beside it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.checkpoint.parts import read_part
 from rlctl_agents.checkpoint.policy import PolicyFile, PolicyFileError, unpack_policy
 from rlctl_agents.models.torso import hold_still
+from rlctl_agents.models.weights import unpack_into
 from rlctl_agents.training.checkpoint_writer import LEARNER, POLICY
 from rlctl_agents.training.learner_state import restore_weights
 from rlctl_agents.types.control import Generation
@@ -48,14 +49,43 @@ def load_policy(folder: Path, generation: Generation) -> tuple[PolicyFile, Algor
         StateError: the weights are another network's.
     """
     described = read_policy(folder, generation)
+    made = _made(described)
+    restore_weights(read_part(folder, generation.parts[LEARNER], generation.sha256[LEARNER]), made.net)
+    return described, made
+
+
+def load_kept(file: Path) -> tuple[PolicyFile, Algorithm]:
+    """A model that was kept, as best or goal, ready to act, from nothing but its two files.
+
+    Args:
+        file: that describes it: `policy` of models/best.json or models/goal.json, and of the status.
+
+    Raises:
+        PolicyFileError: the file describes no policy, or one of another release.
+        OSError: it cannot be read.
+        PartError: nor can its weights, or they are damaged.
+        AlgorithmError: the algorithm cannot be found, or does not fit.
+        WeightsError: the weights are another network's.
+    """
+    described = unpack_policy(file.read_bytes())
+    made = _made(described)
+    unpack_into(made.net, read_part(file.parent, described.tensors, described.sha256))
+    return described, made
+
+
+def _made(described: PolicyFile) -> Algorithm:
+    """The policy with its first weights, to act with.
+
+    Raises:
+        PolicyFileError: its sections are not of this release's spec.
+    """
     try:
         config = _ALGORITHM.validate_python(described.algorithm)
         network = Network.model_validate(described.network)
     except pydantic.ValidationError as error:
-        raise PolicyFileError(f"generation {generation.number} has a policy of another release: {error}") from error
+        raise PolicyFileError(f"{described.ref} is a policy of another release: {error}") from error
     with torch.random.fork_rng(devices=[]):
         made = algorithms.find(config.name)(config, network, described.spaces, seed=0)
-    restore_weights(read_part(folder, generation.parts[LEARNER], generation.sha256[LEARNER]), made.net)
     for module in made.modules.values():
         hold_still(module)
-    return described, made
+    return made

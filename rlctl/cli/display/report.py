@@ -85,11 +85,11 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     if evaluation:
         curve = sparkline([point[2] for point in told["history"]], 24)
         facts.append(("return", f"{evaluation_text(evaluation)} {curve}".rstrip()))
-    facts += [("", evaluation_text(one)) for one in other_modes(told)]
     if told["stop"].get("not_evaluated"):
         facts.append(("" if evaluation else "return", plain(told["stop"]["not_evaluated"])))
     if evaluation and (info := info_text(evaluation.get("info", {}))):
         facts.append(("", info))
+    facts += [("", evaluation_text(one)) for one in other_modes(told)]
     if evaluation and (cadence := cadence_text(told["cadence"])):
         facts.append(("", cadence))
     if told["train_return"]:
@@ -280,9 +280,9 @@ def final(snapshot: Snapshot) -> list[str]:
             rows.append(("", info))
     else:
         rows.append(("return", "not evaluated"))
-    rows += [("", evaluation_text(one)) for one in other_modes(told)]
     if told["stop"].get("not_evaluated"):
         rows.append(("", plain(told["stop"]["not_evaluated"])))
+    rows += [("", evaluation_text(one)) for one in other_modes(told)]
     if told["train_return"]:
         rows.append(("training", _training(told)))
     rows += _selected(told)

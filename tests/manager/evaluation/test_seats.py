@@ -8,7 +8,7 @@ import pytest
 
 from rlctl_agents.manager.lifecycle.finished import still_met
 from rlctl_agents.runtime.process import UserFault
-from tests.manager.world import ACTOR, JUDGE, LEARNER, POOL, Run, evaluate, experience, spec, status
+from tests.manager.world import ACTOR, JUDGE, LEARNER, POOL, Run, evaluate, experience, play, spec, status
 
 
 def test_a_return_is_no_goal_in_a_game_of_several_seats_and_the_way_out_is_named(tmp_path: Path) -> None:
@@ -40,10 +40,15 @@ def test_a_manager_that_knows_no_seats_yet_does_not_believe_what_was_measured_on
     assert evaluate(run, 1, 0.5, 0.5).ok
     assert status(run)["evaluation"]["seats"] == 2
     run.manager.store()
-    run.settings = spec(stop={"eval_return": 0})
+    run.settings = spec(stop={"eval_return": 0}, evaluation={"episodes": 2})
     run.start()
-    run.join("learner", LEARNER)
+    for role, number in (("modelpool", POOL), ("learner", LEARNER)):
+        run.join(role, number)
+    run.join("evaluator", JUDGE)
     run.learn(LEARNER, steps=100, version=1)
+    run.manager.turn()
+    while (match := run.report("evaluator", JUDGE).match) is not None:  # what seems to have reached the goal
+        assert play(run, match, 0.5, 0.5).ok
     run.manager.turn()
     assert run.manager.state.progress.met is None
     assert still_met(run.settings, run.layout) is None, "nor does a manager of a run that is finished"

@@ -256,7 +256,7 @@ def test_a_file_that_is_not_of_the_model_is_not_believed(run: Run, file: str) ->
 
 
 def test_what_an_evaluator_brings_just_now_is_not_removed_and_what_is_left_over_is(run: Run) -> None:
-    keep(run, ref(5))  # of a match that a manager before had given away
+    keep(run.layout.models, ref(5))  # of a match that a manager before had given away
     (run.layout.models / ".main-l0001-v000000000005-ab.safetensors.7.tmp").write_bytes(b"torn")
     first = order_evaluation(run, 10)
     run.join("evaluator", 44, prefer=1)
@@ -264,7 +264,7 @@ def test_what_an_evaluator_brings_just_now_is_not_removed_and_what_is_left_over_
     run.report("modelpool", POOL, model=ref(20))
     second = run.report("evaluator", 44, index=1).match
     assert second is not None
-    keep(run, ref(20))
+    keep(run.layout.models, ref(20))
     assert play(run, first, 1.0, 1.0).ok
     assert kept(run) == {10, 20}
     assert not list(run.layout.models.glob(".*"))

@@ -33,7 +33,7 @@ from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.types.control import Commit, EvalResult, Generation, Hello, Lease, Orders, Report, Said
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
 from rlctl_agents.wire.sockets import Wire
-from tests.manager.world import UID, Run, boot, experience, ref
+from tests.manager.world import UID, Run, boot, experience, keep, ref
 from tests.support.fakes import wait_until
 
 REPOSITORY = Path(__file__).parents[3]
@@ -359,7 +359,12 @@ def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path
         generation = Generation(1, "main", term, ref(4), 400, time.time(), {"learner": "main-1"}, {"learner": "ab"})
         assert call(Commit(generation, boot(3)), Said) == Said(True)
         assert "rlctl_build_info" in manager.ask("GET", "/metrics", at="manager-0.probe")
-        assert call(EvalResult(match.id, ref(4), "greedy", [6.0, 7.0], [1, 1], 0.5), Said) == Said(True)
+        kept = keep(tmp_path / "run1" / "models", ref(4))
+        for what in ("choice", "confirmation", "other mode"):
+            wait_until(lambda: call(Report("evaluator", 0, boot(4), term), Orders).match is not None, what)
+            match = call(Report("evaluator", 0, boot(4), term), Orders).match
+            result = EvalResult(match.id, ref(4), match.quota.mode, [6.0, 7.0], [1, 1], 0.5, kept=kept)
+            assert call(result, Said) == Said(True)
         stopped: set[int] = set()
         gauges = {"stopping": 1.0}
         roles = {1: "modelpool", 2: "actor", 3: "learner", 4: "evaluator"}
@@ -381,4 +386,4 @@ def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path
     assert status["stop"]["met"].startswith("evaluation mean 6.5 >= 5 over 2 episodes")
     assert json.loads((tmp_path / "run1" / "run" / "finished.json").read_text())["term"] == term
     kinds = [json.loads(line)["kind"] for line in (results / "events.jsonl").read_text().splitlines()]
-    assert [kinds.count(kind) for kind in ("start", "lease", "evaluation", "checkpoint", "stop")] == [1, 4, 1, 1, 1]
+    assert [kinds.count(kind) for kind in ("start", "lease", "evaluation", "checkpoint", "stop")] == [1, 4, 3, 1, 1]

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from rlctl.spec.layout import Layout
-from rlctl_agents.roles import actor, evaluator, learner
+from rlctl_agents.roles import actor, evaluator, learner, modelpool
 from rlctl_agents.runtime.process import UserFault
+from rlctl_agents.training.stored_policy import load_kept
 from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.control import Match, Quota
+from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights import publisher
 from tests.support.fakes import Manager, Pool, process_of, running, wait_until
 from tests.support.workers.small import SPEC, consumed, spec_of
@@ -220,3 +222,26 @@ def test_an_evaluator_leaves_off_when_the_manager_wants_something_else_of_it(
         assert measures.metrics.values().gauges["plays"] == 0
     assert raised == []
     assert manager.results == []
+
+
+def test_an_evaluator_brings_a_model_that_shall_be_kept_also_to_a_modelpool_that_knows_it_no_more(
+    folder: Path, manager: Manager
+) -> None:
+    serves, learns = (process_of(role, manager, SPEC, volume=folder) for role in ("modelpool", "learner"))
+    measures = process_of("evaluator", manager, SPEC)
+    with running(evaluator.main, measures) as raised:
+        with running(modelpool.main, serves) as served, running(learner.main, learns) as learned:
+            wait_until(lambda: serves.pulse.ready, "the first weights")
+            first = ModelRef("main", 1, 0)
+            manager.matches["evaluator"] = Match(2, {0: first}, (), 11, quota=Quota(6, "greedy"))
+            wait_until(lambda: bool(manager.results), "an evaluation that keeps nothing")
+            assert (manager.results[0].kept, manager.results[0].fault) == ("", "")
+        manager.matches["evaluator"] = Match(3, {0: first}, (), 12, quota=Quota(6, "greedy", keep_above=-1e9))
+        wait_until(lambda: measures.metrics.values().gauges["plays"] == 3, "the evaluator plays what it has")
+        again = process_of("modelpool", manager, SPEC, name="modelpool-again", volume=folder)
+        with running(modelpool.main, again) as served_again:
+            wait_until(lambda: len(manager.results) == 2, "a modelpool that keeps the model")
+        manager.matches["evaluator"] = None
+    assert (raised, served, learned, served_again) == ([], [], [], [])
+    described, _ = load_kept(Layout(folder).models / manager.results[1].kept)
+    assert (described.ref, described.steps, described.algorithm["batch_size"]) == (first, 0, 40)
