@@ -25,7 +25,14 @@ def train(row: Row, seed: int) -> tuple[dict[str, Any], list[Point]]:
         RuntimeError: the run failed, or its last model was not evaluated.
     """
     clock: list[tuple[float, float]] = [(0.0, 0.0)]
-    load, began = os.getloadavg()[0], time.time()
+    origin = {  # of the code that roles will import, not of what it is when they have ended
+        "fingerprint": row.fingerprint(seed),
+        "commit": host.commit()[:10] + (" with changes" if host.changed() else ""),
+        "processor": host.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 2),
+        "unix_time": round(time.time()),
+    }
     with product.running(row.of_seed(seed)) as run:
         while not run.ended():
             if "wall_s" in (status := run.stored()):
@@ -60,12 +67,7 @@ def train(row: Row, seed: int) -> tuple[dict[str, Any], list[Point]]:
         "mode": mode,
         "wall_s": status["wall_s"],
         "cpu_s": sum(status["cpu_s"].values()),
-        "fingerprint": row.fingerprint(seed),
-        "commit": host.commit()[:10] + (" with changes" if host.changed() else ""),
-        "processor": host.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "load": round(load, 2),
-        "unix_time": round(began),
+        **origin,
     }
     return line, points
 
