@@ -207,7 +207,7 @@ def test_it_learns_what_can_be_computed_by_hand_from_actors_that_lag(
     world: type[World], network: dict[str, Any], least: float
 ) -> None:
     algorithm, schema = made(
-        world.spaces, network, unroll_length=16, batch_size=512, minibatch_size=64, lr=3e-3, entropy_coef=0.01
+        world.spaces, network, unroll_length=16, batch_size=512, minibatch_size=64, reuse=4, lr=3e-3, entropy_coef=0.01
     )
     played, _ = made(world.spaces, network, unroll_length=16, batch_size=512)
     actor, learner = Actor(played, schema, world(32, 1), seed=2), trainer(algorithm)
