@@ -26,7 +26,7 @@ READERS = ("learner", "actor")
 """Roles whose part of the resolved spec decides what is learned."""
 SEEDS = 5
 """Of a row that FEWER does not name."""
-FEWER = {"pong-impala": 1, "pong-ppo": 1}
+FEWER = {"pong-impala": 1, "pong-ppo": 1, "pong-appo": 1}
 
 
 class Published(NamedTuple):
@@ -40,18 +40,25 @@ ZOO = "rl-baselines3-zoo"
 PUBLISHED = {
     "cartpole-impala": Published(450, "at least 450 within 2M, RLlib's CI, IMPALA"),
     "cartpole-ppo": Published(500, f"500 at 100k, {ZOO}, PPO"),
+    "cartpole-appo": Published(500, f"500 at 100k, {ZOO}, PPO"),
     "acrobot-impala": Published(-83.4, f"-83.4 at 500k, {ZOO}, A2C"),
     "acrobot-ppo": Published(-73.5, f"-73.5 at 1M, {ZOO}, PPO; -86.4 at 500k, CleanRL"),
+    "acrobot-appo": Published(-73.5, f"-73.5 at 1M, {ZOO}, PPO; -86.4 at 500k, CleanRL"),
     "lunarlander-impala": Published(242, f"242 at 1M on v2, {ZOO}, PPO"),
     "lunarlander-ppo": Published(242, f"242 at 1M on v2, {ZOO}, PPO"),
+    "lunarlander-appo": Published(242, f"242 at 1M on v2, {ZOO}, PPO"),
     "pendulum-ppo": Published(-172, f"-172 at 100k, {ZOO}, PPO"),
+    "pendulum-appo": Published(-172, f"-172 at 100k, {ZOO}, PPO"),
     "pendulum-gamma90-ppo": Published(-172, f"-172 at 100k, {ZOO}, PPO"),
+    "pendulum-gamma90-appo": Published(-172, f"-172 at 100k, {ZOO}, PPO"),
     "halfcheetah-ppo": Published(1443, "1,443 at 1M on v4, CleanRL, PPO"),
     "hopper-ppo": Published(2383, "2,383 at 1M on v4, CleanRL, PPO"),
     "pong-impala": Published(20, "20 within 10M, RLlib, IMPALA"),
     "pong-ppo": Published(20.4, f"20.4 at 10M, CleanRL, PPO; 21.0, {ZOO}"),
+    "pong-appo": Published(20.4, "20.4 at 10M, CleanRL, PPO"),
 }
-"""Row -> the score beside it. zoo: one model of tuned settings, deterministic. CleanRL: while training, 3 seeds."""
+"""Row -> the score beside it. APPO stands beside
+PPO's scores. zoo: one model of tuned settings, deterministic. CleanRL: while training, 3 seeds."""
 
 
 @dataclass(frozen=True)

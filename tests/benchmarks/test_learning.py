@@ -13,7 +13,7 @@ from benchmarks.learning.report import Stored
 from benchmarks.learning.rows import Row
 
 NAMES = [row.name for row in rows.rows()]
-STATED = {"pendulum-gamma90-ppo": {"algorithm.gamma"}}
+STATED = {f"pendulum-gamma90-{name}": {"algorithm.gamma"} for name in ("ppo", "appo")}
 """What a row sets besides a default, because the table is about that."""
 
 
