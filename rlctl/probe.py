@@ -23,10 +23,11 @@ from types import TracebackType
 from typing import IO, Any, Final, Literal
 
 from rlctl.spec import fields
+from rlctl.spec.algorithms import ActorCritic
 from rlctl.spec.problems.findings import simulator_missing
 from rlctl.spec.problems.messages import Fault
 from rlctl.spec.schema import Spec
-from rlctl.spec.words import plain
+from rlctl.spec.words import number, plain
 from rlctl.waiting import Waiting
 
 WITHIN_S: Final = 5.0
@@ -165,7 +166,8 @@ class Probing:
             for policy, leaves in answer["inputs"].items()
         }
         masked = "; masks say which actions are legal" if answer.get("masked") else ""
-        text = f"{_one_line(self._spec.env.id)}: {_shown(inputs)}{masked}"
+        settled = _settled(self._spec, bool(answer["continuous"]))
+        text = f"{_one_line(self._spec.env.id)}: {_shown(inputs)}{masked}{settled}"
         if found[False] or found[True]:
             text = "; ".join(fault.message for fault in (*found[False], *found[True]))
         return Probed(
@@ -215,3 +217,14 @@ def _shown(inputs: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
             more = f" and {len(same) - _SHOWN_LEAVES} more" if len(same) > _SHOWN_LEAVES else ""
             parts.append(f"{', '.join(same[:_SHOWN_LEAVES])}{more} -> {net}")
     return "; ".join(parts)
+
+
+def _settled(spec: Spec, continuous: bool) -> str:
+    """`; entropy_coef 0.01` where a policy leaves it to us."""
+    algorithms = [policy.algorithm for policy in (fields.normal(spec).policies or {}).values()]
+    left = {
+        number(algorithm.entropy_weight(continuous))
+        for algorithm in algorithms
+        if isinstance(algorithm, ActorCritic) and algorithm.entropy_coef == "auto"
+    }
+    return "".join(f"; entropy_coef {value}" for value in left)

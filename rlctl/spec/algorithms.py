@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from rlctl.spec.base import CLASS_PATH, MUTABLE, Model, new_run, restart
+
+ENTROPY_COEF: Final = 0.01
+"""Weight of the entropy of finitely many actions, unless the spec has one."""
 
 
 class Schedule(Model):
@@ -82,7 +85,9 @@ class ActorCritic(Algorithm):
     max_grad_norm: Annotated[float, Field(gt=0), restart("learner")] = 0.5
     value_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.5
     """Weight of half the squared value error."""
-    entropy_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.0
+    entropy_coef: Annotated[Literal["auto"] | Annotated[float, Field(ge=0)], restart("learner"), MUTABLE] = "auto"
+    """Weight of the policy's entropy. auto: 0.01 where every action is one of finitely many; 0 where one holds real
+    numbers, whose entropy grows without end as the deviation does."""
     entropy_schedule: Schedule | None = None
     """Of entropy_coef; null keeps it constant."""
     advantage_norm: Annotated[bool, restart("learner")] = False
@@ -93,6 +98,20 @@ class ActorCritic(Algorithm):
         """Hyperparameter -> its schedule, of those that have one."""
         found = {"lr": self.lr_schedule, "entropy_coef": self.entropy_schedule}
         return {name: schedule for name, schedule in found.items() if schedule is not None}
+
+    def entropy_weight(self, continuous: bool) -> float:
+        """What `entropy_coef` is.
+
+        Args:
+            continuous: an action holds real numbers.
+        """
+        if self.entropy_coef == "auto":
+            return 0.0 if continuous else ENTROPY_COEF
+        return self.entropy_coef
+
+    def settled(self, continuous: bool) -> Self:
+        """The same with every `auto` as what it is."""
+        return self.model_copy(update={"entropy_coef": self.entropy_weight(continuous)})
 
 
 class OffPolicy(ActorCritic):
@@ -118,7 +137,6 @@ class Impala(OffPolicy):
     optimizer: Annotated[Optimizer, restart("learner")] = "rmsprop"
     lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 6e-4
     max_grad_norm: Annotated[float, Field(gt=0), restart("learner")] = 40.0
-    entropy_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.01
 
 
 class Clipped(ActorCritic):

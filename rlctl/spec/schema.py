@@ -83,28 +83,62 @@ class Normalize(Model):
     """The value is learned in units of the returns' deviation, by PopArt. auto: unless rewards are clipped."""
 
 
+class Gaussian(Model):
+    """The distribution over an action that is a Box of real numbers, in units of half the width of its bounds."""
+
+    std: Annotated[Literal["free", "network"], new_run("learner", "actor", "evaluator")] = "free"
+    """free: a deviation per entry, learned apart from the observation. network: a function of the observation."""
+    squash: Annotated[bool, new_run("learner", "actor", "evaluator")] = False
+    """Samples pass through tanh, so that none lies outside of the bounds, which every entry must have. Without it the
+    environment clips them."""
+    log_std_init: Annotated[float, Field(ge=-20, le=20), new_run("learner", "actor", "evaluator")] = 0.0
+    """Log of the deviation at the start, natural."""
+    log_std_min: Annotated[float, Field(ge=-20, le=20), new_run("learner", "actor", "evaluator")] = -5.0
+    log_std_max: Annotated[float, Field(ge=-20, le=20), new_run("learner", "actor", "evaluator")] = 2.0
+    """The log deviation stays between the two; it is bent within 1 of either, and gradients go on there."""
+
+
+class Gains(Model):
+    """Of the initial weights, which are orthogonal; biases are 0."""
+
+    hidden: Annotated[float | None, Field(gt=0, le=1000), new_run("learner", "actor", "evaluator")] = None
+    """Of the torso's layers; null: the square root of 2, and 1 in the convolutions of impala_cnn."""
+    policy: Annotated[float, Field(gt=0, le=1000), new_run("learner", "actor", "evaluator")] = 0.01
+    """Of the last layer of the policy; a small one makes the first policy nearly uniform."""
+    value: Annotated[float, Field(gt=0, le=1000), new_run("learner", "actor", "evaluator")] = 1.0
+    """Of the last layer of the value."""
+
+
 class Network(Model):
     """The network of a policy."""
 
     torso: Annotated[
-        Literal["auto", "mlp", "nature_cnn", "impala_cnn"] | ClassPath, new_run("learner", "actor", "evaluator")
+        Literal["auto", "mlp", "small_cnn", "nature_cnn", "impala_cnn"] | ClassPath,
+        new_run("learner", "actor", "evaluator"),
     ] = "auto"
-    """auto: nature_cnn for images, which are bytes from 0 to 255 of at least 36x36, mlp for vectors and smaller arrays;
-    what may be a table or an image has to be stated. `package.module:Class` for a network of your own."""
+    """auto: nature_cnn for images, which are bytes from 0 to 255 of at least 36x36; small_cnn for smaller grids of
+    bytes or bits with an axis of channels (MinAtar, MiniGrid); mlp for vectors and other small arrays. What may be a
+    table or an image has to be stated. `package.module:Class` for a network of your own."""
     hidden: Annotated[list[Annotated[int, Field(ge=1, le=65_536)]], new_run("learner", "actor", "evaluator")] = [64, 64]
     """Widths of the layers of the mlp."""
     activation: Annotated[Literal["tanh", "relu"], new_run("learner", "actor", "evaluator")] = "tanh"
-    core: Annotated[Literal["none", "lstm"], new_run("learner", "actor", "evaluator")] = "none"
+    layer_norm: Annotated[bool, new_run("learner", "actor", "evaluator")] = False
+    """Normalise what dense layers of our torsos compute, before the activation."""
+    share: Annotated[Literal["auto"] | bool, new_run("learner", "actor", "evaluator")] = "auto"
+    """Policy and value have one torso. auto: unless it is a plain mlp without memory, which is cheap to have twice."""
+    core: Annotated[Literal["none", "lstm", "gru"], new_run("learner", "actor", "evaluator")] = "none"
     """Memory between torso and heads."""
     width: Annotated[int, Field(ge=1, le=65_536), new_run("learner", "actor", "evaluator")] = 256
-    """Features out of a convolutional torso, and units of the lstm."""
+    """Features out of a convolutional torso, and units of the memory."""
     params: Annotated[dict[str, Any], new_run("learner", "actor", "evaluator")] = {}
     """Keyword arguments of a network of your own."""
+    gains: Gains = Gains()
+    gaussian: Gaussian = Gaussian()
     normalize: Normalize = Normalize()
     precision: Annotated[Literal["auto", "fp32", "bf16"], restart("learner", "actor", "evaluator")] = "auto"
     """Numbers that the torso is computed in; weights, memory, heads, losses and V-trace are fp32 always.
 
-    auto: bf16 for our convolutional nets on a processor with AMX or AVX512-BF16, else fp32. With sync fp32."""
+    auto: bf16 for nature_cnn and impala_cnn on a processor with AMX or AVX512-BF16, else fp32. With sync fp32."""
 
 
 class Policy(Model):

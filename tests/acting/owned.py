@@ -28,6 +28,10 @@ class Table(Sound):
     observation_space = spaces.Box(-1, 1, (40, 40), np.float32)
 
 
+class Unbounded(Sound):
+    action_space = spaces.Box(-1.0, np.inf, (2,))
+
+
 class RgbStack(Sound):
     observation_space = spaces.Box(0, 255, (4, 84, 84, 3), np.uint8)
 

@@ -32,20 +32,27 @@ from tests.support.chain import (
 )
 
 CPU = torch.device("cpu")
-MLP, LSTM = Network(hidden=[16]), Network(hidden=[16], core="lstm", width=8)
+MLP = Network(hidden=[16])
+LSTM, GRU = (Network.model_validate({"hidden": [16], "core": core, "width": 8}) for core in ("lstm", "gru"))
+SQUASHED = Network.model_validate({"hidden": [16], "gaussian": {"squash": True, "std": "network"}})
 KINDS = [
     ("Reach", {}, MLP),
     ("Reach", {}, LSTM),
+    ("Reach", {}, SQUASHED),
     ("Memory", {"delay": 2}, LSTM),
+    ("Memory", {"delay": 2}, GRU),
     ("Mixed", {"length": 3}, MLP),
     ("Mixed", {"length": 3}, LSTM),
+    ("Mixed", {"length": 3}, GRU),
+    ("Mixed", {"length": 3}, SQUASHED),
     ("Clock", {"length": 4}, LSTM),
     ("Turns", {}, MLP),
     ("Turns", {}, LSTM),
+    ("Turns", {}, GRU),
     ("Duel", {"rounds": 3}, MLP),
     ("Duel", {"rounds": 3}, LSTM),
 ]
-NAMES = [f"{name}-{network.core}" for name, _, network in KINDS]
+NAMES = [f"{name}-{network.core}{'-squashed' * network.gaussian.squash}" for name, _, network in KINDS]
 
 
 def gather(env: Env, network: Network, batches: int, seats: Any = None) -> tuple[list[dict[str, np.ndarray]], Trainer]:

@@ -44,7 +44,7 @@ def moved(algorithm: Appo, by: float = 0.3) -> None:
             weight += by * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel()))
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("obs", [VECTOR, MIXED], ids=["vector", "mixed"])
 def test_the_ratio_is_1_in_the_first_minibatch_of_what_the_newest_policy_gathered_for_every_action_space(

@@ -33,6 +33,19 @@ ACTIONS: dict[str, Space] = {
     "tuple": Tuple((Discrete(3), Box((2,), "float32"), MultiBinary(2))),
     "dict": Dict({"a": MultiDiscrete((2, 4)), "b": Box((), "float64", 0.0, 1.0)}),
 }
+CHOSEN = Spaces(
+    Dict({"grid": Box((6, 7, 3), "uint8", 0, 255), "speed": VECTOR}),
+    Tuple((Discrete(3), Box((2,), "float32", -2.0, 1.0))),
+)
+CHOICES: list[dict[str, Any]] = [
+    {"gaussian": {"std": "network"}},
+    {"gaussian": {"squash": True}, "core": "gru"},
+    {"gaussian": {"squash": True, "std": "network", "log_std_init": -1.0}},
+    {"torso": "small_cnn", "core": "lstm", "layer_norm": True},
+    {"torso": "mlp", "layer_norm": True, "share": True},
+    {"torso": "impala_cnn", "layer_norm": True, "share": False},
+    {"gains": {"hidden": 1.0, "policy": 1.0, "value": 0.1}, "share": False},
+]
 
 
 class Moody(nn.Module):
@@ -80,11 +93,20 @@ def learned_log_prob(algorithm: Impala, batch: Batch) -> torch.Tensor:
     return algorithm.net.distribution.score(params[:-1], below(fields, "action"), legal).log_prob
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("obs", [VECTOR, MIXED], ids=["vector", "mixed"])
 def test_learner_reproduces_the_log_probabilities_of_the_actors(obs: Space, action: str, core: str) -> None:
-    algorithm, batches = play(Spaces(obs, ACTIONS[action]), {"core": core})
+    require_equal(*play(Spaces(obs, ACTIONS[action]), {"core": core}))
+
+
+@pytest.mark.parametrize("network", CHOICES, ids=str)
+def test_learner_reproduces_the_log_probabilities_of_the_actors_whatever_the_network(network: dict[str, Any]) -> None:
+    require_equal(*play(CHOSEN, network))
+
+
+def require_equal(algorithm: Impala, batches: list[Batch]) -> None:
+    """Log-probabilities of the learner and of the actors."""
     ends = torch.cat([batch.fields["truncated"] | batch.fields["terminated"] for batch in batches])
     assert ends[:-1].sum() > 10  # otherwise this proves nothing about resets
     for batch in batches:
@@ -105,14 +127,15 @@ def test_learner_reproduces_log_probabilities_under_masks_of_legal_actions() -> 
         torch.testing.assert_close(learned_log_prob(algorithm, batch), fields["log_prob"], rtol=0, atol=1e-5)
 
 
-def test_wrong_memory_at_the_start_of_a_segment_would_be_noticed() -> None:
-    algorithm, batches = play(Spaces(VECTOR, Discrete(5)), {"core": "lstm"})
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_wrong_memory_at_the_start_of_a_segment_would_be_noticed(core: str) -> None:
+    algorithm, batches = play(Spaces(VECTOR, Discrete(5)), {"core": core})
     fields = batches[1].fields
     forgot = Batch({**fields, "core.h": torch.zeros_like(fields["core.h"])}, batches[1].version)
     assert (learned_log_prob(algorithm, forgot) - fields["log_prob"]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 def test_experience_has_exactly_the_fields_of_the_schema(core: str) -> None:
     config, network = specs.Impala(), Network.model_validate({"core": core})
     fields = Impala.schema(config, network, Spaces(MIXED, ACTIONS["dict"], legal=False)).fields
@@ -132,8 +155,8 @@ def test_experience_has_exactly_the_fields_of_the_schema(core: str) -> None:
         "valid": ("bool", (), "row"),
         "log_prob": ("float32", (), "row"),
     }
-    if core == "lstm":
-        expected |= dict.fromkeys(("core.c", "core.h"), ("float32", (256,), "segment"))
+    state = {"none": (), "lstm": ("core.c", "core.h"), "gru": ("core.h",)}[core]
+    expected |= dict.fromkeys(state, ("float32", (256,), "segment"))
     assert described == expected
 
 
@@ -202,7 +225,7 @@ def test_mean_over_two_halves_of_a_batch_is_the_mean_over_the_batch() -> None:
     torch.testing.assert_close((one.total + two.total) / (one.rows + two.rows), both.total / both.rows)
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 def test_what_stands_in_rows_that_are_not_valid_changes_neither_loss_nor_gradient(core: str) -> None:
     algorithm, batches = play(Spaces(VECTOR, ACTIONS["tuple"]), {"core": core}, advantage_norm=True)
     fields = next(batch.fields for batch in batches if not batch.fields["valid"].all())
@@ -231,8 +254,11 @@ def test_a_batch_without_a_valid_row_has_loss_and_gradient_zero() -> None:
 
 
 def test_every_weight_learns() -> None:
-    for network in ({}, {"core": "lstm"}, {"torso": "impala_cnn"}):
-        algorithm, batches = play(Spaces(MIXED, ACTIONS["tuple"]), network)
+    mixed = Spaces(MIXED, ACTIONS["tuple"])
+    for spaces, network in (
+        (mixed, {}), (mixed, {"core": "lstm"}), (mixed, {"torso": "impala_cnn"}), *((CHOSEN, one) for one in CHOICES),
+    ):  # fmt: skip
+        algorithm, batches = play(spaces, network)
         gradient = torch.autograd.grad(algorithm.loss(batches[1]).total, list(algorithm.net.parameters()))
         assert all(part.abs().max() > 0 for part in gradient)
 
@@ -328,7 +354,7 @@ def test_a_network_that_does_not_fit_is_an_algorithm_error() -> None:
         Impala(specs.Impala(), Network(torso="nature_cnn"), Spaces(VECTOR, Discrete(2)), seed=0)
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 def test_with_dropout_and_batch_norm_the_learner_reproduces_the_log_probabilities_of_the_actors(core: str) -> None:
     network = {"torso": f"{__name__}:Moody", "core": core}
     algorithm, batches = play(Spaces(VECTOR, ACTIONS["discrete"]), network)

@@ -144,15 +144,18 @@ def test_learns_to_pay_now_for_more_later(optimizer: str) -> None:
 
 
 @pytest.mark.slow
-def test_learns_to_remember_with_an_lstm_and_cannot_without() -> None:
+def test_learns_to_remember_with_a_memory_and_cannot_without() -> None:
     settings = {"unroll_length": 14, "gamma": 0.95}
-    assert trained(Recall, 120, 1, {"core": "lstm", "width": 16}, **settings) > 0.9
+    for core in ("lstm", "gru"):
+        assert trained(Recall, 120, 1, {"core": core, "width": 16}, **settings) > 0.9
     assert trained(Recall, 120, 1, {}, **settings) < 0.3
 
 
 @pytest.mark.slow
-def test_learns_numbers_and_bits_together() -> None:
-    assert trained(Aim, 300, 1, {}, unroll_length=8, gamma=0.0, entropy_coef=0.0) > 0.5
+@pytest.mark.parametrize("gaussian", [{}, {"std": "network"}, {"squash": True}])
+def test_learns_numbers_and_bits_together(gaussian: dict[str, Any]) -> None:
+    network = {"gaussian": gaussian}
+    assert trained(Aim, 300, 1, network, unroll_length=8, gamma=0.0, entropy_coef=0.0) > 0.5
 
 
 @pytest.mark.slow

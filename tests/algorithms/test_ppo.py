@@ -15,7 +15,7 @@ from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.ops.gae import gae
 from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.spaces import Space, Spaces
-from tests.algorithms.test_impala import ACTIONS, MIXED, VECTOR
+from tests.algorithms.test_impala import ACTIONS, CHOICES, CHOSEN, MIXED, VECTOR
 from tests.algorithms.test_impala_learns import Chain, Lights, Recall
 from tests.algorithms.world import Actor, Anything, World
 
@@ -31,7 +31,7 @@ def made(spaces: Spaces, network: dict[str, Any] | None = None, **settings: Any)
     return algorithm, Ppo.schema(config, model, spaces)
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("obs", [VECTOR, MIXED], ids=["vector", "mixed"])
 def test_the_ratio_is_1_in_the_first_minibatch_though_moments_move_from_batch_to_batch(
@@ -53,6 +53,27 @@ def test_the_ratio_is_1_in_the_first_minibatch_though_moments_move_from_batch_to
         assert updated.steps == 2 * 3
         assert updated.stats["kl"] > 1e-7, "it moves within a batch"
     assert float(algorithm.net.observed.moments[0].count) > 60  # type: ignore[union-attr, arg-type, index]
+
+
+@pytest.mark.parametrize("network", CHOICES, ids=str)
+def test_the_ratio_is_1_in_the_first_minibatch_whatever_the_network(network: dict[str, Any]) -> None:
+    algorithm, schema = made(CHOSEN, network, lr=1e-3, epochs=2)
+    actor = Actor(algorithm, schema, Anything(6, 1, CHOSEN), seed=2)
+    learner = Trainer(algorithm, policy="main", lineage=1, device=torch.device("cpu"))
+    for _ in range(2):
+        batch = actor.segment()
+        whole = algorithm.prepare(batch, alone)
+        assert whole is not None
+        first = next(iter(algorithm.minibatches(whole, torch.Generator().manual_seed(0))))
+        fields, valid = first.fields, first.fields["valid"]
+        steps = len(valid)
+        with torch.no_grad():
+            obs = {name: leaf[:steps] for name, leaf in below(fields, "obs").items()}
+            params, _ = algorithm.net.unroll(obs, fields["first"][:steps], below(fields, "core"))
+            log_prob = algorithm.net.distribution.score(params, below(fields, "action"), None).log_prob
+        ratio = (log_prob - fields["log_prob"]).exp()[valid]
+        torch.testing.assert_close(ratio, torch.ones_like(ratio), rtol=0, atol=1e-5)
+        assert learner.update(batch).stats["kl"] > 1e-7, "it moves within a batch"
 
 
 def test_moments_move_after_the_last_step_of_a_batch() -> None:
@@ -143,7 +164,12 @@ def test_epochs_end_when_the_policy_has_moved_far_enough() -> None:
 @pytest.mark.learning
 @pytest.mark.parametrize(
     ("world", "network", "least"),
-    [(Lights, {}, 0.9), (Chain, {}, 0.5), (Recall, {"core": "lstm", "width": 16}, 0.8)],
+    [
+        (Lights, {}, 0.9),
+        (Chain, {}, 0.5),
+        (Recall, {"core": "lstm", "width": 16}, 0.8),
+        (Recall, {"core": "gru", "width": 16}, 0.8),
+    ],
 )
 def test_it_learns_what_can_be_computed_by_hand(world: type[World], network: dict[str, Any], least: float) -> None:
     algorithm, schema = made(

@@ -101,8 +101,9 @@ def test_numbers_so_large_that_their_sum_would_be_infinite_are_finite() -> None:
     assert fault(LONE, setting("obs", 3e38, (slice(None),))) == ""
 
 
-def test_a_recurrent_state_that_is_not_finite_is_found() -> None:
-    schema = schema_for(LONE, Network(core="lstm", width=8))
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_a_recurrent_state_that_is_not_finite_is_found(core: Any) -> None:
+    schema = schema_for(LONE, Network(core=core, width=8))
     assert fault(LONE, setting("core.h", np.inf, (0, 0)), schema) == "core.h holds inf in 1 of 24 places"
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from rlctl_agents.models.distributions import ActionDistribution, ActionSpaceError
+from rlctl.spec.schema import Gaussian
+from rlctl_agents.models.distributions import LARGEST_MEAN, ActionDistribution, bent, log_slope
+from rlctl_agents.models.inputs import ModelError
 from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 EVERYTHING = Dict(
@@ -21,9 +24,14 @@ EVERYTHING = Dict(
 )
 
 
+def made(space: Space, **gaussian: Any) -> ActionDistribution:
+    return ActionDistribution(space, Gaussian.model_validate(gaussian))
+
+
 def random_params(distribution: ActionDistribution, *shape: int, seed: int = 0) -> Tensor:
     random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, distribution.outputs + distribution.free, generator=random)
+    """Those of a Gaussian within what is not bent."""
+    return torch.randn(*shape, distribution.outputs + distribution.free, generator=random).clamp(max=1.0)
 
 
 def uniforms(*shape: int, seed: int = 1) -> Tensor:
@@ -58,7 +66,7 @@ LONE: list[Space] = [
 
 @pytest.mark.parametrize("space", LONE, ids=str)
 def test_log_probability_and_entropy_equal_those_of_torch(space: Space) -> None:
-    distribution = ActionDistribution(space)
+    distribution = made(space)
     params = random_params(distribution, 5, 7)
     action, _ = distribution.sample(params, uniforms(5, 7, distribution.noise_width), None)
     got, torchs = distribution.score(params, action, None), reference(space, params)
@@ -69,7 +77,7 @@ def test_log_probability_and_entropy_equal_those_of_torch(space: Space) -> None:
 
 @pytest.mark.parametrize("space", [*LONE, PARTLY_BOUNDED, MultiDiscrete((3, 2)), EVERYTHING], ids=str)
 def test_recorded_log_probability_is_reproduced_from_the_recorded_action(space: Space) -> None:
-    distribution = ActionDistribution(space)
+    distribution = made(space)
     params = random_params(distribution, 64)
     for action, log_prob in (
         distribution.sample(params, uniforms(64, distribution.noise_width), None),
@@ -79,7 +87,7 @@ def test_recorded_log_probability_is_reproduced_from_the_recorded_action(space: 
 
 
 def test_joint_of_a_tree_is_the_sum_of_its_leaves() -> None:
-    distribution = ActionDistribution(EVERYTHING)
+    distribution = made(EVERYTHING)
     assert [name for name, _ in distribution.leaves] == [
         "action.jump", "action.steer", "action.turn.0", "action.turn.1", "action.zoom",
     ]  # fmt: skip
@@ -118,7 +126,7 @@ def test_joint_of_a_tree_is_the_sum_of_its_leaves() -> None:
 
 
 def test_categorical_samples_have_the_probabilities_of_the_logits() -> None:
-    distribution = ActionDistribution(Discrete(3))
+    distribution = made(Discrete(3))
     params = torch.tensor([0.5, -1.0, 1.5]).expand(100_000, 3)
     evenly = ((torch.arange(100_000) + 0.5) / 100_000).unsqueeze(1)
     counts = torch.bincount(distribution.sample(params, evenly, None)[0]["action"], minlength=3)
@@ -126,14 +134,14 @@ def test_categorical_samples_have_the_probabilities_of_the_logits() -> None:
 
 
 def test_bits_have_the_probabilities_of_the_logits() -> None:
-    distribution = ActionDistribution(MultiBinary(1))
+    distribution = made(MultiBinary(1))
     evenly = ((torch.arange(100_000) + 0.5) / 100_000).unsqueeze(1)
     bits = distribution.sample(torch.full((100_000, 1), -0.8), evenly, None)[0]["action"]
     assert abs(bits.float().mean().item() - torch.tensor(-0.8).sigmoid().item()) < 2e-5
 
 
 def test_gaussian_samples_have_mean_and_deviation_in_the_units_of_the_space() -> None:
-    distribution = ActionDistribution(Box((1,), "float32", 0.0, 10.0))
+    distribution = made(Box((1,), "float32", 0.0, 10.0))
     params = torch.tensor([0.2, math.log(0.5)]).expand(100_000, 2)
     evenly = ((torch.arange(100_000) + 0.5) / 100_000).unsqueeze(1)
     action = distribution.sample(params, evenly, None)[0]["action"]
@@ -142,7 +150,7 @@ def test_gaussian_samples_have_mean_and_deviation_in_the_units_of_the_space() ->
 
 
 def test_entries_of_a_gaussian_have_units_of_their_own() -> None:
-    distribution = ActionDistribution(EACH_ITS_OWN)
+    distribution = made(EACH_ITS_OWN)
     params = torch.tensor([[0.2, 0.2, 0.0, 0.0]])
     assert distribution.mode(params, None)[0]["action"].tolist() == [[pytest.approx(0.2), pytest.approx(600)]]
     one_deviation = torch.full((1, 2), 0.8413447)
@@ -152,21 +160,21 @@ def test_entries_of_a_gaussian_have_units_of_their_own() -> None:
 
 
 def test_an_entry_without_both_bounds_is_in_plain_units_whatever_the_others_are() -> None:
-    distribution = ActionDistribution(PARTLY_BOUNDED)
+    distribution = made(PARTLY_BOUNDED)
     action, _ = distribution.mode(torch.tensor([[0.5, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0]]), None)
     assert action["action"].tolist() == [[[3.0, 0.5], [0.5, 0.5]]]
 
 
 @pytest.mark.parametrize(("low", "high"), [(5.0, 5.0), (0.0, 1e-45), (-1e39, 1e39)])
 def test_bounds_that_give_no_unit_give_finite_numbers(low: float, high: float) -> None:
-    distribution = ActionDistribution(Box((2,), "float32", (-1.0, low), (1.0, high)))
+    distribution = made(Box((2,), "float32", (-1.0, low), (1.0, high)))
     action, log_prob = distribution.sample(torch.zeros(3, 4), uniforms(3, 2), None)
     assert action["action"].isfinite().all()
     assert log_prob.isfinite().all()
 
 
 def test_units_follow_the_network_to_its_device_and_stay_out_of_its_weights() -> None:
-    distribution = ActionDistribution(EVERYTHING)
+    distribution = made(EVERYTHING)
     assert not distribution.state_dict()
     assert all(buffer.is_meta for buffer in distribution.to("meta").buffers())
     assert len(list(distribution.buffers())) == 4
@@ -174,7 +182,7 @@ def test_units_follow_the_network_to_its_device_and_stay_out_of_its_weights() ->
 
 @pytest.mark.parametrize("extreme", [0.0, 2.0**-25, 1 - 2.0**-24, 1.0])
 def test_extreme_noise_gives_an_action_inside_the_space_and_finite_numbers(extreme: float) -> None:
-    distribution = ActionDistribution(EVERYTHING)
+    distribution = made(EVERYTHING)
     params = 5 * random_params(distribution, 1000)
     action, log_prob = distribution.sample(params, torch.full((1000, distribution.noise_width), extreme), None)
     assert action["action.turn.0"].min() >= 0
@@ -186,7 +194,7 @@ def test_extreme_noise_gives_an_action_inside_the_space_and_finite_numbers(extre
 
 @pytest.mark.parametrize("extreme", [2.0**-25, 0.5, 1 - 2.0**-24, 1.0])
 def test_an_illegal_action_is_never_taken(extreme: float) -> None:
-    distribution = ActionDistribution(Discrete(6))
+    distribution = made(Discrete(6))
     legal = torch.rand(2000, 6, generator=torch.Generator().manual_seed(2)) < 0.3
     legal[:, 3] |= ~legal.any(1)
     params = 20 * random_params(distribution, 2000)
@@ -201,14 +209,14 @@ def test_an_illegal_action_is_never_taken(extreme: float) -> None:
 
 
 def test_entropy_under_a_mask_counts_legal_actions_only() -> None:
-    distribution = ActionDistribution(Discrete(4))
+    distribution = made(Discrete(4))
     legal = torch.tensor([[True, False, True, False], [False, False, True, False]])
     score = distribution.score(torch.zeros(2, 4), {"action": torch.tensor([0, 2])}, legal)
     torch.testing.assert_close(score.entropy, torch.tensor([math.log(2), 0.0]))
 
 
 def test_nothing_legal_gives_numbers_and_gradients_all_the_same() -> None:
-    distribution = ActionDistribution(Discrete(3))
+    distribution = made(Discrete(3))
     params = torch.randn(2, 3, requires_grad=True)
     score = distribution.score(params, {"action": torch.tensor([0, 1])}, torch.zeros(2, 3, dtype=torch.bool))
     (gradient,) = torch.autograd.grad((score.log_prob + score.entropy).sum(), params)
@@ -217,7 +225,7 @@ def test_nothing_legal_gives_numbers_and_gradients_all_the_same() -> None:
 
 
 def test_mode_is_the_likeliest_action() -> None:
-    distribution = ActionDistribution(Tuple((Discrete(3), MultiBinary(2), Box((1,), "float32", -2.0, 2.0))))
+    distribution = made(Tuple((Discrete(3), MultiBinary(2), Box((1,), "float32", -2.0, 2.0))))
     params = torch.tensor([[0.1, 0.3, 0.2, 1.0, -1.0, 0.25, 9.0]])
     action, _ = distribution.mode(params, None)
     assert action["action.0"].tolist() == [1]
@@ -226,7 +234,7 @@ def test_mode_is_the_likeliest_action() -> None:
 
 
 def test_gradient_of_the_score_is_that_of_finite_differences() -> None:
-    distribution = ActionDistribution(EVERYTHING)
+    distribution = made(EVERYTHING)
     params = random_params(distribution, 2)
     action, _ = distribution.sample(params, uniforms(2, distribution.noise_width), None)
 
@@ -237,5 +245,119 @@ def test_gradient_of_the_score_is_that_of_finite_differences() -> None:
 
 
 def test_a_box_of_integers_is_refused_as_an_action() -> None:
-    with pytest.raises(ActionSpaceError, match="use MultiDiscrete"):
-        ActionDistribution(Box((2,), "int32"))
+    with pytest.raises(ModelError, match="use MultiDiscrete"):
+        made(Box((2,), "int32"))
+
+
+BOUNDED: list[Box] = [Box((2, 3), "float32", -2.0, 4.0), EACH_ITS_OWN, Box((), "float64", -1e-3, 1e3)]
+
+
+def squashed(space: Box, params: Tensor) -> torch.distributions.Distribution:
+    """The same distribution from torch."""
+    torchs = torch.distributions
+    mean, log_std = params.chunk(2, -1)
+    bounds = torch.tensor(list(space.bounds()), dtype=params.dtype)
+    low, high = bounds[:, 0], bounds[:, 1]
+    turns = [torchs.TanhTransform(), torchs.AffineTransform((low + high) / 2, (high - low) / 2)]
+    one = torchs.TransformedDistribution(torchs.Normal(mean, log_std.exp()), turns)  # type: ignore[arg-type]
+    return torchs.Independent(one, 1)
+
+
+@pytest.mark.parametrize("std", ["free", "network"])
+@pytest.mark.parametrize("space", BOUNDED, ids=str)
+def test_density_of_a_squashed_gaussian_equals_that_of_torch(space: Box, std: str) -> None:
+    distribution = made(space, squash=True, std=std)
+    params = 0.4 * random_params(distribution, 5, 7)  # where tanh in float32 still tells samples apart
+    action, log_prob = distribution.sample(params, uniforms(5, 7, distribution.noise_width), None)
+    flat = action["action"].reshape(5, 7, -1).double()
+    expected = squashed(space, params.double()).log_prob(flat)
+    torch.testing.assert_close(log_prob.double(), expected, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(distribution.score(params, action, None).log_prob, log_prob, rtol=0, atol=5e-6)
+    exact = distribution.double().score(params.double(), {"action": flat.reshape(5, 7, *space.shape)}, None)
+    torch.testing.assert_close(exact.log_prob, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (1.5, -1.0), (-2.0, -4.0), (0.3, 1.0), (3.5, 0.5)])
+def test_entropy_of_a_squashed_gaussian_is_the_mean_of_its_log_density_with_a_gradient(
+    mean: float, log_std: float
+) -> None:
+    distribution = made(Box((1,), "float32", -2.0, 2.0), squash=True).double()
+    params = torch.tensor([[mean, log_std]], dtype=torch.float64, requires_grad=True)
+    entropy = distribution.score(params, {"action": torch.zeros(1, 1)}, None).entropy
+    evenly = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
+    normal = math.sqrt(2) * torch.erfinv(2 * evenly - 1)
+    at = params[:, :1] + params[:, 1:].exp() * normal  # by the reparametrised sample
+    expected = (params[:, 1] + 0.5 * math.log(2 * math.pi * math.e) + math.log(2)) + log_slope(at).mean(-1)
+    torch.testing.assert_close(entropy, expected, rtol=0, atol=0.02)
+    (got,), (wanted,) = (torch.autograd.grad(one.sum(), params, retain_graph=True) for one in (entropy, expected))
+    torch.testing.assert_close(got, wanted, rtol=0.02, atol=0.05)
+
+
+def test_squashed_actions_lie_within_the_bounds_and_greedy_ones_are_those_of_the_mean() -> None:
+    distribution = made(EACH_ITS_OWN, squash=True)
+    params = torch.tensor([[0.2, -0.4, 0.0, 0.0]])
+    expected = [pytest.approx(math.tanh(0.2)), pytest.approx(500 + 500 * math.tanh(-0.4))]
+    assert distribution.mode(params, None)[0]["action"].tolist() == [expected]
+    for extreme in (0.0, 2.0**-25, 1 - 2.0**-24, 1.0):
+        wild = 50 * random_params(distribution, 1000)
+        action, log_prob = distribution.sample(wild, torch.full((1000, 2), extreme), None)
+        assert (action["action"] >= torch.tensor([-1.0, 0.0])).all()
+        assert (action["action"] <= torch.tensor([1.0, 1000.0])).all()
+        assert log_prob.isfinite().all()
+        torch.testing.assert_close(distribution.score(wild, action, None).log_prob, log_prob, rtol=0, atol=5e-6)
+
+
+def test_log_slope_does_not_cancel_where_tanh_is_flat() -> None:
+    x = torch.tensor([-40.0, -9.0, -1.0, 0.0, 1.0, 9.0, 40.0])
+    expected = torch.log1p(-x.double()[2:5].tanh().square())
+    torch.testing.assert_close(log_slope(x)[2:5], expected.float(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(log_slope(x)[[0, 1, 5, 6]], 2 * math.log(2) - 2 * x[[0, 1, 5, 6]].abs())
+
+
+@pytest.mark.parametrize("low", [-5.0, -1.0])
+def test_what_is_bent_stays_within_its_bounds_and_keeps_a_gradient(low: float) -> None:
+    x = torch.tensor([-1e4, -20.0, low + 0.5, 0.0, 0.9, 1.5, 20.0, 1e4], requires_grad=True)
+    y = bent(x, low, 2.0)
+    assert torch.equal(y[3:5], x[3:5])
+    assert ((y > low) & (y < 2.0)).all()
+    assert (y.diff() > 0).all()
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert (gradient[3:5] == 1).all()
+    assert (gradient > 1e-9).all()
+    assert gradient[6] > 1e-3, "not dead far out"
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_log_deviations_are_bounded_and_start_where_they_are_told_to(squash: bool) -> None:
+    space = Box((1,), "float32", -1.0, 1.0)
+    distribution = made(space, squash=squash, log_std_min=-3.0, log_std_max=1.0, log_std_init=-0.5)
+    zeros = {"action": torch.zeros(1, 1)}
+    (kind,) = distribution.modules_of_leaves
+    for raw, expected in ((0.0, -0.5), (1e9, 1.0), (-1e9, -3.0)):
+        mean, log_std = kind._moments(torch.tensor([[1e9, raw]]))  # type: ignore[operator]
+        assert log_std.item() == pytest.approx(expected)
+        assert mean.item() == (LARGEST_MEAN if squash else 1e9)
+        assert distribution.score(torch.tensor([[0.0, raw]]), zeros, None).entropy.isfinite().all()
+
+
+def test_the_network_gives_deviations_where_it_is_asked_to() -> None:
+    distribution = made(EVERYTHING, std="network")
+    assert (distribution.outputs, distribution.free) == (3 + 8 + 3 + 7 + 2, 0)
+    params = random_params(distribution, 6)
+    action, _ = distribution.sample(params, uniforms(6, distribution.noise_width), None)
+    steer = torch.distributions.Normal(2 * params[:, 3:7], 2 * params[:, 7:11].exp())
+    parts = distribution._parts(params)
+    assert torch.equal(parts[1], params[:, 3:11])
+    kind = distribution.leaves[1][1]
+    got = kind.score(parts[1], action["action.steer"], None).log_prob
+    torch.testing.assert_close(got, steer.log_prob(action["action.steer"].flatten(1)).sum(-1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "space", [Box((2,), "float32"), PARTLY_BOUNDED, Box((2,), "float32", (-1.0, 5.0), (1.0, 5.0))], ids=str
+)
+def test_an_entry_without_bounds_is_refused_where_it_is_to_be_squashed(space: Box) -> None:
+    with pytest.raises(
+        ModelError, match=r"squash needs two different finite bounds for every entry, and action\.b, Box"
+    ):
+        made(Dict({"a": Discrete(2), "b": space}), squash=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlctl_agents.models.inputs import ModelError, nets
+from rlctl_agents.models.inputs import Image, ModelError, nets
 from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 
 
@@ -20,8 +20,16 @@ def pixels(*shape: int, stack: int = 0) -> Box:
         (Box((1000, 8), "float32"), "mlp"),
         (Box((4, 10, 10), "float32"), "mlp"),
         (Box((3, 4, 5, 6, 7), "float32"), "mlp"),
-        (pixels(7, 7, 3), "mlp"),
+        (Box((10, 10), "uint8", 0, 1), "mlp"),
+        (Box((10, 10, 4), "int32", 0, 1), "mlp"),
+        (pixels(4, 10, 3), "mlp"),
+        (pixels(4, 4, 3), "mlp"),
         (pixels(35, 84), "mlp"),
+        (pixels(35, 84, 3), "mlp"),
+        (pixels(7, 7, 3), "small_cnn"),
+        (Box((10, 10, 4), "uint8", 0, 1), "small_cnn"),
+        (Box((8, 8, 111), "uint8", 0, 1), "small_cnn"),
+        (pixels(16, 10, 10, stack=16), "small_cnn"),
         (pixels(36, 36), "nature_cnn"),
         (pixels(210, 160, 3), "nature_cnn"),
         (pixels(4, 84, 84), "nature_cnn"),
@@ -33,7 +41,9 @@ def pixels(*shape: int, stack: int = 0) -> Box:
         (MultiBinary(40), "mlp"),
     ],
 )
-def test_auto_takes_large_arrays_of_bytes_for_images_and_small_ones_for_numbers(space: Space, net: str) -> None:
+def test_auto_takes_arrays_of_bytes_for_images_or_grids_and_other_small_ones_for_numbers(
+    space: Space, net: str
+) -> None:
     assert nets(space, "auto") == {"obs": net}
 
 
@@ -75,7 +85,30 @@ def test_a_stated_torso_takes_the_image_or_table_that_auto_refuses() -> None:
     ]
 
 
-@pytest.mark.parametrize("torso", ["auto", "nature_cnn", "impala_cnn"])
+@pytest.mark.parametrize(
+    ("shape", "stack", "channels", "last"),
+    [
+        ((10, 10, 4), 0, 4, True),
+        ((10, 10, 10), 0, 10, True),
+        ((10, 10, 10), 10, 10, False),
+        ((4, 10, 10), 0, 4, False),
+        ((16, 10, 10), 0, 16, False),
+        ((8, 8, 111), 0, 111, True),
+        ((5, 6, 7), 0, 5, False),
+        ((7, 6, 5), 0, 5, True),
+        ((36, 10), 0, 1, False),
+        ((1, 10), 0, 1, False),
+    ],
+)
+def test_equal_neighbours_are_rows_and_columns_else_the_shorter_outer_axis_holds_the_channels(
+    shape: tuple[int, ...], stack: int, channels: int, last: bool
+) -> None:
+    image = Image.of(pixels(*shape, stack=stack))
+    assert image is not None
+    assert (image.channels, image.last) == (channels, last)
+
+
+@pytest.mark.parametrize("torso", ["auto", "small_cnn", "nature_cnn", "impala_cnn"])
 def test_a_stack_of_images_beside_an_image_does_not_go_through_the_mlp_silently(torso: str) -> None:
     both = Dict({"camera": pixels(84, 84, 3), "last": pixels(4, 84, 84, 3)})
     with pytest.raises(ModelError, match=r"obs\.last.*stack of images"):
@@ -84,4 +117,4 @@ def test_a_stack_of_images_beside_an_image_does_not_go_through_the_mlp_silently(
 
 def test_every_leaf_of_a_dict_is_decided_for_itself() -> None:
     space = Dict({"camera": pixels(84, 84, 3), "small": pixels(7, 7, 3), "speed": Box((2,), "float32")})
-    assert nets(space, "auto") == {"obs.camera": "nature_cnn", "obs.small": "mlp", "obs.speed": "mlp"}
+    assert nets(space, "auto") == {"obs.camera": "nature_cnn", "obs.small": "small_cnn", "obs.speed": "mlp"}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlctl.spec.schema import Network
 from rlctl_agents.models.inputs import ModelError
-from rlctl_agents.models.policy import ActorCritic
+from rlctl_agents.models.policy import CORES, ActorCritic
 from rlctl_agents.models.torso import (
     ImpalaCnn,
     Mlp,
@@ -124,8 +124,8 @@ class Normed(nn.Module):
         return x + torch.rand(2)
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
-@pytest.mark.parametrize("torso", ["auto", "mlp", "nature_cnn", "impala_cnn"])
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+@pytest.mark.parametrize("torso", ["auto", "mlp", "small_cnn", "nature_cnn", "impala_cnn"])
 def test_every_leaf_of_the_observation_reaches_policy_and_value(torso: str, core: str) -> None:
     network = Network.model_validate({"torso": torso, "core": core, "width": 16, "hidden": [8]})
     net = ActorCritic(Spaces(MIXED, Discrete(3)), network, seed=0)
@@ -142,7 +142,7 @@ def test_every_leaf_of_the_observation_reaches_policy_and_value(torso: str, core
         assert not torch.equal(changed[1], value), name
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 def test_row_by_row_equals_the_unroll_across_resets(core: str) -> None:
     network = Network.model_validate({"core": core, "width": 16, "hidden": [8]})
     net = ActorCritic(Spaces(MIXED, Discrete(3)), network, seed=0)
@@ -154,11 +154,12 @@ def test_row_by_row_equals_the_unroll_across_resets(core: str) -> None:
         torch.testing.assert_close(row, params[t], rtol=0, atol=1e-6)
 
 
-def test_memory_forgets_at_the_first_row_of_an_episode_and_only_there() -> None:
+@pytest.mark.parametrize("core", CORES)
+def test_memory_forgets_at_the_first_row_of_an_episode_and_only_there(core: str) -> None:
     space = Box((2,), "float32")
-    network = Network.model_validate({"core": "lstm", "width": 8})
+    network = Network.model_validate({"core": core, "width": 8})
     net = ActorCritic(Spaces(space, Discrete(2)), network, seed=0)
-    obs, state = observe(space, 1, 2), {name: torch.ones(2, 8) for name in ("core.h", "core.c")}
+    obs, state = observe(space, 1, 2), {name: torch.ones(2, 8) for name in CORES[core].state}
     first = torch.tensor([[True, False]])
     got, _ = net.unroll(obs, first, state)
     empty, _ = net.unroll(obs, torch.zeros(1, 2, dtype=torch.bool), net.initial_state(2))
@@ -168,21 +169,28 @@ def test_memory_forgets_at_the_first_row_of_an_episode_and_only_there() -> None:
     assert not torch.equal(empty[0, 1], kept[0, 1])
 
 
-def test_lstm_equals_that_of_torch_where_no_episode_begins() -> None:
+@pytest.mark.parametrize(("core", "torchs"), [("lstm", nn.LSTM), ("gru", nn.GRU)])
+def test_memory_equals_that_of_torch_where_no_episode_begins(core: str, torchs: type[nn.RNNBase]) -> None:
     space = Box((3,), "float32")
-    net = ActorCritic(Spaces(space, Discrete(2)), Network.model_validate({"core": "lstm", "width": 5}), seed=0)
+    net = ActorCritic(Spaces(space, Discrete(2)), Network.model_validate({"core": core, "width": 5}), seed=0)
     assert net.core is not None
-    reference = nn.LSTM(net.core.from_input.in_features, 5)
+    reference = torchs(net.core.from_input.in_features, 5)
     own = (net.core.from_input.weight, net.core.from_hidden.weight, net.core.from_input.bias)
     with torch.no_grad():
-        for theirs, weight in zip(reference.parameters(), (*own, torch.zeros(20)), strict=True):
+        for theirs, weight in zip(reference.parameters(), (*own, torch.zeros(len(own[2]))), strict=True):
             theirs.copy_(weight)
     x = torch.randn(7, 2, net.core.from_input.in_features)
     got, state = net.core(x, torch.zeros(7, 2, dtype=torch.bool), net.initial_state(2))
-    expected, (h, c) = reference(x)
+    expected, last = reference(x)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
-    torch.testing.assert_close(state["core.h"], h[0], rtol=0, atol=1e-6)
-    torch.testing.assert_close(state["core.c"], c[0], rtol=0, atol=1e-6)
+    for name, wanted in zip(CORES[core].state, last if core == "lstm" else (last,), strict=True):
+        torch.testing.assert_close(state[name], wanted[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_a_memory_is_kept_at_first(core: str) -> None:
+    made = CORES[core](3, 4)
+    assert made.from_input.bias.tolist() == [*[0.0] * 4, *[1.0] * 4, *[0.0] * (len(made.from_input.bias) - 8)]
 
 
 def test_equal_seeds_give_equal_weights_and_leave_the_random_state_alone() -> None:
@@ -200,7 +208,7 @@ def test_first_policy_is_nearly_uniform_and_hidden_layers_keep_the_length_of_vec
     net = ActorCritic(Spaces(Box((6,), "float32"), Discrete(5)), Network(), seed=0)
     params, _ = net.step({"obs": torch.randn(100, 6)}, torch.zeros(100, dtype=torch.bool), {})
     assert (params.softmax(-1) - 0.2).abs().max() < 0.02
-    weight = Mlp(8, [8], "tanh").layers[0].weight
+    weight = Mlp(8, Network(hidden=[8])).layers[0].weight
     torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(8), rtol=0, atol=1e-5)  # type: ignore[operator]
 
 
@@ -226,7 +234,7 @@ def test_pixels_are_scaled_to_one_whatever_their_largest_value(kind: type[Nature
     byte, unit = (Pixels.of(Box((1, 40, 40), dtype, 0, high)) for dtype, high in (("uint8", 255), ("float32", 1)))
     assert byte is not None
     assert unit is not None
-    cnn, same = kind(byte, 8), kind(unit, 8)
+    cnn, same = kind(byte, Network(width=8)), kind(unit, Network(width=8))
     same.load_state_dict(cnn.state_dict())
     image = torch.randint(0, 256, (3, 1, 40, 40), dtype=torch.uint8)
     torch.testing.assert_close(cnn(image), same(image.float() / 255), rtol=1e-4, atol=1e-5)
@@ -236,24 +244,112 @@ def test_nature_cnn_has_the_published_number_of_weights() -> None:
     pixels = Pixels.of(Box((4, 84, 84), "uint8", 0, 255))
     assert pixels is not None
     # 32x4x8x8+32, 64x32x4x4+64, 64x64x3x3+64, 3136x512+512
-    assert sum(weight.numel() for weight in NatureCnn(pixels, 512).parameters()) == 1_684_128
+    assert sum(weight.numel() for weight in NatureCnn(pixels, Network(width=512)).parameters()) == 1_684_128
 
 
 def test_impala_cnn_gives_finite_features_for_small_and_odd_images() -> None:
     pixels = Pixels.of(Box((3, 11, 10), "uint8", 0, 255))
     assert pixels is not None
-    assert ImpalaCnn(pixels, 7)(torch.zeros(2, 3, 11, 10, dtype=torch.uint8)).shape == (2, 7)
+    assert ImpalaCnn(pixels, Network(width=7))(torch.zeros(2, 3, 11, 10, dtype=torch.uint8)).shape == (2, 7)
 
 
-def test_small_images_go_through_the_mlp_unless_a_cnn_is_named() -> None:
-    small = Box((10, 10, 4), "uint8", 0, 1)
-    auto = make_torso(small, Network())
+def test_a_small_grid_goes_through_the_small_cnn_and_smaller_ones_have_to_be_named() -> None:
+    grid = Box((10, 10, 4), "uint8", 0, 1)
+    auto = make_torso(grid, Network())
     assert isinstance(auto, Torso)
-    assert auto.image_names == []
-    with pytest.raises(ModelError, match="at least 36x36, got 10x10: use impala_cnn or mlp"):
-        make_torso(small, Network(torso="nature_cnn"))
+    assert auto.image_names == ["obs"]
+    # 16x4x3x3+16, 16*8*8x256+256
+    assert sum(weight.numel() for weight in auto.parameters()) == 262_992
+    assert make_torso(Box((28, 28, 3), "uint8", 0, 255), Network(width=8))(
+        {"obs": torch.zeros(2, 28, 28, 3, dtype=torch.uint8)}
+    ).shape == (2, 8)
+    with pytest.raises(ModelError, match="at least 36x36, got 10x10: use small_cnn, impala_cnn or mlp"):
+        make_torso(grid, Network(torso="nature_cnn"))
+    with pytest.raises(ModelError, match="at least 3x3, got 2x9: use mlp"):
+        make_torso(Box((2, 9), "uint8", 0, 1), Network(torso="small_cnn"))
     with pytest.raises(ModelError, match="needs an observation of two or three axes"):
         make_torso(Box((4,), "float32"), Network(torso="impala_cnn"))
+
+
+@pytest.mark.parametrize(
+    ("network", "separate"),
+    [
+        ({}, True),
+        ({"share": True}, False),
+        ({"core": "gru"}, False),
+        ({"core": "gru", "share": True}, False),
+        ({"torso": "impala_cnn"}, False),
+        ({"torso": "impala_cnn", "share": False}, True),
+        ({"torso": f"{__name__}:Own", "share": False}, True),
+    ],
+)
+def test_policy_and_value_share_a_torso_as_the_spec_says(network: dict[str, Any], separate: bool) -> None:
+    space = Box((6, 8, 3), "uint8", 0, 255) if network.get("torso") == "impala_cnn" else Box((2,), "float32")
+    net = ActorCritic(
+        Spaces(space, Discrete(2)), Network.model_validate({"hidden": [8], "width": 8, **network}), seed=0
+    )
+    obs, first = observe(space, 3, 2), torch.zeros(3, 2, dtype=torch.bool)
+    before = net.unroll(obs, first, net.initial_state(2))
+    with torch.no_grad():
+        for weight in (net.value_torso or net.torso).parameters():
+            weight += 0.5
+    after = net.unroll(obs, first, net.initial_state(2))
+    assert (net.value_torso is not None) is separate
+    if list(net.torso.parameters()):
+        assert not torch.equal(before[1], after[1])
+        assert torch.equal(before[0], after[0]) is separate
+
+
+def test_a_memory_cannot_be_had_twice() -> None:
+    with pytest.raises(ModelError, match=r"share: false needs `core: none`.* got lstm"):
+        ActorCritic(Spaces(MIXED, Discrete(2)), Network(share=False, core="lstm"), seed=0)
+
+
+@pytest.mark.parametrize("torso", ["mlp", "small_cnn", "nature_cnn", "impala_cnn"])
+def test_layer_norm_is_in_every_dense_layer_of_the_torso_before_its_activation(torso: str) -> None:
+    space = Box((40, 40, 3), "uint8", 0, 255)
+    made, plain = (
+        ActorCritic(
+            Spaces(space, Discrete(2)),
+            Network.model_validate(
+                {"torso": torso, "hidden": [8], "width": 8, "activation": "relu", "layer_norm": norm}
+            ),
+            seed=0,
+        )
+        for norm in (True, False)
+    )
+    (norm,) = (module for module in made.torso.modules() if isinstance(module, nn.LayerNorm))
+    with torch.no_grad():
+        norm.bias += 7.0  # before the activation: it cannot cut any of these to 0
+    features = made.torso(observe(space, 5))
+    torch.testing.assert_close(features.mean(-1), torch.full((5,), 7.0), rtol=0, atol=1e-4)
+    assert [name for name in made.state_dict() if name not in plain.state_dict()] != []
+    assert plain.state_dict().keys() < made.state_dict().keys(), "the names of the others stay"
+
+
+def test_gains_are_those_of_the_spec() -> None:
+    gains = {"hidden": 0.5, "policy": 2.0, "value": 3.0}
+    for space, layers in (
+        (Box((4,), "float32"), ["mlp.layers.0"]),
+        (Box((9, 9, 3), "uint8", 0, 255), ["cnns.0.dense"]),
+    ):
+        network = Network.model_validate({"hidden": [8], "width": 8, "gains": gains})
+        net = ActorCritic(Spaces(space, Discrete(2)), network, seed=0)
+        for name, gain in {**{f"torso.{layer}": 0.5 for layer in layers}, "policy": 2.0, "value": 3.0}.items():
+            values = torch.linalg.svdvals(net.state_dict()[f"{name}.weight"])
+            torch.testing.assert_close(values, torch.full_like(values, gain), rtol=1e-4, atol=1e-5)
+
+
+def test_the_network_of_the_defaults_has_the_names_that_generations_hold() -> None:
+    spaces = Spaces(Box((4,), "float32"), Box((2,), "float32", -1.0, 1.0))
+    moments = [f"observed.moments.0.{name}" for name in ("count", "mean", "variance")]
+    returns = [f"returns.{name}" for name in ("mean", "variance", "batches")]
+    layers = [f"{torso}.mlp.layers.{layer}.{name}" for torso in ("torso", "value_torso") for layer in (0, 1)
+              for name in ("weight", "bias")]  # fmt: skip
+    heads = [f"{head}.{name}" for head in ("policy", "value") for name in ("weight", "bias")]
+    assert sorted(ActorCritic(spaces, Network(), seed=0).state_dict()) == sorted(
+        ["log_std", *moments, *returns, *layers, *heads]
+    )
 
 
 def test_value_has_an_mlp_of_its_own_and_shares_everything_else() -> None:

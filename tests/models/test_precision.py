@@ -112,7 +112,7 @@ def test_a_copy_of_a_network_keeps_nothing_of_the_original() -> None:
 def test_blocks_of_pixels_give_the_same_convolution(shape: tuple[int, ...], device_autocast: bool) -> None:
     pixels = Pixels.of(Box(shape, "uint8", 0.0, 255.0))
     assert pixels is not None
-    cnn, obs = NatureCnn(pixels, 8), images(3, shape)
+    cnn, obs = NatureCnn(pixels, Network(width=8)), images(3, shape)
     layer = cnn.convolutions[0]
     assert pixels.in_blocks(obs)
     with torch.autocast(obs.device.type, torch.bfloat16, enabled=device_autocast), torch.no_grad():
@@ -125,7 +125,7 @@ def test_blocks_of_pixels_give_the_same_convolution(shape: tuple[int, ...], devi
 def test_images_that_blocks_do_not_fit_take_the_other_way(shape: tuple[int, ...]) -> None:
     pixels = Pixels.of(Box(shape, "uint8", 0.0, 255.0))
     assert pixels is not None
-    cnn, obs = NatureCnn(pixels, 8), images(2, shape)
+    cnn, obs = NatureCnn(pixels, Network(width=8)), images(2, shape)
     as_planes = obs[:, None] if len(shape) == 2 else obs.permute(0, 3, 1, 2) if pixels.last else obs
     layer = cnn.convolutions[0]
     with torch.no_grad():

@@ -70,6 +70,11 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
         ({"id": "tests.acting.owned:Table"}, TORSO, "auto cannot know whether obs, float32 [40, 40], is an image"),
         ({"id": "tests.acting.owned:RgbStack"}, TORSO, "auto cannot know what obs, uint8 [4, 84, 84, 3], is"),
         ({"model": {"torso": "nature_cnn"}}, TORSO, "nature_cnn needs an observation of two or three axes"),
+        (
+            {"model": {"gaussian": {"squash": True}}, "id": "tests.acting.owned:Unbounded"},
+            ("policies", "main", "model", "gaussian", "squash"),
+            "needs two different finite bounds for every entry, and action, Box",
+        ),
         ({"model": {"torso": "tests.acting.owned_nets:Narrow"}}, TORSO, "must give finite float32 [1, 9]"),
         ({"model": {"torso": "tests.acting.owned_nets:Nope"}}, TORSO, "tests.acting.owned_nets has no Nope"),
         ({"algorithm": {"name": "tests.acting.owned_nets:Sound"}}, ALGORITHM, "must be a class derived from"),

@@ -53,6 +53,7 @@ _CANDIDATES: tuple[Any, ...] = (
         "nature_cnn",
         "relu",
         "lstm",
+        "network",
         "atari",
     ),
     *(

@@ -90,6 +90,27 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
             " roles.learner.replicas = 20 x 3 = 60 rows, got 40",
         ),
         (
+            "model: {core: gru, share: false}",
+            "4:20: model.share: policy and value have one memory: must be auto or true with core gru, got false",
+        ),
+        (
+            "model: {torso: my.nets:Own, layer_norm: true}",
+            "4:29: model.layer_norm: is for torsos of ours, my.nets:Own makes its own layers; remove it",
+        ),
+        (
+            "model: {torso: my.nets:Own, gains: {hidden: 1}}",
+            "4:37: model.gains.hidden: is for torsos of ours, my.nets:Own makes its own layers; remove it",
+        ),
+        (
+            "model: {gaussian: {log_std_min: 1}}",
+            "4:9: model.gaussian.log_std_max: must be more than 2 above log_std_min, the last 1 before either is bent;"
+            " got 2 - 1 = 1",
+        ),
+        (
+            "model: {gaussian: {log_std_init: 1.5}}",
+            "4:20: model.gaussian.log_std_init: must be from log_std_min + 1 to log_std_max - 1, -4 to 1, got 1.5",
+        ),
+        (
             "sync: true\nalgorithm: {batch_size: 320}\nmodel: {precision: bf16}",
             "6:9: model.precision: with sync everything is computed in fp32: must be auto or fp32, got bf16",
         ),

@@ -158,16 +158,25 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
             "model: {normalize: {observations: maybe}}",
             "4:21: model.normalize.observations: must be auto, true or false, got 'maybe'",
         ),
+        ("model: {share: yes}", "4:9: model.share: must be auto, true or false, got 'yes'"),
+        ("model: {core: rnn}", "4:9: model.core: must be none, lstm or gru, got 'rnn'"),
+        ("model: {gaussian: {std: learned}}", "4:20: model.gaussian.std: must be free or network, got 'learned'"),
+        ("model: {gains: {policy: 0}}", "4:17: model.gains.policy: must be more than 0, got 0"),
+        (
+            "algorithm: {entropy_coef: atuo}",
+            "4:13: algorithm.entropy_coef: must be auto or a number, got 'atuo'; did you mean `auto`?",
+        ),
+        ("algorithm: {entropy_coef: -1}", "4:13: algorithm.entropy_coef: must be auto or at least 0, got -1"),
         ("model: {hidden: 64}", "4:9: model.hidden: must be a list, as in [1, 2], got 64"),
         ("model: {hidden: [64, x]}", "4:22: model.hidden.1: must be a whole number, got 'x'"),
         (
             "model: {torso: nature}",
-            "4:9: model.torso: must be auto, mlp, nature_cnn, impala_cnn or package.module:Class, got 'nature'; did you"
-            " mean `nature_cnn`?",
+            "4:9: model.torso: must be auto, mlp, small_cnn, nature_cnn, impala_cnn or package.module:Class, got"
+            " 'nature'; did you mean `nature_cnn`?",
         ),
         (
             "model: {torso: 5}",
-            "4:9: model.torso: must be auto, mlp, nature_cnn, impala_cnn or package.module:Class, got 5",
+            "4:9: model.torso: must be auto, mlp, small_cnn, nature_cnn, impala_cnn or package.module:Class, got 5",
         ),
         ("roles: {learner: {cpu: 2GHz}}", "4:19: roles.learner.cpu: must be cores, as in 2, 0.5 or 500m, got '2GHz'"),
         ("roles: {learner: {cpu: 0}}", "4:19: roles.learner.cpu: must be between 1m and 1024 cores, got 0"),

@@ -17,7 +17,7 @@ from tests.training.test_trainer import CONFIG, NETWORK, SPACES, batch_for
 
 pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
-LSTM = Network.model_validate({"hidden": [8], "core": "lstm", "width": 6})
+LSTM, GRU = (Network.model_validate({"hidden": [8], "core": core, "width": 6}) for core in ("lstm", "gru"))
 
 
 def learning(network: Network = NETWORK) -> Trainer:
@@ -34,7 +34,7 @@ def batch_of(learning: Trainer, network: Network) -> Batch:
     return staging.batch(columns)
 
 
-@pytest.mark.parametrize("network", [NETWORK, LSTM], ids=["mlp", "lstm"])
+@pytest.mark.parametrize("network", [NETWORK, LSTM, GRU], ids=["mlp", "lstm", "gru"])
 def test_a_compiled_update_is_the_update(network: Network) -> None:
     as_written, compiled = learning(network), learning(network)
     compiled.compile(batch_of(compiled, network), ["aot_eager"])

@@ -32,6 +32,7 @@ VECTOR, PIXELS = Box((2,), "float32"), Box((4, 84, 84), "uint8", 0, 255)
 NETWORKS = {
     "mlp": (VECTOR, Network(hidden=[8])),
     "lstm": (VECTOR, Network(hidden=[8], core="lstm", width=6)),
+    "gru": (VECTOR, Network(hidden=[8], core="gru", width=6)),
     "pixels": (PIXELS, Network(width=16, precision="fp32")),
     "pixels in bf16": (PIXELS, Network(width=16, precision="bf16")),
 }
@@ -131,7 +132,7 @@ def test_what_is_staged_is_what_is_learned_from_however_late_the_copy_is(device:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ON_A_CPU)
-@pytest.mark.parametrize("name", ["mlp", "lstm", "pixels"])
+@pytest.mark.parametrize("name", ["mlp", "lstm", "gru", "pixels"])
 def test_a_compiled_update_is_the_update(
     name: str, backend: str, device: torch.device, caplog: pytest.LogCaptureFixture
 ) -> None:

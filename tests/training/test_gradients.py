@@ -40,7 +40,7 @@ class Mine(Impala):
     pass
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 @pytest.mark.parametrize(
     ("algorithm", "torso", "unused"),
     [(Impala, "auto", False), (Impala, f"{__name__}:Wasteful", True), (Mine, "auto", True)],

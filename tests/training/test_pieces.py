@@ -42,7 +42,7 @@ def made(core: str, *, advantage_norm: bool = False) -> tuple[Impala, Schema, Ba
     )
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 def test_pieces_give_the_gradient_of_the_whole(core: str) -> None:
     whole, schema, batch = made(core)
     parted, _, _ = made(core)

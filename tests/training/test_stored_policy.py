@@ -31,10 +31,14 @@ MIXED = Spaces(
     Tuple((Discrete(2), Box((2,), "float32", -1.0, 1.0))),
     seats=2,
 )
+CHOSEN = {
+    "hidden": [8], "core": "gru", "width": 6, "layer_norm": True, "gaussian": {"std": "network", "squash": True},
+}  # fmt: skip
 OUTSIDE = External(name="tests.training.outside.double_dqn:DoubleDqn", params={"copy_every": 7})
 KINDS: list[tuple[Any, Network, Spaces]] = [
     (Impala(lr=0.1), Network(hidden=[8]), FLAT),
     (Impala(unroll_length=3), Network.model_validate({"hidden": [8], "core": "lstm", "width": 6}), MIXED),
+    (Impala(unroll_length=3), Network.model_validate(CHOSEN), MIXED),
     (Impala(), Network(hidden=[8]), Spaces(Box((4,), "float32"), MultiBinary(3))),
     (OUTSIDE, Network(hidden=[8, 8]), FLAT),
 ]
@@ -73,7 +77,7 @@ def chosen(algorithm: Algorithm, spaces: Spaces) -> dict[str, torch.Tensor]:
     return algorithm.act(ActInputs(obs, first, algorithm.initial_state(10), noise, greedy=True)).action
 
 
-@pytest.mark.parametrize(("config", "network", "spaces"), KINDS, ids=["flat", "mixed", "bits", "outside"])
+@pytest.mark.parametrize(("config", "network", "spaces"), KINDS, ids=["flat", "mixed", "chosen", "bits", "outside"])
 def test_a_policy_acts_after_loading_as_it_did(tmp_path: Path, config: Any, network: Network, spaces: Spaces) -> None:
     generation, algorithm = saved(tmp_path, config, network, spaces)
     described, loaded = load_policy(tmp_path, generation)

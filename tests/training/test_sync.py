@@ -47,6 +47,7 @@ CONFIG = settings(lr=0.05)
 PPO = Ppo(unroll_length=5, batch_size=30, minibatch_size=10, epochs=2, lr=0.05)
 APPO = Appo(unroll_length=5, batch_size=30, minibatch_size=10, reuse=2, target_every_updates=3, lr=0.05)
 MLP, LSTM = Network(hidden=[8]), Network(hidden=[8], core="lstm", width=8)
+GRU = Network.model_validate({"hidden": [8], "core": "gru", "width": 8, "gaussian": {"squash": True}})
 
 
 class Late:
@@ -140,7 +141,13 @@ def run(name: str, network: Network, late: int, config: ActorCritic = CONFIG) ->
 
 @pytest.mark.parametrize(
     ("name", "network", "config"),
-    [("Mixed", MLP, CONFIG), ("Duel", LSTM, CONFIG), ("Mixed", MLP, APPO), ("Mixed", LSTM, APPO)],
+    [
+        ("Mixed", MLP, CONFIG),
+        ("Duel", LSTM, CONFIG),
+        ("Mixed", GRU, CONFIG),
+        ("Mixed", MLP, APPO),
+        ("Mixed", LSTM, APPO),
+    ],
 )
 def test_equal_seeds_give_bit_equal_weights_whoever_is_late(name: str, network: Network, config: ActorCritic) -> None:
     first, versions = run(name, network, 0, config)
@@ -152,7 +159,7 @@ def test_equal_seeds_give_bit_equal_weights_whoever_is_late(name: str, network: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "network"), [("Mixed", MLP), ("Duel", LSTM)])
+@pytest.mark.parametrize(("name", "network"), [("Mixed", MLP), ("Duel", LSTM), ("Mixed", GRU)])
 def test_ppo_in_lock_step_learns_from_its_newest_version_alone_and_gives_equal_bits(
     name: str, network: Network
 ) -> None:

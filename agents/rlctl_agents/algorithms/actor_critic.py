@@ -23,9 +23,9 @@ from rlctl_agents.algorithms.base import (
     hyperparameters,
     standard_fields,
 )
-from rlctl_agents.models.inputs import ModelError
+from rlctl_agents.models.inputs import ModelError, continuous
 from rlctl_agents.models.moments import AllReduce
-from rlctl_agents.models.policy import ActorCritic
+from rlctl_agents.models.policy import CORES, ActorCritic
 from rlctl_agents.ops.vtrace import VTrace, vtrace
 from rlctl_agents.types.experience import Field, Schema
 from rlctl_agents.types.spaces import Spaces
@@ -55,13 +55,12 @@ class ActorCriticAlgorithm(Algorithm):
 
     @classmethod
     def schema(cls, config: specs.Algorithm, network: Network, spaces: Spaces) -> Schema:
-        state: tuple[Field, ...] = ()
-        if network.core == "lstm":
-            state = tuple(Field(name, "float32", (network.width,), "segment") for name in ("core.c", "core.h"))
+        names = sorted(CORES[network.core].state) if network.core != "none" else []
+        state = [Field(name, "float32", (network.width,), "segment") for name in names]
         return Schema(config.unroll_length, (*standard_fields(spaces), Field("log_prob", "float32", (), "row"), *state))
 
     def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None:
-        self.config: specs.ActorCritic = hyperparameters(config, self.settings)
+        self.config: specs.ActorCritic = hyperparameters(config, self.settings).settled(continuous(spaces.action))
         try:
             self.net: ActorCritic = ActorCritic(spaces, network, seed=seed)
         except ModelError as error:

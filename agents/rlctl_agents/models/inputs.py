@@ -1,4 +1,5 @@
-"""Choice of the net for each leaf of an observation, from the spaces alone; torch is not imported here."""
+"""Choice of the net for each leaf of an observation, and of the leaves that an action may have, from the spaces alone;
+torch is not imported here."""
 
 from __future__ import annotations
 
@@ -7,8 +8,14 @@ from typing import Final, NamedTuple
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiDiscrete, Space, leaf_array, leaves
 
 SMALLEST_NATURE_PIXELS: Final = 36
-"""Below this the Nature CNN's strides leave nothing; `auto` takes nothing smaller for an image."""
+"""Below this the Nature CNN's strides leave nothing."""
+SMALLEST_GRID: Final = 5
+"""Rows and columns of the smallest grid that `auto` takes for one."""
+KERNEL: Final = 3
+"""Side of the kernel of small_cnn."""
 LARGEST_ONE_HOT: Final = 65_536
+SMALLEST_SCALE, LARGEST_SCALE = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+"""Of an entry with bounds; closer ones count as equal, wider ones as missing: float32 would make them 0 or infinite."""
 
 
 class ModelError(ValueError):
@@ -25,11 +32,15 @@ class Image(NamedTuple):
 
     @classmethod
     def of(cls, leaf: Leaf) -> Image | None:
-        """None unless the leaf is a Box of two or three axes. The channels are the shorter of the outer axes."""
+        """None unless the leaf is a Box of two or three axes.
+
+        Equal neighbours are rows and columns, of a cube the first two; else the shorter of the outer axes holds the
+        channels. Frames of a stack are channels always.
+        """
         if not isinstance(leaf, Box) or len(leaf.shape) not in (2, 3):
             return None
         a, b, c = leaf.shape if len(leaf.shape) == 3 else (1, *leaf.shape)
-        if a <= c:
+        if leaf.stack or len(leaf.shape) == 2 or (a != b and (b == c or a <= c)):
             return cls(channels=a, height=b, width=c, last=False)
         return cls(channels=c, height=a, width=b, last=True)
 
@@ -39,10 +50,11 @@ class Image(NamedTuple):
 
 
 def nets(space: Space, torso: str) -> dict[str, str]:
-    """Leaf of the observation -> `mlp`, `nature_cnn` or `impala_cnn`.
+    """Leaf of the observation -> `mlp`, `small_cnn`, `nature_cnn` or `impala_cnn`.
 
     `auto` sends bytes from 0 to 255 of at least 36x36 pixels through nature_cnn, with or without an axis of fewer
-    channels first or last, and whatever cannot be an image of that size through the mlp. It refuses what may be either.
+    channels first or last; smaller grids of unsigned bytes, or bits, with an axis of channels through small_cnn; and
+    whatever cannot be either through the mlp. It refuses what may be an image of the larger kind or not.
 
     Args:
         space: of the observations.
@@ -76,16 +88,23 @@ def _net(name: str, leaf: Leaf, torso: str) -> str:
             raise ModelError(f"{name} has {codes} values, too many for one-hot codes (at most {LARGEST_ONE_HOT})")
         return "mlp"
     large = sum(size >= SMALLEST_NATURE_PIXELS for size in leaf.shape) >= 2
+    image = Image.of(leaf)
+    if torso == "auto" and not large and image is not None and _grid(leaf, image):
+        return "small_cnn"
     if torso == "mlp" or (torso == "auto" and not large):
         return "mlp"
-    image = Image.of(leaf)
     if image is None and len(leaf.shape) > 3 and large:
         raise ModelError(_several_frames(name, leaf, torso))
     if torso != "auto":
         if torso == "nature_cnn" and image is not None and image.shortest < SMALLEST_NATURE_PIXELS:
             raise ModelError(
                 f"{name}: nature_cnn needs images of at least {SMALLEST_NATURE_PIXELS}x{SMALLEST_NATURE_PIXELS}, "
-                f"got {image.height}x{image.width}: use impala_cnn or mlp"
+                f"got {image.height}x{image.width}: use small_cnn, impala_cnn or mlp"
+            )
+        if torso == "small_cnn" and image is not None and image.shortest < KERNEL:
+            raise ModelError(
+                f"{name}: small_cnn needs images of at least {KERNEL}x{KERNEL}, got {image.height}x{image.width}: "
+                "use mlp"
             )
         return "mlp" if image is None else torso
     assert image is not None
@@ -99,9 +118,19 @@ def _net(name: str, leaf: Leaf, torso: str) -> str:
     if not channels_known or image.shortest < SMALLEST_NATURE_PIXELS:
         raise ModelError(
             f"model.torso auto cannot know which axis of {name}, {described(leaf)}, holds the channels: say `torso: "
-            "nature_cnn` or impala_cnn (the shorter of the outer axes is taken, else the first), or mlp for a table"
+            "nature_cnn` or impala_cnn (equal neighbours are taken for rows and columns, of a cube the first two, else "
+            "the shorter of the outer axes for the channels), or mlp for a table"
         )
     return "nature_cnn"
+
+
+def _grid(box: Box, image: Image) -> bool:
+    """True if a small array is one of cells with several channels each: unsigned bytes or bits of three axes, of which
+    two are alike or long enough for rows and columns."""
+    outer, sides = box.outer(), (image.height, image.width)
+    certain = image.height == image.width or image.channels <= image.shortest
+    small = image.shortest >= SMALLEST_GRID and max(sides) < SMALLEST_NATURE_PIXELS
+    return box.dtype == "uint8" and outer.low in (None, 0) and len(box.shape) == 3 and certain and small
 
 
 def _bytes(box: Box) -> bool:
@@ -119,3 +148,37 @@ def _several_frames(name: str, box: Box, torso: str) -> str:
         f"as further channels of one{folded}: wrap the environment so, or say `torso: mlp`, or name a network of your "
         "own, package.module:Class"
     )
+
+
+def continuous(space: Space) -> bool:
+    """True if an action holds a real number."""
+    return any(isinstance(leaf, Box) for _, leaf in leaves(space, "action"))
+
+
+def require_distribution(space: Space, *, squash: bool) -> None:
+    """Look whether every leaf of an action has a distribution.
+
+    Args:
+        squash: `model.gaussian.squash`.
+
+    Raises:
+        ModelError: a Box holds integers, or an entry that is to be squashed has no two bounds.
+    """
+    for name, leaf in leaves(space, "action"):
+        if not isinstance(leaf, Box):
+            continue
+        if not leaf.dtype.startswith("float"):
+            raise ModelError(f"a Box action must hold real numbers, not {leaf.dtype}: use MultiDiscrete")
+        if squash and not all(unit(low, high) for low, high in leaf.bounds()):
+            raise ModelError(
+                f"model.gaussian.squash needs two different finite bounds for every entry, and {name}, {leaf}, lacks "
+                "some: say `squash: false`, or wrap the environment so that its actions have bounds"
+            )
+
+
+def unit(low: float | None, high: float | None) -> tuple[float, float] | None:
+    """Middle and half the width of an entry; None where its bounds give neither."""
+    if low is None or high is None:
+        return None
+    scale = high / 2 - low / 2
+    return (low / 2 + high / 2, scale) if SMALLEST_SCALE <= scale <= LARGEST_SCALE else None

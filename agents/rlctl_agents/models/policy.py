@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from rlctl.spec.schema import Network
-from rlctl_agents.models.distributions import ActionDistribution, ActionSpaceError
+from rlctl_agents.models.distributions import ActionDistribution
 from rlctl_agents.models.inputs import ModelError
 from rlctl_agents.models.moments import ObservationMoments, ReturnMoments
 from rlctl_agents.models.precision import Bf16
 from rlctl_agents.models.torso import Torso, hold_still, make_torso, orthogonal
 from rlctl_agents.types.spaces import Spaces
 
-POLICY_GAIN = 0.01
-"""Of the last policy layer: the first policy is nearly uniform, whatever the observation."""
 
+class Recurrent(nn.Module):
+    """A recurrent layer whose state is emptied wherever an episode begins.
 
-class Lstm(nn.Module):
-    """One LSTM layer whose state is emptied wherever an episode begins.
-
-    A cell rather than nn.LSTM: a reset may fall between any two rows of any stream. What the inputs contribute is one
-    product over all rows; only the recurrent part runs row by row.
+    A cell rather than a layer of torch: a reset may fall between any two rows of any stream. What the inputs contribute
+    is one product over all rows; only the recurrent part runs row by row.
     """
+
+    gates: ClassVar[int]
+    state: ClassVar[tuple[str, ...]]
+    """Fields of the state, each [streams, width]; the first is the output."""
+    open: ClassVar[int]
+    """Gate whose bias starts at 1, so that the state is kept at first."""
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
-        self.from_input = nn.Linear(inputs, 4 * width)
-        self.from_hidden = nn.Linear(width, 4 * width, bias=False)
+        self.from_input = nn.Linear(inputs, self.gates * width)
+        self.from_hidden = nn.Linear(width, self.gates * width, bias=False)
         for layer in (self.from_input, self.from_hidden):
-            for gate in layer.weight.chunk(4):
+            for gate in layer.weight.chunk(self.gates):
                 nn.init.orthogonal_(gate.data, 1.0)
         nn.init.zeros_(self.from_input.bias)
-        nn.init.ones_(self.from_input.bias.data[width : 2 * width])  # the forget gate starts open
+        nn.init.ones_(self.from_input.bias.data.view(self.gates, width)[self.open])
         self.features = width
 
     def initial_state(self, streams: int) -> dict[str, Tensor]:
-        """Zeros: `core.h` and `core.c`, each [streams, width]."""
-        return {name: torch.zeros(streams, self.features) for name in ("core.h", "core.c")}
+        """Zeros: the fields of `state`, each [streams, width]."""
+        return {name: torch.zeros(streams, self.features) for name in self.state}
 
     def forward(self, x: Tensor, first: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """T rows of B streams.
@@ -50,23 +55,59 @@ class Lstm(nn.Module):
 
         Returns:
             [T, B, width] and the state after the last row.
-
-        Source: Hochreiter and Schmidhuber 1997, forget gates of Gers et al. 2000, their bias of Jozefowicz et al. 2015.
         """
-        h, c = state["core.h"], state["core.c"]
+        now = tuple(state[name] for name in self.state)
         outputs = []
         keep_T = torch.logical_not(first).to(x.dtype).unsqueeze(-1)
         for gates, keep in zip(self.from_input(x).unbind(), keep_T.unbind(), strict=True):
-            h, c = h * keep, c * keep
-            i, f, g, o = (gates + functional.linear(h, self.from_hidden.weight)).chunk(4, -1)
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
-            outputs.append(h)
-        return torch.stack(outputs), {"core.h": h, "core.c": c}
+            now = self.cell(gates, *(part * keep for part in now))
+            outputs.append(now[0])
+        return torch.stack(outputs), dict(zip(self.state, now, strict=True))
+
+    def cell(self, gates: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        """One row: what the inputs contribute [B, gates * width] and the state before -> the state after."""
+        raise NotImplementedError
+
+
+class Lstm(Recurrent):
+    """One LSTM layer.
+
+    Source: Hochreiter and Schmidhuber 1997, forget gates of Gers et al. 2000, their bias of Jozefowicz et al. 2015.
+    """
+
+    gates, open = 4, 1
+    state = ("core.h", "core.c")
+
+    def cell(self, gates: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        h, c = state
+        i, f, g, o = (gates + functional.linear(h, self.from_hidden.weight)).chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+
+class Gru(Recurrent):
+    """One GRU layer, the reset gate behind the recurrent product, as in torch.
+
+    Source: Cho et al. 2014, arXiv:1406.1078.
+    """
+
+    gates, open = 3, 1
+    state = ("core.h",)
+
+    def cell(self, gates: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        (h,) = state
+        r, z, n = gates.chunk(3, -1)
+        of_r, of_z, of_n = functional.linear(h, self.from_hidden.weight).chunk(3, -1)
+        new = (n + (r + of_r).sigmoid() * of_n).tanh()
+        return (torch.lerp(new, h, (z + of_z).sigmoid()),)
+
+
+CORES: dict[str, type[Recurrent]] = {"lstm": Lstm, "gru": Gru}
+"""By `model.core`."""
 
 
 class ActorCritic(nn.Module):
-    """Policy and value. They share torso and memory, except that a plain mlp is cheap enough to have twice.
+    """Policy and value. They share torso and memory, unless `model.share` says otherwise.
 
     It is in eval mode and stays there, acting or learning: see `hold_still`.
 
@@ -80,21 +121,17 @@ class ActorCritic(nn.Module):
 
     def __init__(self, spaces: Spaces, network: Network, *, seed: int) -> None:
         super().__init__()
-        try:
-            self.distribution = ActionDistribution(spaces.action)
-        except ActionSpaceError as error:
-            raise ModelError(str(error)) from error
+        self.distribution = ActionDistribution(spaces.action, network.gaussian)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.torso = make_torso(spaces.obs, network)
             features = int(self.torso.features)  # type: ignore[arg-type]
-            self.core = Lstm(features, network.width) if network.core == "lstm" else None
-            plain = self.core is None and isinstance(self.torso, Torso) and not self.torso.image_names
-            self.value_torso = make_torso(spaces.obs, network) if plain else None
+            self.core = CORES[network.core](features, network.width) if network.core != "none" else None
+            self.value_torso = None if self._shared(network) else make_torso(spaces.obs, network)
             features = self.core.features if self.core else features
-            self.policy = orthogonal(nn.Linear(features, self.distribution.outputs), POLICY_GAIN)
+            self.policy = orthogonal(nn.Linear(features, self.distribution.outputs), network.gains.policy)
             self.value = nn.Linear(features, 1)
-            orthogonal(self.value, 1.0)
+            orthogonal(self.value, network.gains.value)
         self.log_std = nn.Parameter(torch.zeros(self.distribution.free)) if self.distribution.free else None
         observed = ObservationMoments(spaces.obs) if network.normalize.observations in ("auto", True) else None
         self.observed = observed if observed is not None and observed.names else None
@@ -103,7 +140,7 @@ class ActorCritic(nn.Module):
         hold_still(self)
 
     def initial_state(self, streams: int) -> dict[str, Tensor]:
-        """{} without memory, else `core.h` and `core.c` [streams, width]."""
+        """{} without memory, else the fields of its state, each [streams, width]."""
         return self.core.initial_state(streams) if self.core else {}
 
     def step(self, obs: dict[str, Tensor], first: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -124,6 +161,14 @@ class ActorCritic(nn.Module):
         valued = self._through(self.value_torso, flat) if self.value_torso is not None else features
         value = self.value(valued).view(rows)
         return self._params(features).view(*rows, -1), value if self.returns is None else self.returns.raw(value)
+
+    def _shared(self, network: Network) -> bool:
+        if network.share is False and self.core is not None:
+            raise ModelError(
+                f"model.share: false needs `core: none`, policy and value have one memory; got {network.core}"
+            )
+        plain = self.core is None and isinstance(self.torso, Torso) and not self.torso.image_names
+        return not plain if network.share == "auto" else network.share
 
     def _seen(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         return obs if self.observed is None else self.observed(obs)

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from rlctl.spec.schema import Network
-from rlctl_agents.models.torso import image_names
+from rlctl_agents.models.inputs import nets
 from rlctl_agents.types.spaces import Space
 
 CPUINFO = Path("/proc/cpuinfo")
 WITH_BF16 = ("amx_bf16", "avx512_bf16")
 """Flags of processors that multiply bfloat16 by themselves; others emulate it, which is slower than float32."""
+LARGE = frozenset({"nature_cnn", "impala_cnn"})
+"""Nets that take more time than the conversion of their inputs."""
 WORTH_KEEPING = 1 << 15
 """Weights of so many numbers are kept in bfloat16 while one acts; converting smaller ones costs next to nothing."""
 
@@ -59,8 +61,8 @@ def choose(network: Network, space: Space, *, sync: bool, gpu: bool, flag: str) 
         return Precision(network.precision, "model.precision says so" + ", though the processor has no bf16" * lacking)
     if gpu:
         return Precision("fp32", "there is a GPU, on which bf16 was never measured")
-    if ":" in network.torso or not image_names(space, network.torso):
-        return Precision("fp32", "the torso is no convolutional net of ours")
+    if ":" in network.torso or not LARGE.intersection(nets(space, network.torso).values()):
+        return Precision("fp32", "the torso is neither nature_cnn nor impala_cnn")
     return Precision("bf16", f"the processor has {flag}") if flag else Precision("fp32", "the processor has no bf16")
 
 

@@ -12,12 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlctl.spec.schema import Network
-from rlctl_agents.models.inputs import Image, ModelError, nets
+from rlctl_agents.models.inputs import KERNEL, Image, ModelError, nets
 from rlctl_agents.types import by_name
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_array, leaves
 
 BLOCK = 4
 """Stride of the Nature CNN's first convolution, and half the side of its kernel; bytes of an int32."""
+
+LARGEST_GRID = 16
+"""Rows and columns up to which small_cnn looks at every cell, not at every other."""
 
 
 def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> nn.Linear | nn.Conv2d:
@@ -36,21 +39,32 @@ def channels_last(module: nn.Module) -> None:
 
 
 class Mlp(nn.Module):
-    """Dense layers, each followed by the activation. [N, inputs] -> [N, hidden[-1]]."""
+    """Dense layers, each followed by the activation, after its norm if there is one. [N, inputs] -> [N, hidden[-1]]."""
 
-    def __init__(self, inputs: int, hidden: list[int], activation: str) -> None:
+    def __init__(self, inputs: int, network: Network) -> None:
         super().__init__()
+        hidden = network.hidden
         self.layers = nn.ModuleList(
-            orthogonal(nn.Linear(before, width), math.sqrt(2))
+            orthogonal(nn.Linear(before, width), gain(network))
             for before, width in zip([inputs, *hidden], hidden, strict=False)
         )
-        self.activate = torch.tanh if activation == "tanh" else torch.relu
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for width in hidden if network.layer_norm)
+        self.activate = torch.tanh if network.activation == "tanh" else torch.relu
         self.features = hidden[-1] if hidden else inputs
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.norms:
+            for layer, norm in zip(self.layers, self.norms, strict=True):
+                x = self.activate(norm(layer(x)))
+            return x
         for layer in self.layers:
             x = self.activate(layer(x))
         return x
+
+
+def gain(network: Network, default: float = math.sqrt(2)) -> float:
+    """Of the torso's initial weights."""
+    return default if network.gains.hidden is None else network.gains.hidden
 
 
 class Pixels(NamedTuple):
@@ -113,29 +127,63 @@ def unit_factor(box: Box) -> float:
     return 1 / (high or 255)
 
 
-class NatureCnn(nn.Module):
+class Cnn(nn.Module):
+    """Base of convolutional nets: pixels in, and a dense layer at the end. A subclass adds the convolutions."""
+
+    def __init__(self, pixels: Pixels) -> None:
+        super().__init__()
+        self.pixels = pixels
+
+    def _finish(self, inputs: int, network: Network) -> None:
+        self.dense = orthogonal(nn.Linear(inputs, network.width), gain(network))
+        self.norm = nn.LayerNorm(network.width) if network.layer_norm else None
+        self.features = network.width
+        channels_last(self)
+
+    def _features(self, x: Tensor) -> Tensor:
+        x = self.dense(x.flatten(1))
+        return torch.relu_(x if self.norm is None else self.norm(x))
+
+
+class SmallCnn(Cnn):
+    """One convolution of 16 3x3 kernels and a dense layer, rectified, for grids of few cells. [N, ...] -> [N, width].
+
+    Source: Young and Tian 2019, arXiv:1903.03176, where the dense layer has 128 units.
+    """
+
+    def __init__(self, pixels: Pixels, network: Network) -> None:
+        super().__init__(pixels)
+        stride = 1 if max(pixels.height, pixels.width) <= LARGEST_GRID else 2
+        layer = nn.Conv2d(pixels.channels, 16, KERNEL, stride)
+        self.convolutions = nn.ModuleList([orthogonal(layer, gain(network))])
+        rows, columns = ((size - KERNEL) // stride + 1 for size in (pixels.height, pixels.width))
+        self._finish(16 * rows * columns, network)
+
+    def forward(self, image: Tensor) -> Tensor:
+        pixels = self.pixels
+        return self._features(_scaled_convolution(self.convolutions[0], pixels.to_float(image), pixels.factor).relu_())
+
+
+class NatureCnn(Cnn):
     """Three convolutions and a dense layer, rectified. [N, ...] -> [N, width].
 
     Source: Mnih et al. 2015, doi:10.1038/nature14236.
     """
 
-    def __init__(self, pixels: Pixels, width: int) -> None:
-        super().__init__()
-        self.pixels = pixels
+    def __init__(self, pixels: Pixels, network: Network) -> None:
+        super().__init__(pixels)
         self.convolutions = nn.ModuleList(
-            orthogonal(nn.Conv2d(before, after, kernel, stride), math.sqrt(2))
+            orthogonal(nn.Conv2d(before, after, kernel, stride), gain(network))
             for before, after, kernel, stride in ((pixels.channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
         )
         rows, columns = ((((size - 8) // 4 + 1) - 4) // 2 + 1 - 2 for size in (pixels.height, pixels.width))
-        self.dense = orthogonal(nn.Linear(64 * rows * columns, width), math.sqrt(2))
-        self.features = width
-        channels_last(self)
+        self._finish(64 * rows * columns, network)
 
     def forward(self, image: Tensor) -> Tensor:
         x = self._first(image).relu_()
         for convolution in self.convolutions[1:]:
             x = convolution(x).relu_()
-        return torch.relu_(self.dense(x.flatten(1)))
+        return self._features(x)
 
     def _first(self, image: Tensor) -> Tensor:
         """The first convolution. 8x8 with stride 4 is 2x2 with stride 1 over blocks of 4x4 pixels: the same sum, with
@@ -149,29 +197,27 @@ class NatureCnn(nn.Module):
         return functional.conv2d(pixels.to_blocks(image), weight, layer.bias)
 
 
-class ImpalaCnn(nn.Module):
+class ImpalaCnn(Cnn):
     """Three sections of a convolution, a pooling and two residual blocks, then a dense layer. [N, ...] -> [N, width].
 
     Source: Espeholt et al. 2018, arXiv:1802.01561, figure 3 right.
     """
 
-    def __init__(self, pixels: Pixels, width: int) -> None:
-        super().__init__()
-        self.pixels = pixels
+    def __init__(self, pixels: Pixels, network: Network) -> None:
+        super().__init__(pixels)
         channels = [pixels.channels, 16, 32, 32]
         self.sections = nn.ModuleList(
-            orthogonal(nn.Conv2d(before, after, 3, padding=1), 1.0) for before, after in pairwise(channels)
+            orthogonal(nn.Conv2d(before, after, 3, padding=1), gain(network, 1.0))
+            for before, after in pairwise(channels)
         )
         self.residuals = nn.ModuleList(
-            nn.ModuleList(orthogonal(nn.Conv2d(size, size, 3, padding=1), 1.0) for _ in range(4))
+            nn.ModuleList(orthogonal(nn.Conv2d(size, size, 3, padding=1), gain(network, 1.0)) for _ in range(4))
             for size in channels[1:]
         )
         rows, columns = pixels.height, pixels.width
         for _ in channels[1:]:
             rows, columns = (rows + 1) // 2, (columns + 1) // 2
-        self.dense = orthogonal(nn.Linear(channels[-1] * rows * columns, width), math.sqrt(2))
-        self.features = width
-        channels_last(self)
+        self._finish(channels[-1] * rows * columns, network)
 
     def forward(self, image: Tensor) -> Tensor:
         x, factor = self.pixels.to_float(image), self.pixels.factor
@@ -180,10 +226,10 @@ class ImpalaCnn(nn.Module):
             x = x + residual[1](residual[0](x.relu()).relu_())  # type: ignore[index]
             x = x + residual[3](residual[2](x.relu()).relu_())  # type: ignore[index]
             factor = 1.0
-        return torch.relu_(self.dense(x.relu_().flatten(1)))
+        return self._features(x.relu_())
 
 
-_CNNS = {"nature_cnn": NatureCnn, "impala_cnn": ImpalaCnn}
+_CNNS = {"small_cnn": SmallCnn, "nature_cnn": NatureCnn, "impala_cnn": ImpalaCnn}
 
 
 def _scaled_convolution(layer: nn.Module, x: Tensor, factor: float) -> Tensor:
@@ -236,10 +282,10 @@ class Torso(nn.Module):
         observed = dict(leaves(space, "obs"))
         self.image_names = [name for name, net in chosen.items() if net != "mlp"]
         images = [(chosen[name], Pixels.of(observed[name])) for name in self.image_names]
-        self.cnns = nn.ModuleList(_CNNS[net](pixels, network.width) for net, pixels in images if pixels is not None)
+        self.cnns = nn.ModuleList(_CNNS[net](pixels, network) for net, pixels in images if pixels is not None)
         self.vectors = {name: VectorLeaf.of(observed[name]) for name, net in chosen.items() if net == "mlp"}
         inputs = sum(leaf.width for leaf in self.vectors.values())
-        self.mlp = Mlp(inputs, network.hidden, network.activation) if self.vectors else None
+        self.mlp = Mlp(inputs, network) if self.vectors else None
         self.features = network.width * len(self.image_names) + (self.mlp.features if self.mlp else 0)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
@@ -249,15 +295,6 @@ class Torso(nn.Module):
             vectors = [leaf.encode(obs[name]) for name, leaf in self.vectors.items()]
             parts.append(self.mlp(vectors[0] if len(vectors) == 1 else torch.cat(vectors, 1)))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-
-
-def image_names(space: Space, torso: str) -> list[str]:
-    """Names of the leaves that a torso of ours sends through a convolutional net.
-
-    Raises:
-        ModelError: see `nets`.
-    """
-    return [name for name, net in nets(space, torso).items() if net != "mlp"]
 
 
 def make_torso(space: Space, network: Network) -> nn.Module:

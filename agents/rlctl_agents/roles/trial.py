@@ -5,7 +5,7 @@ The spec is read from stdin as JSON, every policy below `policies`; the answer g
 
     {"faults": [{"path": ["env", "id"], "message": "...", "missing": false}],
      "inputs": {"main": [{"leaf": "obs", "space": "float32 [4]", "net": "mlp"}]},
-     "masked": false}
+     "masked": false, "continuous": false}
 
 A fault says in one sentence what is wrong with the value at a path of the spec; `missing` marks a package that is not
 installed here. torch is imported for a network or an algorithm of the user's own alone, because `rlctl up` waits for
@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from rlctl_agents import envs
-from rlctl_agents.models.inputs import described, nets
+from rlctl_agents.models.inputs import continuous, described, nets, require_distribution
 from rlctl_agents.types import by_name
 from rlctl_agents.types.spaces import Spaces, leaves
 
@@ -57,6 +57,8 @@ class Trial(msgspec.Struct):
     inputs: dict[str, list[Input]] = {}
     masked: bool = False
     """Masks say which actions are legal."""
+    continuous: bool = False
+    """An action holds real numbers."""
 
     @contextmanager
     def telling(self, *path: str) -> Iterator[None]:
@@ -94,6 +96,10 @@ def tried(spec: dict[str, Any]) -> Trial:
             _own(spec, name, spaces, found)
         if spaces is None or len(found.faults) > faults:
             continue
+        found.continuous = continuous(spaces.action)
+        squash = policy["model"]["gaussian"]["squash"]
+        with found.telling(*(*path[:-1], "gaussian", "squash") if squash else ("env", "id")):
+            require_distribution(spaces.action, squash=squash)
         with found.telling(*path):
             chosen = {} if ":" in torso else nets(spaces.obs, torso)
             observed = leaves(spaces.obs, "obs")
@@ -145,8 +151,8 @@ def _in_words(error: BaseException, path: tuple[str, ...]) -> str:
         text = f"it ends the process, by SystemExit({text})"
     elif not isinstance(error, (envs.EnvError, ValueError)):
         text = f"{type(error).__name__}: {text}"
-    for words in ("model.torso ", "algorithm ", "stop.eval_return "):  # the path says so already
-        text = text.removeprefix(words) if path[-2] == words.split(".")[0].strip() else text
+    for words in (path[-3:], path[-2:], path[-2:-1]):  # the path says so already
+        text = text.removeprefix(".".join(words) + " ")
     return text + _place(error)
 
 

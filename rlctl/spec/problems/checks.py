@@ -13,13 +13,15 @@ from rlctl.spec.algorithms import NEED_REPLAY, ActorCritic, Algorithm, Appo, Cli
 from rlctl.spec.base import CLASS_PATH
 from rlctl.spec.cluster import DEFAULT_SIZE
 from rlctl.spec.problems.messages import Fault
-from rlctl.spec.schema import Spec
+from rlctl.spec.schema import Network, Spec
 from rlctl.spec.words import both, closest, either, number, printable, show
 
 Keys = tuple[str, ...]
 _ACTORS, _ENVS = ("roles", "actor", "replicas"), ("roles", "actor", "envs")
 _LEARNERS = ("roles", "learner", "replicas")
 DEFAULT_EVALUATION_ENVS = 10
+BENT: Final = 2.0
+"""Of the range of log deviations, the last 1 at either end."""
 
 
 def impossible(spec: Spec, base: Path) -> Iterator[Fault]:
@@ -46,9 +48,8 @@ def unsound(spec: Spec) -> Iterator[Fault]:
         path = fields.as_written(spec, ("policies", name, "algorithm"))
         for fault in _algorithm(spec, policy.algorithm, path) if policy.like is None else ():
             yield fault._replace(rests_on=(*fault.rests_on, (*path, "name")))
-        if spec.sync and policy.like is None and policy.model.precision == "bf16":
-            where = (*fields.as_written(spec, ("policies", name, "model")), "precision")
-            yield Fault(where, "with sync everything is computed in fp32: must be auto or fp32, got bf16", (("sync",),))
+        if policy.like is None:
+            yield from _network(spec, policy.model, fields.as_written(spec, ("policies", name, "model")))
     yield from _replay(spec, plain)
     if spec.target == "kubernetes":
         yield from _cluster(spec)
@@ -178,6 +179,34 @@ def _actor_critic(algorithm: ActorCritic, path: Keys) -> Iterator[Fault]:
             f" choose {either(_multiples(algorithm.reuse, algorithm.buffer_batches))}"
         )
         yield Fault((*path, "reuse"), message, ((*path, "buffer_batches"),))
+
+
+def _network(spec: Spec, model: Network, path: Keys) -> Iterator[Fault]:
+    if spec.sync and model.precision == "bf16":
+        message = "with sync everything is computed in fp32: must be auto or fp32, got bf16"
+        yield Fault((*path, "precision"), message, (("sync",),))
+    if ":" in model.torso:
+        for key, given in ((("layer_norm",), model.layer_norm), (("gains", "hidden"), model.gains.hidden is not None)):
+            if given:
+                message = f"is for torsos of ours, {model.torso} makes its own layers; remove it"
+                yield Fault((*path, *key), message, ((*path, "torso"),))
+    if model.share is False and model.core != "none":
+        message = f"policy and value have one memory: must be auto or true with core {model.core}, got false"
+        yield Fault((*path, "share"), message, ((*path, "core"),))
+    low, high = model.gaussian.log_std_min, model.gaussian.log_std_max
+    if high - low <= BENT:
+        message = (
+            f"must be more than {number(BENT)} above log_std_min, the last 1 before either is bent;"
+            f" got {number(high)} - {number(low)} = {number(high - low)}"
+        )
+        yield Fault((*path, "gaussian", "log_std_max"), message, ((*path, "gaussian", "log_std_min"),))
+    elif not low + 1 <= model.gaussian.log_std_init <= high - 1:
+        message = (
+            f"must be from log_std_min + 1 to log_std_max - 1, {number(low + 1)} to {number(high - 1)},"
+            f" got {number(model.gaussian.log_std_init)}"
+        )
+        rests_on = tuple((*path, "gaussian", key) for key in ("log_std_min", "log_std_max"))
+        yield Fault((*path, "gaussian", "log_std_init"), message, rests_on)
 
 
 def _ppo(spec: Spec, algorithm: Ppo, path: Keys) -> Iterator[Fault]:

@@ -40,6 +40,7 @@ _EXAMPLES: Final[Mapping[Path, str]] = {
     ("stop",): "`stop: {eval_return: 475}`",
     ("code",): "`code: {path: .}`",
 }
+_OF_A_TYPE: Final = {"bool_type": ["true", "false"], "float_type": ["a number"]}
 _YES_NO: Final = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 _KIN: Final[Mapping[str, str]] = {
     **dict.fromkeys(("ppo2", "trpo", "ppg", "mappo"), "ppo"),
@@ -134,12 +135,17 @@ def _message(path: Path, details: list[ErrorDetails], values: Mapping[str, Any],
     if path[-2:] and path[-1] == "name" and path[-2] == "algorithm":
         got = _value(values, path)
         return f"must be {either([*BUILT, 'your own package.module:Class'])}, got {show(got)}{_kin(got)}"
-    if len(details) > 1 and kinds <= {"literal_error", "string_pattern_mismatch", "string_type", "bool_type"}:
+    if len(details) > 1 and kinds <= {
+        "literal_error", "string_pattern_mismatch", "string_type", "bool_type", "float_type", *_BOUNDS
+    }:  # fmt: skip
         names: list[str] = []
         for detail in details:
             context = detail.get("ctx", {})
-            boolean = detail["type"] == "bool_type"
-            said = ["true", "false"] if boolean else re.findall(r"'([^']*)'", context.get("expected", ""))
+            if detail["type"] in _BOUNDS:
+                words, name = _BOUNDS[detail["type"]]
+                names.append(f"{words} {number(context[name])}")
+                continue
+            said = _OF_A_TYPE.get(detail["type"]) or re.findall(r"'([^']*)'", context.get("expected", ""))
             names += said or [_PATTERNS[CLASS_PATH]]
         got = first["input"]
         near = closest(got, names) if isinstance(got, str) else None

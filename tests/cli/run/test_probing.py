@@ -31,7 +31,7 @@ def test_the_child_says_which_leaf_goes_through_which_net() -> None:
     assert found.verdict == "ok"
     assert found.text == (
         "tests.acting.owned:Several: obs.camera uint8 [84, 84, 3] -> nature_cnn;"
-        " obs.room Discrete(5), obs.speed float32 [2] -> mlp"
+        " obs.room Discrete(5), obs.speed float32 [2] -> mlp; entropy_coef 0.01"
     )
 
 
@@ -124,7 +124,11 @@ def test_nothing_is_started_where_what_it_needs_is_not_installed(
 def child(id: str, *options: str) -> subprocess.CompletedProcess[bytes]:
     """What the child itself writes."""
     spec = {"env": {"id": id, "kwargs": {}, "preset": "none", "max_episode_steps": None}, "seed": 0}
-    spec |= {"policies": {"main": {"algorithm": {"name": "impala"}, "model": {"torso": "auto"}}}}
+    spec |= {
+        "policies": {
+            "main": {"algorithm": {"name": "impala"}, "model": {"torso": "auto", "gaussian": {"squash": False}}}
+        }
+    }
     return subprocess.run(
         [sys.executable, *options, "-m", "rlctl_agents", "probe", "--check"],
         input=json.dumps(spec).encode(),
