@@ -33,7 +33,7 @@ test-full: test
 	$(BIN)/python -m tests.mutations
 
 test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -n logical --dist worksteal --hypothesis-profile=quick -m "not cluster and not processes and not learning and not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile=quick -m "not cluster and not processes and not learning and not slow"
 
 # on the cluster of $RLCTL_TEST_CONTEXT, made for tests (tests/cluster/contract.py); as in TIERS="api or smoke". At the end,
 # one at a time, those that disturb the cluster or fill it. 5: no test of these tiers is of that kind

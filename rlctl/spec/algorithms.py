@@ -6,7 +6,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from rlctl.spec.base import CLASS_PATH, MUTABLE, Model, new_run, restart
+from rlctl.spec.base import MUTABLE, Model, new_run, restart
+from rlctl.spec.words import CLASS_PATH
 
 ENTROPY_COEF: Final = 0.01
 """Weight of the entropy of finitely many actions, unless the spec has one."""

@@ -12,9 +12,6 @@ Role = Literal["manager", "modelpool", "replay", "learner", "inference", "actor"
 ROLES: tuple[Role, ...] = get_args(Role)
 """In start order: a role may need those before it."""
 
-CLASS_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
-"""`package.module:Class`"""
-
 
 class Model(BaseModel):
     """Frozen, closed (an unknown key is an error), and described by the docstrings below its fields."""

@@ -8,11 +8,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from rlctl.spec import wrappers
 from rlctl.spec.algorithms import AnyAlgorithm, Impala
-from rlctl.spec.base import CLASS_PATH, Model, live, new_run, restart
+from rlctl.spec.base import Model, live, new_run, restart
 from rlctl.spec.cluster import Images, Kubernetes, Storage
 from rlctl.spec.roles import Roles
 from rlctl.spec.units import Seconds
-from rlctl.spec.words import show
+from rlctl.spec.words import CLASS_PATH, show
 
 RUN_NAME = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 """A DNS label of at most 40 characters: objects and folders add a suffix to it."""

@@ -9,6 +9,9 @@ from typing import Final
 Path = tuple[str | int, ...]
 """Keys from the top of a spec to a value; an entry of a list is its number from 0."""
 
+CLASS_PATH: Final = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+"""`package.module:Class`"""
+
 MAX_PROBLEMS: Final = 1000
 """Of one file. More say nothing more to a person, and the file may be a stranger's."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from rlctl.spec.base import CLASS_PATH
-from rlctl.spec.words import closest
+from rlctl.spec.words import CLASS_PATH, closest
 
 FIT: Final = (
     "AddRenderObservation", "AddWhiteNoise", "AtariPreprocessing", "ClipAction", "DelayObservation", "DiscretizeAction",

@@ -92,7 +92,7 @@ def test_a_policy_acts_after_loading_as_it_did(tmp_path: Path, config: Any, netw
         assert torch.equal(values, found[name])
 
 
-@pytest.mark.parametrize(("config", "network", "spaces"), KINDS, ids=["flat", "mixed", "bits", "outside"])
+@pytest.mark.parametrize(("config", "network", "spaces"), KINDS, ids=["flat", "mixed", "chosen", "bits", "outside"])
 def test_a_kept_model_acts_after_loading_as_it_did(
     tmp_path: Path, config: Any, network: Network, spaces: Spaces
 ) -> None:

@@ -10,11 +10,10 @@ from typing import Final
 
 from rlctl.spec import fields
 from rlctl.spec.algorithms import NEED_REPLAY, ActorCritic, Algorithm, Appo, Clipped, External, OffPolicy, Planned, Ppo
-from rlctl.spec.base import CLASS_PATH
 from rlctl.spec.cluster import DEFAULT_SIZE
 from rlctl.spec.problems.messages import Fault
 from rlctl.spec.schema import Network, Spec
-from rlctl.spec.words import both, closest, either, number, printable, show
+from rlctl.spec.words import CLASS_PATH, both, closest, either, number, printable, show
 
 Keys = tuple[str, ...]
 _ACTORS, _ENVS = ("roles", "actor", "replicas"), ("roles", "actor", "envs")

@@ -11,11 +11,10 @@ from pydantic_core import ErrorDetails
 
 from rlctl.spec import fields
 from rlctl.spec.algorithms import BUILT, PLANNED, Algorithm
-from rlctl.spec.base import CLASS_PATH
 from rlctl.spec.cluster import IMAGE, IMAGE_BY_DIGEST, OBJECT_NAME, QUEUE_NAME
 from rlctl.spec.problems import other_words
 from rlctl.spec.schema import POLICY_NAME, RUN_NAME, Spec
-from rlctl.spec.words import MAX_PROBLEMS, Path, both, closest, dotted, either, number, show
+from rlctl.spec.words import CLASS_PATH, MAX_PROBLEMS, Path, both, closest, dotted, either, number, show
 
 _PATTERNS: Final = {
     CLASS_PATH: "package.module:Class",
