@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -48,6 +49,11 @@ class Talking(Sound):
     def __init__(self) -> None:
         print("{}\n" * 100_000)
         os.write(1, b"{}\n")
+
+
+class Watched(Sound):
+    def __init__(self) -> None:
+        print(f"{signal.getitimer(signal.ITIMER_REAL)[0]:.0f} s are left")
 
 
 class Raising(Sound):

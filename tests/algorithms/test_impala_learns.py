@@ -152,10 +152,15 @@ def test_learns_to_remember_with_a_memory_and_cannot_without() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gaussian", [{}, {"std": "network"}, {"squash": True}])
-def test_learns_numbers_and_bits_together(gaussian: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("gaussian", "lr"),
+    # at 0.01 a network that shrinks its deviation for some observations first learns faster, and then diverges
+    [({}, 0.01), ({"std": "network"}, 0.003), ({"squash": True}, 0.01)],
+    ids=["free", "network", "squashed"],
+)
+def test_learns_numbers_and_bits_together(gaussian: dict[str, Any], lr: float) -> None:
     network = {"gaussian": gaussian}
-    assert trained(Aim, 300, 1, network, unroll_length=8, gamma=0.0, entropy_coef=0.0) > 0.5
+    assert trained(Aim, 300, 1, network, unroll_length=8, gamma=0.0, entropy_coef=0.0, lr=lr) > 0.5
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -30,6 +31,9 @@ from rlctl_agents import envs
 from rlctl_agents.models.inputs import continuous, described, nets, require_distribution
 from rlctl_agents.types import by_name
 from rlctl_agents.types.spaces import Spaces, leaves
+
+ALONE_S = 60
+"""An `rlctl` that was killed ends no trial: after this long one ends by itself."""
 
 _OURS = Path(__file__).parents[1]
 
@@ -184,6 +188,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def main() -> int:
     """Run the command; returns its exit code."""
+    signal.alarm(ALONE_S)
     answer = os.dup(1)
     os.dup2(2, 1)
     spec = json.loads(sys.stdin.buffer.read())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -144,6 +145,12 @@ def test_what_the_users_code_says_is_no_part_of_the_answer() -> None:
     done = child("tests.acting.owned:Talking")
     assert json.loads(done.stdout)["faults"] == []
     assert done.stderr.count(b"{}") == 100_001
+
+
+def test_a_child_that_nobody_ends_any_more_ends_by_itself() -> None:
+    left = re.search(rb"(\d+) s are left", child("tests.acting.owned:Watched").stderr)
+    assert left is not None
+    assert 0 < int(left[1]) <= 60
 
 
 def test_without_code_of_the_users_own_the_child_imports_no_torch() -> None:
