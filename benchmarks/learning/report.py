@@ -1,4 +1,4 @@
-"""What was stored of the learning table, its plots and docs/learning.md."""
+"""Stored seeds of the learning table, its plots, and docs/learning.md."""
 
 from __future__ import annotations
 

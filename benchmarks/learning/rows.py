@@ -104,7 +104,7 @@ class Row:
 
     @property
     def settings(self) -> str:
-        """What is not a default, in words; "" where all is."""
+        """Settings other than the defaults, in words; "" without any."""
         stated = {key: self.values.get(key, {}) for key in ("algorithm", "model")}
         leaves = [f"{key} {json.dumps(value)}" for section in stated.values() for key, value in section.items()]
         return ", ".join(leaf.replace('"', "") for leaf in leaves if not leaf.startswith("name "))

@@ -1,4 +1,4 @@
-"""What the spec puts around environments: wrappers, repeated actions, lives, grey and smaller images, stacks."""
+"""Wrapping of environments: wrappers, repeated actions, lives, grey and smaller images, stacks."""
 
 from typing import Any
 

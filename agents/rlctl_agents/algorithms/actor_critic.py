@@ -111,7 +111,7 @@ class ActorCriticAlgorithm(Algorithm):
         return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
 
     def set_progress(self, consumed_steps: int, optimizer: torch.optim.Optimizer) -> None:
-        """What has a schedule follows it, from the hyperparameter as it is now."""
+        """Apply the schedules; each begins at the hyperparameter as it is now."""
         config = self.config
         now = {name: one.at(consumed_steps, getattr(config, name)) for name, one in config.schedules.items()}
         self.tunable.change(now)

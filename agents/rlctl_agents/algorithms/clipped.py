@@ -55,7 +55,7 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
 
     @abstractmethod
     def estimates(self, batch: Batch) -> Tensors:
-        """What all minibatches share: `advantage`, `target` (of the value), `old_value` and `old_log_prob`, [T, B]."""
+        """Fields of all minibatches: `advantage`, `target` (of the value), `old_value` and `old_log_prob`, [T, B]."""
 
     def prepare(self, batch: Batch | None, all_reduce: AllReduce) -> Batch | None:
         """With estimates by the weights as they are now, and advantages of one scale."""

@@ -38,7 +38,7 @@ class EnvRefused(EnvError):
 
 
 class Wrapping(NamedTuple):
-    """What is put around each copy of a Gymnasium environment, from the inside out."""
+    """Wrappers and changes of each copy of a Gymnasium environment, from the inside out."""
 
     wrappers: Sequence[Mapping[str, Any]] = ()  # name: Gymnasium's, or `module:attribute`; kwargs
     action_repeat: int | None = None

@@ -1,4 +1,4 @@
-"""What the spec puts around each copy of a Gymnasium environment: wrappers, repeated actions, lives, smaller images."""
+"""Wrapping of each Gymnasium environment, as the spec says: wrappers, repeated actions, lives, smaller images."""
 
 from __future__ import annotations
 
