@@ -38,16 +38,20 @@ class Prober:
     image: str
 
     def run(self, name: str, script: str, *arguments: str, labels: Mapping[str, str] | None = None) -> Any:
-        """A pod runs a script to its end; returns the JSON that it printed last."""
+        """A pod runs a script to its end, and is deleted; returns the JSON that it printed last."""
         self.witness.apply(self._pod(name, script, arguments, labels or {}), namespace=self.namespace)
 
         def over(pods: dict[str, Object]) -> bool:
             return (pods[name].get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
-        found = self.witness.until("Pod", self.namespace, over, what=f"pod {name} to end", timeout_s=120)
-        said = self.witness.log(name, self.namespace)
+        try:
+            found = self.witness.until("Pod", self.namespace, over, what=f"pod {name} to end", timeout_s=120)
+            said = self.witness.log(name, self.namespace)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nit wrote:\n{self.witness.log(name, self.namespace)}") from None
+        finally:
+            self.witness.delete("Pod", name, self.namespace, grace_s=0)
         assert found[name]["status"]["phase"] == "Succeeded", said
-        self.witness.delete("Pod", name, self.namespace, grace_s=0)
         return json.loads(said.strip().splitlines()[-1])
 
     def connects(

@@ -211,6 +211,24 @@ def test_what_was_learned_between_the_last_order_and_rest_is_saved_too(tmp_path:
     assert step(run) == "telling"
 
 
+def test_a_batch_learned_after_the_model_that_reached_the_goal_is_no_trouble(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"eval_return": 5}, evaluation={"episodes": 2})
+    everybody(run)
+    run.learn(LEARNER, steps=5000, version=50)
+    evaluate(run, 50, 9.0, 9.0)
+    assert play(run, run.report("evaluator", JUDGE).match, 7.0, 8.0).ok
+    run.manager.turn()
+    assert step(run) == "saving"
+    assert run.learn(LEARNER, steps=5000, version=50).checkpoint == 1
+    assert commit(run, 1, steps=5000).ok
+    run.learn(LEARNER, steps=5100, version=51, gauges=RESTS)
+    run.manager.turn()
+    assert run.manager.evaluations.awaits, "the other mode is played"
+    assert run.manager.stop.unsaved == ""
+    measure(run, 6.0, 7.0)
+    assert step(run) == "telling"
+
+
 def test_who_asks_for_the_end_does_not_wait_for_a_learner_that_goes_on_learning(tmp_path: Path) -> None:
     run = Run(tmp_path)
     everybody(run)

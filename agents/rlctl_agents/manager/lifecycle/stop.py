@@ -318,13 +318,15 @@ class RunStop(Phases):
         return self._steps == 0 if self._proof.condition == "wall_time" else self._steps < (stop.agent_steps or 0)
 
     def _unsaved(self) -> list[str]:
-        """Policies with a newest generation that holds less than the run claims to have learned. Until learners rest
-        they go on; all that they had learned before the run began to end counts.
+        """Policies with a newest generation that holds less than the run claims to have learned. A model that reached
+        the goal is kept, and until learners rest they go on: in both cases all that they had learned before the run
+        began to end counts.
         """
         found = []
+        reached = self._proof is not None and self._proof.condition == "eval_return"
         for policy in self._learners.policies:
             claimed = steps = self._learners.sure_steps(policy)
-            if not self._evaluations.rests:
+            if reached or not self._evaluations.rests:
                 claimed = min(steps, self._claimed.get(policy, steps))
             if claimed > self._learners.saved_steps(policy):
                 found.append(policy)
