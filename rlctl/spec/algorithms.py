@@ -95,10 +95,9 @@ class ActorCritic(Algorithm):
     """Scale the advantages of a batch to mean 0 and deviation 1 over its valid rows."""
 
     @property
-    def schedules(self) -> dict[str, Schedule]:
-        """Hyperparameter -> its schedule, of those that have one."""
-        found = {"lr": self.lr_schedule, "entropy_coef": self.entropy_schedule}
-        return {name: schedule for name, schedule in found.items() if schedule is not None}
+    def schedules(self) -> dict[str, Schedule | None]:
+        """Hyperparameter -> its schedule, of those that may have one."""
+        return {"lr": self.lr_schedule, "entropy_coef": self.entropy_schedule}
 
     def entropy_weight(self, continuous: bool) -> float:
         """What `entropy_coef` is.
@@ -159,9 +158,9 @@ class Clipped(ActorCritic):
     """Scale the advantages of a batch to mean 0 and deviation 1 over the valid rows of all learners."""
 
     @property
-    def schedules(self) -> dict[str, Schedule]:
+    def schedules(self) -> dict[str, Schedule | None]:
         """With that of clip."""
-        return super().schedules | ({} if self.clip_schedule is None else {"clip": self.clip_schedule})
+        return super().schedules | {"clip": self.clip_schedule}
 
     @property
     def ages(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
+from rlctl_agents import algorithms
 from rlctl_agents.algorithms.actor_critic import ActorCriticAlgorithm
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.algorithms.ppo import Ppo
@@ -47,6 +49,27 @@ def test_what_has_a_schedule_goes_in_a_line_to_its_final_value_and_wins_over_wha
     algorithm.set_hyperparameters({"lr": 0.2, "clip": 0.5})
     assert after(500) == pytest.approx([0.1, 0.01, 0.3]), "the line begins with what is set"
     assert all(tensors[name] is one for name, one in algorithm.tunable.named_buffers()), "a compiled loss stays"
+
+
+@pytest.mark.parametrize("name", ["impala", "ppo", "appo"])
+def test_all_that_may_have_a_schedule_is_told_with_every_batch_as_it_was_learned_from_with_it(name: str) -> None:
+    kind = specs.KINDS[name]
+    sections = [one for one in kind.model_fields if one.endswith("_schedule")]
+    falling = {one: {"agent_steps": 60, "final": 0.0} for one in sections}
+
+    def told(**changes: Any) -> list[Mapping[str, float]]:
+        config = kind.model_validate(
+            {"unroll_length": 5, "batch_size": 30, "lr": 0.01, "entropy_coef": 0.02, **changes}
+        )
+        algorithm = algorithms.find(name)(config, NETWORK, SPACES, seed=0)
+        actor = Actor(algorithm, algorithm.schema(config, NETWORK, SPACES), Anything(6, 1, SPACES), seed=2)
+        learning = Trainer(algorithm, policy="main", lineage=1, device=torch.device("cpu"))
+        return [learning.update(actor.segment()).scheduled for _ in range(2)]
+
+    first, second = told(**falling)
+    assert [f"{one.removesuffix('_coef')}_schedule" for one in sorted(first)] == sorted(sections)
+    assert all(0 < second[one] < first[one] for one in first)
+    assert told() == [first, first], "a constant is a curve too"
 
 
 def test_adamw_lets_matrices_decay_and_nothing_else() -> None:

@@ -179,7 +179,7 @@ def test_hyperparameters_of_impala_change_in_place_and_within_their_limits() -> 
     tensor: Tensor = one._algorithm.modules["tunable"].entropy_coef  # type: ignore[assignment]
     one.set_hyperparameters({"entropy_coef": 0.5, "lr": 0.25})
     assert tensor == 0.5, "the tensor that a compiled loss reads"
-    assert one.update(batch(filled())).stats["lr"] == 0.25
+    assert one.update(batch(filled())).scheduled["lr"] == 0.25
     other.update(batch(filled()))
     assert one.weights() != other.weights()
     for wrong, said in (({"gamma": 2.0}, "less than or equal to 1"), ({"hidden": 3.0}, "cannot change hidden")):

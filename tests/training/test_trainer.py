@@ -57,7 +57,7 @@ def test_an_update_moves_the_weights_and_counts_versions_and_rows() -> None:
     assert 0 < learning.consumed_steps < columns.version.size
     assert learning.consumed_steps == columns.fields["valid"].sum(), "a row after an episode's end is no agent step"
     assert learning.taken_rows == columns.version.size, "and is a row of the ledger"
-    assert {"total", "grad_norm", "lr", "entropy"} <= updated.stats.keys()
+    assert {"total", "grad_norm", "entropy"} <= updated.stats.keys()
 
 
 def test_what_was_copied_for_publishing_is_not_changed_by_the_next_update() -> None:

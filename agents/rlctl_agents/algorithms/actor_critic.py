@@ -113,10 +113,12 @@ class ActorCriticAlgorithm(Algorithm):
     def set_progress(self, consumed_steps: int, optimizer: torch.optim.Optimizer) -> None:
         """Apply the schedules; each begins at the hyperparameter as it is now."""
         config = self.config
-        now = {name: one.at(consumed_steps, getattr(config, name)) for name, one in config.schedules.items()}
+        now = {name: float(getattr(config, name)) for name in config.schedules}
+        now |= {name: one.at(consumed_steps, now[name]) for name, one in config.schedules.items() if one is not None}
         self.tunable.change(now)
         for group in optimizer.param_groups:
-            group["lr"] = now.get("lr", config.lr)
+            group["lr"] = now["lr"]
+        self.scheduled = now
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Any of the learning rate and those of `coefficients`; with a schedule, it starts from the new value."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -140,6 +141,9 @@ class Algorithm(ABC):
     steps_per_batch: int = 1
     """Minibatches that `minibatches` gives, and so optimizer steps of one batch: the same on every learner."""
 
+    scheduled: Mapping[str, float] = MappingProxyType({})
+    """Hyperparameters that may have a schedule, by name, as `set_progress` has left them: curves beside the losses."""
+
     @property
     def modules(self) -> dict[str, nn.Module]:
         """Everything that is trained, saved and moved to the device, by name; `net` is the published part of it."""
@@ -170,7 +174,7 @@ class Algorithm(ABC):
         """A fresh optimizer over what is trained of `modules`, after these have been moved to their device."""
 
     def set_progress(self, consumed_steps: int, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
-        """Apply schedules before the batch that follows `consumed_steps` agent steps."""
+        """Apply schedules before the batch that follows `consumed_steps` agent steps, and say so in `scheduled`."""
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Change hyperparameters of a running learner. Those that the loss reads are tensors, which are filled anew: a

@@ -420,11 +420,10 @@ class Learner:
             log.warning("an update without a finite gradient was left out", extra={"kv": updated.stats})
         for lag, count in zip(*np.unique(updated.lag_versions, return_counts=True), strict=True):
             metrics.observe("lag_versions", float(lag), int(count))
+        for name, value in updated.scheduled.items():
+            metrics.set(name, value)
         for name, value in updated.stats.items():
-            if name == "lr":
-                metrics.set(name, value)
-            else:
-                metrics.average(name if name == "grad_norm" else f"loss.{name}", value)
+            metrics.average(name if name == "grad_norm" else f"loss.{name}", value)
 
 
 def most_ahead(max_lag_versions: int, publish_every_updates: int) -> int:

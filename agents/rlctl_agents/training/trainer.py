@@ -48,7 +48,8 @@ class Updated:
     skipped: int = 0  # optimizer steps without a finite gradient, left out
     rows: int = 0  # agent steps of this learner's batch that were in none before
     learned: int = 0  # agent steps that all learners' optimizer steps were made from, each as often as it was in one
-    stats: dict[str, float] = field(default_factory=dict)  # metrics of the loss, grad_norm: means over the steps; lr
+    stats: dict[str, float] = field(default_factory=dict)  # metrics of the loss, grad_norm: means over the steps
+    scheduled: dict[str, float] = field(default_factory=dict)  # hyperparameters that it was made with; lr
     priorities: Tensor | None = None  # [B] of this learner's columns, for the next draw
 
 
@@ -193,10 +194,10 @@ class Trainer:
             self.version += 1
             with torch.no_grad():
                 algorithm.after_update(self.version)
-        stats = done.means() | {"lr": float(self._optimizer.param_groups[0]["lr"])}
+        scheduled = {**algorithm.scheduled, "lr": float(self._optimizer.param_groups[0]["lr"])}
         return Updated(
-            done.skipped == 0, lag, done.made, done.skipped, books.rows, self.learned_steps - learned, stats,
-            done.priorities(whole),
+            done.skipped == 0, lag, done.made, done.skipped, books.rows, self.learned_steps - learned,
+            done.means(), scheduled, done.priorities(whole),
         )  # fmt: skip
 
     def _prepared(self, batch: Batch | None) -> Batch | None:

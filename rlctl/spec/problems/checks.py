@@ -165,7 +165,7 @@ def _actor_critic(algorithm: ActorCritic, path: Keys) -> Iterator[Fault]:
         message = f"is of optimizer adamw, got {number(algorithm.weight_decay)} with {algorithm.optimizer}"
         yield Fault((*path, "weight_decay"), message, ((*path, "optimizer"),))
     for name, schedule in algorithm.schedules.items():
-        if name != "entropy_coef" and schedule.final > 1:
+        if schedule is not None and name != "entropy_coef" and schedule.final > 1:
             section = f"{name.removesuffix('_coef')}_schedule"
             yield Fault((*path, section, "final"), f"must be at most 1, got {number(schedule.final)}")
     if isinstance(algorithm, Clipped) and algorithm.minibatch_size > algorithm.batch_size:

@@ -55,11 +55,11 @@ def test_actor_learner_and_evaluator_train_measure_save_and_account_for_every_ro
     assert account.consumed > last["learner"].counters["consumed_steps"] > 400, "a row after an end is no agent step"
     assert last["learner"].counters["updates"] * 40 == account.consumed
     assert last["learner"].histograms["lag_versions"].total >= 0
-    assert {"loss.entropy", "grad_norm", "lr", "queue_rows"} <= last["learner"].gauges.keys()
+    assert {"loss.entropy", "grad_norm", "lr", "entropy_coef", "queue_rows"} <= last["learner"].gauges.keys()
     averages, updates = last["learner"].averages, last["learner"].counters["updates"]
     assert {one.count for one in averages.values()} == {updates}, "of every update"
     assert {"loss.entropy", "loss.total", "grad_norm"} <= averages.keys()
-    assert "lr" not in averages
+    assert not {"lr", "entropy_coef"} & averages.keys()
     wanted = {"env_steps", "agent_steps", "frames", "episodes", "env_seconds", "inference_seconds"}
     assert wanted | {"wait_credit_seconds", "wait_model_seconds", "cpu_seconds"} <= last["actor"].counters.keys()
 
