@@ -60,7 +60,7 @@ def test_double_dqn_from_outside_learns_cartpole_and_goes_on_with_its_target_net
 ) -> None:
     spec = mine.spec("dqn", **DOUBLE_DQN, stop={"eval_return": SOLVED, "wall_time": "5m"})
     mine("up", spec, "-d")
-    mine("wait", "dqn", "--for", "updates=150", "--timeout", "240s")
+    mine("wait", "dqn", "--for", "updates=250", "--timeout", "240s")
     mine("down", "dqn")
     stored = newest_part(mine, "dqn")
     target = stored["modules/target/0.weight"]

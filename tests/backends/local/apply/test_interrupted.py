@@ -14,9 +14,9 @@ import pytest
 from rlctl.backends.base import Applied
 from rlctl.errors import Conflict
 from tests.backends.local.machine import Machine, fakes_first, read_log, role_plan, until, whats
-from tests.support.samples import sample
+from tests.support.samples import sample, size
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(size(240, 900))]
 
 
 def test_up_repairs_what_an_interrupted_down_left(machine: Machine) -> None:
