@@ -6,9 +6,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -16,7 +17,7 @@ from rlctl import __version__
 from rlctl.spec import names
 from rlctl.spec.base import ROLES, Applies, Role
 from rlctl.spec.cluster import IMAGE_OF, by_digest
-from rlctl.spec.fields import as_written, leaves, normal
+from rlctl.spec.fields import Leaf, as_written, leaves, normal
 from rlctl.spec.problems.checks import unsound
 from rlctl.spec.problems.later import not_built
 from rlctl.spec.problems.messages import in_words
@@ -99,23 +100,24 @@ def make(spec: Spec, *, uid: str, base: Path) -> Plan:
         base: folder of the spec file; `code.path` is relative to it.
     """
     plain = normal(spec)
-    roles = tuple(_role(plain, role, uid) for role in ROLES if getattr(plain.roles, role) is not None)
+    fields = _Fields(plain.model_dump(mode="json"), tuple(leaves(plain)))
+    roles = tuple(_role(plain, fields, role, uid) for role in ROLES if getattr(plain.roles, role) is not None)
     return Plan(
         run=spec.run,
         uid=uid,
         rlctl_version=__version__,
         target=spec.target,
         roles=roles,
-        live=_pick(plain, lambda applies: applies.when == "live" and "manager" in applies.roles),
+        live=fields.pick(lambda applies: applies.when == "live" and "manager" in applies.roles),
         code_path=None if spec.code is None else str((base / spec.code.path).resolve()),
         base=str(base.resolve()),
     )
 
 
-def _role(spec: Spec, role: Role, uid: str) -> RolePlan:
+def _role(spec: Spec, fields: _Fields, role: Role, uid: str) -> RolePlan:
     section = getattr(spec.roles, role)
     members = tuple(_members(spec)) if role == "learner" else ()
-    read = _pick(spec, lambda applies: applies.when != "live" and role in applies.roles and applies.in_run_file)
+    read = fields.pick(lambda applies: applies.when != "live" and role in applies.roles and applies.in_run_file)
     read.setdefault("env", {"id": "-"})  # a spec cannot do without one, and this role does not look
     run_file = {
         "format": RUN_FILE_FORMAT,
@@ -127,7 +129,7 @@ def _role(spec: Spec, role: Role, uid: str) -> RolePlan:
     resources = {"cpu": section.cpu, "memory_mib": mebibytes(section.memory), "gpu": getattr(section, "gpu", 0)}
     on_cluster = spec.target == "kubernetes"
     image = getattr(spec.images, IMAGE_OF[role]) if on_cluster else None
-    pods = _pick(spec, lambda applies: role in applies.roles and not applies.in_run_file) if on_cluster else {}
+    pods = fields.pick(lambda applies: role in applies.roles and not applies.in_run_file) if on_cluster else {}
     if image is not None:
         image = by_digest(image)
         pods["images"] = {
@@ -153,17 +155,22 @@ def _members(spec: Spec) -> Iterator[Member]:
                 yield Member(name, member, rank)
 
 
-def _pick(spec: Spec, wanted: Callable[[Applies], bool]) -> dict[str, Any]:
-    """The leaves whose mark is wanted, in the shape of the spec; sections without any are left out."""
-    values = spec.model_dump(mode="json")
-    picked: dict[str, Any] = {}
-    for path, _, applies in leaves(spec):
-        if wanted(applies):
-            source, place = values, picked
-            for key in path[:-1]:
-                source, place = source[key], place.setdefault(key, {})
-            place[path[-1]] = source[path[-1]]
-    return picked
+class _Fields(NamedTuple):
+    """A spec as plain data, and its leaves with their marks; made once for all roles."""
+
+    values: dict[str, Any]
+    leaves: tuple[Leaf, ...]
+
+    def pick(self, wanted: Callable[[Applies], bool]) -> dict[str, Any]:
+        """The leaves whose mark is wanted, in the shape of the spec; sections without any are left out."""
+        picked: dict[str, Any] = {}
+        for path, _, applies in self.leaves:
+            if wanted(applies):
+                source, place = self.values, picked
+                for key in path[:-1]:
+                    source, place = source[key], place.setdefault(key, {})
+                place[path[-1]] = deepcopy(source[path[-1]])
+        return picked
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
@@ -14,6 +15,7 @@ _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@+=:,./{}-]+")
 _PLAIN_TEXT = re.compile(r"-{0,2}[A-Za-z/][A-Za-z0-9_./=@$()-]*(?::[A-Za-z0-9_./=@$()-]+)*")
 _NOT_TEXT = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 """What some reader of YAML takes for something else."""
+_quoted_by_json = json.JSONEncoder(ensure_ascii=False).encode
 _PRINTABLE_LINES = re.compile(r"[!-~](?:[ -~]*[!-~])?\n(?:(?:[ -~]*[!-~])?\n)*(?<!\n\n)")
 
 
@@ -26,6 +28,9 @@ def to_yaml(value: Any) -> str:
     Example:
         1e-05 becomes 1.0e-05, which PyYAML reads as a number; JSON's own 1e-05 is a string to it.
     """
+    if isinstance(value, str):
+        value.encode("utf-8")  # half a surrogate pair: UnicodeEncodeError is a ValueError
+        return _NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", _quoted_by_json(value))
     if isinstance(value, bool) or value is None or isinstance(value, int):
         return json.dumps(value)
     if isinstance(value, float):
@@ -33,9 +38,6 @@ def to_yaml(value: Any) -> str:
             raise ValueError(f"must be a finite number, got {value!r}")
         digits, exponent, power = repr(value).partition("e")
         return f"{digits if '.' in digits else digits + '.0'}{exponent}{power}"
-    if isinstance(value, str):
-        value.encode("utf-8")  # half a surrogate pair: UnicodeEncodeError is a ValueError
-        return _NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
     if isinstance(value, Mapping):
         wrong = [key for key in value if not isinstance(key, str)]
         if wrong:
@@ -52,38 +54,57 @@ def to_document(value: Mapping[str, Any]) -> str:
     Raises:
         ValueError: as `to_yaml`.
     """
-    return "\n".join(_lines(value)) + "\n"
+    if not value:
+        return "{}\n"
+    lines: list[str] = []
+    _write(value, "", "", lines)
+    return "\n".join(lines) + "\n"
 
 
-def _lines(value: Any) -> Iterator[str]:
-    """The lines of a value; those after the first are indented as if the first stood at the left edge."""
-    if isinstance(value, Mapping) and value:
+def _write(value: Any, indent: str, head: str, lines: list[str]) -> None:
+    """Append the lines of a mapping or a list that is not empty.
+
+    Args:
+        value: written below `indent`.
+        indent: before each line but the first.
+        head: before the first.
+        lines: of the whole document.
+    """
+    if isinstance(value, Mapping):
         for key, below in value.items():
             if not isinstance(key, str):
                 raise ValueError(f"keys must be strings, got {key!r}")
-            yield from _after(f"{_text(key)}:", below)
-    elif isinstance(value, (list, tuple)) and value:
+            if _is_block(below):
+                lines.append(f"{head}{_text(key)}:")
+                _write(below, f"{indent}  ", f"{indent}  ", lines)
+            else:
+                _write_leaf(below, f"{indent}  ", f"{head}{_text(key)}: ", lines)
+            head = indent
+    else:
         for item in value:
-            first, *rest = _lines(item)
-            yield f"- {first}"
-            yield from (f"  {line}" if line else "" for line in rest)
-    elif isinstance(value, str) and _PRINTABLE_LINES.fullmatch(value):
-        yield "|"
-        yield from (f"  {line}" if line else "" for line in value[:-1].split("\n"))
+            if _is_block(item):
+                _write(item, f"{indent}  ", f"{head}- ", lines)
+            else:
+                _write_leaf(item, f"{indent}    ", f"{head}- ", lines)
+            head = indent
+
+
+def _is_block(value: Any) -> bool:
+    """Whether a value fills lines of its own."""
+    return not isinstance(value, str) and isinstance(value, (Mapping, list, tuple)) and bool(value)
+
+
+def _write_leaf(value: Any, indent: str, head: str, lines: list[str]) -> None:
+    if not isinstance(value, str):
+        lines.append(head + to_yaml(value))
+    elif "\n" in value and _PRINTABLE_LINES.fullmatch(value):
+        lines.append(f"{head}|")
+        lines += [indent + line if line else "" for line in value[:-1].split("\n")]
     else:
-        yield _text(value) if isinstance(value, str) else to_yaml(value)
+        lines.append(head + _text(value))
 
 
-def _after(key: str, value: Any) -> Iterator[str]:
-    first, *rest = _lines(value)
-    if isinstance(value, (Mapping, list, tuple)) and value:
-        yield key
-        yield from (f"  {line}" if line else "" for line in (first, *rest))
-    else:
-        yield f"{key} {first}"
-        yield from rest
-
-
+@lru_cache(maxsize=1024)
 def _text(value: str) -> str:
     """Without quotes where no reader can take it for anything but text."""
     plain = _PLAIN_TEXT.fullmatch(value) and value.lower() not in _NOT_TEXT

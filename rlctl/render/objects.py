@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from rlctl.errors import Problem, SpecError
@@ -29,17 +30,26 @@ def objects(text: str, origin: str) -> Iterator[RenderedObject]:
     Raises:
         SpecError: it is not YAML, or not objects with kind and name; with template and line.
     """
-    line = 0
+    for found in _parsed(text, origin):
+        yield RenderedObject(without_nothing(found), origin)
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str, origin: str) -> tuple[Object, ...]:
+    """The objects as written. Kept, because a service that deploys renders the same ones again and again."""
+    line, parsed = 0, []
     for part in text.split("\n---\n"):
         tree = yaml.read("\n" * line + part, origin)
         line += part.count("\n") + 2
         if tree.problems:
             raise SpecError(tree.problems)
-        found = without_nothing(tree.value)
+        found = tree.value
         metadata = found.get("metadata") if isinstance(found, dict) else None
-        if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or "kind" not in found:
+        named = isinstance(metadata, dict) and isinstance(metadata.get("name"), str)
+        if not named or found.get("kind") is None:
             raise SpecError([Problem("", "must be an object with kind and metadata.name", *tree.places[()])])
-        yield RenderedObject(found, origin)
+        parsed.append(found)
+    return tuple(parsed)
 
 
 def without_nothing(value: Any) -> Any:

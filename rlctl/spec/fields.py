@@ -50,6 +50,7 @@ def keys(model: type[Model]) -> Mapping[str, str]:
     return {field.alias or name: name for name, field in model.model_fields.items()}
 
 
+@cache
 def mark(model: type[Model], name: str) -> Applies | None:
     """The mark of a field; None where the field holds a section whose own fields are marked."""
     return next((item for item in model.model_fields[name].metadata if isinstance(item, Applies)), None)

@@ -137,9 +137,12 @@ class _Reader:
     def _bounded(self, text: str) -> Iterator[Any]:
         depth = 0
         for event in yaml.parse(text, Loader=_LOADER):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:  # libyaml looks at all open lists for every sign
-                raise _Enough(f"nested deeper than {MAX_DEPTH} levels", self._place(event))
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > MAX_DEPTH:  # libyaml looks at all open lists for every sign
+                    raise _Enough(f"nested deeper than {MAX_DEPTH} levels", self._place(event))
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
             if len(self._tree.problems) >= MAX_PROBLEMS:
                 raise _Enough(f"{MAX_PROBLEMS} problems so far; the rest is not read", self._place(event))
             yield event
@@ -162,17 +165,17 @@ class _Reader:
     def _node(self, event: Any, path: Path, key: Location) -> Any:
         self._tree.places[path] = key
         value = _NOTHING
-        if isinstance(event, yaml.AliasEvent):
+        if isinstance(event, yaml.ScalarEvent) and event.tag is None:
+            value = self._scalar(event, path)
+        elif isinstance(event, yaml.AliasEvent):
             self._report(path, f"aliases (*{event.anchor}) are not allowed; write the value out", event)
         elif event.tag is not None:
             tag = event.tag.replace("tag:yaml.org,2002:", "!!")
             self._report(path, f"tags ({tag}) are not allowed; remove it, and put text in quotes", event)
             self._skip(event)
-        elif isinstance(event, yaml.ScalarEvent):
-            value = self._scalar(event, path)
         else:
             value = self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._list(path)
-        if getattr(event, "anchor", None) and not isinstance(event, yaml.AliasEvent):
+        if event.anchor and not isinstance(event, yaml.AliasEvent):
             self._report(path, f"anchors (&{event.anchor}) are not allowed; remove it", event)
         if value is _NOTHING:
             self._tree.broken.add(path)
@@ -249,7 +252,8 @@ class _Reader:
             event = next(self._events)
 
     def _place(self, event: Any) -> Location:
-        return Location(self._file, event.start_mark.line + 1, event.start_mark.column + 1)
+        mark = event.start_mark
+        return Location(self._file, mark.line + 1, mark.column + 1)
 
     def _report(self, path: Path, message: str, event: Any) -> None:
         self._tree.report(path, message, self._place(event))
