@@ -15,7 +15,7 @@ from tests.cluster.people import Person
 from tests.cluster.specs import parked
 from tests.cluster.telling import TALLY
 from tests.cluster.witness import KINDS, Witness
-from tests.support.samples import sample
+from tests.support.kills import Kills, killed_at_every_step
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 
@@ -32,35 +32,42 @@ def killed_at(number: int, gateway: Gateway, who: Person, *arguments: str) -> bo
     return done.code != 0
 
 
-def points(name: str, most: int, gateway: Gateway, who: Person, *arguments: str) -> tuple[list[int], int]:
-    """Numbers of the writes to die at, and how many writes the command has; it is run once, undisturbed."""
+def writes(gateway: Gateway, who: Person, *arguments: str) -> int:
+    """How many writes a command has: it is run once, undisturbed."""
     gateway.forget()
     who(*arguments)
-    return sample(name, range(1, gateway.done + 1), most), gateway.done
+    return gateway.done
 
 
-def told(what: str, tried: list[int], count: int) -> None:
-    TALLY.figures.append(f"kill at a write of {what}: {len(tried)} of {count} points tried, all converged")
+def told(what: str, kills: Kills) -> None:
+    TALLY.figures.append(f"kill at a write of {what}: {len(kills.tried)} of {kills.steps} points tried, all converged")
 
 
 def test_up_converges_after_a_kill_at_any_write(counted: Person, gateway: Gateway, witness: Witness) -> None:
     spec = parked(counted)
-    chosen, count = points("up", 10, gateway, counted, "up", spec, "-d")
-    whole = _objects(witness, counted, "parked")
-    assert count > 40
+    there: set[str] = set()
+    counts: list[int] = []
 
-    for number in chosen:
+    def whole() -> int:
+        counts.append(writes(gateway, counted, "up", spec, "-d"))
+        there.update(_objects(witness, counted, "parked"))
+        return counts[0]
+
+    def killed(number: int) -> None:
         run = f"k{number}"
         changed = ("up", spec, "-d", "--set", f"run={run}")
         # a later run of a namespace may have a write less than the one that was counted
-        assert killed_at(number, gateway, counted, *changed) or number == count
+        assert killed_at(number, gateway, counted, *changed) or number == counts[0]
         counted(*changed)
         gateway.forget()
         counted("diff", spec, "--set", f"run={run}")
         counted(*changed)
-        assert not gateway.writes, f"after a kill at write {number} the third up writes {gateway.writes}"
-        assert _objects(witness, counted, run) == whole, f"after a kill at write {number}"
-    told("`up`", chosen, count)
+        assert not gateway.writes, "the third up writes"
+        assert _objects(witness, counted, run) == there
+
+    kills = killed_at_every_step("up", 10, whole, killed)
+    assert kills.steps > 40
+    told("`up`", kills)
 
 
 def test_a_change_converges_after_a_kill_at_any_write(counted: Person, gateway: Gateway, witness: Witness) -> None:
@@ -68,11 +75,12 @@ def test_a_change_converges_after_a_kill_at_any_write(counted: Person, gateway: 
     spec = parked(counted)
     before = ("up", spec, "-d", "--set", "roles.actor.max_replicas=3000")
     after = ("up", spec, "-d", "--set", "algorithm.lr=0.0005", "--set", "roles.actor.replicas=3")
-    counted(*before, "--set", "run=whole")
-    chosen, count = points("a changed up", 6, gateway, counted, *after, "--set", "run=whole")
-    assert count > 4
 
-    for number in chosen:
+    def whole() -> int:
+        counted(*before, "--set", "run=whole")
+        return writes(gateway, counted, *after, "--set", "run=whole")
+
+    def killed(number: int) -> None:
         name = ("--set", f"run=c{number}")
         counted(*before, *name)
         assert killed_at(number, gateway, counted, *after, *name)
@@ -80,17 +88,21 @@ def test_a_change_converges_after_a_kill_at_any_write(counted: Person, gateway: 
         gateway.forget()
         counted("diff", *after[1:2], *after[3:], *name)
         counted(*after, *name)
-        assert not gateway.writes, f"after a kill at write {number} the third up writes {gateway.writes}"
-    told("a changed `up`", chosen, count)
+        assert not gateway.writes, "the third up writes"
+
+    kills = killed_at_every_step("a changed up", 6, whole, killed)
+    assert kills.steps > 4
+    told("a changed `up`", kills)
 
 
 def test_down_converges_after_a_kill_at_any_write(counted: Person, gateway: Gateway, witness: Witness) -> None:
     spec = parked(counted)
-    counted("up", spec, "-d", "--set", "run=whole")
-    chosen, count = points("down", 10, gateway, counted, "down", "whole", "--volumes", "--yes")
-    assert count > 30
 
-    for number in chosen:
+    def whole() -> int:
+        counted("up", spec, "-d", "--set", "run=whole")
+        return writes(gateway, counted, "down", "whole", "--volumes", "--yes")
+
+    def killed(number: int) -> None:
         run = f"d{number}"
         counted("up", spec, "-d", "--set", f"run={run}")
         gone = ("down", run, "--volumes", "--yes")
@@ -100,9 +112,11 @@ def test_down_converges_after_a_kill_at_any_write(counted: Person, gateway: Gate
             "PersistentVolumeClaim", counted.namespace, lambda claims: not claims, what=f"the volume of {run} to go",
             timeout_s=30, labels=selector(run),
         )  # fmt: skip
-        left = _objects(witness, counted, run)
-        assert not left, f"after a kill at write {number}"
-    told("`down --volumes`", chosen, count)
+        assert not _objects(witness, counted, run)
+
+    kills = killed_at_every_step("down", 10, whole, killed)
+    assert kills.steps > 30
+    told("`down --volumes`", kills)
 
 
 def test_a_command_beside_another_waits_for_nobody_and_says_who_is_at_work(

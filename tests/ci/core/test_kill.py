@@ -14,8 +14,8 @@ from rlctl_ci.core.states import TERMINAL
 from rlctl_ci.store.database import Database
 from tests.ci.counts import tell
 from tests.ci.world import Outside, Service, sha
-from tests.support.kills import Fuse
-from tests.support.samples import chance, sample, seed, size
+from tests.support.kills import Fuse, killed_at_every_step
+from tests.support.samples import chance, seed, size
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 BAD = sha(3)
@@ -93,21 +93,27 @@ def check(folder: Path) -> Counter[str]:
 
 def test_a_kill_at_every_boundary_loses_nothing_and_deploys_nothing_twice(tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
-    (tmp_path / "whole").mkdir()
-    assert life(tmp_path / "whole", 1, 0)
-    points = range(1, int((tmp_path / "whole" / STEPS).read_text()) + 1)
-    for kill_at in sample("kill at a boundary", points, 6):
-        folder = tmp_path / f"at-{kill_at}"
+
+    def whole() -> int:
+        folder = tmp_path / "whole"
         folder.mkdir()
-        counts["points"] += 1
-        if not life(folder, 1, kill_at):
+        assert life(folder, 1, 0)
+        return int((folder / STEPS).read_text())
+
+    def killed(at: int) -> None:
+        folder = tmp_path / f"at-{at}"
+        folder.mkdir()
+        if not life(folder, 1, at):
             counts["kills"] += 1
             assert life(folder, 2, 0)
-        counts += check(folder)
+        counts.update(check(folder))
         assert Outside(folder / "outside.jsonl").history[-1] == sha(4), "the last good commit runs"
-    tell("ci-kills-at-every-boundary", {**counts, "boundaries": len(points), "seed": seed()})
-    assert len(points) >= 100
-    assert counts["kills"] >= counts["points"] // 2
+
+    kills = killed_at_every_step("kill at a boundary", 6, whole, killed)
+    points = len(kills.tried)
+    tell("ci-kills-at-every-boundary", {**counts, "points": points, "boundaries": kills.steps, "seed": seed()})
+    assert kills.steps >= 100
+    assert counts["kills"] >= points // 2
 
 
 def test_random_kills_lose_nothing_and_deploy_nothing_twice(tmp_path: Path) -> None:

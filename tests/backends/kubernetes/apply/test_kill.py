@@ -26,50 +26,52 @@ def large() -> Lab:
     return lab
 
 
-def check(prepare: Callable[[], Lab], act: Callable[[Lab], object]) -> int:
+def converges(prepare: Callable[[], Lab], act: Callable[[Lab], object]) -> int:
     """Kill `act` everywhere, do it again, and compare with what it does undisturbed; how many writes it has."""
-    kills = killed_at_writes(prepare, act)
-    kills.undisturbed.settle()
-    wanted = kills.undisturbed.picture()
-    for at, lab in kills.left:
-        where = f"killed after write {at}"
+    wanted: dict[str, Any] = {}
+
+    def check(lab: Lab, undisturbed: Lab) -> None:
+        if not wanted:
+            undisturbed.settle()
+            wanted.update(undisturbed.picture())
         lost = lab.there() - lab.known()
-        assert not lost, f"{where}: the inventory does not know {lost}"
+        assert not lost, f"the inventory does not know {lost}"
         act(lab)
         lab.settle()
         picture = lab.picture()
-        assert set(picture) == set(wanted), where
+        assert set(picture) == set(wanted)
         for name, thing in wanted.items():
-            assert picture[name] == thing, f"{where}: {name}"
-    return kills.writes
+            assert picture[name] == thing, name
+
+    return killed_at_writes(prepare, act, check)
 
 
 def test_up_killed_at_any_write_converges() -> None:
-    assert check(fresh, lambda lab: lab.up()) > 40
+    assert converges(fresh, lambda lab: lab.up()) > 40
 
 
 def test_up_of_many_actors_killed_at_any_write_converges() -> None:
-    assert check(fresh, lambda lab: lab.up(**LARGE)) > 45
+    assert converges(fresh, lambda lab: lab.up(**LARGE)) > 45
 
 
 def test_a_changed_up_killed_at_any_write_converges() -> None:
-    assert check(large, lambda lab: lab.up(**CHANGED)) > 10
+    assert converges(large, lambda lab: lab.up(**CHANGED)) > 10
 
 
 def test_scale_killed_at_any_write_converges() -> None:
-    assert check(large, lambda lab: lab.scale(actor=1900, evaluator=3)) > 3
+    assert converges(large, lambda lab: lab.scale(actor=1900, evaluator=3)) > 3
 
 
 def test_scale_to_fewer_killed_at_any_write_converges() -> None:
-    assert check(large, lambda lab: lab.scale(actor=30)) > 3
+    assert converges(large, lambda lab: lab.scale(actor=30)) > 3
 
 
 def test_down_killed_at_any_write_converges() -> None:
-    assert check(large, lambda lab: lab.down()) > 10
+    assert converges(large, lambda lab: lab.down()) > 10
 
 
 def test_down_with_its_volumes_killed_at_any_write_leaves_nothing() -> None:
-    assert check(large, lambda lab: lab.down(volumes=True)) > 10
+    assert converges(large, lambda lab: lab.down(volumes=True)) > 10
 
 
 def test_down_of_a_run_on_a_foreign_volume_killed_at_any_write_leaves_nothing() -> None:
@@ -79,7 +81,7 @@ def test_down_of_a_run_on_a_foreign_volume_killed_at_any_write_leaves_nothing() 
         lab.settle()
         return lab
 
-    assert check(claimed, lambda lab: lab.down(volumes=True)) > 10
+    assert converges(claimed, lambda lab: lab.down(volumes=True)) > 10
 
 
 def test_rollback_killed_at_any_write_converges() -> None:
@@ -89,26 +91,31 @@ def test_rollback_killed_at_any_write_converges() -> None:
         lab.settle()
         return lab
 
-    assert check(changed, lambda lab: list(lab.backend().rollback("pong", 1))) > 10
+    assert converges(changed, lambda lab: list(lab.backend().rollback("pong", 1))) > 10
 
 
 def test_an_up_killed_anywhere_can_be_followed_by_another_spec() -> None:
-    undisturbed = fresh()
-    undisturbed.up(**LARGE)
-    undisturbed.settle()
-    for at, lab in killed_at_writes(large, lambda lab: lab.up(**CHANGED)).left:
+    another = fresh()
+    another.up(**LARGE)
+    another.settle()
+    wanted = {name for name in another.there() if name.startswith(("Deployment", "StatefulSet"))}
+
+    def check(lab: Lab, _: Lab) -> None:
         lab.up(**LARGE)
         lab.settle()
-        assert lab.there() - lab.known() == set(), f"killed after write {at}"
-        workloads = {name for name in lab.there() if name.startswith(("Deployment", "StatefulSet"))}
-        assert workloads == {name for name in undisturbed.there() if name.startswith(("Deployment", "StatefulSet"))}
+        assert lab.there() - lab.known() == set()
+        assert {name for name in lab.there() if name.startswith(("Deployment", "StatefulSet"))} == wanted
         lab.api.new_command()
         lab.up(**LARGE)
-        assert lab.api.requests.writes == 0, f"killed after write {at}: {lab.api.writes}"
+        assert lab.api.requests.writes == 0, lab.api.writes
+
+    killed_at_writes(large, lambda lab: lab.up(**CHANGED), check)
 
 
 def test_an_up_killed_anywhere_can_be_taken_down_without_a_trace() -> None:
-    for at, lab in killed_at_writes(fresh, lambda lab: lab.up(**LARGE)).left:
+    def check(lab: Lab, _: Lab) -> None:
         lab.down(volumes=True)
         lab.settle()
-        assert lab.there() == set(), f"killed after write {at}"
+        assert lab.there() == set()
+
+    killed_at_writes(fresh, lambda lab: lab.up(**LARGE), check)

@@ -8,6 +8,7 @@ planned: a kill at the n-th write, refusals and errors for chosen requests.
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,11 +90,13 @@ class FakeApi:
         self._forgotten = 0  # watches from before this version have expired
         self._version = 0
         self._uids = 0
+        self._turn = threading.RLock()  # a thread of a command that takes long renews its lock meanwhile
 
     def fork(self) -> FakeApi:
         """Another namespace that holds the same; plans and watchers stay behind."""
         other = FakeApi(self.namespace, self.context, self.server)
-        other.objects = {key: clone(thing) for key, thing in self.objects.items()}
+        with self._turn:
+            other.objects = {key: clone(thing) for key, thing in self.objects.items()}
         other.step, other.stuck, other.manager, other.seconds = self.step, set(self.stuck), self.manager, self.seconds
         other.mutate = self.mutate
         other.templates, other.old = dict(self.templates), dict(self.old)
@@ -111,9 +114,10 @@ class FakeApi:
     def sleep(self, seconds: float) -> None:
         left = seconds
         while left > 0:
-            self.seconds += min(1.0, left)
-            left -= 1.0
-            self.tick()
+            with self._turn:
+                self.seconds += min(1.0, left)
+                left -= 1.0
+                self.tick()
 
     def tick(self) -> None:
         """Let a second's work of the controllers happen."""
@@ -308,9 +312,10 @@ class FakeApi:
 
     def _write(self, method: str, key: Key, write: Callable[[], Any]) -> Any:
         self.writes.append(f"{method} {key}")
-        found = write()
-        self.on_write()
-        return clone(found)
+        with self._turn:
+            found = write()
+            self.on_write()
+            return clone(found)
 
     def _finished(self, key: Key, thing: Object) -> Object:
         """With defaults, checked against what cannot change and how large things may be."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -19,7 +19,7 @@ from rlctl.plan import Document, Plan, make
 from rlctl.render.kubernetes import documents
 from rlctl.spec.schema import Spec
 from tests.backends.kubernetes.fakes.api import FakeApi
-from tests.support.samples import sample
+from tests.support.kills import killed_at_every_step
 
 DIGEST = "sha256:" + "ab" * 32
 IMAGES = {name: f"registry.example/{name}@{DIGEST}" for name in ("core", "actor", "learner")}
@@ -171,24 +171,25 @@ def _still(thing: Object) -> Any:
     }  # fmt: skip
 
 
-class Kills(NamedTuple):
-    """One command, and what it leaves behind where it is killed."""
+def killed_at_writes(
+    prepare: Callable[[], Lab], act: Callable[[Lab], object], check: Callable[[Lab, Lab], object]
+) -> int:
+    """Kill a command right after each of its writes, or a sample of them; how many it has.
 
-    undisturbed: Lab
-    """After the whole command."""
-    writes: int
-    """Of the whole command."""
-    left: list[tuple[int, Lab]]
-    """Number of a write, and the laboratory when the command is killed right after it. That is also what there is when
-    it was killed right before the next, or did not hear the answer."""
+    What is there then is also what there is when it was killed right before the next, or did not hear the answer.
 
-
-def killed_at_writes(prepare: Callable[[], Lab], act: Callable[[Lab], object]) -> Kills:
-    """Kill a command at each of its writes; `make test` takes a sample of them."""
-    lab = Lab(prepare().api.fork())
+    Args:
+        prepare: what is there before.
+        act: the command.
+        check: is given what a kill has left, and what there is after the whole command.
+    """
+    undisturbed = Lab(prepare().api.fork())
     left: list[FakeApi] = []
-    lab.api.on_write = lambda: left.append(lab.api.fork())
-    act(lab)
-    lab.api.on_write = lambda: None
-    points = sample("killed at a write", list(enumerate(left, 1)), 4)
-    return Kills(lab, len(left), [(at, Lab(api)) for at, api in points])
+
+    def whole() -> int:
+        undisturbed.api.on_write = lambda: left.append(undisturbed.api.fork())
+        act(undisturbed)
+        undisturbed.api.on_write = lambda: None
+        return len(left)
+
+    return killed_at_every_step("killed at a write", 4, whole, lambda at: check(Lab(left[at - 1]), undisturbed)).steps

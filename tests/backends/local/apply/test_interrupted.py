@@ -14,7 +14,8 @@ import pytest
 from rlctl.backends.base import Applied
 from rlctl.errors import Conflict
 from tests.backends.local.machine import Machine, fakes_first, read_log, role_plan, until, whats
-from tests.support.samples import sample, size
+from tests.support.kills import killed_at_every_step
+from tests.support.samples import size
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(size(240, 900))]
 
@@ -82,14 +83,18 @@ def test_up_converges_after_a_kill_at_any_step(machine: Machine) -> None:
         repeated = machine.up(run, role_plan("manager"), role_plan("actor", actors, {"version": actors}))
         assert set(whats(repeated).values()) == {"unchanged"}
 
-    steps = int(drive("whole", 1, 0).stdout)
-    assert steps > 15
-    list(machine.backend.delete("whole", volumes=True, grace_s=2))
-    for kill_at in sample("up killed at a step", range(1, steps + 1), 2):
-        run = f"new-{kill_at}"
-        assert drive(run, 1, kill_at).returncode in (-signal.SIGKILL, 0)  # the very first run had a step or two more
+    def whole() -> int:
+        steps = int(drive("whole", 1, 0).stdout)
+        list(machine.backend.delete("whole", volumes=True, grace_s=2))
+        return steps
+
+    def killed(at: int) -> None:
+        run = f"new-{at}"
+        assert drive(run, 1, at).returncode in (-signal.SIGKILL, 0)  # the very first run had a step or two more
         check(run, 1)
-        drive(run, 2, kill_at)  # changes the run file and the number; may have fewer steps
+        drive(run, 2, at)  # changes the run file and the number; may have fewer steps
         check(run, 2)
         list(machine.backend.delete(run, volumes=True, grace_s=2))
-        assert not machine.survivors(), f"left behind after a kill at step {kill_at}"
+        assert not machine.survivors(), "left behind"
+
+    assert killed_at_every_step("up killed at a step", 2, whole, killed).steps > 15
