@@ -8,6 +8,9 @@ WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 # each of the long tests of a cluster has a run, which takes up to 2 GiB and computes while it is waited for
 CLUSTER_WORKERS ?= $(shell workers=$$(nproc); echo $$((workers < 6 ? workers : 6)))
 CLUSTER_TESTS := tests/cluster tests/conformance tests/images/test_real_image.py
+# a session looks only where it has tests: importing what the others test takes every worker seconds
+NO_CLUSTER := --ignore=tests/cluster
+ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 BIN := $(VENV)/bin
 PIP := python -m pip install --quiet --disable-pip-version-check
 LISTS := $(VENV)/lists
@@ -23,8 +26,8 @@ up: $(VENV)/.local
 # at the end, one at a time, those that measure what the machine gives them
 test: $(VENV)/.dev
 	@ended=0; set -x; \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not cluster and not alone" || ended=$$?; \
-	$(BIN)/python -m pytest -m "alone and not cluster" || ended=$$?; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(NO_CLUSTER) -m "not cluster and not alone" || ended=$$?; \
+	$(BIN)/python -m pytest -m "alone and not cluster" $(ALONE) || ended=$$?; \
 	exit $$ended
 
 # every point of the exhaustive tests, and proof that tests of each promise fail when it is taken back
@@ -33,7 +36,7 @@ test-full: test
 	$(BIN)/python -m tests.mutations
 
 test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile=quick -m "not cluster and not processes and not learning and not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(NO_CLUSTER) --hypothesis-profile=quick -m "not cluster and not processes and not learning and not slow"
 
 # on the cluster of $RLCTL_TEST_CONTEXT, made for tests (tests/cluster/contract.py); as in TIERS="api or smoke". At the end,
 # one at a time, those that disturb the cluster or fill it. 5: no test of these tiers is of that kind

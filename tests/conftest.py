@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Generator, Iterator
@@ -50,6 +51,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         lines = "\n".join(f"  {line}" for line in changed)
         session.config.get_terminal_writer().line(f"\nFAILED: tests wrote outside the folders of their own:\n{lines}")
+
+
+_PYTESTMARK = re.compile(r"^pytestmark = (?:pytest\.mark\..*|\[[^\]]*\].*)$", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import a module all of whose tests `-m` leaves out: one that bears the mark M, where it says `not M`."""
+    expression = config.option.markexpr
+    if collection_path.suffix != ".py" or " or " in expression or "(" in expression:
+        return None
+    left_out = set(re.findall(r"\bnot (\w+)", expression))
+    marked = _PYTESTMARK.search(collection_path.read_text()) if left_out else None
+    borne = set(re.findall(r"\bpytest\.mark\.(\w+)", marked[0])) if marked else set()
+    return True if left_out & borne else None
 
 
 @pytest.hookimpl(wrapper=True)

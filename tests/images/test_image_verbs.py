@@ -15,7 +15,7 @@ from rlctl.images.make import CODE_IN
 from tests.cli.conftest import Rlctl
 from tests.images.fakes import BELOW, CONFIG, DIGEST, MANIFEST, PUSHED, FakeRegistry
 
-BUILDER = """#!{python}
+BUILDER = """#!{python} -IS
 import json, pathlib, sys
 folder, argv = pathlib.Path(__file__).parent, sys.argv[1:]
 with (folder / "commands").open("a") as file:

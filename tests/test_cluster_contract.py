@@ -11,7 +11,7 @@ from tests.cluster.contract import Contract
 from tests.cluster.gateway import Request
 from tests.cluster.telling import Tally
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs/operations.md"
 
 
