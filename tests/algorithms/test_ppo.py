@@ -136,7 +136,7 @@ def test_advantages_are_those_of_gae_and_normalised_over_the_valid_rows_of_all_l
         algorithm.prepare(batch, tell)
     algorithm.prepare(None, tell)
     assert len(told) == 3, "a learner without a batch takes part in the sums"
-    assert told[2].tolist() == [0, 0, 0]
+    assert not told[2].any()
     summed = torch.stack(told).sum(0)
     prepared = [algorithm.prepare(batch, lambda _: summed) for batch in batches]
     found = torch.cat([one.fields["advantage"][one.fields["valid"]] for one in prepared if one is not None])

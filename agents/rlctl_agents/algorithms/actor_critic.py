@@ -209,12 +209,16 @@ def off_policy_metrics(log_rho: Tensor, valid: Tensor, count: Tensor, rho_max: f
     `kl` estimates KL(actor || learner) by (rho - 1) - log rho, which is unbiased and never negative
     (Schulman 2020, joschu.net/blog/kl-approx.html).
     """
+    rows = off_policy_rows(log_rho, rho_max)
+    means = {name: torch.where(valid, one, 0.0).sum() / count for name, one in rows.items()}
+    means["kl"] = means.pop("kl_actors")
+    return means
+
+
+def off_policy_rows(log_rho: Tensor, rho_max: float) -> Tensors:
+    """What `off_policy_metrics` are the means of, [T, B] each; its `kl` is `kl_actors`."""
     rho = log_rho.exp()
-    return {
-        "rho": torch.where(valid, rho, 0.0).sum() / count,
-        "rho_clipped": (valid & (rho > rho_max)).sum() / count,
-        "kl": (rho - 1 - log_rho).sum() / count,
-    }
+    return {"rho": rho, "rho_clipped": (rho > rho_max).to(rho.dtype), "kl_actors": rho - 1 - log_rho}
 
 
 def explained_variance(value: Tensor, target: Tensor, valid: Tensor, count: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from torch import nn
 
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
-from rlctl_agents.algorithms.actor_critic import off_policy_metrics, off_policy_targets, require_clips
-from rlctl_agents.algorithms.base import Batch, Loss, Tensors, below, joined
+from rlctl_agents.algorithms.actor_critic import off_policy_rows, off_policy_targets, require_clips
+from rlctl_agents.algorithms.base import Batch, Tensors, below, joined
 from rlctl_agents.algorithms.clipped import ClippedAlgorithm
 from rlctl_agents.models.moments import AllReduce
 from rlctl_agents.types.spaces import Spaces
@@ -31,6 +31,8 @@ class Appo(ClippedAlgorithm):
 
     settings = specs.Appo
     config: specs.Appo
+    shown = ("rho", "rho_clipped", "kl_actors")
+    """How far the target network is from the actors; `kl` is from the target network."""
 
     def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None:
         super().__init__(config, network, spaces, seed=seed)
@@ -65,15 +67,8 @@ class Appo(ClippedAlgorithm):
         target, advantage = off_policy_targets(config, self.tunable, fields, self.rewards(batch), log_rho, value)
         # pi / max(target's, actor's / bound) is min(actor's / target's, bound) * pi / actor's
         old = fields["log_prob"] + log_rho.clamp(min=-math.log(config.target_rho_max))
-        return {
-            "advantage": advantage, "target": target, "old_value": value[:-1], "old_log_prob": old, "log_rho": log_rho,
-        }  # fmt: skip
-
-    def loss(self, batch: Batch) -> Loss:
-        """With means of how far the target network is from the actors; `kl` is from the target network."""
-        loss, valid = super().loss(batch), batch.fields["valid"]
-        off = off_policy_metrics(batch.fields["log_rho"], valid, loss.rows.clamp(min=1), self.config.rho_max)
-        return loss._replace(metrics={**loss.metrics, **off, "kl": loss.metrics["kl"], "kl_actors": off["kl"]})
+        made = {"advantage": advantage, "target": target, "old_value": value[:-1], "old_log_prob": old}
+        return made | off_policy_rows(log_rho, config.rho_max)
 
     def update_statistics(self, batch: Batch | None, means: Mapping[str, float], all_reduce: AllReduce) -> None:
         """Observations count once, with the batch that they come in."""

@@ -20,6 +20,8 @@ from rlctl_agents.types.experience import Field, Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces, leaf_array, leaves
 
 Tensors = dict[str, Tensor]  # dotted name -> tensor
+HEAVY_BYTES = 4096
+"""Of one column of a field, which is gathered for each minibatch then."""
 Config = TypeVar("Config", bound=specs.Algorithm)
 
 
@@ -67,6 +69,7 @@ class Batch(NamedTuple):
     segment_fields: frozenset[str] = frozenset()  # names of the fields per segment
     columns: Tensor | None = None  # [B] int64, of a minibatch: which columns of the whole batch these are
     delivery: Delivery | None = None  # None: every row is new, and counted from the tensors
+    all_valid: bool = False  # known to have valid rows alone, and no row after the last
 
     @property
     def books(self) -> Delivery:
@@ -80,7 +83,7 @@ class Batch(NamedTuple):
         """Columns first..first+count as views."""
         fields = {name: one.narrow(self._axis(name), first, count) for name, one in self.fields.items()}
         columns = None if self.columns is None else self.columns.narrow(0, first, count)
-        return Batch(fields, self.version.narrow(1, first, count), self.segment_fields, columns)
+        return Batch(fields, self.version.narrow(1, first, count), self.segment_fields, columns, None, self.all_valid)
 
     def select(self, columns: Tensor) -> Batch:
         """A minibatch of whole columns, copied.
@@ -90,7 +93,21 @@ class Batch(NamedTuple):
         """
         at = columns.to(self.version.device)
         fields = {name: one.index_select(self._axis(name), at) for name, one in self.fields.items()}
-        return Batch(fields, self.version.index_select(1, at), self.segment_fields, columns)
+        version = self.version.index_select(1, at)
+        return Batch(fields, version, self.segment_fields, columns, None, self.all_valid)
+
+    def split(self, sizes: list[int]) -> list[Batch]:
+        """Batches of so many columns each, one after the other, as views."""
+        version = self.version.split_with_sizes(sizes, 1)
+        columns = [None] * len(sizes) if self.columns is None else self.columns.split_with_sizes(sizes)
+        cut = {name: one.split_with_sizes(sizes, self._axis(name)) for name, one in self.fields.items()}
+        return [
+            Batch(
+                {name: parts[at] for name, parts in cut.items()},
+                version[at], self.segment_fields, columns[at], None, self.all_valid,
+            )
+            for at in range(len(sizes))
+        ]  # fmt: skip
 
     def _axis(self, name: str) -> int:
         return 0 if name in self.segment_fields else 1
@@ -138,6 +155,9 @@ class Algorithm(ABC):
     additive: bool = False
     """The loss of a batch is the sum of those of its segments, so that a large batch may be learned from in pieces.
     A class that changes the loss of another says it anew, once that one is made."""
+    batch_metrics: Mapping[str, float] = {}
+    """Means over the valid rows of all learners' batches that `prepare` was called with last: shown with those of the
+    loss, and equal on all learners."""
     steps_per_batch: int = 1
     """Minibatches that `minibatches` gives, and so optimizer steps of one batch: the same on every learner."""
 
@@ -221,7 +241,7 @@ class Algorithm(ABC):
 
         Args:
             batch: prepared; None: this learner has none, and takes part in what is summed.
-            means: metrics of the loss over the steps and all learners.
+            means: metrics of the loss over the steps and all learners, and `batch_metrics`.
             all_reduce: to be called as often on every learner.
         """
 
@@ -266,12 +286,20 @@ def joined(batches: Sequence[Batch]) -> Batch:
 def shuffled(batch: Batch, epochs: int, count: int, rng: torch.Generator) -> Iterator[Batch]:
     """Minibatches of whole columns in random order: `epochs` passes over the batch, `count` minibatches each.
 
-    Their sizes differ by one column at most; with fewer columns than minibatches, some have none.
+    Their sizes differ by one column at most; with fewer columns than minibatches, some have none. Small fields are put
+    into the order of a pass at once, for minibatches to be views of them; a copy of all images would be large.
     """
+    columns = batch.version.shape[1]
+    heavy = {name: one for name, one in batch.fields.items() if one.nbytes > HEAVY_BYTES * columns}
+    images = batch._replace(fields=heavy)
+    small = batch._replace(fields={name: one for name, one in batch.fields.items() if name not in heavy})
     for _ in range(epochs):
-        order = torch.randperm(batch.version.shape[1], generator=rng)
-        for part in order.tensor_split(count):
-            yield batch.select(part)
+        order = torch.randperm(columns, generator=rng)
+        parts = order.tensor_split(count)
+        minibatches = small.select(order).split([len(part) for part in parts])
+        for part, minibatch in zip(parts, minibatches, strict=True):
+            fields = minibatch.fields | images.select(part).fields if heavy else minibatch.fields
+            yield minibatch._replace(fields=fields)
 
 
 def standard_fields(spaces: Spaces) -> tuple[Field, ...]:

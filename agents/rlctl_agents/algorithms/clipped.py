@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
@@ -18,7 +19,6 @@ from rlctl_agents.algorithms.actor_critic import (
     COEFFICIENTS,
     ActorCriticAlgorithm,
     Coefficients,
-    explained_variance,
     standardised_by,
     sums,
 )
@@ -49,26 +49,64 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
     config: specs.Clipped
     tunable: ClippedCoefficients
 
+    shown: ClassVar[tuple[str, ...]] = ()
+    """Estimates whose means are shown, and which minibatches do without."""
+
     def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None:
         super().__init__(config, network, spaces, seed=seed)
         self.steps_per_batch = self.config.passes * self.config.minibatches
 
     @abstractmethod
     def estimates(self, batch: Batch) -> Tensors:
-        """Fields of all minibatches: `advantage`, `target` (of the value), `old_value` and `old_log_prob`, [T, B]."""
+        """Fields of all minibatches: `advantage`, `target` (of the value), `old_value` and `old_log_prob`, [T, B];
+        with those of `shown`."""
 
     def prepare(self, batch: Batch | None, all_reduce: AllReduce) -> Batch | None:
-        """With estimates by the weights as they are now, and advantages of one scale."""
+        """With estimates by the weights as they are now, and advantages of one scale.
+
+        What does not change between the minibatches of a batch is computed here, once: observations as the network
+        sees them, targets and old values in units of its head, and `batch_metrics`.
+        """
+        made = {} if batch is None else self.estimates(batch)
+        summed = self._summed(made, None if batch is None else batch.fields["valid"], all_reduce)
         if batch is None:
-            if self.config.advantage_norm:
-                all_reduce(torch.zeros(3, dtype=torch.float64, device=self.tunable.gamma.device))  # no `sums`
             return None
-        made, valid = self.estimates(batch), batch.fields["valid"]
         if self.config.advantage_norm:
-            made["advantage"] = standardised_by(all_reduce(sums(made["advantage"], valid)), made["advantage"], valid)
+            made["advantage"] = standardised_by(summed, made["advantage"], batch.fields["valid"])
         else:
             made["advantage"] = self.in_units(made["advantage"])
+        mean = 0.0 if self.net.returns is None else self.net.returns.mean
+        made |= {f"scaled_{name}": self.in_units(made[name] - mean) for name in ("target", "old_value")}
+        if self.net.observed is not None:
+            seen = self.net.seen(below(batch.fields, "obs"))
+            made |= {f"seen.{name}": seen[name] for name in self.net.observed.names}
         return batch._replace(fields=batch.fields | made)
+
+    def _summed(self, made: Tensors, valid: Tensor | None, all_reduce: AllReduce) -> Tensor:
+        """Fill `batch_metrics`, for which the fields of `shown` are taken out of the estimates.
+
+        Returns:
+            [3] float64, `sums` of the advantages of all learners.
+        """
+        returns, width = self.net.returns, 3 * 3 + len(self.shown)
+        if valid is None:
+            summed = torch.zeros(width, dtype=torch.float64, device=self.tunable.gamma.device)
+        else:
+            target = made["target"] if returns is None else made["target"] - returns.mean
+            spread = [sums(one, valid) for one in (made["advantage"], target, made["target"] - made["old_value"])]
+            means = [torch.where(valid, made.pop(name), 0.0).sum().to(torch.float64) for name in self.shown]
+            summed = torch.cat([*spread, *(one.view(1) for one in means)])
+        summed = all_reduce(summed)
+        (rows, *_, shift, squares, _, error, squared_error), shown = summed[:9].tolist(), summed[9:].tolist()
+        rows = max(rows, 1.0)
+        variance, left = (
+            max(two / rows - (one / rows) ** 2, 0.0) for one, two in ((shift, squares), (error, squared_error))
+        )
+        self.batch_metrics = {"explained_variance": 1 - left / max(variance, 1e-8)}
+        self.batch_metrics |= {name: one / rows for name, one in zip(self.shown, shown, strict=True)}
+        if returns is not None:
+            self.batch_metrics |= {"target_shift": shift / rows, "target_spread": squares / rows}
+        return summed[:3]
 
     def minibatches(self, batch: Batch, rng: torch.Generator) -> Iterable[Batch]:
         """Rows in random order; with a memory, whole segments."""
@@ -78,45 +116,82 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
     def loss(self, batch: Batch) -> Loss:
         """Clipped policy gradient, value regression and entropy, summed over the valid rows of a prepared batch."""
         config, tunable, fields = self.config, self.tunable, batch.fields
-        valid, advantage = fields["valid"], fields["advantage"]
-        steps = len(valid)
-        obs = {name: leaf[:steps] for name, leaf in below(fields, "obs").items()}
-        params, value = self.net.unroll(obs, fields["first"][:steps], below(fields, "core"))
-        legal = fields["legal"][:steps] if "legal" in fields else None
+        valid = None if batch.all_valid else fields["valid"]
+        steps = len(batch.version)
+        obs = {name: _rows(fields.get(f"seen.{name}", leaf), steps) for name, leaf in below(fields, "obs").items()}
+        params, value = self.net.unroll_seen(obs, _rows(fields["first"], steps), below(fields, "core"))
+        legal = _rows(fields["legal"], steps) if "legal" in fields else None
         log_prob, entropy = self.net.distribution.score(params, below(fields, "action"), legal)
 
-        log_ratio = torch.where(valid, log_prob - fields["old_log_prob"], 0.0)
-        ratio = log_ratio.exp()
-        clipped = torch.clamp(ratio, 1 - tunable.clip, 1 + tunable.clip)
-        # where, not a product: what stands in a row that is not valid may be anything
-        gain = torch.where(valid, torch.minimum(ratio * advantage, clipped * advantage), 0.0)
-
-        target, old = fields["target"], fields["old_value"]
-        error = self.in_units(target - value).square()
-        if config.value_clip is not None:
-            moved = self.in_units(value - old).clamp(-config.value_clip, config.value_clip)
-            error = torch.maximum(error, (self.in_units(target - old) - moved).square())
-        value_loss = torch.where(valid, 0.5 * error, 0.0).sum()
-        entropy_sum = torch.where(valid, entropy, 0.0).sum()
-        total = -gain.sum() + tunable.value_coef * value_loss - tunable.entropy_coef * entropy_sum
-        rows = valid.sum().to(torch.float32)
-        with torch.no_grad():
-            count = rows.clamp(min=1)
-            metrics = {
-                "policy_loss": -gain.sum() / count,
-                "value_loss": value_loss.detach() / count,
-                "entropy": entropy_sum.detach() / count,
-                # (r - 1) - log r: unbiased and never negative
-                "kl": (ratio - 1 - log_ratio).sum() / count,
-                "clipped": (valid & ((ratio - 1).abs() > tunable.clip)).sum() / count,
-                "explained_variance": explained_variance(old, target, valid, count),
-                **self.target_metrics(target, valid, count),
-            }
+        rows = torch.full_like(tunable.clip, value.numel()) if valid is None else valid.sum().to(torch.float32)
+        total, summed = Surrogate.apply(log_prob, entropy, value, fields, valid, tunable, config.value_clip)  # type: ignore[no-untyped-call]
+        names = ("policy_loss", "value_loss", "entropy", "kl", "clipped")
+        metrics = dict(zip(names, (summed / rows.clamp(min=1)).unbind(), strict=True))
         return Loss(total, rows, metrics)
 
     def ends_early(self, means: Mapping[str, float]) -> bool:
         limit = self.config.target_kl
         return limit is not None and means.get("kl", 0.0) > KL_MARGIN * limit
+
+
+class Surrogate(torch.autograd.Function):
+    """Clipped policy gradient, value regression and entropy, summed over the valid rows, with its gradient in closed
+    form: on a small network autograd's own operations, one for each that is written here, cost as much as the layers.
+
+    Arguments of `apply`: log-probability, entropy and value [T, B], fields of a prepared batch, valid [T, B] or None
+    where all rows are, the coefficients and `value_clip`. It returns the sum and, without gradient, [5] sums: losses of
+    policy and value, entropy, KL by (r - 1) - log r, which is unbiased and never negative, and clipped ratios.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        log_prob: Tensor,
+        entropy: Tensor,
+        value: Tensor,
+        fields: Tensors,
+        valid: Tensor | None,
+        tunable: ClippedCoefficients,
+        value_clip: float | None,
+    ) -> tuple[Tensor, Tensor]:
+        advantage, target, old = fields["advantage"], fields["scaled_target"], fields["scaled_old_value"]
+        log_ratio = log_prob - fields["old_log_prob"]
+        if valid is not None:
+            log_ratio = torch.where(valid, log_ratio, 0.0)
+        ratio = log_ratio.exp()
+        beyond = ratio - 1
+        cost = ratio * -advantage
+        bound = ratio.clamp(1 - tunable.clip, 1 + tunable.clip) * -advantage
+        error = value - target
+        half_square = 0.5 * error.square()
+        by_value = error
+        if value_clip is not None:
+            moved = value - old
+            near = moved.clamp(-value_clip, value_clip)
+            bounded = 0.5 * (old + near - target).square()
+            by_value = torch.where((bounded <= half_square) | (near == moved), error, 0.0)
+            half_square = torch.maximum(half_square, bounded)
+        by_log_prob = torch.where(cost >= bound, cost, 0.0)
+        far = (beyond.abs() > tunable.clip).to(ratio.dtype)
+        rows = torch.stack([torch.maximum(cost, bound), half_square, entropy, beyond - log_ratio, far])
+        if valid is not None:
+            # where, not a product: what stands in a row that is not valid may be anything
+            rows, by_log_prob, by_value = (torch.where(valid, one, 0.0) for one in (rows, by_log_prob, by_value))
+        summed = rows.flatten(1).sum(1)
+        ctx.save_for_backward(by_log_prob, by_value, tunable.entropy_coef, tunable.value_coef)
+        ctx.valid = valid
+        ctx.mark_non_differentiable(summed)
+        policy, squares, entropies = summed[:3].unbind()
+        return policy + tunable.value_coef * squares - tunable.entropy_coef * entropies, summed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        by_log_prob, by_value, entropy_coef, value_coef = ctx.saved_tensors
+        by_entropy = (-entropy_coef * grad).expand_as(by_value)
+        if ctx.valid is not None:
+            by_entropy = torch.where(ctx.valid, by_entropy, 0.0)
+        return grad * by_log_prob, by_entropy, (grad * value_coef) * by_value, None, None, None, None
 
 
 def rows_apart(batch: Batch) -> Batch:
@@ -131,4 +206,9 @@ def rows_apart(batch: Batch) -> Batch:
         for name, value in batch.fields.items()
         if name not in batch.segment_fields
     }
-    return Batch(fields, batch.version[valid].unsqueeze(0))
+    return Batch(fields, batch.version[valid].unsqueeze(0), all_valid=True)
+
+
+def _rows(x: Tensor, steps: int) -> Tensor:
+    """Without the row after the last."""
+    return x if len(x) == steps else x[:steps]

@@ -145,7 +145,7 @@ class ActorCritic(nn.Module):
 
     def step(self, obs: dict[str, Tensor], first: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """One row of K slots, policy only: parameters [K, P] of the action distribution, state after the row."""
-        features = self._through(self.torso, self._seen(obs))
+        features = self._through(self.torso, obs if self.observed is None else self.observed(obs))
         if self.core is not None:
             rows, state = self.core(features.unsqueeze(0), first.unsqueeze(0), state)
             features = rows[0]
@@ -153,14 +153,26 @@ class ActorCritic(nn.Module):
 
     def unroll(self, obs: dict[str, Tensor], first: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """All rows of B streams: [T, B, ...] each, `state` before row 0 -> parameters [T, B, P] and values [T, B]."""
+        params, value = self.unroll_seen(self.seen(obs), first, state)
+        return params, value if self.returns is None else self.returns.raw(value)
+
+    def seen(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[T, B, ...] each, with real numbers normalised."""
+        if self.observed is None:
+            return obs
+        flat = self.observed({name: leaf.flatten(0, 1) for name, leaf in obs.items()})
+        return {name: flat[name].view(leaf.shape) for name, leaf in obs.items()}
+
+    def unroll_seen(self, obs: dict[str, Tensor], first: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """As `unroll`, of observations that `seen` has given; values in units of the head."""
         rows = first.shape
-        flat = self._seen({name: leaf.flatten(0, 1) for name, leaf in obs.items()})
+        flat = {name: leaf.flatten(0, 1) for name, leaf in obs.items()}
         features = self._through(self.torso, flat)
         if self.core is not None:
             features = self.core(features.view(*rows, -1), first, state)[0].flatten(0, 1)
         valued = self._through(self.value_torso, flat) if self.value_torso is not None else features
         value = self.value(valued).view(rows)
-        return self._params(features).view(*rows, -1), value if self.returns is None else self.returns.raw(value)
+        return self._params(features).view(*rows, -1), value
 
     def _shared(self, network: Network) -> bool:
         if network.share is False and self.core is not None:
@@ -169,9 +181,6 @@ class ActorCritic(nn.Module):
             )
         plain = self.core is None and isinstance(self.torso, Torso) and not self.torso.image_names
         return not plain if network.share == "auto" else network.share
-
-    def _seen(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        return obs if self.observed is None else self.observed(obs)
 
     def _through(self, torso: nn.Module, obs: dict[str, Tensor]) -> Tensor:
         features: Tensor = torso(obs) if self._bf16 is None else self._bf16(torso, obs)

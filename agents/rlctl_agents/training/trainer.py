@@ -28,6 +28,8 @@ from rlctl_agents.types.experience import ModelRef
 NONFINITE_IN_A_ROW = 10
 """So many updates without a finite gradient, one after the other, and the learner gives up."""
 
+CLIP_EPS = 1e-6
+"""Added to the norm of the gradient that is clipped, as `torch.nn.utils.clip_grad_norm_` does."""
 NOTHING = Delivery(np.zeros(0, np.int64), 0, 0)
 """Books of a learner without a batch."""
 
@@ -187,9 +189,10 @@ class Trainer:
                 break
         else:
             done.require(algorithm)
+        means = {**done.means(), **algorithm.batch_metrics}
         if done.made:
             with torch.no_grad():
-                algorithm.update_statistics(whole, done.means(), self._all_reduce)
+                algorithm.update_statistics(whole, means, self._all_reduce)
         if done.made or self._lock_step:
             self.version += 1
             with torch.no_grad():
@@ -197,7 +200,7 @@ class Trainer:
         scheduled = {**algorithm.scheduled, "lr": float(self._optimizer.param_groups[0]["lr"])}
         return Updated(
             done.skipped == 0, lag, done.made, done.skipped, books.rows, self.learned_steps - learned,
-            done.means(), scheduled, done.priorities(whole),
+            means, scheduled, done.priorities(whole),
         )  # fmt: skip
 
     def _prepared(self, batch: Batch | None) -> Batch | None:
@@ -210,13 +213,16 @@ class Trainer:
         parts = [] if minibatch is None or empty else pieces(self._algorithm, minibatch, self._piece_rows)
         self._optimizer.zero_grad(set_to_none=True)
         mean = self._gradient(parts, rows, taken)
-        grad_norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._algorithm.max_grad_norm)
-        *numbers, learned = _numbers([*mean.values.values(), grad_norm, mean.learned])
+        grads = [one.grad for one in self._parameters if one.grad is not None]
+        *numbers, learned = _numbers([*mean.values.values(), _norm(grads), mean.learned])
         seen = dict(zip([*mean.values, "grad_norm"], numbers, strict=True))
         finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
         self.consumed_steps += mean.rows
         self.taken_rows += mean.taken
         if finite:
+            clip = self._algorithm.max_grad_norm / (seen["grad_norm"] + CLIP_EPS)
+            if clip < 1:
+                torch._foreach_mul_(grads, clip)
             self._optimizer.step()
             self.optimizer_steps += 1
             self.learned_steps += int(learned)
@@ -345,6 +351,13 @@ def _rng() -> torch.Generator:
     return torch.default_generator
 
 
+@torch.no_grad()
+def _norm(grads: list[Tensor]) -> Tensor:
+    """Euclidean norm of all of them together."""
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))) if grads else torch.zeros(())
+
+
+@torch.no_grad()
 def _numbers(values: list[Tensor]) -> list[float]:
     """Scalars as floats, with one wait for the device."""
-    return torch.stack([value.detach().double().reshape(()) for value in values]).tolist()
+    return torch.stack([value.reshape(()) if value.ndim else value for value in values]).tolist()
