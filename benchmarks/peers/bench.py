@@ -3,8 +3,9 @@
     python -m benchmarks peers
     RLCTL_BENCH_ONLY=rlctl,sb3 RLCTL_BENCH_TASKS=cartpole python -m benchmarks peers --form tiny --out /tmp/x
 
-Everybody has the same network, learns from every step once, and gets one compute thread per process. A window lies
-between two reports of the trainer itself, after a warm-up; CPU is that of its whole process tree, from /proc.
+Everybody has the same network, learns from every step once (in the tasks of PPO: once an epoch), and gets one compute
+thread per process. A window lies between two reports of the trainer itself, after a warm-up; CPU is that of its whole
+process tree, from /proc.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from benchmarks.peers import venvs
-from benchmarks.peers.contenders import ALSO, GOALS, OUR_SETTINGS, OURS, PEERS, SCORE, TASKS, Peer, changed
+from benchmarks.peers.contenders import ALSO, CLIPPED, GOALS, OUR_SETTINGS, OURS, PEERS, SCORE, TASKS, Peer, changed
 from benchmarks.peers.window import CannotDo, child, solve, window
 from benchmarks.shared import plots, product, store, tables
 from benchmarks.shared.host import REPOSITORY
@@ -78,7 +80,7 @@ def wanted(variable: str, all_of_them: Any) -> list[str]:
 def theirs(session: Session, task: str, peer: Peer, folder: Path) -> dict[str, Any]:
     """A window of a peer, or how long it takes to the score."""
     command = [venvs.python(folder), str(SCRIPTS / f"{peer.script}.py"), task]
-    with child(command, {"TORCHBEAST": str(folder / "source")}) as running:
+    with child(command, {"SOURCE": str(folder / "source")}) as running:
         if task == "solve":
             return solve(running, score=SCORE, limit_s=SOLVE_LIMIT_S)
         warm_s, window_s = times(session)
@@ -90,7 +92,11 @@ def theirs(session: Session, task: str, peer: Peer, folder: Path) -> dict[str, A
 
 def ours(session: Session, task: str, label: str = US) -> dict[str, Any]:
     """The same of rlctl."""
-    return solve_ours() if task == "solve" else rlctl(session, changed(OURS[task], ALSO.get(task, {}).get(label, {})))
+    if task == "solve":
+        return solve_ours()
+    if task == "halfcheetah_ppo" and find_spec("mujoco") is None:
+        return {"missing": 'needs pip install "gymnasium[mujoco]"'}
+    return rlctl(session, changed((OURS | CLIPPED)[task], ALSO.get(task, {}).get(label, {})))
 
 
 def rlctl(session: Session, spec: dict[str, Any]) -> dict[str, Any]:

@@ -17,12 +17,17 @@ class Peer(NamedTuple):
 
 
 PEERS = (
-    Peer("pufferlib", "PufferLib 3.0.0", "puffer", ("pong", "cartpole", "native", "solve"), True,
+    Peer("pufferlib", "PufferLib 3.0.0", "puffer",
+         ("pong", "cartpole", "native", "solve", "pong_ppo", "cartpole_ppo"), True,
          "one process; 8, 64, 4,096 or 16 environments, 32 steps, minibatch 256, 1,024, 32,768 or 256, one epoch"),
-    Peer("sample_factory", "Sample Factory 2.1.1", "appo", ("pong", "cartpole", "solve"), True,
+    Peer("sample_factory", "Sample Factory 2.1.1", "appo",
+         ("pong", "cartpole", "solve", "pong_ppo", "cartpole_ppo"), True,
          "APPO, asynchronous, 2 workers x 8 or 20, 32 steps, batch 512, one epoch; solve with two, as its example"),
-    Peer("sb3", "SB3 2.9.2 PPO", "sb3", ("pong", "cartpole", "solve"), True,
+    Peer("sb3", "SB3 2.9.2 PPO", "sb3",
+         ("pong", "cartpole", "solve", "pong_ppo", "cartpole_ppo", "halfcheetah_ppo"), True,
          "one process; 8 or 32 environments, 128 or 64 steps, minibatch 256 or 512, one epoch; solve as RL Zoo, 20"),
+    Peer("cleanrl", "CleanRL fe8d8a0 PPO", "cleanrl", ("pong_ppo", "cartpole_ppo"), True,
+         "one process, as in its files; wrappers of environments as all have them"),
     Peer("monobeast", "MonoBeast 0af07b0", "monobeast", ("pong",), False,
          "IMPALA, 2 actors, 20 steps, batch 16, one learner thread"),
     Peer("torchrl", "torchrl 0.14.1", "torchrl_impala", ("pong", "cartpole"), False,
@@ -57,20 +62,60 @@ OURS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Every row is learned from once. The evaluator is off, all other roles count."""
 
+CLIPPED: dict[str, dict[str, Any]] = {
+    "pong_ppo": {
+        "env": {"id": "ALE/Pong-v5", "preset": "atari"},
+        "algorithm": {"name": "ppo", "unroll_length": 128, "batch_size": 1024, "minibatch_size": 256, "epochs": 4,
+                      "reward_clip": 1},
+        "model": {"torso": "nature_cnn", "width": 512, "precision": "fp32"},
+        "roles": {"actor": {"replicas": 1, "envs": 8}, **LEARNER_ONLY},
+    },
+    "cartpole_ppo": {
+        "env": {"id": "CartPole-v1"},
+        "algorithm": {"name": "ppo", "unroll_length": 32, "batch_size": 1024, "minibatch_size": 256, "epochs": 4},
+        "model": {"hidden": [64, 64], "activation": "tanh"},
+        "roles": {"actor": {"replicas": 1, "envs": 32}, **LEARNER_ONLY},
+    },
+    "halfcheetah_ppo": {
+        "env": {"id": "HalfCheetah-v5"},
+        "algorithm": {"name": "ppo", "unroll_length": 256, "batch_size": 2048, "minibatch_size": 64, "epochs": 10},
+        "model": {"hidden": [64, 64], "activation": "tanh"},
+        "roles": {"actor": {"replicas": 1, "envs": 8}, **LEARNER_ONLY},
+    },
+}  # fmt: skip
+"""Every row is learned from `epochs` times. Peers have as many environments, steps, minibatches and epochs."""
+
+_POLES = {"env": {"id": "benchmarks.envs.plain:cartpole"}}
+
+
+def _appo(task: str) -> dict[str, Any]:
+    """The same batches, minibatches and passes with APPO, on the newest batch alone as PPO does."""
+    ppo = {name: value for name, value in CLIPPED[task]["algorithm"].items() if name != "epochs"}
+    return ppo | {"name": "appo", "reuse": CLIPPED[task]["algorithm"]["epochs"], "buffer_batches": 1}
+
+
 ALSO: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "pong": {"rlctl, fp32": {"model": {"precision": "fp32"}}},
-    "cartpole": {"rlctl, poles one by one": {"env": {"id": "benchmarks.envs.plain:cartpole"}}},
+    "cartpole": {"rlctl, poles one by one": _POLES},
+    "pong_ppo": {"rlctl, APPO": {"algorithm": _appo("pong_ppo")}},
+    "cartpole_ppo": {
+        "rlctl, poles one by one": _POLES,
+        "rlctl, APPO": {"algorithm": _appo("cartpole_ppo")},
+        "rlctl, APPO, poles one by one": {"algorithm": _appo("cartpole_ppo"), **_POLES},
+    },
 }
-"""Task -> rlctl without an advantage that no peer has here -> parts of the spec that do without it."""
+"""Task -> rlctl without an advantage that no peer has here, or with APPO -> parts of the spec that differ."""
 OUR_SETTINGS = (
     "rlctl: 1 actor of 32, 256 or 4,096 environments, 20 or 32 steps, batches of 640, 8,192 or 131,072 rows; in Pong "
     "bf16 where the processor has it, ALE's own vector and weights published every second update; in CartPole "
-    "Gymnasium's own vector; peers compute in fp32 and step environments one by one"
+    "Gymnasium's own vector; peers compute in fp32 and step environments one by one. Rows of PPO and APPO, fp32: "
+    "Pong 8 environments x 128 steps, 4 epochs of minibatches of 256; CartPole 32 x 32, the same; HalfCheetah 8 x "
+    "256, 10 epochs of minibatches of 64, where rlctl normalises observations and returns and SB3 does not"
 )
 
 
 def changed(spec: dict[str, Any], parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The spec with those fields in its parts.
+    """The spec with those fields in its parts; an algorithm of another name takes the place of the first.
 
     Example:
         `changed({"model": {"width": 512}}, {"model": {"precision": "fp32"}})` is
@@ -78,7 +123,8 @@ def changed(spec: dict[str, Any], parts: dict[str, dict[str, Any]]) -> dict[str,
     """
     found = {name: dict(part) for name, part in spec.items()}
     for name, part in parts.items():
-        found[name] = found.get(name, {}) | part
+        before = found.get(name, {})
+        found[name] = part if name == "algorithm" and part.get("name") != before.get("name") else before | part
     return found
 
 
@@ -87,11 +133,17 @@ TASKS = {
     "cartpole": "CartPole-v1 of gymnasium, MLP 2x64",
     "native": "native vector CartPole, 4,096 slots, MLP 2x64",
     "solve": "CartPole-v1 until a mean of 475 over 100 episodes",
+    "pong_ppo": "PPO and APPO: Pong, 84x84x4, Nature CNN, skip 4, four epochs",
+    "cartpole_ppo": "PPO and APPO: CartPole-v1 of gymnasium, MLP 2x64, four epochs",
+    "halfcheetah_ppo": "PPO: HalfCheetah-v5, MLP 2x64, ten epochs",
 }
 GOALS = {
     "pong": "at least 1.6x the best peer; 870 per CPU second with bf16 and 700 without on a machine with AMX",
     "cartpole": "at least 1.1x PufferLib and 7x Sample Factory",
     "native": "at least 0.5x PufferLib, stretch 1x",
     "solve": "at most 15 s of training",
+    "pong_ppo": "at least 1.3x the best peer",
+    "cartpole_ppo": "at least 1.3x the best peer one by one, 3x with Gymnasium's vector",
+    "halfcheetah_ppo": "at least 1.2x SB3",
 }
 SCORE = 475.0

@@ -18,10 +18,8 @@ from benchmarks.shared.host import REPOSITORY
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
 INSTALL_S = 1800.0
-TORCHBEAST = "0af07b0"
-TORCHBEAST_URL = (
-    "https://github.com/facebookresearch/torchbeast/archive/0af07b051a2176a8f9fd20c36891ba2bba6bae68.tar.gz"
-)
+TORCHBEAST = "https://github.com/facebookresearch/torchbeast/archive/0af07b051a2176a8f9fd20c36891ba2bba6bae68.tar.gz"
+CLEANRL = "https://github.com/vwxyzjn/cleanrl/archive/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb.tar.gz"
 PUFFERLIB = "pufferlib==3.0.0"
 
 
@@ -59,7 +57,7 @@ def ready(peer: str) -> Path:
 
 def stamp(requirements: str) -> str:
     """Changes with the requirements, the interpreter and what is done besides."""
-    parts = (requirements, torch_pin(), platform.python_version(), platform.machine(), TORCHBEAST, PUFFERLIB)
+    parts = (requirements, torch_pin(), platform.python_version(), platform.machine(), TORCHBEAST, CLEANRL, PUFFERLIB)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:10]
 
 
@@ -138,14 +136,14 @@ def _pufferlib(folder: Path) -> None:
     ])  # fmt: skip
 
 
-def _monobeast(folder: Path) -> None:
-    """Its source: $RLCTL_BENCH_TORCHBEAST, a checkout of the pinned commit, or from its home."""
-    given = os.environ.get("RLCTL_BENCH_TORCHBEAST")
+def _source(folder: Path, variable: str, package: str, url: str) -> None:
+    """Its source: a checkout of the pinned commit that the environment variable names, or from its home."""
+    given = os.environ.get(variable)
     if given:
-        shutil.copytree(Path(given) / "torchbeast", folder / "source" / "torchbeast")
+        shutil.copytree(Path(given) / package, folder / "source" / package)
         return
-    archive = folder / "torchbeast.tar.gz"
-    with urllib.request.urlopen(TORCHBEAST_URL, timeout=60) as answer:
+    archive = folder / "source.tar.gz"
+    with urllib.request.urlopen(url, timeout=60) as answer:
         archive.write_bytes(answer.read())
     with tarfile.open(archive) as opened:
         opened.extractall(folder / "unpacked", filter="data")
@@ -153,7 +151,17 @@ def _monobeast(folder: Path) -> None:
     shutil.move(found, folder / "source")
 
 
-FURTHER: Mapping[str, Callable[[Path], None]] = {"pufferlib": _pufferlib, "monobeast": _monobeast}
+def _monobeast(folder: Path) -> None:
+    _source(folder, "RLCTL_BENCH_TORCHBEAST", "torchbeast", TORCHBEAST)
+
+
+def _cleanrl(folder: Path) -> None:
+    _source(folder, "RLCTL_BENCH_CLEANRL", "cleanrl", CLEANRL)
+
+
+FURTHER: Mapping[str, Callable[[Path], None]] = {
+    "pufferlib": _pufferlib, "monobeast": _monobeast, "cleanrl": _cleanrl,
+}  # fmt: skip
 
 
 def _pip(folder: Path, verb: str, *words: str, env: Mapping[str, str] | None = None) -> None:

@@ -22,7 +22,7 @@ from benchmarks.envs.latency import Latency
 from benchmarks.envs.uncorrected import Uncorrected
 from benchmarks.parts import PARTS
 from benchmarks.peers import venvs
-from benchmarks.peers.contenders import ALSO, GOALS, OURS, PEERS, TASKS, changed
+from benchmarks.peers.contenders import ALSO, CLIPPED, GOALS, OURS, PEERS, TASKS, changed
 from benchmarks.peers.scripts import nets
 from benchmarks.peers.window import CannotDo, child, solve, window
 from benchmarks.scaling import fleet, shares, soak
@@ -30,7 +30,7 @@ from benchmarks.scaling.light import Mlp
 from benchmarks.scaling.settings import SEGMENT_STEPS, run_spec
 from benchmarks.shared import processes
 from benchmarks.shared.product import Mark
-from rlctl.spec.algorithms import External
+from rlctl.spec.algorithms import Clipped, External
 from rlctl.spec.algorithms import Impala as ImpalaSpec
 from rlctl.spec.schema import Network, Spec
 from rlctl_agents import envs
@@ -170,13 +170,18 @@ def test_without_correction_old_experience_weighs_as_if_it_were_new() -> None:
 
 
 def test_our_side_of_every_task_is_a_valid_spec_with_the_network_of_the_peers() -> None:
-    for task, settings in OURS.items():
-        spec = Spec.model_validate({"run": task, **settings})
+    for task, settings in (OURS | CLIPPED).items():
+        spec = Spec.model_validate({"run": "x", **settings})
         model = spec.policy().model
-        assert (model.torso, model.width) == ("nature_cnn", 512) if task == "pong" else model.hidden == [64, 64]
+        assert (model.torso, model.width) == ("nature_cnn", 512) if "pong" in task else model.hidden == [64, 64]
     for task, variants in ALSO.items():
         for parts in variants.values():
-            Spec.model_validate({"run": task, **changed(OURS[task], parts)})
+            spec = Spec.model_validate({"run": "x", **changed((OURS | CLIPPED)[task], parts)})
+            config = spec.policy().algorithm
+            if isinstance(config, Clipped):
+                ppo = Spec.model_validate({"run": "x", **CLIPPED[task]}).policy().algorithm
+                assert isinstance(ppo, Clipped)
+                assert (config.passes, config.minibatches) == (ppo.passes, ppo.minibatches)
     Spec.model_validate(run_spec(4, 10.0, 0.1))
 
 

@@ -1,4 +1,4 @@
-"""Sample Factory APPO, asynchronous, two rollout workers, one epoch."""
+"""Sample Factory APPO, asynchronous, two rollout workers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ TASKS: dict[str, dict[str, Any]] = {
     "cartpole": {"num_envs_per_worker": 20, "encoder_mlp_layers": [64, 64], "nonlinearity": "tanh",
                  "actor_critic_share_weights": False},
 }  # fmt: skip
+for name, rollout, envs in (("pong", 128, 4), ("cartpole", 32, 16)):
+    TASKS[f"{name}_ppo"] = TASKS[name] | {
+        "num_envs_per_worker": envs, "rollout": rollout, "batch_size": 256, "num_batches_per_epoch": 4, "num_epochs": 4,
+    }  # fmt: skip
 # settings of its own CartPole example
 TASKS["solve"] = TASKS["cartpole"] | {"reward_scale": 0.1, "num_epochs": 2, "batch_size": 512}
 
 
 def make_env(name: str, cfg: Any, env_config: Any, render_mode: Any = None) -> Any:
-    return games.pong() if name == "pong" else games.cartpole()
+    return games.pong() if name.startswith("pong") else games.cartpole()
 
 
 def main(task: str) -> int:

@@ -31,6 +31,10 @@ def cartpole() -> gymnasium.Env:
     return gymnasium.make("CartPole-v1")
 
 
+def halfcheetah() -> gymnasium.Env:
+    return gymnasium.make("HalfCheetah-v5")
+
+
 class Arrays(gymnasium.ObservationWrapper):
     """Lazily stacked frames as arrays."""
 

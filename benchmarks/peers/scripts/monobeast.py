@@ -12,7 +12,7 @@ import games
 from tell import tell
 
 sys.modules["torchbeast.atari_wrappers"] = types.ModuleType("torchbeast.atari_wrappers")
-sys.path.insert(0, os.environ["TORCHBEAST"])
+sys.path.insert(0, os.environ["SOURCE"])
 
 
 class Old:

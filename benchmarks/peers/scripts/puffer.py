@@ -1,4 +1,4 @@
-"""PufferLib's PuffeRL: environments in this process, one forward for all, its C++ advantage kernel, one epoch."""
+"""PufferLib's PuffeRL: environments in this process, one forward for all, its C++ advantage kernel."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ TASKS: dict[str, dict[str, int]] = {
     "pong": {"envs": 8, "bptt_horizon": 32, "minibatch_size": 256},
     "cartpole": {"envs": 64, "bptt_horizon": 32, "minibatch_size": 1024},
     "solve": {"envs": 16, "bptt_horizon": 32, "minibatch_size": 256},
+    "pong_ppo": {"envs": 8, "bptt_horizon": 128, "minibatch_size": 256, "update_epochs": 4},
+    "cartpole_ppo": {"envs": 32, "bptt_horizon": 32, "minibatch_size": 256, "update_epochs": 4},
     "native": {"envs": 4096, "bptt_horizon": 32, "minibatch_size": 32768},
 }
 
@@ -56,7 +58,7 @@ def make(task: str, count: int) -> Any:
         return pufferlib.vector.make(Cartpole, env_kwargs={"num_envs": count}, backend=pufferlib.vector.PufferEnv)
 
     def one(**kwargs: Any) -> Any:
-        env: Any = games.pong() if task == "pong" else games.cartpole()
+        env: Any = games.pong() if task.startswith("pong") else games.cartpole()
         if task == "solve":  # elsewhere nobody asks for returns, and adding them up costs a third of a pole's step
             env = pufferlib.EpisodeStats(env)
         return pufferlib.emulation.GymnasiumPufferEnv(env, buf=kwargs.get("buf"), seed=kwargs.get("seed", 0))
@@ -74,7 +76,7 @@ def main(task: str) -> int:
 
     for silent in ("print_dashboard", "save_checkpoint"):
         setattr(pufferl.PuffeRL, silent, lambda self, *words, **keywords: None)
-    policy = Policy(task == "pong", int(env.single_action_space.n))
+    policy = Policy(task.startswith("pong"), int(env.single_action_space.n))
     config = CONFIG | chosen | {"data_dir": tempfile.mkdtemp(), "env": task}
     trainer = pufferl.PuffeRL(config, env, policy)
     recent: deque[float] = deque(maxlen=100)
