@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -105,7 +106,7 @@ def make_from(
     return Singles(id, singles, seeds, frame_skip=_frame_skip(singles[0]) * wrapping.repeats)
 
 
-class _Vector:
+class _Vector(ABC):
     """Common part of both kinds: spaces, flags, and faults in words."""
 
     def __init__(
@@ -156,9 +157,9 @@ class _Vector:
         reward = reward.astype(np.float32, copy=False)
         return self._checked(Decisions(self._slot, obs, reward, terminated, truncated, first, self._legal, info, life))
 
+    @abstractmethod
     def _told(self, index: int) -> Any:
         """`info` of the newest step of one environment."""
-        raise NotImplementedError
 
     def _checked(self, decisions: Decisions) -> Decisions:
         if not np.isfinite(decisions.reward).all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -17,7 +18,7 @@ from rlctl_agents.models.torso import Torso, hold_still, make_torso, orthogonal
 from rlctl_agents.types.spaces import Spaces
 
 
-class Recurrent(nn.Module):
+class Recurrent(nn.Module, ABC):
     """A recurrent layer whose state is emptied wherever an episode begins.
 
     A cell rather than a layer of torch: a reset may fall between any two rows of any stream. What the inputs contribute
@@ -64,9 +65,9 @@ class Recurrent(nn.Module):
             outputs.append(now[0])
         return torch.stack(outputs), dict(zip(self.state, now, strict=True))
 
+    @abstractmethod
     def cell(self, gates: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         """One row: what the inputs contribute [B, gates * width] and the state before -> the state after."""
-        raise NotImplementedError
 
 
 class Lstm(Recurrent):
