@@ -14,7 +14,7 @@ from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.base import ActInputs, AlgorithmError, Batch, below
 from rlctl_agents.algorithms.impala import Impala, standardised
 from rlctl_agents.ops.vtrace import vtrace
-from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Spaces, Tuple
+from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Spaces, Tuple, choices
 from tests.algorithms.world import Actor, Anything
 
 VECTOR = Box((3,), "float32")
@@ -118,13 +118,27 @@ def require_equal(algorithm: Impala, batches: list[Batch]) -> None:
         assert abs(metrics["kl"]) < 1e-6
 
 
-def test_learner_reproduces_log_probabilities_under_masks_of_legal_actions() -> None:
-    algorithm, batches = play(Spaces(VECTOR, Discrete(5), legal=True), {"core": "lstm"})
+@pytest.mark.parametrize(
+    ("action", "entries"),
+    [
+        (Discrete(5), [("action", None)]),
+        (MultiDiscrete((3, 5)), [("action", 0), ("action", 1)]),
+        (Dict({"b": Discrete(4), "a": MultiDiscrete((2, 3)), "c": Box((2,), "float32")}),
+         [("action.a", 0), ("action.a", 1), ("action.b", None)]),
+    ],
+    ids=["discrete", "multi-discrete", "dict"],
+)  # fmt: skip
+def test_learner_reproduces_log_probabilities_under_masks_of_legal_actions(
+    action: Space, entries: list[tuple[str, int | None]]
+) -> None:
+    algorithm, batches = play(Spaces(VECTOR, action, legal=True), {"core": "lstm"})
     for batch in batches:
         fields = batch.fields
-        chosen = fields["legal"][:-1].gather(-1, fields["action"].unsqueeze(-1)).squeeze(-1)
-        assert (chosen | ~fields["valid"]).all()
-        torch.testing.assert_close(learned_log_prob(algorithm, batch), fields["log_prob"], rtol=0, atol=1e-5)
+        masks = fields["legal"][:-1].split(list(choices(action)), -1)
+        for (name, entry), mask in zip(entries, masks, strict=True):
+            taken = fields[name] if entry is None else fields[name][..., entry]
+            assert (mask.gather(-1, taken.unsqueeze(-1)).squeeze(-1) | ~fields["valid"]).all()
+    require_equal(algorithm, batches)
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
@@ -164,8 +178,11 @@ def test_schema_has_masks_of_legal_actions_when_the_spaces_have() -> None:
     schema = Impala.schema(specs.Impala(), Network(), Spaces(VECTOR, Discrete(4), legal=True))
     (legal,) = (field for field in schema.fields if field.name == "legal")
     assert (legal.dtype, legal.shape, legal.per) == ("bool", (4,), "row+1")
-    with pytest.raises(AlgorithmError, match="need one Discrete action space"):
-        Impala.schema(specs.Impala(), Network(), Spaces(VECTOR, ACTIONS["tuple"], legal=True))
+    both = Tuple((Discrete(4), Box((1,), "float32"), MultiDiscrete((2, 3))))
+    fields = Impala.schema(specs.Impala(), Network(), Spaces(VECTOR, both, legal=True)).fields
+    assert [field.shape for field in fields if field.name == "legal"] == [(9,)]
+    with pytest.raises(AlgorithmError, match="need a Discrete or a MultiDiscrete in the action"):
+        Impala.schema(specs.Impala(), Network(), Spaces(VECTOR, Box((1,), "float32"), legal=True))
 
 
 def test_loss_is_the_sum_written_in_the_documentation() -> None:

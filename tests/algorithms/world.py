@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlctl_agents.algorithms.base import Act, ActInputs, Algorithm, Batch, Tensors
 from rlctl_agents.experience.batching import segment_fields
 from rlctl_agents.types.experience import Arrays, Schema
-from rlctl_agents.types.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Spaces, leaf_array, leaves
+from rlctl_agents.types.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Spaces, choices, leaf_array, leaves
 
 
 class World(ABC):
@@ -172,9 +172,10 @@ class Anything(World):
     def legal(self) -> NDArray[np.bool_] | None:
         if not self.spaces.legal:
             return None
-        assert isinstance(self.spaces.action, Discrete)
-        mask = self.random.random((self.slots, self.spaces.action.n)) < 0.5
-        mask[:, 1] |= ~mask.any(1)
+        parts = [self.random.random((self.slots, size)) < 0.5 for size in choices(self.spaces.action)]
+        for part in parts:
+            part[:, 1] |= ~part.any(1)
+        mask = np.concatenate(parts, axis=1)
         mask[self.ended] = False  # nobody acts there
         return mask
 

@@ -12,7 +12,7 @@ from rlctl_agents import envs
 from rlctl_agents.envs import EnvError
 from rlctl_agents.envs.check import check_env, fault, sample
 from rlctl_agents.types.experience import Arrays, Decisions
-from rlctl_agents.types.spaces import Box, Discrete
+from rlctl_agents.types.spaces import Box, Discrete, MultiDiscrete, Tuple
 from tests.envs.tiny import Duel, Turns
 
 FAMILIES: list[tuple[str, dict[str, Any], int]] = [
@@ -164,6 +164,12 @@ def test_sampled_actions_are_legal() -> None:
     chosen = sample(Discrete(4), np.random.default_rng(0), 200, legal)["action"]
     assert legal[np.arange(200), chosen].all()
     assert set(chosen.tolist()) == {0, 2, 3}
+    several = sample(
+        Tuple((MultiDiscrete((2, 3)), Discrete(2))), np.random.default_rng(0), 50,
+        np.tile(np.array([0, 1, 1, 0, 1, 1, 0], np.bool_), (50, 1)),
+    )  # fmt: skip
+    assert np.unique(several["action.0"], axis=0).tolist() == [[1, 0], [1, 2]]
+    assert set(several["action.1"].tolist()) == {0}  # type: ignore[arg-type]
 
 
 def test_random_actions_lie_within_the_bounds_of_their_entry() -> None:

@@ -143,6 +143,23 @@ def test_an_action_that_is_not_legal_is_found_unless_nothing_is_or_the_row_is_no
     assert fault(spaces, nothing_legal) == ""
 
 
+def test_each_choice_of_an_action_is_held_against_its_part_of_the_masks() -> None:
+    spaces = Spaces(LONE.obs, Dict({"b": Discrete(3), "a": MultiDiscrete((2, 3))}), legal=True)
+
+    def taken(name: str, *at: int) -> Callable[[Any], None]:
+        def change(fields: Any) -> None:
+            fields["legal"][:] = np.array([1, 0, 0, 1, 0, 0, 0, 1], np.bool_)
+            fields["action.a"][..., 1], fields["action.b"][:] = 1, 2
+            if name:
+                fields[name][(2, 1, *at)] = 1 - fields[name][(2, 1, *at)] % 2
+
+        return change
+
+    assert fault(spaces, taken("")) == ""
+    for name, at in (("action.a", (0,)), ("action.a", (1,)), ("action.b", ())):
+        assert fault(spaces, taken(name, *at)).startswith(f"{name} holds ")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "at"),
     [

@@ -215,6 +215,24 @@ def test_entropy_under_a_mask_counts_legal_actions_only() -> None:
     torch.testing.assert_close(score.entropy, torch.tensor([math.log(2), 0.0]))
 
 
+def test_a_mask_of_several_choices_is_cut_in_the_order_of_the_leaves() -> None:
+    distribution = made(Dict({"b": Discrete(3), "a": MultiDiscrete((2, 4)), "c": Box((1,), "float32")}))
+    masks = [torch.tensor([True, False]), torch.tensor([False, True, False, True]), torch.tensor([False, True, True])]
+    legal = torch.cat(masks).expand(500, -1)
+    noise = torch.rand(500, distribution.noise_width, generator=torch.Generator().manual_seed(1))
+    action, log_prob = distribution.sample(torch.zeros(500, distribution.outputs + distribution.free), noise, legal)
+    assert set(action["action.a"][:, 0].tolist()) == {0}
+    assert set(action["action.a"][:, 1].tolist()) == {1, 3}
+    assert set(action["action.b"].tolist()) == {1, 2}
+    score = distribution.score(torch.zeros(500, distribution.outputs + distribution.free), action, legal)
+    torch.testing.assert_close(score.log_prob, log_prob)
+    free = distribution.score(torch.zeros(1, distribution.outputs + distribution.free),
+                              {name: value[:1] for name, value in action.items()}, None)  # fmt: skip
+    torch.testing.assert_close(free.entropy[0] - score.entropy[0], torch.tensor(math.log(2 * 2 * 1.5)))
+    best, _ = distribution.mode(torch.zeros(1, distribution.outputs + distribution.free), legal[:1])
+    assert (best["action.a"].tolist(), best["action.b"].tolist()) == ([[0, 1]], [1])
+
+
 def test_nothing_legal_gives_numbers_and_gradients_all_the_same() -> None:
     distribution = made(Discrete(3))
     params = torch.randn(2, 3, requires_grad=True)

@@ -17,7 +17,7 @@ from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
 from rlctl_agents.models.moments import AllReduce
 from rlctl_agents.types.experience import Field, Schema
-from rlctl_agents.types.spaces import Box, Discrete, Spaces, leaf_array, leaves
+from rlctl_agents.types.spaces import Box, Spaces, choices, leaf_array, leaves
 
 Tensors = dict[str, Tensor]  # dotted name -> tensor
 HEAVY_BYTES = 4096
@@ -36,7 +36,7 @@ class ActInputs(NamedTuple):
     first: Tensor  # [K] bool, first decision of an episode: the state given for it is ignored
     state: Tensors  # as `initial_state`, from each slot's previous decision
     noise: Tensor  # [K, noise_width] float32, strictly between 0 and 1
-    legal: Tensor | None = None  # [K, n] bool where the spaces have masks
+    legal: Tensor | None = None  # [K, n] bool where the spaces have masks, n the options of all choices
     greedy: bool = False  # the best action instead of a sampled one; the noise is not looked at
     progress: int = 0  # agent steps that these weights were learned from, as published with them
     last_action: Tensors | None = (
@@ -306,7 +306,7 @@ def standard_fields(spaces: Spaces) -> tuple[Field, ...]:
     """The fields that every schema begins with.
 
     Raises:
-        AlgorithmError: the spaces have masks of legal actions, but their action is not one Discrete.
+        AlgorithmError: the spaces have masks of legal actions, but nothing in their action can be masked.
     """
     obs = [
         Field(name, *leaf_array(leaf), "row+1", frames=leaf.stack if isinstance(leaf, Box) else 0)
@@ -315,9 +315,9 @@ def standard_fields(spaces: Spaces) -> tuple[Field, ...]:
     action = [Field(name, *leaf_array(leaf), "row") for name, leaf in leaves(spaces.action, "action")]
     legal: list[Field] = []
     if spaces.legal:
-        if not isinstance(spaces.action, Discrete):
-            raise AlgorithmError("masks of legal actions need one Discrete action space")
-        legal = [Field("legal", "bool", (spaces.action.n,), "row+1")]
+        if not (sizes := choices(spaces.action)):
+            raise AlgorithmError("masks of legal actions need a Discrete or a MultiDiscrete in the action")
+        legal = [Field("legal", "bool", (sum(sizes),), "row+1")]
     return (
         *obs,
         Field("first", "bool", (), "row+1"),

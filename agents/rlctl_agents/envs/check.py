@@ -12,9 +12,21 @@ from numpy.typing import NDArray
 
 from rlctl_agents.envs.base import Env, EnvError, number_word
 from rlctl_agents.envs.frames import Frames
+from rlctl_agents.envs.masks import each_choice_has_one
 from rlctl_agents.envs.order import Order
 from rlctl_agents.types.experience import Array, Arrays, Decisions
-from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, Spaces, leaf_array, leaves
+from rlctl_agents.types.spaces import (
+    Box,
+    Discrete,
+    Leaf,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    Spaces,
+    choices,
+    leaf_array,
+    leaves,
+)
 
 
 def fault(decisions: Decisions, spaces: Spaces, envs: int) -> tuple[str, int] | None:
@@ -72,12 +84,13 @@ def _legal_fault(decisions: Decisions, spaces: Spaces, ended: NDArray[np.bool_])
     legal = decisions.legal
     if not spaces.legal:
         return None if legal is None else ("a mask of legal actions, but spaces.legal is false", 0)
-    if not isinstance(spaces.action, Discrete):
-        return f"spaces.legal needs a Discrete action, got {spaces.action}", 0
-    shape = (len(decisions.slot), spaces.action.n)
+    sizes = choices(spaces.action)
+    if not sizes:
+        return f"spaces.legal needs a Discrete or a MultiDiscrete in the action, got {spaces.action}", 0
+    shape = (len(decisions.slot), sum(sizes))
     if legal is None or legal.dtype != np.bool_ or legal.shape != shape:
         return f"legal must be bool {list(shape)}, got {'None' if legal is None else _looks(legal)}", 0
-    stuck = ~legal.any(axis=1) & ~ended
+    stuck = ~each_choice_has_one(legal, sizes) & ~ended
     if stuck.any():
         return "no action is legal", int(decisions.slot[stuck.argmax()]) // spaces.seats
     return None
@@ -99,8 +112,13 @@ def _looks(array: Array) -> str:
 
 
 def sample(space: Space, rng: np.random.Generator, count: int, legal: NDArray[np.bool_] | None = None) -> Arrays:
-    """Random actions: leaf name -> [count, ...]; each entry of a box within its bounds, or within 1 of 0."""
+    """Random actions: leaf name -> [count, ...]; each entry of a box within its bounds, or within 1 of 0.
+
+    Args:
+        legal: [count, options of all choices], where the spaces have masks.
+    """
     chosen: Arrays = {}
+    at = 0  # where the masks of a leaf begin
     for leaf_name, leaf in leaves(space, "action"):
         dtype, shape = leaf_array(leaf)
         value: NDArray[Any]
@@ -109,8 +127,10 @@ def sample(space: Space, rng: np.random.Generator, count: int, legal: NDArray[np
                 ranges = np.array([_drawn_from(low, high) for low, high in leaf.bounds()])
                 value = rng.uniform(ranges[:, 0], ranges[:, 1], (count, len(ranges))).reshape(count, *shape)
             case Discrete() if legal is not None:
-                # the largest of one random number per legal action; a slot that has ended has perhaps none
-                value = np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1)
+                value, at = _drawn(legal[:, at : at + leaf.n], rng), at + leaf.n
+            case MultiDiscrete() if legal is not None:
+                parts = np.split(legal[:, at : at + sum(leaf.n)], np.cumsum(leaf.n)[:-1], axis=1)
+                value, at = np.stack([_drawn(part, rng) for part in parts], axis=1), at + sum(leaf.n)
             case Discrete():
                 value = np.asarray(rng.integers(leaf.n, size=count))
             case MultiDiscrete():
@@ -119,6 +139,11 @@ def sample(space: Space, rng: np.random.Generator, count: int, legal: NDArray[np
                 value = rng.integers(2, size=(count, *shape))
         chosen[leaf_name] = value.astype(dtype)
     return chosen
+
+
+def _drawn(legal: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
+    """One legal action of each row: the largest of a random number each; a slot that has ended has perhaps none."""
+    return np.asarray(np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1))
 
 
 def _drawn_from(low: float | None, high: float | None) -> tuple[float, float]:

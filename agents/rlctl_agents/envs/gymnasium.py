@@ -13,7 +13,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.spaces import Discrete as DiscreteActions
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
@@ -21,18 +20,19 @@ from numpy.typing import NDArray
 from rlctl_agents.envs.answers import raised, scalars_fault, values_fault
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused, Wrapping, chosen_seeds, number_word
 from rlctl_agents.envs.check import outside
-from rlctl_agents.envs.convert import Codec, GymLeaf
+from rlctl_agents.envs.convert import Codec, GymLeaf, to_ours
+from rlctl_agents.envs.masks import MaskError, each_choice_has_one, flattened
 from rlctl_agents.envs.names import missing
 from rlctl_agents.envs.registered import unknown
 from rlctl_agents.envs.wrapping import LIFE, around
 from rlctl_agents.types.experience import Array, Arrays, Decisions
 from rlctl_agents.types.figures import info_numbers
-from rlctl_agents.types.spaces import Box, Discrete, Spaces, leaves
+from rlctl_agents.types.spaces import Box, Spaces, choices, leaves
 
 Flags = NDArray[np.bool_]
 PLAIN = Wrapping()
 MASK = "action_mask"
-"""In `info`: truths of the actions that are legal, as Gymnasium and PettingZoo name it."""
+"""In `info`: truths of the actions that are legal, as Gymnasium and PettingZoo name it; see `masks.flattened`."""
 
 
 def make(
@@ -126,10 +126,8 @@ class _Vector(ABC):
         self._steps = 0
         self._ended = np.zeros(len(self._seeds), np.bool_)
         self._over = False  # somewhere
-        self._legal: Flags | None = None
-        if masked:
-            assert isinstance(self._action.space, Discrete)
-            self._legal = np.ones((self.envs, self._action.space.n), np.bool_)
+        self._choices = choices(self._action.space)
+        self._legal: Flags | None = np.ones((self.envs, sum(self._choices)), np.bool_) if masked else None
 
     def _begin(self, seeds: Sequence[int] | None) -> None:
         self._seeds = chosen_seeds(seeds, self._seeds)
@@ -137,6 +135,12 @@ class _Vector(ABC):
 
     def _begun(self, obs: Arrays) -> Decisions:
         """Decisions after a reset."""
+        told = None if self._choices else self._told(0)
+        if isinstance(told, Mapping) and MASK in told:
+            raise EnvRefused(
+                f'{self._name} tells info["{MASK}"], but its action, {self._action.space}, cannot be masked: only '
+                "Discrete and MultiDiscrete can; take it out of info, or wrap the environment by DiscretizeAction"
+            )
         no = np.zeros(self.envs, np.bool_)
         self._ended, self._over = no, False
         return self._checked(Decisions(self._slot, obs, np.zeros(self.envs, np.float32), no, no, ~no, self._legal))
@@ -182,7 +186,8 @@ class _Vector(ABC):
                 what = f"{self._verb} returned {got.tolist()} in observation {leaf.name}, outside {leaf.space}"
                 raise self._fault(what, int(decisions.slot[row]))
         if decisions.legal is not None:
-            stuck = ~(decisions.legal.any(axis=1) | decisions.terminated | decisions.truncated)
+            some = each_choice_has_one(decisions.legal, self._choices)
+            stuck = ~(some | decisions.terminated | decisions.truncated)
             if stuck.any():
                 what = f"{self._verb} returned action_mask without any legal action"
                 raise self._fault(what, int(decisions.slot[stuck.argmax()]))
@@ -200,12 +205,12 @@ class _Vector(ABC):
         if mask is None and ended:
             self._legal[index] = True
             return
-        array = np.asarray(mask)
-        if array.shape != self._legal.shape[1:] or array.dtype.kind not in "biu":
-            got = "none" if mask is None else f"{array.dtype} {list(array.shape)}"
-            wanted = f"bool or int8 {list(self._legal.shape[1:])} with every reset and step"
-            raise self._fault(f'{self._verb} returned info["action_mask"] {got}, expected {wanted}', index)
-        self._legal[index] = array
+        try:
+            self._legal[index] = flattened(self._action.space, mask)
+        except MaskError as error:
+            raise self._fault(
+                f'{self._verb} returned info["{MASK}"] {error} with every reset and step', index
+            ) from None
 
     def _must_hold(self, verb: str, answer: Any, index: int) -> None:
         """Refuse an answer without the values that Gymnasium wants."""
@@ -441,22 +446,27 @@ class Singles(_Vector):
 
 
 def of_one(info: Any, index: int, envs: int) -> dict[str, Any]:
-    """One environment's part of the `info` of a vector: arrays `name`, and `_name` of those that have it."""
-    found = {}
+    """One environment's part of the `info` of a vector: arrays `name`, or a dict of them, and `_name` of those that
+    have it."""
+    found: dict[str, Any] = {}
     for name, values in info.items() if isinstance(info, Mapping) else ():
         has = info.get(f"_{name}")
-        if getattr(values, "shape", ())[:1] == (envs,) and (getattr(has, "shape", ()) != (envs,) or has[index]):
+        if (getattr(has, "shape", ()) == (envs,) and not has[index]) or (name[:1] == "_" and name[1:] in info):
+            continue
+        if isinstance(values, Mapping):
+            found[name] = of_one(values, index, envs)
+        elif getattr(values, "shape", ())[:1] == (envs,):
             found[name] = values[index]
     return found
 
 
 def _masks(env: Any, action: Any) -> bool:
-    """True if the environment tells which actions are legal, in `info["action_mask"]`, for one Discrete action.
+    """True if the environment tells which actions are legal, in `info["action_mask"]`, and has any to choose from.
 
     A reset finds it out. One that fails says so at the first reset that counts.
     """
     with suppress(Exception):
-        return isinstance(action, DiscreteActions) and MASK in env.reset(seed=0)[1]
+        return bool(choices(to_ours(action, "action"))) and MASK in env.reset(seed=0)[1]
     return False
 
 

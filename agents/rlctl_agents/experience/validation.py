@@ -7,14 +7,14 @@ outside its space), or goes through gradients into everybody's weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.types.experience import Arrays, Field, Schema
-from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Spaces, leaves
+from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Spaces, choices, leaves
 
 LOG_PROB_TOLERANCE = 1e-4
 """A log-probability may be above 0 by so much: rounding gives a few 1e-7 for each part of an action."""
@@ -29,7 +29,7 @@ class ValueCheck:
 
     - Floats are finite, whatever the field.
     - Actions and observations of a Discrete, MultiDiscrete or MultiBinary lie in their space, in every part of a Dict
-      or Tuple; where decisions carry masks, a valid row's action is legal, unless nothing is.
+      or Tuple; where decisions carry masks, each choice of a valid row's action is legal, unless none of it is.
     - `log_prob` is at most 0 where every part of the action is discrete; a density has no such limit.
     - `version` is not negative and not above that of the block.
     - The row after an end is not valid and has no end itself, and the row after that is `first`.
@@ -46,7 +46,7 @@ class ValueCheck:
             if (check := _check_of(field, parts.get(field.name), discrete=discrete)) is not None
         ]
         names = {field.name for field in schema.fields}
-        self._masked = {"legal", "action", "valid"} <= names
+        self._masked = list(_choices(spaces)) if {"legal", "valid"} <= names else []
         self._flagged = {"first", "valid", "terminated", "truncated"} <= names
 
     def __call__(self, version: NDArray[np.int64], newest: int, fields: Arrays) -> str:
@@ -62,8 +62,10 @@ class ValueCheck:
         for name, check in self._checks:
             if fault := check(fields[name]):
                 return f"{name} {fault}"
-        if self._masked and (fault := _illegal(fields["action"], fields["legal"], fields["valid"])):
-            return fault
+        for name, entry, options in self._masked:
+            chosen = fields[name] if entry is None else fields[name][..., entry]
+            if fault := _illegal(chosen, fields["legal"][:-1, :, options], fields["valid"]):
+                return f"{name} {fault}"
         return _out_of_order(fields) if self._flagged else ""
 
 
@@ -128,11 +130,19 @@ def _each(sizes: tuple[int, ...]) -> _Check:
     return check
 
 
+def _choices(spaces: Spaces) -> Iterator[tuple[str, int | None, slice]]:
+    """Of everything that masks are about: leaf of the action, entry of a MultiDiscrete, its place in the masks."""
+    at = 0
+    for name, leaf in leaves(spaces.action, "action"):
+        for entry, size in enumerate(choices(leaf)):
+            yield name, entry if isinstance(leaf, MultiDiscrete) else None, slice(at, at + size)
+            at += size
+
+
 def _illegal(action: NDArray[Any], legal: NDArray[Any], valid: NDArray[Any]) -> str:
-    """Args: action [T, B] in its range, legal [T+1, B, n], valid [T, B]."""
-    masks = legal[:-1]
-    odd = ~np.take_along_axis(masks, action[..., None], -1)[..., 0] & valid & masks.any(-1)
-    return f"action holds {action[odd][0]} in {_share(odd)} where it is not legal" if odd.any() else ""
+    """Args: action [T, B] in its range, legal [T, B, n], valid [T, B]."""
+    odd = ~np.take_along_axis(legal, action[..., None], -1)[..., 0] & valid & legal.any(-1)
+    return f"holds {action[odd][0]} in {_share(odd)} where it is not legal" if odd.any() else ""
 
 
 def _out_of_order(fields: Arrays) -> str:

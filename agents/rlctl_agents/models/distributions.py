@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +49,7 @@ class LeafDistribution(nn.Module, ABC):
     outputs: int  # parameters that depend on the observation
     free: int = 0  # parameters that do not; they start at 0
     noise: int  # uniforms of one sample
+    options: int = 0  # truths of a mask; 0: it cannot be masked
 
     @abstractmethod
     def sample(self, params: Tensor, noise: Tensor, legal: Tensor | None) -> Choice: ...
@@ -66,7 +68,7 @@ class Categorical(LeafDistribution):
 
     def __init__(self, n: int) -> None:
         super().__init__()
-        self.outputs = n
+        self.outputs = self.options = n
 
     def sample(self, params: Tensor, noise: Tensor, legal: Tensor | None) -> Choice:
         log_p = _log_p(params, legal)
@@ -91,21 +93,30 @@ class Categoricals(LeafDistribution):
     def __init__(self, n: tuple[int, ...]) -> None:
         super().__init__()
         self.sizes = list(n)
-        self.outputs = sum(n)
+        self.outputs = self.options = sum(n)
         self.noise = len(n)
         self.entries = [Categorical(size) for size in n]
 
     def sample(self, params: Tensor, noise: Tensor, legal: Tensor | None) -> Choice:
-        parts = zip(self.entries, torch.split(params, self.sizes, -1), torch.split(noise, 1, -1), strict=True)
-        return _stack([entry.sample(part, uniform, None) for entry, part, uniform in parts])
+        uniforms = torch.split(noise, 1, -1)
+        return _stack(
+            [
+                entry.sample(part, uniform, mask)
+                for (entry, part, mask), uniform in zip(self._each(params, legal), uniforms, strict=True)
+            ]
+        )
 
     def mode(self, params: Tensor, legal: Tensor | None) -> Choice:
-        parts = zip(self.entries, torch.split(params, self.sizes, -1), strict=True)
-        return _stack([entry.mode(part, None) for entry, part in parts])
+        return _stack([entry.mode(part, mask) for entry, part, mask in self._each(params, legal)])
 
     def score(self, params: Tensor, action: Tensor, legal: Tensor | None) -> Score:
-        parts = zip(self.entries, torch.split(params, self.sizes, -1), action.unbind(-1), strict=True)
-        return _sum([entry.score(part, chosen, None) for entry, part, chosen in parts])
+        each = zip(self._each(params, legal), action.unbind(-1), strict=True)
+        return _sum([entry.score(part, chosen, mask) for (entry, part, mask), chosen in each])
+
+    def _each(self, params: Tensor, legal: Tensor | None) -> Iterator[tuple[Categorical, Tensor, Tensor | None]]:
+        """Every entry with its parameters and its part of the mask."""
+        masks = [None] * len(self.sizes) if legal is None else torch.split(legal, self.sizes, -1)
+        return zip(self.entries, torch.split(params, self.sizes, -1), masks, strict=True)
 
 
 class Bernoullis(LeafDistribution):
@@ -263,30 +274,35 @@ class ActionDistribution(nn.Module):
         """An action from `noise` [..., noise_width], uniform in (0, 1), and its log-probability [...].
 
         Args:
-            legal: [..., n] bool for a lone Discrete, else None.
+            legal: [..., n] bool, n the options of all choices in the order of the leaves; None: all are legal.
         """
         if len(self.leaves) == 1:
             return self._joint([self.leaves[0][1].sample(params, noise, legal)])
         uniforms = torch.split(noise, [leaf.noise for _, leaf in self.leaves], -1)
         return self._joint(
             [
-                leaf.sample(part, u, legal)
-                for leaf, part, u in zip(self._kinds(), self._parts(params), uniforms, strict=True)
+                leaf.sample(part, u, mask)
+                for leaf, part, u, mask in zip(
+                    self._kinds(), self._parts(params), uniforms, self._masks(legal), strict=True
+                )
             ]
         )
 
     def mode(self, params: Tensor, legal: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
         """The most likely action and its log-probability [...]."""
         return self._joint(
-            [leaf.mode(part, legal) for leaf, part in zip(self._kinds(), self._parts(params), strict=True)]
+            [
+                leaf.mode(part, mask)
+                for leaf, part, mask in zip(self._kinds(), self._parts(params), self._masks(legal), strict=True)
+            ]
         )
 
     def score(self, params: Tensor, action: dict[str, Tensor], legal: Tensor | None) -> Score:
         """Log-probability of an action, and the entropy, summed over the leaves; both [...]."""
         return _sum(
             [
-                leaf.score(part, action[name], legal)
-                for (name, leaf), part in zip(self.leaves, self._parts(params), strict=True)
+                leaf.score(part, action[name], mask)
+                for (name, leaf), part, mask in zip(self.leaves, self._parts(params), self._masks(legal), strict=True)
             ]
         )
 
@@ -300,6 +316,13 @@ class ActionDistribution(nn.Module):
         outputs = torch.split(params[..., : self.outputs], [leaf.outputs for leaf in self._kinds()], -1)
         free = torch.split(params[..., self.outputs :], [leaf.free for leaf in self._kinds()], -1)
         return [torch.cat(both, -1) if both[1].shape[-1] else both[0] for both in zip(outputs, free, strict=True)]
+
+    def _masks(self, legal: Tensor | None) -> Sequence[Tensor | None]:
+        """The mask of each leaf; None where there is none."""
+        if legal is None or len(self.leaves) == 1:
+            return [legal] * len(self.leaves)
+        options = [leaf.options for leaf in self._kinds()]
+        return [part if part.shape[-1] else None for part in torch.split(legal, options, -1)]
 
     def _joint(self, choices: list[Choice]) -> tuple[dict[str, Tensor], Tensor]:
         actions = {name: choice.action for (name, _), choice in zip(self.leaves, choices, strict=True)}

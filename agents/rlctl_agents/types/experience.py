@@ -111,7 +111,7 @@ class Decisions:
     terminated: NDArray[np.bool_]  # [K] the episode ended in a terminal state
     truncated: NDArray[np.bool_]  # [K] the episode was cut short
     first: NDArray[np.bool_]  # [K] first decision of an episode
-    legal: NDArray[np.bool_] | None = None  # [K, n]
+    legal: NDArray[np.bool_] | None = None  # [K, n] where the spaces have masks, n the options of all choices
     info: dict[int, dict[str, float]] | None = None  # slot whose episode ended -> numbers that its environment tells
     life: NDArray[np.bool_] | None = None  # [K] what ended is a life: an episode to learners, not the game
 

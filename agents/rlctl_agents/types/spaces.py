@@ -102,7 +102,7 @@ class Spaces(msgspec.Struct, frozen=True):
     obs: Space
     action: Space
     seats: int = 1  # agents that act in one environment
-    legal: bool = False  # decisions carry a mask of legal actions; the action is Discrete
+    legal: bool = False  # decisions carry masks: a truth per option of each of `choices(action)`, side by side
 
 
 def leaves(space: Space, name: str) -> Iterator[tuple[str, Leaf]]:
@@ -119,6 +119,22 @@ def leaves(space: Space, name: str) -> Iterator[tuple[str, Leaf]]:
             yield from leaves(item, f"{name}.{index}")
     else:
         yield name, space
+
+
+def choices(space: Space) -> tuple[int, ...]:
+    """Numbers of options of everything in an action that masks can be about: each Discrete, and each entry of a
+    MultiDiscrete, in the order of `leaves`.
+
+    Example:
+        `choices(Tuple((Discrete(2), Box((1,), "float32"), MultiDiscrete((3, 4)))))` is (2, 3, 4).
+    """
+    sizes: list[int] = []
+    for _, leaf in leaves(space, "action"):
+        if isinstance(leaf, Discrete):
+            sizes.append(leaf.n)
+        elif isinstance(leaf, MultiDiscrete):
+            sizes.extend(leaf.n)
+    return tuple(sizes)
 
 
 def leaf_array(leaf: Leaf) -> tuple[str, tuple[int, ...]]:
