@@ -21,7 +21,8 @@ from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from rlctl_agents.wire.codec import BlockCodec
 
 STEPS, STACK, SLOTS = 5, 4, 3
-SPACES = Spaces(Box((STACK, 2, 2), "uint8", 0.0, 255.0, stack=STACK), Discrete(2))
+FRAME = (2, 2, 3)
+SPACES = Spaces(Box((STACK, *FRAME), "uint8", 0.0, 255.0, stack=STACK), Discrete(2))
 
 
 def the_schema() -> Schema:
@@ -33,7 +34,7 @@ class Game:
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(0)
-        self._stack = np.zeros((SLOTS, STACK, 2, 2), np.uint8)
+        self._stack = np.zeros((SLOTS, STACK, *FRAME), np.uint8)
         self._left = np.zeros(SLOTS, np.int64)
         self._ended = np.ones(SLOTS, np.bool_)
         self._frame = 0
@@ -111,7 +112,7 @@ def test_rows_are_learned_from_with_what_their_actor_saw(turns: bool, restart_at
 
 def test_a_block_holds_each_frame_once() -> None:
     block, _ = next(played(False))
-    assert block.fields["obs"].shape == (STEPS + STACK, SLOTS, 2, 2)
+    assert block.fields["obs"].shape == (STEPS + STACK, SLOTS, *FRAME)
 
 
 def test_a_stack_is_the_first_axis() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlctl_agents.models.inputs import Image, ModelError, nets
-from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+from rlctl_agents.models.inputs import Image, ModelError, coded, nets
+from rlctl_agents.types.spaces import Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space
 
 
 def pixels(*shape: int, stack: int = 0) -> Box:
@@ -35,6 +35,9 @@ def pixels(*shape: int, stack: int = 0) -> Box:
         (pixels(4, 84, 84), "nature_cnn"),
         (pixels(84, 84, 35), "nature_cnn"),
         (pixels(64, 84, 84, stack=64), "nature_cnn"),
+        (pixels(4, 84, 84, 3, stack=4), "nature_cnn"),
+        (pixels(4, 3, 84, 84, stack=4), "nature_cnn"),
+        (pixels(40, 7, 7, 3, stack=40), "small_cnn"),
         (Box((84, 84), "uint8"), "nature_cnn"),  # of our own protocol, without bounds
         (Discrete(9), "mlp"),
         (MultiDiscrete((40, 40)), "mlp"),
@@ -63,7 +66,7 @@ def test_auto_takes_arrays_of_bytes_for_images_or_grids_and_other_small_ones_for
         (pixels(84, 3, 84), ("which axis",)),
         (pixels(4, 84, 84, 3), ("uint8 [4, 84, 84, 3]", "stack of images", "[84, 84, 12]", "mlp", "package.module")),
         (pixels(4, 3, 84, 84), ("stack of images",)),
-        (pixels(4, 84, 84, 3, stack=4), ("stack of images",)),
+        (pixels(4, 84, 84, 84, stack=4), ("which axis",)),
         (Box((2, 40, 40, 3), "float32"), ("stack of images",)),
         (Dict({"map": Box((40, 40), "float32"), "v": Box((2,), "float32")}), ("obs.map", "flattened to one axis")),
     ],
@@ -91,6 +94,8 @@ def test_a_stated_torso_takes_the_image_or_table_that_auto_refuses() -> None:
         ((10, 10, 4), 0, 4, True),
         ((10, 10, 10), 0, 10, True),
         ((10, 10, 10), 10, 10, False),
+        ((4, 10, 10, 3), 4, 12, True),
+        ((4, 3, 10, 10), 4, 12, False),
         ((4, 10, 10), 0, 4, False),
         ((16, 10, 10), 0, 16, False),
         ((8, 8, 111), 0, 111, True),
@@ -113,6 +118,25 @@ def test_a_stack_of_images_beside_an_image_does_not_go_through_the_mlp_silently(
     both = Dict({"camera": pixels(84, 84, 3), "last": pixels(4, 84, 84, 3)})
     with pytest.raises(ModelError, match=r"obs\.last.*stack of images"):
         nets(both, torso)
+
+
+@pytest.mark.parametrize(
+    ("space", "axis"),
+    [
+        (pixels(7, 7, 3), 2),
+        (pixels(3, 7, 7), 0),
+        (pixels(4, 7, 7, 3, stack=4), 3),
+        (Box((7, 7, 3), "uint8"), 2),
+        (Box((10, 10, 4), "uint8", 0, 1), None),
+        (Box((7, 7, 3), "float32", 0, 255), None),
+        (pixels(84, 84, 3), None),
+        (pixels(7, 7), None),
+        (pixels(128), None),
+        (Discrete(4), None),
+    ],
+)
+def test_small_grids_of_bytes_without_bounds_of_their_own_are_taken_for_codes(space: Leaf, axis: int | None) -> None:
+    assert coded(space) == axis
 
 
 def test_every_leaf_of_a_dict_is_decided_for_itself() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -56,6 +57,27 @@ def test_only_real_numbers_are_normalised_and_only_valid_rows_counted() -> None:
     (moments,) = one.moments
     torch.testing.assert_close(moments.mean, obs["obs.speed"][:3][valid].double().mean(0))
     assert one({name: leaf[0] for name, leaf in obs.items()})["obs.room"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("shape", "stack"), [((5, 5, 3), 0), ((3, 5, 5), 0), ((2, 5, 5, 3), 2), ((2, 3, 5, 5), 2)])
+def test_each_channel_of_codes_has_moments_of_its_own(shape: tuple[int, ...], stack: int) -> None:
+    space = Box(shape, "uint8", 0, 255, stack)
+    assert ObservationMoments(space).names == []
+    one, axis = ObservationMoments(space, codes=True), len(shape) - 1 if shape[-1] == 3 else len(shape) - 3
+    zeros = torch.zeros(1, *shape, dtype=torch.uint8)
+    assert one({"obs": zeros + 255})["obs"].allclose(torch.ones(())), "as pixels, until more is known"
+    highest = torch.tensor([11, 6, 3]).view([3 if at == axis else 1 for at in range(len(shape))])
+    draw = torch.rand(5, 8, *shape, generator=torch.Generator().manual_seed(1))
+    obs = (draw * highest).to(torch.uint8)
+    one.update({"obs": obs}, torch.ones(4, 8, dtype=torch.bool), lambda sums: sums)
+    (moments,) = one.moments
+    by_channel = obs[:4].movedim(axis + 2, -1).reshape(-1, 3).double()
+    torch.testing.assert_close(moments.mean, by_channel.mean(0))
+    seen = one({"obs": obs[0]})["obs"]
+    assert seen.dtype == torch.float32
+    assert seen.shape == obs[0].shape
+    wanted = (obs[0].movedim(axis + 1, -1) - by_channel.mean(0)) / by_channel.std(0, unbiased=False)
+    torch.testing.assert_close(seen.movedim(axis + 1, -1), wanted.float(), rtol=1e-4, atol=1e-4)
 
 
 def test_values_stay_what_they_were_when_the_scale_changes() -> None:

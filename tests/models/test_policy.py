@@ -66,6 +66,13 @@ class Own(nn.Module):
         return self.scale * obs["obs"]
 
 
+class Mean(Own):
+    """One feature of bytes."""
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return obs["obs"].float().flatten(1).mean(1, keepdim=True).expand(-1, 2)
+
+
 class Featureless(nn.Module):
     def __init__(self, space: Space) -> None:
         super().__init__()
@@ -226,6 +233,33 @@ def test_channels_are_found_first_or_last(shape: tuple[int, ...], layout: tuple[
     assert floats.is_contiguous(memory_format=torch.channels_last)
     expected = image.permute(0, 3, 1, 2) if layout[3] else image.view(2, *layout[:3])
     assert torch.equal(floats, expected.float())
+
+
+@pytest.mark.parametrize(("frame", "axis"), [((84, 84, 3), 4), ((3, 84, 84), 2)])
+@pytest.mark.parametrize("kind", ["nature_cnn", "impala_cnn"])
+def test_the_colours_of_stacked_frames_are_the_channels_of_one_image(
+    frame: tuple[int, ...], axis: int, kind: Any
+) -> None:
+    torch.manual_seed(0)
+    stacked = make_torso(Box((4, *frame), "uint8", 0, 255, stack=4), Network(torso=kind, width=8))
+    plain = make_torso(Box((12, 84, 84), "uint8", 0, 255), Network(torso=kind, width=8))
+    plain.load_state_dict(stacked.state_dict())
+    image = torch.randint(0, 256, (2, 4, *frame), dtype=torch.uint8)
+    channels = image.movedim(axis, 2).flatten(1, 2).contiguous()
+    torch.testing.assert_close(stacked({"obs": image}), plain({"obs": channels}), rtol=1e-4, atol=1e-5)
+
+
+def test_codes_are_read_in_units_of_their_deviation_and_seen_as_they_are_by_a_network_of_ones_own() -> None:
+    spaces = Spaces(Box((7, 7, 3), "uint8", 0, 255), Discrete(3))
+    net = ActorCritic(spaces, Network(width=8), seed=0)
+    assert net.observed is not None
+    obs = {"obs": torch.randint(0, 3, (6, 4, 7, 7, 3), dtype=torch.uint8)}
+    net.observed.update(obs, torch.ones(5, 4, dtype=torch.bool), lambda sums: sums)
+    read: Any = net.torso.cnns[0].pixels  # type: ignore[index, union-attr]
+    seen = net.observed({"obs": obs["obs"][0]})["obs"]
+    assert (read.scale(seen), read.scale(obs["obs"])) == (1.0, 1 / 255)
+    assert 0.9 < seen.std() < 1.1
+    assert ActorCritic(spaces, Network(torso=f"{__name__}:Mean"), seed=0).observed is None
 
 
 @pytest.mark.parametrize("kind", [NatureCnn, ImpalaCnn])

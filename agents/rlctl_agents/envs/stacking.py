@@ -14,7 +14,8 @@ from rlctl_agents.types.spaces import Bound, Box, Dict, Space, Spaces, Tuple, le
 
 
 class Stacked:
-    """Shows the last frames of every Box of the observation, oldest first, zeros before an episode's first.
+    """Shows the last frames of every Box of the observation on an axis of their own in front, oldest first, zeros
+    before an episode's first. Networks take the colours of all frames for the channels of one image.
 
     Args:
         env: of any family.
@@ -31,11 +32,6 @@ class Stacked:
         for name, leaf in boxes.items():
             if leaf.stack:
                 raise EnvRefused(f"{name} holds a stack of {leaf.stack} frames already: remove env.frame_stack")
-            if len(leaf.shape) > 2 and leaf.dtype == "uint8":
-                raise EnvRefused(
-                    f"env.frame_stack has no place for the colours of {name}, {leaf.dtype} {list(leaf.shape)}: add "
-                    "`grayscale: true`, or leave frame_stack out and remember by `model.core: lstm`"
-                )
         self._env = env
         self._frames: dict[str, NDArray[Any]] = {  # [slots, frames, ...]
             name: np.zeros((env.envs * env.spaces.seats, frames, *leaf.shape), leaf.dtype)

@@ -28,20 +28,25 @@ class Image(NamedTuple):
     channels: int
     height: int
     width: int
-    last: bool  # channels come last in the observation
+    last: bool  # channels come last in the observation, or in each frame of a stack
+    frames: int = 1  # of a stack; the channels of all of them side by side are the channels
 
     @classmethod
     def of(cls, leaf: Leaf) -> Image | None:
-        """None unless the leaf is a Box of two or three axes.
+        """None unless the leaf is a Box of two or three axes, or a stack of such frames.
 
         Equal neighbours are rows and columns, of a cube the first two; else the shorter of the outer axes holds the
-        channels. Frames of a stack are channels always.
+        channels. Frames of a stack are channels always, each with its own colours where it has any.
         """
+        if isinstance(leaf, Box) and leaf.stack and len(leaf.shape) == 4:
+            frame = cls.of(Box(leaf.shape[1:], leaf.dtype))
+            assert frame is not None
+            return frame._replace(channels=leaf.stack * frame.channels, frames=leaf.stack)
         if not isinstance(leaf, Box) or len(leaf.shape) not in (2, 3):
             return None
         a, b, c = leaf.shape if len(leaf.shape) == 3 else (1, *leaf.shape)
         if leaf.stack or len(leaf.shape) == 2 or (a != b and (b == c or a <= c)):
-            return cls(channels=a, height=b, width=c, last=False)
+            return cls(channels=a, height=b, width=c, last=False, frames=leaf.stack or 1)
         return cls(channels=c, height=a, width=b, last=True)
 
     @property
@@ -87,7 +92,7 @@ def _net(name: str, leaf: Leaf, torso: str) -> str:
         if codes > LARGEST_ONE_HOT:
             raise ModelError(f"{name} has {codes} values, too many for one-hot codes (at most {LARGEST_ONE_HOT})")
         return "mlp"
-    large = sum(size >= SMALLEST_NATURE_PIXELS for size in leaf.shape) >= 2
+    large = _large(leaf)
     image = Image.of(leaf)
     if torso == "auto" and not large and image is not None and _grid(leaf, image):
         return "small_cnn"
@@ -114,7 +119,7 @@ def _net(name: str, leaf: Leaf, torso: str) -> str:
             "255 are taken for pixels): say `torso: mlp` for a table, nature_cnn or impala_cnn for an image; a table "
             "beside images goes through the mlp when it is flattened to one axis"
         )
-    channels_known = len(leaf.shape) == 2 or leaf.stack > 0 or image.channels < SMALLEST_NATURE_PIXELS
+    channels_known = image.channels // image.frames < SMALLEST_NATURE_PIXELS
     if not channels_known or image.shortest < SMALLEST_NATURE_PIXELS:
         raise ModelError(
             f"model.torso auto cannot know which axis of {name}, {described(leaf)}, holds the channels: say `torso: "
@@ -124,13 +129,27 @@ def _net(name: str, leaf: Leaf, torso: str) -> str:
     return "nature_cnn"
 
 
+def coded(leaf: Leaf) -> int | None:
+    """Axis of the channels of a small grid whose bytes have no other bounds than their type's, as MiniGrid's codes of
+    objects, colours and states; None for any other leaf. What its numbers are is to be seen in them alone."""
+    image = Image.of(leaf)
+    if image is None or not isinstance(leaf, Box) or _large(leaf) or not (_grid(leaf, image) and _bytes(leaf)):
+        return None
+    return len(leaf.shape) - 1 if image.last else len(leaf.shape) - 3
+
+
+def _large(box: Box) -> bool:
+    """True if it has two axes long enough for the sides of a picture."""
+    return sum(size >= SMALLEST_NATURE_PIXELS for size in box.shape) >= 2
+
+
 def _grid(box: Box, image: Image) -> bool:
     """True if a small array is one of cells with several channels each: unsigned bytes or bits of three axes, of which
-    two are alike or long enough for rows and columns."""
+    two are alike or long enough for rows and columns, or a stack of such."""
     outer, sides = box.outer(), (image.height, image.width)
-    certain = image.height == image.width or image.channels <= image.shortest
+    certain = image.height == image.width or image.channels // image.frames <= image.shortest
     small = image.shortest >= SMALLEST_GRID and max(sides) < SMALLEST_NATURE_PIXELS
-    return box.dtype == "uint8" and outer.low in (None, 0) and len(box.shape) == 3 and certain and small
+    return box.dtype == "uint8" and outer.low in (None, 0) and len(box.shape) >= 3 and certain and small
 
 
 def _bytes(box: Box) -> bool:

@@ -8,10 +8,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from rlctl_agents.models.inputs import coded
 from rlctl_agents.types.spaces import Box, Space, leaves
 
 LARGEST = 10.0
 """Normalised observations are clipped to [-LARGEST, LARGEST]."""
+LARGEST_BYTE = 255.0
+"""Bytes are at most 1 until their moments are known."""
 SMALLEST_VARIANCE = 1e-8
 SMALLEST_DEVIATION = 1e-3
 FORGET = 0.02
@@ -22,7 +25,7 @@ AllReduce = Callable[[Tensor], Tensor]
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of vectors over all rows seen so far, at first 0 and 1.
+    """Mean and deviation of vectors over all rows seen so far, at first 0 and `deviation`.
 
     Merged by the parallel form of Chan, Golub and LeVeque 1979.
     """
@@ -31,11 +34,11 @@ class RunningMoments(nn.Module):
     mean: Tensor  # [width] float64
     variance: Tensor  # [width] float64
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, deviation: float = 1.0) -> None:
         super().__init__()
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
-        self.register_buffer("variance", torch.ones(width, dtype=torch.float64))
+        self.register_buffer("variance", torch.full((width,), deviation**2, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, ...] -> the same shape, float32, mean 0 and deviation 1 in each entry, clipped."""
@@ -73,21 +76,38 @@ class RunningMoments(nn.Module):
 
 
 class ObservationMoments(nn.Module):
-    """Moments of every leaf of the observation that holds real numbers; other leaves pass as they are."""
+    """Moments of each entry of every leaf of the observation that holds real numbers; other leaves pass as they are.
 
-    def __init__(self, space: Space) -> None:
+    Args:
+        space: of the observations.
+        codes: also of each channel of small grids of codes (`inputs.coded`), which come out as float32.
+    """
+
+    def __init__(self, space: Space, *, codes: bool = False) -> None:
         super().__init__()
-        real = {
-            name: leaf
-            for name, leaf in leaves(space, "obs")
-            if isinstance(leaf, Box) and leaf.dtype.startswith("float")
-        }
-        self.names = list(real)
-        self.moments = nn.ModuleList(RunningMoments(math.prod(leaf.shape)) for leaf in real.values())
+        self.names: list[str] = []
+        self._channels: list[int | None] = []  # axis in a batch; None: each entry has moments of its own
+        self.moments = nn.ModuleList()
+        for name, leaf in leaves(space, "obs"):
+            axis = coded(leaf) if codes else None
+            if isinstance(leaf, Box) and (axis is not None or leaf.dtype.startswith("float")):
+                self.names.append(name)
+                self._channels.append(None if axis is None else axis + 1)
+                if axis is None:
+                    self.moments.append(RunningMoments(math.prod(leaf.shape)))
+                else:
+                    self.moments.append(RunningMoments(leaf.shape[axis], LARGEST_BYTE))
 
     def forward(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         """[N, ...] each."""
-        normalised = {name: one(obs[name]) for name, one in zip(self.names, self.moments, strict=True)}
+        normalised = {}
+        for name, one, axis in zip(self.names, self.moments, self._channels, strict=True):
+            x = obs[name]
+            if axis is None:
+                normalised[name] = one(x)
+            else:
+                cells = x.movedim(axis, -1)
+                normalised[name] = one(cells.reshape(-1, cells.shape[-1])).view(cells.shape).movedim(-1, axis)
         return {**obs, **normalised}
 
     @torch.no_grad()
@@ -98,9 +118,11 @@ class ObservationMoments(nn.Module):
             obs: [T or T+1, B, ...]; None: this learner has none.
             valid: [T, B] bool.
         """
-        for name, one in zip(self.names, self.moments, strict=True):
+        for name, one, axis in zip(self.names, self.moments, self._channels, strict=True):
             assert isinstance(one, RunningMoments)
             rows = None if obs is None or valid is None else obs[name][: len(valid)][valid]
+            if rows is not None and axis is not None:
+                rows = rows.movedim(axis, -1).reshape(-1, rows.shape[axis])
             one.merge(all_reduce(one.sums(rows)))
 
 

@@ -134,7 +134,9 @@ class ActorCritic(nn.Module):
             self.value = nn.Linear(features, 1)
             orthogonal(self.value, network.gains.value)
         self.log_std = nn.Parameter(torch.zeros(self.distribution.free)) if self.distribution.free else None
-        observed = ObservationMoments(spaces.obs) if network.normalize.observations in ("auto", True) else None
+        # a network of one's own may embed codes: it sees bytes as they are
+        normalise, ours = network.normalize.observations in ("auto", True), ":" not in network.torso
+        observed = ObservationMoments(spaces.obs, codes=ours) if normalise else None
         self.observed = observed if observed is not None and observed.names else None
         self.returns = ReturnMoments() if network.normalize.returns in ("auto", True) else None
         self._bf16 = Bf16() if network.precision == "bf16" else None

@@ -74,19 +74,23 @@ class Pixels(NamedTuple):
     height: int
     width: int
     last: bool  # channels come last in the observation
-    factor: float  # pixels are multiplied by it
+    factor: float  # bytes are multiplied by it
 
     @classmethod
     def of(cls, leaf: Leaf) -> Pixels | None:
-        """None unless the leaf is a Box of two or three axes; see `Image.of`."""
+        """None unless the leaf is a Box of two or three axes, or a stack; see `Image.of`."""
         image = Image.of(leaf)
         if image is None:
             return None
         assert isinstance(leaf, Box)
-        return cls(*image, factor=unit_factor(leaf))
+        return cls(image.channels, image.height, image.width, image.last, factor=unit_factor(leaf))
 
     def to_float(self, image: Tensor) -> Tensor:
         """[N, ...] as observed -> [N, C, H, W] of `computed_in`, channels last in memory, not yet scaled."""
+        if image.ndim == 5 and self.last:  # frames of a stack: the colours of the oldest come first
+            pixels = image.permute(0, 2, 3, 1, 4).to(computed_in(image.device), memory_format=torch.contiguous_format)
+            return pixels.flatten(3).permute(0, 3, 1, 2)
+        image = image.flatten(1, 2) if image.ndim == 5 else image
         image = image.unsqueeze(1) if image.ndim == 3 else image.permute(0, 3, 1, 2) if self.last else image
         dtype = computed_in(image.device)
         if self.last or self.channels == 1 or image.device.type != "cpu":
@@ -96,6 +100,10 @@ class Pixels(NamedTuple):
         for channel in range(self.channels):
             pixels[:, channel].copy_(image[:, channel])
         return pixels
+
+    def scale(self, image: Tensor) -> float:
+        """What the numbers of an image are multiplied by: codes come as real numbers, normalised already."""
+        return self.factor if image.dtype == torch.uint8 else 1.0
 
     def in_blocks(self, image: Tensor) -> bool:
         """True if `to_blocks` can lay this image out."""
@@ -161,7 +169,9 @@ class SmallCnn(Cnn):
 
     def forward(self, image: Tensor) -> Tensor:
         pixels = self.pixels
-        return self._features(_scaled_convolution(self.convolutions[0], pixels.to_float(image), pixels.factor).relu_())
+        return self._features(
+            _scaled_convolution(self.convolutions[0], pixels.to_float(image), pixels.scale(image)).relu_()
+        )
 
 
 class NatureCnn(Cnn):
@@ -190,7 +200,7 @@ class NatureCnn(Cnn):
         as many channels as processors like, and images that are quickly laid out that way."""
         layer, pixels = self.convolutions[0], self.pixels
         if not pixels.in_blocks(image):
-            return _scaled_convolution(layer, pixels.to_float(image), pixels.factor)
+            return _scaled_convolution(layer, pixels.to_float(image), pixels.scale(image))
         assert isinstance(layer, nn.Conv2d)
         kernel = layer.weight.reshape(-1, pixels.channels, 2, BLOCK, 2, BLOCK).permute(0, 1, 3, 5, 2, 4)
         weight = (kernel.reshape(layer.out_channels, -1, 2, 2) * pixels.factor).to(memory_format=torch.channels_last)
@@ -220,7 +230,7 @@ class ImpalaCnn(Cnn):
         self._finish(channels[-1] * rows * columns, network)
 
     def forward(self, image: Tensor) -> Tensor:
-        x, factor = self.pixels.to_float(image), self.pixels.factor
+        x, factor = self.pixels.to_float(image), self.pixels.scale(image)
         for section, residual in zip(self.sections, self.residuals, strict=True):
             x = functional.max_pool2d(_scaled_convolution(section, x, factor), 3, 2, 1)
             x = x + residual[1](residual[0](x.relu()).relu_())  # type: ignore[index]
@@ -262,8 +272,9 @@ class VectorLeaf(NamedTuple):
     def encode(self, x: Tensor) -> Tensor:
         """[N, ...] -> [N, width] float32."""
         if not self.sizes:
+            factor = self.factor if x.dtype == torch.uint8 else 1.0
             x = x.flatten(1).to(torch.float32)
-            return x if self.factor == 1.0 else x * self.factor
+            return x if factor == 1.0 else x * factor
         columns = x.reshape(len(x), -1).unbind(1)
         codes = [functional.one_hot(column, size) for column, size in zip(columns, self.sizes, strict=True)]
         return (codes[0] if len(codes) == 1 else torch.cat(codes, 1)).to(torch.float32)
