@@ -60,7 +60,7 @@ bench-%: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $* --form $(FORM)
 
 # every seed of docs/learning.md that is not there or not valid any more; as in ROW="cartpole-ppo acrobot-ppo" SEED=0
-learn: $(VENV)/.dev
+learn: $(VENV)/.learn
 	$(BIN)/python -m benchmarks.learning $(ROW) $(addprefix --seed ,$(SEED))
 
 check: lint types test-fast
@@ -124,3 +124,8 @@ $(VENV)/.local: $(INPUTS) | $(BIN)/python
 $(VENV)/.dev: $(INPUTS) | $(BIN)/python
 	$(call install,dev)
 	@touch $(VENV)/.local $@
+
+# into the same environment: simulators that tests do without
+$(VENV)/.learn: $(INPUTS) | $(VENV)/.dev
+	$(call install,learn)
+	@touch $@

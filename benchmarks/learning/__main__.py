@@ -14,6 +14,7 @@ from benchmarks.learning import report
 from benchmarks.learning.report import Stored
 from benchmarks.learning.rows import rows
 from benchmarks.learning.train import train
+from rlctl.spec.problems.findings import simulator_missing
 
 LONG = 1_000_000
 """Rows of more agent steps come last; of the others the first seed of all comes before the second of one."""
@@ -32,6 +33,11 @@ def main(words: list[str]) -> int:
     todo = [known[name] for name in chosen.rows or known] if not chosen.tables else []
     wanted = [(row, seed) for row in todo for seed in chosen.seed or range(row.seeds)]
     failed = 0
+    for row in todo:
+        if lacking := simulator_missing(row.spec.env.id):
+            failed = 1
+            say(f"{row.name}: NOT TRAINED: {'; '.join(lacking)} (`make learn` brings it)")
+            wanted = [one for one in wanted if one[0] is not row]
     try:
         for row, seed in sorted(wanted, key=lambda one: (one[0].agent_steps > LONG, one[1])):
             stored = Stored.read(report.RESULTS, row)

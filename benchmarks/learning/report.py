@@ -70,7 +70,7 @@ def shown(row: Row, found: Stored) -> tuple[list[store.Row], str]:
 def line(row: Row, found: Stored) -> list[str]:
     """Cells of one row of the table."""
     seeds, told = shown(row, found)
-    title = f"{row.algorithm.upper()}, {row.spec.env.id}" + (f", {row.settings}" if row.settings else "")
+    title = f"{row.algorithm.upper()}, {row.environment}" + (f", {row.settings}" if row.settings else "")
     goal = f"{row.goal:g}, {steps(row.agent_steps)}"
     published = row.published.text if row.published else ""
     if not seeds:
@@ -127,7 +127,7 @@ def plot(rows: Sequence[Row], stored: Mapping[str, Stored], path: Path) -> None:
             axes.axhline(row.published.mean, color=f"C{colour}", linestyle=":", linewidth=1)
     axes.axhline(rows[0].goal, color="black", linestyle="--", linewidth=1, label=f"goal {rows[0].goal:g}")
     axes.plot([], [], color="grey", linestyle=":", linewidth=1, label="published")
-    axes.set(title=", ".join(filter(None, (rows[0].spec.env.id, rows[0].settings))))
+    axes.set(title=", ".join(filter(None, (rows[0].environment, rows[0].settings))))
     axes.set(xlabel="agent steps", ylabel="return, mean of 100 evaluator episodes")
     axes.legend(fontsize="small", loc="lower right")
     plots.save(made, path)

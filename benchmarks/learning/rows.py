@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -41,6 +41,7 @@ PUBLISHED = {
     "cartpole-impala": Published(450, "at least 450 within 2M, RLlib's CI, IMPALA"),
     "cartpole-ppo": Published(500, f"500 at 100k, {ZOO}, PPO"),
     "cartpole-appo": Published(500, f"500 at 100k, {ZOO}, PPO"),
+    "cartpole-positions-ppo": Published(500, f"500 at 100k, {ZOO}, PPO with LSTM"),
     "acrobot-impala": Published(-83.4, f"-83.4 at 500k, {ZOO}, A2C"),
     "acrobot-ppo": Published(-73.5, f"-73.5 at 1M, {ZOO}, PPO; -86.4 at 500k, CleanRL"),
     "acrobot-appo": Published(-73.5, f"-73.5 at 1M, {ZOO}, PPO; -86.4 at 500k, CleanRL"),
@@ -53,6 +54,7 @@ PUBLISHED = {
     "pendulum-gamma90-appo": Published(-172, f"-172 at 100k, {ZOO}, PPO"),
     "halfcheetah-ppo": Published(1443, "1,443 at 1M on v4, CleanRL, PPO"),
     "hopper-ppo": Published(2383, "2,383 at 1M on v4, CleanRL, PPO"),
+    "breakout-ppo": Published(10, "about 10 at 5M, MinAtar, DQN"),
     "pong-impala": Published(20, "20 within 10M, RLlib, IMPALA"),
     "pong-ppo": Published(20.4, f"20.4 at 10M, CleanRL, PPO; 21.0, {ZOO}"),
     "pong-appo": Published(20.4, "20.4 at 10M, CleanRL, PPO"),
@@ -103,11 +105,18 @@ class Row:
         return PUBLISHED.get(self.name)
 
     @property
+    def environment(self) -> str:
+        """Its id, and what is passed to it and to the wrappers around it, as in `CartPole-v1 (keep [0, 2])`."""
+        env = self.spec.env
+        passed = [env.kwargs, *(one["kwargs"] for one in env.wrappers)]
+        return env.id + (f" ({told})" if (told := _in_words(passed)) else "")
+
+    @property
     def settings(self) -> str:
         """Settings other than the defaults, in words; "" without any."""
-        stated = {key: self.values.get(key, {}) for key in ("algorithm", "model")}
-        leaves = [f"{key} {json.dumps(value)}" for section in stated.values() for key, value in section.items()]
-        return ", ".join(leaf.replace('"', "") for leaf in leaves if not leaf.startswith("name "))
+        stated = [dict(self.values.get(key, {})) for key in ("algorithm", "model")]
+        stated[0].pop("name", None)
+        return _in_words(stated)
 
     def of_seed(self, seed: int) -> dict[str, Any]:
         """The spec of one measurement: to the end of its agent steps, whatever it reaches before."""
@@ -120,6 +129,12 @@ class Row:
         numbers = {role.role: role.replicas for role in planned.roles if role.role in READERS}
         told = json.dumps([read, numbers, self.agent_steps, code(self.algorithm)], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def _in_words(sections: Iterable[Mapping[str, Any]]) -> str:
+    """Example: [{"gamma": 0.9}, {"core": "lstm"}] -> "gamma 0.9, core lstm"."""
+    leaves = [f"{key} {json.dumps(value)}" for section in sections for key, value in section.items()]
+    return ", ".join(leaves).replace('"', "")
 
 
 def rows() -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from benchmarks.learning.rows import Row
 
 NAMES = [row.name for row in rows.rows()]
 STATED = {f"pendulum-gamma90-{name}": {"algorithm.gamma"} for name in ("ppo", "appo")}
+STATED["cartpole-positions-ppo"] = {"model.core"}
 """What a row sets besides a default, because the table is about that."""
 
 
@@ -27,6 +29,35 @@ def test_a_row_trains_on_defaults_and_the_table_prints_what_is_none(name: str) -
     assert all(one.partition(".")[2] in row.settings for one in STATED.get(name, ()))
     assert row.name == row.spec.run
     assert row.name.endswith(f"-{row.algorithm}")
+
+
+def test_the_table_says_what_is_passed_to_an_environment_and_around_it() -> None:
+    assert rows.find("cartpole-ppo").environment == "CartPole-v1"
+    assert rows.find("cartpole-positions-ppo").environment == "CartPole-v1 (keep [0, 2])"
+    assert rows.find("breakout-ppo").environment == "minatar.gym:BaseEnv (game breakout)"
+
+
+def test_a_row_without_its_simulator_says_what_to_install_and_the_others_are_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained: list[str] = []
+
+    def pretend(row: Row, seed: int) -> tuple[dict[str, Any], list[train.Point]]:
+        trained.append(row.name)
+        return measured(row, seed, 490.0)
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "mujoco" else real(name, *more)
+    )
+    monkeypatch.setattr(command, "train", pretend)
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(report, "write", lambda rows: None)
+    assert command.main(["hopper-ppo", "cartpole-ppo", "--seed", "0"]) == 1
+    assert trained == ["cartpole-ppo"]
+    said = capsys.readouterr().err
+    assert "hopper-ppo: NOT TRAINED: Hopper-v5 needs mujoco" in said
+    assert 'pip install "rlctl[mujoco]"' in said
 
 
 def test_every_published_score_has_its_row() -> None:

@@ -115,6 +115,19 @@ def test_own_protocol_vectors_and_the_preset_take_no_wrappers() -> None:
         made("ALE/Pong-v5", preset="atari", wrappers=["ClipAction"])
 
 
+def test_some_entries_of_a_vector_are_shown_alone() -> None:
+    entries = {"name": "rlctl_agents.envs.wrapping:Entries", "kwargs": {"keep": [2, 0]}}
+    whole, env = made("CartPole-v1", 2, max_episode_steps=9), made("CartPole-v1", 2, wrappers=[entries])
+    assert isinstance(env.spaces.obs, Box)
+    assert env.spaces.obs.shape == (2,)
+    assert (env.reset([5, 6]).obs["obs"][:, ::-1] >= -0.05).all()
+    check_env(env, steps=20)
+    whole.close()
+    for keep in ([4], [], [0.5]):
+        with pytest.raises(EnvRefused, match=r"Entries shows some of the entries of a vector, by numbers below 4"):
+            made("CartPole-v1", wrappers=[entries | {"kwargs": {"keep": keep}}])
+
+
 def test_an_action_is_repeated_until_the_episode_ends_and_rewards_are_summed() -> None:
     env = made(f"{TINY}:Clock", kwargs={"length": 100}, action_repeat=3, max_episode_steps=2)
     act: Any = {"action": np.zeros((1, 2), np.int64)}

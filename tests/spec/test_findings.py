@@ -6,6 +6,7 @@ import pytest
 from rlctl.backends.local import LocalBackend
 from rlctl.plan import make
 from rlctl.spec import Machine, load
+from rlctl.spec.problems.findings import simulator_missing
 from tests.spec.conftest import Lint, Load
 
 TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
@@ -119,3 +120,15 @@ def test_a_simulator_that_is_not_installed_is_found_before_anything_starts(
     plan = make(load_text(text).spec, uid="0" * 32, base=Path())
     (check,) = LocalBackend().preflight(plan, [])
     assert (check.verdict, check.next) == ("problem", f'pip install "rlctl[{extra}]"')
+
+
+@pytest.mark.parametrize(
+    ("id", "extra"), [("HalfCheetah-v5", "mujoco"), ("Humanoid-v5", "mujoco"), ("minatar.gym:BaseEnv", "minatar")]
+)
+def test_simulators_of_the_learning_table_have_extras_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, id: str, extra: str
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    text, command = simulator_missing(id) or ("", "")
+    assert text.startswith(f"{id} needs {extra}")
+    assert command == f'pip install "rlctl[{extra}]"'

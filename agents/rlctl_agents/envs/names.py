@@ -10,7 +10,10 @@ from typing import Any
 from rlctl_agents.envs.base import EnvRefused
 from rlctl_agents.types.by_name import LoadError, load
 
-EXTRAS = {"gymnasium": "agents", "ale_py": "atari", "cv2": "atari", "Box2D": "box2d"}
+EXTRAS = {
+    "gymnasium": "agents", "ale_py": "atari", "cv2": "atari", "Box2D": "box2d", "mujoco": "mujoco",
+    "imageio": "mujoco", "minatar": "minatar",
+}  # fmt: skip
 """A package that a simulator needs -> the extra of rlctl that brings it."""
 
 

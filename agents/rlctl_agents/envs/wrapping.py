@@ -99,6 +99,30 @@ class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
         return int(info["lives"])
 
 
+class Entries(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Some entries of a vector alone, as a CartPole without its velocities; `env.wrappers` names it by its path.
+
+    Args:
+        keep: their numbers, from 0, in the order in which they are shown.
+
+    Raises:
+        EnvRefused: the observation is no vector, or has no such entry.
+    """
+
+    def __init__(self, env: Any, keep: Sequence[int]) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        length = space.shape[0] if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 else 0
+        if not keep or not all(isinstance(one, int) and 0 <= one < length for one in keep):
+            raise EnvRefused(f"Entries shows some of the entries of a vector, by numbers below {length}: got {keep}")
+        self._keep = list(keep)
+        low, high = space.low[self._keep], space.high[self._keep]
+        self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype)
+
+    def observation(self, observation: Any) -> Any:
+        return observation[self._keep]
+
+
 class Screen(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Images in grey, or of another size, by area.
 

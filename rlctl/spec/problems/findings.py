@@ -17,9 +17,16 @@ from rlctl.spec.schema import Policy, Spec
 from rlctl.spec.units import mebibytes
 from rlctl.spec.words import number, show
 
-_SIMULATORS = (("ALE/", ("ale_py", "cv2"), "atari"), *(
-    (name, ("Box2D",), "box2d") for name in ("LunarLander", "BipedalWalker", "CarRacing")
-))  # fmt: skip
+_MUJOCO = (
+    "Ant-", "HalfCheetah-", "Hopper-", "Humanoid", "InvertedDoublePendulum-", "InvertedPendulum-", "Pusher-",
+    "Reacher-", "Swimmer-", "Walker2d-",
+)  # fmt: skip
+_SIMULATORS = (
+    ("ALE/", ("ale_py", "cv2"), "atari"),
+    *((name, ("Box2D",), "box2d") for name in ("LunarLander", "BipedalWalker", "CarRacing")),
+    *((name, ("mujoco", "imageio"), "mujoco") for name in _MUJOCO),
+    ("minatar.", ("minatar",), "minatar"),
+)
 """How ids of a family begin, the packages that it needs, the extra of rlctl that brings them."""
 
 _MAX_REQUIREMENTS: Final = 2000
