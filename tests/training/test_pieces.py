@@ -11,7 +11,7 @@ from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.base import Batch, Loss
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.experience.batching import column_axes, segment_fields
-from rlctl_agents.training.pieces import backward, pieces
+from rlctl_agents.training.pieces import PIECE_BYTES, PIECE_ROWS, backward, cached_rows, pieces
 from rlctl_agents.types.experience import Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 
@@ -62,6 +62,18 @@ def test_pieces_hold_every_segment_once() -> None:
     assert [part.version.shape[1] for part in found] == [2, 2, 1]
     for name, axis in column_axes(schema).items():
         assert torch.equal(torch.cat([part.fields[name] for part in found], axis), batch.fields[name])
+
+
+def test_pieces_are_alike_rather_than_full() -> None:
+    algorithm, _, batch = made("none")
+    assert [part.version.shape[1] for part in pieces(algorithm, batch, 4 * STEPS)] == [3, 2]
+
+
+def test_frames_make_pieces_small_and_numbers_do_not() -> None:
+    version = torch.zeros(STEPS, STREAMS, dtype=torch.int64)
+    assert cached_rows(Batch({"obs": torch.zeros(STEPS, STREAMS, 4)}, version)) == PIECE_ROWS
+    frames = Batch({"obs": torch.zeros(STEPS, STREAMS, 4, 84, 84, dtype=torch.uint8)}, version)
+    assert cached_rows(frames) == PIECE_BYTES // (4 * 84 * 84)
 
 
 def test_a_piece_is_one_segment_at_least() -> None:

@@ -83,6 +83,7 @@ def filled() -> BatchMemory:
 
 
 def test_a_batch_of_many_steps_is_one_version_and_its_rows_count_once() -> None:
+    torch.manual_seed(0)  # one of 576 gives the same order three times
     one, memory = trainer(), filled()
     updated = one.update(batch(memory))
     assert (one.version, one.optimizer_steps, updated.steps) == (1, EPOCHS * PARTS, EPOCHS * PARTS)

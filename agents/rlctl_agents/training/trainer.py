@@ -22,7 +22,7 @@ from rlctl_agents.training import gradients
 from rlctl_agents.training.collective import Collective
 from rlctl_agents.training.compiled import BACKENDS, compiled
 from rlctl_agents.training.learner_state import LearnerState, capture, restore
-from rlctl_agents.training.pieces import PIECE_ROWS, pieces
+from rlctl_agents.training.pieces import cached_rows, pieces
 from rlctl_agents.types.experience import ModelRef
 
 NONFINITE_IN_A_ROW = 10
@@ -98,7 +98,7 @@ class Trainer:
         self._loss: Callable[[Batch], Loss] = algorithm.loss
         self._gradient = gradients.alone(self._loss)
         self._all_reduce: AllReduce = _alone
-        self._piece_rows = piece_rows or (PIECE_ROWS if device.type == "cpu" else sys.maxsize)
+        self._piece_rows = piece_rows
         self.lineage = lineage
         self.version = 0  # batches learned from, over all boots
         self.optimizer_steps = 0  # over all boots
@@ -132,7 +132,7 @@ class Trainer:
             whole = self._prepared(example)
             assert whole is not None, "of a batch"
             first = next(iter(self._algorithm.minibatches(whole, torch.default_generator)))
-        part = pieces(self._algorithm, first, self._piece_rows)[0]
+        part = self._pieces(first)[0]
         for backend in backends:
             try:
                 self._loss = compiled(self._algorithm, part, backend)
@@ -207,10 +207,14 @@ class Trainer:
         with torch.no_grad():
             return self._algorithm.prepare(batch and batch._replace(delivery=None), self._all_reduce)
 
+    def _pieces(self, minibatch: Batch) -> list[Batch]:
+        most = self._piece_rows or (cached_rows(minibatch) if self._device.type == "cpu" else sys.maxsize)
+        return pieces(self._algorithm, minibatch, most)
+
     def _step(self, minibatch: Batch | None, rows: int, taken: int) -> _Step:
         """One optimizer step; counts rows and taken of all learners."""
         empty = minibatch is None or minibatch.version.numel() == 0
-        parts = [] if minibatch is None or empty else pieces(self._algorithm, minibatch, self._piece_rows)
+        parts = [] if minibatch is None or empty else self._pieces(minibatch)
         self._optimizer.zero_grad(set_to_none=True)
         mean = self._gradient(parts, rows, taken)
         grads = [one.grad for one in self._parameters if one.grad is not None]
