@@ -91,7 +91,8 @@ _POLES = {"env": {"id": "benchmarks.envs.plain:cartpole"}}
 def _appo(task: str) -> dict[str, Any]:
     """The same batches, minibatches and passes with APPO, on the newest batch alone as PPO does."""
     ppo = {name: value for name, value in CLIPPED[task]["algorithm"].items() if name != "epochs"}
-    return ppo | {"name": "appo", "reuse": CLIPPED[task]["algorithm"]["epochs"], "buffer_batches": 1}
+    alike = {"buffer_batches": 1, "target_every_updates": 1}
+    return ppo | {"name": "appo", "reuse": CLIPPED[task]["algorithm"]["epochs"], **alike}
 
 
 ALSO: dict[str, dict[str, dict[str, dict[str, Any]]]] = {

@@ -223,11 +223,12 @@ class Appo(Clipped, OffPolicy):
     come: what the buffer holds may be older. A version is a batch learned from."""
     reuse: Annotated[int, Field(ge=1, le=1_000), restart("learner")] = 8
     """Times that each batch is learned from: at most buffer_batches, or a multiple of it."""
-    buffer_batches: Annotated[int, Field(ge=1, le=1_000), restart("learner")] = 2
+    buffer_batches: Annotated[int, Field(ge=1, le=1_000), restart("learner")] = 4
     """Batches that the circular buffer holds: a batch is learned from as it comes, for the last time when it is the
     oldest of them, and evenly between. 1: each batch alone."""
-    target_every_updates: Annotated[int, Field(ge=1), restart("learner")] = 1
-    """Versions from one copy of the network to the target network to the next."""
+    target_every_updates: Annotated[int, Field(ge=1), restart("learner")] = 8
+    """Versions from one copy of the network to the target network to the next: so long the clip bounds how far the
+    policy moves. 1: each version is clipped against the one before, so that nothing bounds several."""
     target_rho_max: Annotated[float, Field(gt=0), restart("learner")] = 2.0
     """Bound of an action's probability under its actor's policy over that under the target network."""
     advantage: Annotated[Literal["vtrace", "gae"], restart("learner")] = "gae"

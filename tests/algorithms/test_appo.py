@@ -51,7 +51,7 @@ def test_the_ratio_is_1_in_the_first_minibatch_of_what_the_newest_policy_gathere
     obs: Space, action: str, core: str
 ) -> None:
     spaces = Spaces(obs, ACTIONS[action])
-    algorithm, schema = made(spaces, {"core": core}, lr=1e-3, reuse=2, buffer_batches=1)
+    algorithm, schema = made(spaces, {"core": core}, lr=1e-3, reuse=2, buffer_batches=1, target_every_updates=1)
     actor, learner = Actor(algorithm, schema, Anything(6, 1, spaces), seed=2), trainer(algorithm)
     for _ in range(3):
         batch = actor.segment()
@@ -143,7 +143,7 @@ def test_every_batch_is_learned_from_as_often_as_reuse_says_the_last_time_as_the
 
 
 def test_a_batch_that_was_not_learned_from_is_not_kept() -> None:
-    algorithm, schema = made(reuse=2)
+    algorithm, schema = made(reuse=2, buffer_batches=2)
     actor = Actor(algorithm, schema, Anything(6, 1, SPACES), seed=2)
     batch = actor.segment()
     algorithm.prepare(batch, alone)  # the group broke up: the same batch once more
@@ -193,6 +193,15 @@ def test_the_target_network_is_copied_when_due_and_survives_a_restart() -> None:
     assert not equal(other)
 
 
+def test_by_default_one_target_network_bounds_what_several_versions_do_together() -> None:
+    algorithm, schema = made(lr=1e-3)
+    actor, learner = Actor(algorithm, schema, Anything(6, 1, SPACES), seed=2), trainer(algorithm)
+    before = {name: value.clone() for name, value in algorithm.target.state_dict().items()}
+    far = [learner.update(actor.segment()).stats["kl"] for _ in range(3)]
+    assert all(torch.equal(value, before[name]) for name, value in algorithm.target.state_dict().items())
+    assert far[0] < far[1] < far[2], "measured from where the first of them began"
+
+
 def test_clips_outside_of_the_papers_assumption_are_refused() -> None:
     with pytest.raises(AlgorithmError, match=r"algorithm\.c_max must not exceed rho_max"):
         made(c_max=2.0)
@@ -207,8 +216,9 @@ def test_it_learns_what_can_be_computed_by_hand_from_actors_that_lag(
     world: type[World], network: dict[str, Any], least: float
 ) -> None:
     algorithm, schema = made(
-        world.spaces, network, unroll_length=16, batch_size=512, minibatch_size=64, reuse=4, lr=3e-3, entropy_coef=0.01
-    )
+        world.spaces, network, unroll_length=16, batch_size=512, minibatch_size=64, reuse=4, lr=3e-3, entropy_coef=0.01,
+        buffer_batches=2, target_every_updates=1,
+    )  # fmt: skip
     played, _ = made(world.spaces, network, unroll_length=16, batch_size=512)
     actor, learner = Actor(played, schema, world(32, 1), seed=2), trainer(algorithm)
     torch.manual_seed(0)
