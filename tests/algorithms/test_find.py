@@ -91,6 +91,12 @@ def test_a_config_read_back_from_a_run_file_gives_the_same_settings() -> None:
     assert hyperparameters(stored, Settings) == hyperparameters(given, Settings)
 
 
+def test_a_class_on_ppo_acts_with_what_an_actor_is_told_and_its_lag_is_stated_to_the_learner() -> None:
+    assert hyperparameters(external(unroll_length=8), specs.Ppo).max_lag_versions == 0
+    with pytest.raises(AlgorithmError, match="max_lag_versions: Input should be 0"):
+        hyperparameters(external(max_lag_versions=8), specs.Ppo)
+
+
 def test_settings_of_another_algorithm_are_refused() -> None:
     with pytest.raises(AlgorithmError, match="has Impala settings, not Settings"):
         hyperparameters(specs.Impala(), Settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, Literal, NamedTuple, TypeVar, get_origin
 
 import numpy as np
 import pydantic
@@ -352,6 +352,9 @@ def hyperparameters(config: specs.Algorithm, kind: type[Config]) -> Config:
         raise AlgorithmError(
             "; ".join(f"algorithm.params.{name}: every algorithm has it, say algorithm.{name}" for name in misplaced)
         )
+    for name in shared.keys() - config.model_fields_set:  # an actor is not told what the learner alone reads
+        if get_origin(kind.model_fields[name].annotation) is Literal:
+            del shared[name]  # kind allows its own alone
     if not kind.model_fields["name"].is_required():
         del shared["name"]  # kind knows its own
     try:
