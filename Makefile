@@ -59,7 +59,8 @@ bench-regression: $(VENV)/.dev
 bench-%: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $* --form $(FORM)
 
-# every seed of docs/learning.md that is not there or not valid any more; as in ROW="cartpole-ppo acrobot-ppo" SEED=0
+# every seed of docs/learning.md that is not there or not valid any more; as in ROW="cartpole-ppo acrobot-ppo" SEED=0,
+# or ROW=vtrace for both sides of a comparison
 learn: $(VENV)/.learn
 	$(BIN)/python -m benchmarks.learning $(ROW) $(addprefix --seed ,$(SEED))
 

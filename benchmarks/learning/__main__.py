@@ -1,19 +1,20 @@
 """`python -m benchmarks.learning [ROW ...] [--seed N ...]`: train what is not valid any more, write docs/learning.md.
 
 A seed is stored when it is done, so the command may end at any time and goes on where it was. A stored seed is valid
-while its resolved spec and the code that learns are as they were.
+while its resolved spec and the code that learns are as they were. Several such commands at once share the seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 
-from benchmarks.learning import report
-from benchmarks.learning.report import Stored
-from benchmarks.learning.rows import rows
-from benchmarks.learning.train import train
+from benchmarks.learning import claims, comparisons, report
+from benchmarks.learning.rows import Row, arms, rows
+from benchmarks.learning.stored import Stored, steps
+from benchmarks.learning.train import ENDS, origin, train
 from rlctl.spec.problems.findings import simulator_missing
 
 LONG = 1_000_000
@@ -21,42 +22,73 @@ LONG = 1_000_000
 
 
 def main(words: list[str]) -> int:
-    """Returns the exit code: 1 when a seed could not be trained, 130 after Ctrl-C."""
-    known = {row.name: row for row in rows()}
+    """Returns the exit code: 1 when a seed could not be trained or nothing can be stored, 130 after Ctrl-C."""
+    table, sides = rows(), arms()
+    known = {row.name: row for row in (*table, *sides)}
+    groups = {one.name: one.rows for one in (*comparisons.ABLATIONS, *comparisons.LEARNERS)}
+    groups |= {name: (name,) for name in known}
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__)
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"any of {', '.join(known)}; default: all")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"any of {', '.join(groups)}; default: all")
     parser.add_argument("--seed", type=int, action="append", help="only these; default: all that the row asks for")
-    parser.add_argument("--tables", action="store_true", help="train nothing; write table and plots anew")
+    parser.add_argument("--tables", action="store_true", help="train nothing; write tables and plots anew")
     chosen = parser.parse_args(words)
-    if unknown := [name for name in chosen.rows if name not in known]:
-        parser.error(f"no row {', '.join(unknown)} in specs/learn; it has {', '.join(known)}")
-    todo = [known[name] for name in chosen.rows or known] if not chosen.tables else []
-    wanted = [(row, seed) for row in todo for seed in chosen.seed or range(row.seeds)]
+    if unknown := [name for name in chosen.rows if name not in groups]:
+        parser.error(f"no row {', '.join(unknown)} in specs/learn and specs/ablations; there are {', '.join(groups)}")
+    todo = [known[name] for name in dict.fromkeys(name for group in chosen.rows or known for name in groups[group])]
+    for name in chosen.rows if chosen.seed else ():
+        most = min(known[row].seeds for row in groups[name])
+        if extra := sorted(set(chosen.seed) - set(range(most))):
+            parser.error(f"{name} asks for seeds below {most}, not for {', '.join(map(str, extra))}")
+    wanted = [(row, seed) for row in todo for seed in range(row.seeds) if not chosen.seed or seed in chosen.seed]
+    wanted.sort(key=lambda one: (one[0].agent_steps > LONG, one[1]))
     failed = 0
-    for row in todo:
+    for row in [] if chosen.tables else todo:
         if lacking := simulator_missing(row.spec.env.id):
             failed = 1
             say(f"{row.name}: NOT TRAINED: {'; '.join(lacking)} (`make learn` brings it)")
             wanted = [one for one in wanted if one[0] is not row]
     try:
-        for row, seed in sorted(wanted, key=lambda one: (one[0].agent_steps > LONG, one[1])):
-            stored = Stored.read(report.RESULTS, row)
-            if stored.valid(row, seed):
-                continue
-            say(f"{row.name}, seed {seed}: {report.steps(row.agent_steps)} agent steps")
-            began = time.monotonic()
-            try:
-                stored.add(*train(row, seed))
-            except (RuntimeError, OSError) as error:  # the others are measured all the same
-                failed = 1
-                say(f"{row.name}, seed {seed}: {error}")
-                continue
-            say(f"  {' | '.join(report.line(row, stored)[2:-1])}; {time.monotonic() - began:.0f} s")
+        for row, seed in [] if chosen.tables else wanted:
+            failed |= not done(row, seed)
     except KeyboardInterrupt:
-        return 130
-    finally:
-        report.write(list(known.values()))
+        say("ended early; what was done is stored")
+        failed = 130
+    except OSError as error:
+        say(f"nothing can be stored: {error}")
+        failed = 1
+    try:
+        report.write(table, sides, report.RESULTS, report.DOCUMENT)
+    except OSError as error:
+        say(f"tables and plots are not written: {error}")
+        failed = failed or 1
     return failed
+
+
+def done(row: Row, seed: int) -> bool:
+    """Whether a seed is valid, or is now, or another process trains it. One that fails is stored as that.
+
+    Raises:
+        OSError: nothing can be stored.
+    """
+    with claims.claim(report.RESULTS, row.name, seed) as tell:
+        if tell is None:
+            say(f"{row.name}, seed {seed}: another process trains it")
+            return True
+        stored = Stored.read(report.RESULTS, row)
+        if stored.valid(row, seed):
+            return True
+        say(f"{row.name}, seed {seed}: {steps(row.agent_steps)} agent steps")
+        began, line = time.monotonic(), {"seed": seed, **origin(row, seed)}
+        try:
+            found = train(row, seed, tell)
+        except Exception as error:  # the others are measured all the same
+            said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            say(f"{row.name}, seed {seed} failed: {said}")
+            stored.fail({**line, "failed": said}, row)
+            return False
+        stored.add(*found)
+        say(f"  {' | '.join(report.line(row, stored)[2:-1])}; {time.monotonic() - began:.0f} s")
+        return True
 
 
 def say(text: str) -> None:
@@ -64,4 +96,6 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    for one in ENDS:  # a closed terminal and a kill end the run as Ctrl-C does
+        signal.signal(one, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

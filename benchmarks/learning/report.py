@@ -1,70 +1,25 @@
-"""Stored seeds of the learning table, its plots, and docs/learning.md."""
+"""The learning table, its plots, and docs/learning.md."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from benchmarks.learning import claims, comparisons
 from benchmarks.learning.rows import Row
-from benchmarks.learning.train import Point, fell_back, success
+from benchmarks.learning.stored import Stored, shown, steps
+from benchmarks.learning.train import fell_back, success
 from benchmarks.shared import plots, store, tables
 from benchmarks.shared.host import REPOSITORY
 from benchmarks.shared.stats import bootstrap, iqm, spread
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "learning"
 DOCUMENT = REPOSITORY / "docs" / "learning.md"
-SEEDS_CSV, CURVES_CSV = "seeds.csv", "evaluations.csv"
-"""In the folder of a row: a line per seed, and one per evaluation."""
 HEAD = (
     "", "goal, within", "seeds", "return of the last model: IQM (95 %)", "worst seed", "reached by",
     "steps to the goal", "wall, CPU to it", "fell back", "published",
 )  # fmt: skip
-
-
-@dataclass
-class Stored:
-    """Seeds of one row that were measured."""
-
-    folder: Path
-    seeds: list[store.Row] = field(default_factory=list)
-    curves: list[store.Row] = field(default_factory=list)
-
-    @classmethod
-    def read(cls, results: Path, row: Row) -> Stored:
-        folder = results / row.name
-        if not (folder / SEEDS_CSV).exists():
-            return cls(folder)
-        return cls(folder, store.read(folder / SEEDS_CSV), store.read(folder / CURVES_CSV))
-
-    def add(self, line: Mapping[str, Any], points: Sequence[Point]) -> None:
-        """Put a seed in place of an earlier measurement of it, on disk as well."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        keys = {"seed": line["seed"]}
-        for name, file, new in (("seeds", SEEDS_CSV, [line]), ("curves", CURVES_CSV, [keys | one for one in points])):
-            kept = [row for row in getattr(self, name) if row["seed"] != str(line["seed"])]
-            store.write(self.folder / file, sorted([*kept, *new], key=lambda row: int(row["seed"])))
-            setattr(self, name, store.read(self.folder / file))
-
-    def valid(self, row: Row, seed: int) -> bool:
-        """Whether a seed was measured with today's resolved spec and code."""
-        found = store.where(self.seeds, seed=seed)
-        return bool(found) and found[0]["fingerprint"] == row.fingerprint(seed)
-
-    def points(self, line: store.Row) -> list[store.Row]:
-        return store.where(self.curves, seed=line["seed"])
-
-
-def shown(row: Row, found: Stored) -> tuple[list[store.Row], str]:
-    """Seeds whose figures count: those of today's code if there are any, else all; and how many they are, in words."""
-    new = [line for line in found.seeds if found.valid(row, int(line["seed"]))]
-    old = len(found.seeds) - len(new)
-    told = f"{len(new)} of {row.seeds}" + (f"; {old} stale" if old else "")
-    return (new or found.seeds), told if new or not old else f"0 of {row.seeds}; figures are of {old} stale"
 
 
 def line(row: Row, found: Stored) -> list[str]:
@@ -100,11 +55,6 @@ def line(row: Row, found: Stored) -> list[str]:
     ]
 
 
-def steps(count: float) -> str:
-    """Example: 150000 -> "150k", 1000000 -> "1M"."""
-    return f"{count / 1e6:g}M" if count >= 1e6 else f"{count / 1e3:.0f}k"
-
-
 def plot(rows: Sequence[Row], stored: Mapping[str, Stored], path: Path) -> None:
     """Curves of all algorithms on one task: thin of each seed, thick their median; goal and published figures."""
     made, (axes,) = plots.figure(1)
@@ -112,17 +62,10 @@ def plot(rows: Sequence[Row], stored: Mapping[str, Stored], path: Path) -> None:
         found = stored[row.name]
         seeds, _ = shown(row, found)
         curves = [
-            ([int(one["steps"]) for one in points], [float(one["mean_return"]) for one in points])
+            ([float(one["steps"]) for one in points], [float(one["mean_return"]) for one in points])
             for points in map(found.points, seeds)
         ]
-        for across, up in curves:
-            axes.plot(across, up, color=f"C{colour}", linewidth=0.7, alpha=0.5)
-        if curves:
-            at = np.linspace(0, row.agent_steps, 201)
-            middle = np.median([np.interp(at, across, up) for across, up in curves], axis=0)
-            axes.plot(
-                at, middle, color=f"C{colour}", linewidth=2, label=f"{row.algorithm.upper()}, {len(curves)} seeds"
-            )
+        plots.seeds(axes, curves, f"C{colour}", row.algorithm.upper())
         if row.published is not None:
             axes.axhline(row.published.mean, color=f"C{colour}", linestyle=":", linewidth=1)
     axes.axhline(rows[0].goal, color="black", linestyle="--", linewidth=1, label=f"goal {rows[0].goal:g}")
@@ -133,20 +76,37 @@ def plot(rows: Sequence[Row], stored: Mapping[str, Stored], path: Path) -> None:
     plots.save(made, path)
 
 
-def write(rows: Sequence[Row], results: Path = RESULTS, document: Path = DOCUMENT) -> None:
-    """Table, plots and document from what is stored alone."""
-    stored = {row.name: Stored.read(results, row) for row in rows}
-    lines = tables.table(HEAD, [line(row, stored[row.name]) for row in rows])
-    measured = [one for found in stored.values() for one in found.seeds]
-    for column, what in (("processor", "Measured on"), ("commit", "Commits")):
-        lines += ["", f"{what}: {', '.join(sorted(store.distinct(measured, column)))}."] if measured else []
-    for task, alike in groupby(rows, key=lambda row: row.task):
-        group = [row for row in alike if stored[row.name].seeds]
-        if group:
-            path = results / f"{task}.svg"
-            plot(group, stored, path)
-            lines += ["", f"![{task}]({shown_path(path, document)})"]
-    tables.replace_section(document, "table", lines)
+def write(rows: Sequence[Row], arms: Sequence[Row], results: Path = RESULTS, document: Path = DOCUMENT) -> None:
+    """Tables, plots and document from what is stored alone.
+
+    Raises:
+        OSError: one of them could not be written.
+    """
+    with claims.writing(results, "document"):
+        stored = {row.name: Stored.read(results, row) for row in (*rows, *arms)}
+        lines = tables.table(HEAD, [line(row, stored[row.name]) for row in rows])
+        measured = [one for row in rows for one in stored[row.name].seeds]
+        for column, what in (("processor", "Measured on"), ("commit", "Commits")):
+            lines += ["", f"{what}: {', '.join(sorted(store.distinct(measured, column)))}."] if measured else []
+        for task, alike in groupby(rows, key=lambda row: row.task):
+            group = [row for row in alike if stored[row.name].seeds]
+            if group:
+                path = results / f"{task}.svg"
+                plot(group, stored, path)
+                lines += ["", f"![{task}]({shown_path(path, document)})"]
+        tables.replace_section(document, "table", lines)
+        known = {row.name: row for row in (*rows, *arms)}
+        for section, make, some in (
+            ("ablations", comparisons.table, comparisons.ABLATIONS),
+            ("learners", comparisons.equivalence_table, comparisons.LEARNERS),
+        ):
+            lines = make(known, stored)
+            for one in some:
+                if stored[one.base].seeds and stored[one.changed].seeds:
+                    path = results / f"{one.name}.svg"
+                    comparisons.plot(one, known, stored, path)
+                    lines += ["", f"![{one.name}]({shown_path(path, document)})"]
+            tables.replace_section(document, section, lines)
 
 
 def shown_path(path: Path, document: Path) -> Path:

@@ -1,13 +1,14 @@
-"""Rows of the learning table: the specs of specs/learn, and what a stored seed of one depends on."""
+"""Rows of the tables: the specs of specs/learn and specs/ablations, and what a stored seed of one depends on."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +17,15 @@ from rlctl import plan
 from rlctl.spec import loading
 from rlctl.spec.algorithms import BUILT
 from rlctl.spec.schema import Spec
+from rlctl.spec.words import CLASS_PATH
 
 SPECS = REPOSITORY / "specs" / "learn"
+ARMS = REPOSITORY / "specs" / "ablations"
 AGENTS = REPOSITORY / "agents" / "rlctl_agents"
 LEARNS = ("acting", "algorithms", "envs", "experience", "models", "ops", "training")
 """Packages of AGENTS that decide what is learned: a change of one makes every stored seed stale. Delivery, books and
-evaluation do not. Of `algorithms`, files of other algorithms than the row's are left out."""
+evaluation do not. Of `algorithms`, files of other algorithms than the row's are left out; what a row names as
+`module:Class` counts where its module is in this repository."""
 READERS = ("learner", "actor")
 """Roles whose part of the resolved spec decides what is learned."""
 SEEDS = 5
@@ -120,14 +124,15 @@ class Row:
 
     def of_seed(self, seed: int) -> dict[str, Any]:
         """The spec of one measurement: to the end of its agent steps, whatever it reaches before."""
-        return {**self.values, "run": "learn", "seed": seed, "stop": {"agent_steps": self.agent_steps}}
+        stated = {key: value for key, value in self.values.items() if key != "code"}  # this repository is on the path
+        return {**stated, "run": "learn", "seed": seed, "stop": {"agent_steps": self.agent_steps}}
 
     def fingerprint(self, seed: int) -> str:
         """12 hex digits of the resolved spec of a seed, as roles that learn read it, and of the code that learns."""
         planned = plan.make(Spec.model_validate(self.of_seed(seed)), uid="0" * 32, base=SPECS)
         read = {role.role: role.run_file["spec"] for role in planned.roles if role.role in READERS}
         numbers = {role.role: role.replicas for role in planned.roles if role.role in READERS}
-        told = json.dumps([read, numbers, self.agent_steps, code(self.algorithm)], sort_keys=True)
+        told = json.dumps([read, numbers, self.agent_steps, code(self.algorithm, _named(self.values))], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 
@@ -138,7 +143,7 @@ def _in_words(sections: Iterable[Mapping[str, Any]]) -> str:
 
 
 def rows() -> list[Row]:
-    """Every row, tasks in the order of PUBLISHED, then by name.
+    """Rows of the learning table, tasks in the order of PUBLISHED, then by name.
 
     Raises:
         rlctl.errors.SpecError: a spec has a fault.
@@ -148,31 +153,70 @@ def rows() -> list[Row]:
     return [find(name) for name in sorted(names, key=lambda name: known.index(name) if name in known else len(known))]
 
 
+def arms() -> list[Row]:
+    """Sides of comparisons that are no rows of the learning table.
+
+    Raises:
+        rlctl.errors.SpecError: a spec has a fault.
+    """
+    return [find(path.stem) for path in sorted(ARMS.glob("*.yaml"))]
+
+
 def find(name: str) -> Row:
-    """Raises rlctl.errors.SpecError."""
-    loaded = loading.load([SPECS / f"{name}.yaml"])
+    """A row or an arm.
+
+    Raises:
+        rlctl.errors.SpecError: the spec has a fault.
+    """
+    folder = SPECS if (SPECS / f"{name}.yaml").exists() else ARMS
+    loaded = loading.load([folder / f"{name}.yaml"])
     return Row(name, loaded.spec, loaded.values)
 
 
-@cache
-def code(algorithm: str) -> str:
-    """Digest of the code that learns: of its syntax, so that comments and docstrings may change."""
+def code(algorithm: str, named: frozenset[Path] = frozenset()) -> str:
+    """Digest of the code that learns, as it is now: of its syntax, so that comments and docstrings may change.
+
+    Args:
+        algorithm: ours by its name, another as `module:Class`.
+        named: modules beside those of LEARNS.
+    """
     digest = hashlib.sha256()
-    for path in sorted(_sources(algorithm)):
-        digest.update(f"{path.relative_to(AGENTS)}\0{_syntax(path)}\0".encode())
+    for path in sorted(_sources(algorithm, named)):
+        name = path.relative_to(AGENTS if path.is_relative_to(AGENTS) else REPOSITORY)
+        digest.update(f"{name}\0{_syntax(path.read_text())}\0".encode())
     return digest.hexdigest()
 
 
-def _sources(algorithm: str) -> Iterator[Path]:
-    own = AGENTS / "algorithms" / f"{algorithm}.py"
-    others = [name for name in BUILT if name != algorithm and f"algorithms.{name}" not in own.read_text()]
-    left_out = {own.with_stem(name) for name in others}
+def _sources(algorithm: str, named: frozenset[Path]) -> Iterator[Path]:
+    folder = AGENTS / "algorithms"
+    needed = {algorithm} if algorithm in BUILT else {name for path in named for name in _imported(path)}
+    while more := {name for one in needed for name in _imported(folder / f"{one}.py")} - needed:
+        needed |= more
+    left_out = {folder / f"{name}.py" for name in BUILT if name not in needed}
     for package in LEARNS:
         yield from set((AGENTS / package).rglob("*.py")) - left_out
+    yield from named
 
 
-def _syntax(path: Path) -> str:
-    tree = ast.parse(path.read_text())
+def _imported(path: Path) -> list[str]:
+    """Algorithms of ours that a module imports."""
+    return [name for name in BUILT if re.search(rf"algorithms(\.| import ){name}\b", path.read_text())]
+
+
+def _named(values: Any) -> frozenset[Path]:
+    """Modules of this repository that a spec names as `module:Class`."""
+    if isinstance(values, dict | list):
+        inner = values.values() if isinstance(values, dict) else values
+        return frozenset[Path]().union(*map(_named, inner))
+    if not isinstance(values, str) or not re.match(CLASS_PATH, values):
+        return frozenset()
+    name = values.partition(":")[0].replace(".", "/") + ".py"
+    return frozenset(path for path in (REPOSITORY / name, AGENTS.parent / name) if path.exists())
+
+
+@lru_cache(1000)
+def _syntax(text: str) -> str:
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,18 +17,54 @@ from benchmarks.learning.rows import Row
 from benchmarks.shared import host, product
 
 POLL_S = 1.0
+STALLED_S = 1800.0
+"""Without a step learned from in so long, a run is given up. The last model is evaluated within it as well."""
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Point = dict[str, Any]
 """An evaluation: agent steps, mean return, wall and CPU seconds."""
 
 
-def train(row: Row, seed: int) -> tuple[dict[str, Any], list[Point]]:
+def train(row: Row, seed: int, tell: Callable[[Path], None]) -> tuple[dict[str, Any], list[Point]]:
     """The line of a seed, and its curve.
 
+    Args:
+        tell: told the folder of the run before it begins.
+
     Raises:
-        RuntimeError: the run failed, or its last model was not evaluated.
+        RuntimeError: the run failed or makes no progress, its last model was not evaluated, or the code that learns
+            changed meanwhile.
     """
     clock: list[tuple[float, float]] = [(0.0, 0.0)]
-    origin = {  # of the code that roles will import, not of what it is when they have ended
+    line = {"seed": seed, **origin(row, seed)}  # before roles import the code
+    with product.made(row.of_seed(seed)) as run:
+        tell(run.folder)
+        try:
+            run.up("--detach")
+            moved, learned = time.monotonic(), -1
+            while not run.ended():
+                if "wall_s" in (status := run.stored()):
+                    clock.append((status["wall_s"], sum(status["cpu_s"].values())))
+                if (steps := status.get("totals", {}).get("consumed_steps", 0)) != learned:
+                    moved, learned = time.monotonic(), steps
+                if time.monotonic() - moved > STALLED_S:
+                    raise RuntimeError(f"no progress after {learned} agent steps for {STALLED_S:.0f} s")
+                time.sleep(POLL_S)
+            status = run.stored()
+            told = (run.root / "results" / "evaluations.jsonl").read_text().splitlines()
+        finally:
+            with uninterrupted():
+                run.down()
+    if status["phase"] != "finished":
+        raise RuntimeError(f"ended as {status['phase']}: {'; '.join(one['text'] for one in status['problems'])}")
+    if row.fingerprint(seed) != line["fingerprint"]:
+        raise RuntimeError("the code that learns, or the spec, changed while it was trained")
+    found, points = measured([json.loads(one) for one in told], row, status["totals"]["consumed_steps"], clock)
+    return {**line, **found, "wall_s": status["wall_s"], "cpu_s": sum(status["cpu_s"].values())}, points
+
+
+def origin(row: Row, seed: int) -> dict[str, Any]:
+    """Code and machine, as of now."""
+    return {
         "fingerprint": row.fingerprint(seed),
         "commit": host.commit()[:10] + (" with changes" if host.changed() else ""),
         "processor": host.processor(),
@@ -33,23 +72,28 @@ def train(row: Row, seed: int) -> tuple[dict[str, Any], list[Point]]:
         "load": round(os.getloadavg()[0], 2),
         "unix_time": round(time.time()),
     }
-    with product.running(row.of_seed(seed)) as run:
-        while not run.ended():
-            if "wall_s" in (status := run.stored()):
-                clock.append((status["wall_s"], sum(status["cpu_s"].values())))
-            time.sleep(POLL_S)
-        status = run.stored()
-        told = (run.root / "results" / "evaluations.jsonl").read_text().splitlines()
-    if status["phase"] != "finished":
-        raise RuntimeError(f"ended as {status['phase']}: {'; '.join(one['text'] for one in status['problems'])}")
-    walls, cpus = zip(*clock, strict=True)
+
+
+def measured(
+    both: Sequence[dict[str, Any]], row: Row, steps: int, clock: Sequence[tuple[float, float]]
+) -> tuple[dict[str, Any], list[Point]]:
+    """The last model's return, and the curve.
+
+    Args:
+        both: evaluations in both modes, as they came.
+        steps: agent steps that were learned from.
+        clock: wall and CPU seconds of the run from time to time.
+
+    Raises:
+        RuntimeError: the last model was not evaluated.
+    """
     mode = row.spec.evaluation.mode
-    both = [json.loads(line) for line in told]
     found = [one for one in both if one["mode"] == mode]
-    if not found or found[-1]["steps"] < status["totals"]["consumed_steps"]:
+    if not found or found[-1]["steps"] < steps:
         raise RuntimeError("its last model was not evaluated")
     last = found[-1]
-    points: list[Point] = [
+    walls, cpus = zip(*clock, strict=True)
+    points = [
         {
             "steps": one["steps"],
             "mean_return": one["mean"],
@@ -58,18 +102,25 @@ def train(row: Row, seed: int) -> tuple[dict[str, Any], list[Point]]:
         }
         for one in found
     ]
-    line = {
-        "seed": seed,
+    others = [one["mean"] for one in both if one["ref"] == last["ref"] and one["mode"] != mode]
+    return {
         "agent_steps": last["steps"],
         "mean_return": last["mean"],
-        "other_return": next((one["mean"] for one in both if one["ref"] == last["ref"] and one["mode"] != mode), None),
+        "other_return": others[0] if others else None,
         "episodes": last["episodes"],
         "mode": mode,
-        "wall_s": status["wall_s"],
-        "cpu_s": sum(status["cpu_s"].values()),
-        **origin,
-    }
-    return line, points
+    }, points
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold back Ctrl-C, TERM and HUP: a run that is being ended is ended."""
+    before = {one: signal.signal(one, signal.SIG_IGN) for one in ENDS}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def success(points: Sequence[Point], goal: float) -> int | None:

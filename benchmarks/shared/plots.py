@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks.shared import store
 from benchmarks.shared.stats import Spread
 
 
@@ -22,7 +25,9 @@ def figure(panels: int) -> tuple[Figure, list[Axes]]:
 def save(made: Figure, path: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "rlctl"
     mpl.rcParams["svg.fonttype"] = "none"
-    made.savefig(path, metadata={"Date": None})
+    text = io.StringIO()
+    made.savefig(text, format="svg", metadata={"Date": None})
+    store.write_text(path, text.getvalue())
 
 
 def bars(axes: Axes, values: Mapping[str, Spread], *, title: str, unit: str, log: bool = False) -> None:
@@ -51,3 +56,13 @@ def lines(
         axes.set_yscale("log")
     if curves:
         axes.legend(fontsize="small")
+
+
+def seeds(axes: Axes, curves: Sequence[tuple[Sequence[float], Sequence[float]]], colour: str, name: str) -> None:
+    """Curves of equal runs: thin of each, thick their median up to where the longest ends."""
+    for across, up in curves:
+        axes.plot(across, up, color=colour, linewidth=0.7, alpha=0.5)
+    if curves:
+        at = np.linspace(0, max(across[-1] for across, _ in curves), 201)
+        middle = np.median([np.interp(at, across, up) for across, up in curves], axis=0)
+        axes.plot(at, middle, color=colour, linewidth=2, label=f"{name}, {len(curves)} seeds")

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from benchmarks.shared import processes
 from benchmarks.shared.host import REPOSITORY
 
 Spec = dict[str, Any]
+PREFIX = "rlb-"
+"""Of the folders of runs."""
 
 
 class Run:
@@ -32,7 +35,7 @@ class Run:
         self.name = str(spec["run"])
         self.env = {key: value for key, value in os.environ.items() if not key.startswith(("RLCTL_", "XDG_"))}
         runtime = folder / "r"
-        runtime.mkdir(mode=0o700)
+        runtime.mkdir(mode=0o700, exist_ok=True)
         self.env |= {"XDG_STATE_HOME": str(folder / "s"), "XDG_RUNTIME_DIR": str(runtime), "NO_COLOR": "1"}
         self.env["PYTHONPATH"] = path
         (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
@@ -154,8 +157,19 @@ def made(spec: Spec, *, path: str = "") -> Iterator[Run]:
     """A run that nobody has started yet."""
     inherited = os.environ.get("PYTHONPATH", "")
     joined = os.pathsep.join(word for word in (path, str(REPOSITORY), inherited) if word)
-    with tempfile.TemporaryDirectory(prefix="rlb-", dir="/tmp") as folder:  # short: sockets have short names
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir="/tmp") as folder:  # short: sockets have short names
         yield Run(Path(folder), spec, joined)
+
+
+def remove(folder: Path) -> None:
+    """End a run whose starter was killed, and remove its folder. One that is not there, or not of `made`, is left."""
+    try:
+        spec = yaml.safe_load((folder / "spec.yaml").read_text())
+    except OSError:
+        return
+    if folder.name.startswith(PREFIX):
+        Run(folder, spec, "").down()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Mark(NamedTuple):

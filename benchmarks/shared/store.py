@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,28 @@ CELLS, HOST = "cells.csv", "host.json"
 def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """One line per row, the columns in the order in which they first appear; floats with six digits."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-        table.writeheader()
-        table.writerows({name: as_text(value) for name, value in row.items()} for row in rows)
+    text = io.StringIO()
+    table = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    table.writeheader()
+    table.writerows({name: as_text(value) for name, value in row.items()} for row in rows)
+    write_text(path, text.getvalue())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file whole: a full disk, a kill or a power cut leaves it as it was.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with new.open("w", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def read(path: Path) -> list[Row]:

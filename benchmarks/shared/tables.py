@@ -74,4 +74,4 @@ def replace_section(document: Path, name: str, lines: Sequence[str]) -> None:
     else:
         text = text.rstrip("\n") + "\n\n" + block + "\n"
     document.parent.mkdir(parents=True, exist_ok=True)
-    document.write_text(text)
+    store.write_text(document, text)

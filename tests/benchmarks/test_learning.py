@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.learning import __main__ as command
-from benchmarks.learning import report, rows, train
-from benchmarks.learning.report import Stored
+from benchmarks.learning import claims, comparisons, report, rows, train
 from benchmarks.learning.rows import Row
+from benchmarks.learning.stored import Stored
+from benchmarks.shared import product, store
+from benchmarks.shared.host import REPOSITORY
+from rlctl_agents.algorithms.base import hyperparameters
+from rlctl_agents.types import by_name
 
 NAMES = [row.name for row in rows.rows()]
 STATED = {f"pendulum-gamma90-{name}": {"algorithm.gamma"} for name in ("ppo", "appo")}
@@ -42,7 +55,7 @@ def test_a_row_without_its_simulator_says_what_to_install_and_the_others_are_tra
 ) -> None:
     trained: list[str] = []
 
-    def pretend(row: Row, seed: int) -> tuple[dict[str, Any], list[train.Point]]:
+    def pretend(row: Row, seed: int, tell: object) -> tuple[dict[str, Any], list[train.Point]]:
         trained.append(row.name)
         return measured(row, seed, 490.0)
 
@@ -52,7 +65,7 @@ def test_a_row_without_its_simulator_says_what_to_install_and_the_others_are_tra
     )
     monkeypatch.setattr(command, "train", pretend)
     monkeypatch.setattr(report, "RESULTS", tmp_path)
-    monkeypatch.setattr(report, "write", lambda rows: None)
+    monkeypatch.setattr(report, "write", lambda *_: None)
     assert command.main(["hopper-ppo", "cartpole-ppo", "--seed", "0"]) == 1
     assert trained == ["cartpole-ppo"]
     said = capsys.readouterr().err
@@ -71,7 +84,6 @@ def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x = 1\n")
     monkeypatch.setattr(rows, "AGENTS", tmp_path)
-    monkeypatch.setattr(rows, "code", rows.code.__wrapped__)  # not of the module before
     return tmp_path
 
 
@@ -98,6 +110,27 @@ def test_an_algorithm_that_imports_another_one_depends_on_its_file(agents: Path)
     before = rows.code("ppo")
     (agents / "algorithms/impala.py").write_text("x = 2\n")
     assert rows.code("ppo") != before
+
+
+def test_a_class_of_the_repository_that_a_row_names_counts_with_the_algorithm_that_it_imports(
+    agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "REPOSITORY", tmp_path)
+    (tmp_path / "mine.py").write_text("from rlctl_agents.algorithms import impala\n")
+    row = changed(rows.find("cartpole-ppo"), algorithm={"name": "mine:Own"})
+    before = row.fingerprint(0)
+    (agents / "algorithms/ppo.py").write_text("x = 2\n")
+    assert row.fingerprint(0) == before
+    (agents / "algorithms/impala.py").write_text("x = 2\n")
+    after = row.fingerprint(0)
+    assert after != before
+    (tmp_path / "mine.py").write_text("from rlctl_agents.algorithms import impala\nx = 1\n")
+    assert row.fingerprint(0) != after
+
+
+def test_an_algorithm_of_ours_that_is_named_by_its_class_counts() -> None:
+    named = rows._named({"name": "rlctl_agents.algorithms.ppo:Ppo"})
+    assert [path.relative_to(REPOSITORY).as_posix() for path in named] == ["agents/rlctl_agents/algorithms/ppo.py"]
 
 
 def changed(row: Row, **values: Any) -> Row:
@@ -129,10 +162,13 @@ def test_evaluations_below_half_of_the_first_success_are_counted(
     assert train.fell_back([{"mean_return": value} for value in returns], goal) == fallen
 
 
+TIMES = itertools.count(1_700_000_000)
+
+
 def measured(row: Row, seed: int, mean: float, fingerprint: str = "") -> tuple[dict[str, Any], list[train.Point]]:
     line = {
         "seed": seed, "agent_steps": row.agent_steps, "mean_return": mean, "processor": "P", "commit": "c",
-        "fingerprint": fingerprint or row.fingerprint(seed),
+        "fingerprint": fingerprint or row.fingerprint(seed), "unix_time": next(TIMES),
     }  # fmt: skip
     half = row.agent_steps // 2
     return line, [
@@ -140,6 +176,78 @@ def measured(row: Row, seed: int, mean: float, fingerprint: str = "") -> tuple[d
         {"steps": half, "mean_return": 480.0, "wall_s": 30.0 + seed, "cpu_s": 60.0},
         {"steps": row.agent_steps, "mean_return": mean, "wall_s": 60.0, "cpu_s": 120.0},
     ]
+
+
+SEEDS = """seed,agent_steps,mean_return,wall_s,fingerprint,unix_time
+0,150100,500,90,{0},11
+1,150200,350,90,{1},12
+2,150300,490,90,{2},13
+3,150400,470,90,{3},14
+4,150500,480,90,{4},15
+"""
+CURVES = """seed,unix_time,steps,mean_return,wall_s,cpu_s
+0,11,0,20,1,2
+0,11,50000,475,30,40
+0,11,100000,237,60,80
+0,11,150100,500,90,120
+1,12,150200,350,90,120
+2,13,40000,500,20,30
+2,13,80000,249,40,60
+2,13,120000,251,60,90
+2,13,150300,490,90,120
+3,14,75000,470,45,70
+3,14,150400,470,90,120
+4,15,60000,480,36,50
+4,15,150500,480,90,120
+4,9,10,1,1,1
+"""
+
+
+def test_every_figure_of_a_row_is_what_one_computes_by_hand_from_the_raw_csv(tmp_path: Path) -> None:
+    row = rows.find("cartpole-ppo")
+    folder = tmp_path / row.name
+    folder.mkdir()
+    (folder / "seeds.csv").write_text(SEEDS.format(*map(row.fingerprint, range(5))))
+    (folder / "evaluations.csv").write_text(CURVES)
+    cells = report.line(row, Stored.read(tmp_path, row))
+    assert cells[2] == "5 of 5"
+    # sorted 350 470 480 490 500; the middle half is 2.5 of the five: 0.75 x 470 + 480 + 0.75 x 490 over 2.5
+    assert cells[3].startswith("480.0 (")
+    assert cells[3].endswith(") ✓")
+    assert cells[4] == "350.0"
+    assert cells[5] == "3 of 5", "seeds 1 and 3 never had 475"
+    assert cells[6] == "50k (40k-60k)", "at 50,000, 40,000 and 60,000"
+    assert cells[7] == "30 s, 40 s", "of 30, 20, 36 and 40, 30, 50"
+    assert cells[8] == "2", "237 is below half of 475, 249 below half of 500, 251 is not"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_figures_of_stored_seeds_are_those_of_the_raw_csv(name: str) -> None:
+    """With loops that share no code with the report."""
+    row, folder = rows.find(name), report.RESULTS / name
+    cells = report.line(row, Stored.read(report.RESULTS, row))
+    if not (folder / "seeds.csv").exists():
+        assert cells[3:9] == [""] * 6
+        return
+    head, *seeds = [line.split(",") for line in (folder / "seeds.csv").read_text().splitlines()]
+    _, *points = [line.split(",") for line in (folder / "evaluations.csv").read_text().splitlines()]
+    lines = [dict(zip(head, one, strict=True)) for one in seeds]
+    counted = [one for one in lines if one["fingerprint"] == row.fingerprint(int(one["seed"]))] or lines
+    worst, fallen, reached = float("inf"), 0, 0
+    for one in counted:
+        worst = min(worst, float(one["mean_return"]))
+        first = None
+        for seed, unix_time, _, mean_return, *_ in points:
+            if (seed, unix_time) != (one["seed"], one["unix_time"]):
+                continue
+            value = float(mean_return)
+            if first is None and value >= row.goal:
+                first = value
+                reached += 1
+            elif first is not None and value < (first / 2 if first > 0 else first * 2):
+                fallen += 1
+    assert cells[4:6] == [f"{worst:.1f}", f"{reached} of {len(counted)}"]
+    assert cells[8] == (str(fallen) if reached else "")
 
 
 def test_stale_seeds_count_only_where_there_are_no_others_and_that_is_said(tmp_path: Path) -> None:
@@ -168,30 +276,39 @@ def test_table_and_plots_are_written_from_what_is_stored_alone(tmp_path: Path) -
     document.write_text("# Learning\n")
     for row in rows.rows()[:2]:
         Stored.read(tmp_path, row).add(*measured(row, 0, 490.0))
-    report.write(rows.rows(), tmp_path, document)
+    report.write(rows.rows(), rows.arms(), tmp_path, document)
     text, plot = document.read_text(), (tmp_path / "cartpole.svg").read_text()
     assert "| PPO, CartPole-v1 | 475, 150k | 1 of 5 | 490.0 ✓ |" in text
     assert "PPO, Pendulum-v1, gamma 0.9 | -200, 300k | 0 of 5 |" in text
     assert "cartpole.svg" in text
     assert "acrobot.svg" not in text, "nothing of it was measured"
-    report.write(rows.rows(), tmp_path, document)
+    report.write(rows.rows(), rows.arms(), tmp_path, document)
     assert (document.read_text(), (tmp_path / "cartpole.svg").read_text()) == (text, plot)
 
 
+Trained = Callable[[Row, int, Callable[[Path], None]], tuple[dict[str, Any], list[train.Point]]]
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of results and a document that are nobody's."""
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(report, "DOCUMENT", tmp_path / "learning.md")
+    return tmp_path
+
+
 def test_every_seed_that_is_not_valid_is_trained_once_and_a_failure_does_not_stop_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[tuple[str, int]] = []
 
-    def pretend(row: Row, seed: int) -> tuple[dict[str, Any], list[train.Point]]:
+    def pretend(row: Row, seed: int, tell: object) -> tuple[dict[str, Any], list[train.Point]]:
         trained.append((row.name, seed))
         if (row.name, seed) == ("cartpole-ppo", 1):
-            raise RuntimeError("ended as failed")
+            raise KeyError("phase")
         return measured(row, seed, 490.0)
 
     monkeypatch.setattr(command, "train", pretend)
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
-    monkeypatch.setattr(report, "write", lambda rows: None)
     assert command.main(["cartpole-ppo", "--seed", "0"]) == 0
     assert command.main(["cartpole-ppo", "cartpole-impala"]) == 1
     names = ("cartpole-ppo", "cartpole-impala")
@@ -199,5 +316,330 @@ def test_every_seed_that_is_not_valid_is_trained_once_and_a_failure_does_not_sto
     trained.clear()
     assert command.main(["cartpole-ppo", "cartpole-impala"]) == 1
     assert trained == [("cartpole-ppo", 1)]
+    assert "| PPO, CartPole-v1 | 475, 150k | 4 of 5; 2 attempts failed |" in report.DOCUMENT.read_text()
+    (first, _) = store.read(results / "cartpole-ppo" / "failures.csv")
+    assert (first["seed"], first["failed"]) == ("1", "KeyError: 'phase'")
     with pytest.raises(SystemExit):
         command.main(["cartpole-dqn"])
+    with pytest.raises(SystemExit):
+        command.main(["cartpole-ppo", "--seed", "5"])
+
+
+def test_the_name_of_a_comparison_is_that_of_both_its_rows(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[str] = []
+
+    def pretend(row: Row, seed: int, tell: object) -> tuple[dict[str, Any], list[train.Point]]:
+        trained.append(row.name)
+        return measured(row, seed, 490.0)
+
+    monkeypatch.setattr(command, "train", pretend)
+    assert command.main(["vtrace", "--seed", "3"]) == 0
+    assert trained == ["vtrace-on", "vtrace-off"]
+
+
+def test_failures_with_other_code_are_forgotten(tmp_path: Path) -> None:
+    row = rows.find("cartpole-ppo")
+    stored = Stored.read(tmp_path, row)
+    stored.fail({"seed": 0, "fingerprint": "of before", "failed": "x"}, row)
+    stored.fail({"seed": 0, "fingerprint": row.fingerprint(0), "failed": "y"}, row)
+    assert [one["failed"] for one in stored.failures] == ["y"]
+    assert report.line(row, stored)[2] == "0 of 5; 1 attempt failed"
+
+
+def test_seeds_that_another_process_stored_meanwhile_stay(tmp_path: Path) -> None:
+    row = rows.find("cartpole-ppo")
+    mine, other = Stored.read(tmp_path, row), Stored.read(tmp_path, row)
+    other.add(*measured(row, 0, 490.0))
+    mine.add(*measured(row, 1, 480.0))
+    found = Stored.read(tmp_path, row)
+    assert [one["seed"] for one in found.seeds] == ["0", "1"]
+    assert len(found.curves) == 6
+
+
+def test_a_seed_is_trained_by_one_process_at_a_time(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "train", lambda *_: pytest.fail("another process trains it"))
+    with claims.claim(results, "cartpole-ppo", 0) as tell:
+        assert tell is not None
+        assert command.main(["cartpole-ppo", "--seed", "0"]) == 0
+        with claims.claim(results, "cartpole-ppo", 1) as also:
+            assert also is not None, "another seed is free"
+    with claims.claim(results, "cartpole-ppo", 0) as again:
+        assert again is not None
+
+
+def test_the_run_of_a_process_that_was_killed_is_ended_by_the_next_that_claims_its_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = """
+import os, pathlib, signal, sys
+from benchmarks.learning import claims
+with claims.claim(pathlib.Path(sys.argv[1]), "row", 0) as tell:
+    tell(pathlib.Path("/tmp/rlb-of-the-dead"))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=REPOSITORY, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    removed: list[Path] = []
+    monkeypatch.setattr(product, "remove", removed.append)
+    for _ in range(2):
+        with claims.claim(tmp_path, "row", 0) as tell:
+            assert tell is not None
+    assert removed == [Path("/tmp/rlb-of-the-dead")], "once"
+
+
+def test_what_is_left_of_a_run_is_ended_and_removed_and_nothing_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(product.Run, "down", lambda run: ended.append(run.name))
+    for name in ("rlb-left", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "spec.yaml").write_text("run: learn\n")
+        product.remove(tmp_path / name)
+    product.remove(tmp_path / "rlb-not-there")
+    assert ended == ["learn"]
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize("full", ["seeds.csv", "evaluations.csv"])
+def test_a_full_disk_leaves_what_was_stored_and_is_said(
+    full: str, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = rows.find("cartpole-ppo")
+    Stored.read(results, row).add(*measured(row, 0, 480.0))
+    Stored.read(results, row).add(*measured(row, 1, 300.0, "of before"))
+    before = {path.name: path.read_bytes() for path in (results / row.name).iterdir()}
+    synced = os.fsync
+
+    def no_space(number: int) -> None:
+        if f".{full}." in os.readlink(f"/proc/self/fd/{number}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        synced(number)
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    trained: list[int] = []
+
+    def pretend(row: Row, seed: int, tell: object) -> tuple[dict[str, Any], list[train.Point]]:
+        trained.append(seed)
+        return measured(row, seed, 490.0)
+
+    monkeypatch.setattr(command, "train", pretend)
+    assert command.main(["cartpole-ppo", "--seed", "1", "--seed", "2"]) == 1
+    assert trained == [1], "what cannot be stored is not trained either"
+    assert "nothing can be stored: [Errno 28]" in capsys.readouterr().err
+    after = {path.name: path.read_bytes() for path in (results / row.name).iterdir()}
+    assert after["seeds.csv"] == before["seeds.csv"]
+    assert after.keys() == before.keys()
+    stored = Stored.read(results, row)
+    assert [len(stored.points(one)) for one in stored.seeds] == [3, 3], "each measurement has its own curve"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_and_a_kill_end_the_run_and_keep_what_is_stored(number: signal.Signals, tmp_path: Path) -> None:
+    script = """
+import contextlib, pathlib, runpy, sys, time
+from benchmarks.learning import report, rows, train
+from benchmarks.shared import product
+report.RESULTS, report.DOCUMENT = folder, _ = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[1]) / "learning.md"
+
+class Run:
+    folder = folder
+    def up(self, *_):
+        print("up", flush=True)
+        time.sleep(60)
+    def down(self):
+        print("down", flush=True)
+
+product.made = lambda spec: contextlib.nullcontext(Run())
+sys.argv[1:] = ["cartpole-ppo", "--seed", "0"]
+runpy.run_module("benchmarks.learning", run_name="__main__")
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "up\n"
+        running.send_signal(number)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (130, "down\n"), err
+    assert "ended early" in err
+    assert "0 of 5 |" in (tmp_path / "learning.md").read_text()
+
+
+class Pretended:
+    """A run that ends at once."""
+
+    def __init__(self, root: Path, status: dict[str, Any], evaluations: list[dict[str, Any]]) -> None:
+        self.folder = self.root = root
+        self.status, self.is_down = status, False
+        (root / "results").mkdir()
+        text = "".join(json.dumps(one) + "\n" for one in evaluations)
+        (root / "results" / "evaluations.jsonl").write_text(text)
+
+    def up(self, *_: str) -> None:
+        pass
+
+    def down(self) -> None:
+        self.is_down = True
+
+    def ended(self) -> bool:
+        return True
+
+    def stored(self) -> dict[str, Any]:
+        return self.status
+
+
+class Endless(Pretended):
+    """A run that comes to no end and makes no step."""
+
+    def ended(self) -> bool:
+        return False
+
+
+FINISHED = {"phase": "finished", "totals": {"consumed_steps": 100}, "wall_s": 9.0, "cpu_s": {"actor": 3, "learner": 4}}
+LAST = {"mode": "greedy", "steps": 100, "mean": 7.0, "wall_s": 8.0, "episodes": 100, "ref": {"version": 5}}
+
+
+def pretended(run: Pretended, monkeypatch: pytest.MonkeyPatch) -> Pretended:
+    monkeypatch.setattr(product, "made", lambda spec: nullcontext(run))
+    monkeypatch.setattr(train, "POLL_S", 0.0)
+    return run
+
+
+def test_a_seed_has_the_last_models_return_in_both_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [{**LAST, "steps": 0, "mean": 1.0, "wall_s": 2.0}, LAST, {**LAST, "mode": "sample", "mean": 6.0}]
+    run = pretended(Pretended(tmp_path, FINISHED, told), monkeypatch)
+    folders: list[Path] = []
+    line, points = train.train(rows.find("cartpole-ppo"), 0, folders.append)
+    assert (folders, run.is_down) == ([tmp_path], True)
+    assert (line["mean_return"], line["other_return"], line["cpu_s"]) == (7.0, 6.0, 7)
+    assert [(one["steps"], one["mean_return"]) for one in points] == [(0, 1.0), (100, 7.0)]
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "why"),
+    [
+        (FINISHED, [{**LAST, "steps": 99}], "its last model was not evaluated"),
+        (FINISHED, [{**LAST, "mode": "sample"}], "its last model was not evaluated"),
+        (FINISHED | {"phase": "failed", "problems": [{"text": "nan"}]}, [LAST], "ended as failed: nan"),
+    ],
+)
+def test_a_run_without_the_figure_fails(
+    status: dict[str, Any], told: list[dict[str, Any]], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = pretended(Pretended(tmp_path, status, told), monkeypatch)
+    with pytest.raises(RuntimeError, match=why):
+        train.train(rows.find("cartpole-ppo"), 0, lambda folder: None)
+    assert run.is_down
+
+
+def test_a_run_without_progress_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = pretended(Endless(tmp_path, FINISHED, []), monkeypatch)
+    monkeypatch.setattr(train, "STALLED_S", 0.05)
+    with pytest.raises(RuntimeError, match="no progress after 100 agent steps"):
+        train.train(rows.find("cartpole-ppo"), 0, lambda folder: None)
+    assert run.is_down
+
+
+def test_a_seed_is_not_kept_when_the_code_changes_while_it_is_trained(
+    agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    pretended(Pretended(tmp_path / "run", FINISHED, [LAST]), monkeypatch)
+    change = lambda folder: (agents / "ops/gae.py").write_text("x = 2\n")  # noqa: E731
+    with pytest.raises(RuntimeError, match="changed while it was trained"):
+        train.train(rows.find("cartpole-ppo"), 0, change)
+
+
+# -- comparisons ---------------------------------------------------------------------------------------------------
+
+BOTH = (*comparisons.ABLATIONS, *comparisons.LEARNERS)
+DIFFER = {
+    "normalize": {"model.normalize.observations", "model.normalize.returns"},
+    "vtrace": {"algorithm.name"},
+    "truncation": {"algorithm.name"},
+    "lambda": {"algorithm.advantage"},
+    "learners-ppo": {"roles.learner.replicas"},
+    "learners-impala": {"roles.learner.replicas"},
+}
+
+
+def settings(row: Row) -> dict[str, Any]:
+    """Every resolved setting of what is trained, by its path; of an own algorithm, as its base class reads them."""
+    spec = row.spec.model_validate(row.of_seed(0))
+    policy = spec.policy()
+    name, read = policy.algorithm.name, policy.algorithm
+    if ":" in name:
+        read = hyperparameters(policy.algorithm, by_name.load(name).settings)
+    told = {"algorithm": read.model_dump() | {"name": name}, "model": policy.model.model_dump()}
+    return flat(spec.model_dump(exclude={"policies", "algorithm", "model"}) | told)
+
+
+def flat(values: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict) or not values:
+        return {path: values}
+    return {
+        key: value
+        for name, one in values.items()
+        for key, value in flat(one, f"{path}.{name}" if path else name).items()
+    }
+
+
+@pytest.mark.parametrize("one", BOTH, ids=lambda one: one.name)
+def test_the_rows_of_a_comparison_differ_in_the_one_thing(one: comparisons.Comparison) -> None:
+    base, other = (settings(rows.find(name)) for name in one.rows)
+    assert {key for key in base.keys() | other.keys() if base.get(key) != other.get(key)} == DIFFER[one.name]
+    for name in one.rows:
+        row = rows.find(name)
+        assert row.spec.run == name
+        assert row.seeds == 5
+
+
+def test_every_arm_is_compared() -> None:
+    assert {row.name for row in rows.arms()} == {name for one in BOTH for name in one.rows} - set(NAMES)
+
+
+def stored_of(row: Row, means: list[float], tmp_path: Path) -> Stored:
+    found = Stored.read(tmp_path, row)
+    for seed, mean in enumerate(means):
+        found.add(*measured(row, seed, mean))
+    return found
+
+
+def test_differences_and_equivalence_are_told_of_both_figures(tmp_path: Path) -> None:
+    everything = {row.name: row for row in (*rows.rows(), *rows.arms())}
+    means = {
+        "vtrace-on": [500.0, 490.0, 495.0, 500.0, 500.0], "vtrace-off": [90.0, 70.0, 480.0, 290.0, 120.0],
+        "learners-ppo-1": [500.0, 490.0, 495.0, 500.0, 500.0], "learners-ppo-2": [499.0, 491.0, 495.0, 500.0, 500.0],
+        "learners-impala-1": [500.0], "lambda-gae": [1.0, 2.0], "lambda-vtrace": [2.0, 1.0],
+    }  # fmt: skip
+    stored = {name: stored_of(row, means.get(name, []), tmp_path) for name, row in everything.items()}
+    lines = comparisons.table(everything, stored)
+    (found,) = [line for line in lines if "V-trace" in line]
+    cells = [cell.strip() for cell in found.split("|")[1:-1]]
+    # IQM of 500 495 500 (490 and a fourth of 495 cut): (0.75 x 495 + 500 + 0.75 x 500) / 2.5; of 90 120 290 likewise
+    assert cells[1:3] == ["5 of 5", "return of the last model"]
+    assert cells[3].startswith("498.5 (")
+    assert cells[4].startswith("162.0 (")
+    assert cells[5].startswith("336.5 (")
+    assert cells[6] == "1.00 (1.00 to 1.00)"
+    assert cells[7] == "better"
+    assert "Espeholt" in cells[8]
+    (same,) = [line for line in lines if "lambda 0.8" in line]
+    assert "| no difference |" in same
+    (apart,) = [line for line in lines if "running moments" in line]
+    assert apart.count("|  |") >= 2, "nothing was measured"
+    told = comparisons.equivalence_table(everything, stored)
+    (ppo,) = [line for line in told if line.startswith("| PPO")]
+    assert ppo.endswith("| 0.0 (-5.0 to 5.0) | 24.9 | 0.000 | equivalent within 5 % |")
+    (impala,) = [line for line in told if line.startswith("| IMPALA")]
+    assert "| 1 of 5 / 0 of 5 |" in impala
+    assert impala.endswith("|  |  |  |  |")
+
+
+def test_the_area_of_a_row_is_the_mean_along_its_curve(tmp_path: Path) -> None:
+    row = rows.find("vtrace-on")
+    found = stored_of(row, [500.0], tmp_path)
+    # 20 to 480 over the first half, 480 to 500 over the second
+    assert comparisons.values(row, found, "area") == [pytest.approx((250 + 490) / 2, rel=1e-3)]

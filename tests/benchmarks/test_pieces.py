@@ -17,8 +17,9 @@ import pytest
 import torch
 
 from benchmarks import gpu, limit
-from benchmarks.envs import listed, plain
+from benchmarks.envs import limited, listed, plain
 from benchmarks.envs.latency import Latency
+from benchmarks.envs.unbootstrapped import Unbootstrapped
 from benchmarks.envs.uncorrected import Uncorrected
 from benchmarks.parts import PARTS
 from benchmarks.peers import venvs
@@ -32,10 +33,12 @@ from benchmarks.shared import processes
 from benchmarks.shared.product import Mark
 from rlctl.spec.algorithms import Clipped, External
 from rlctl.spec.algorithms import Impala as ImpalaSpec
+from rlctl.spec.algorithms import Ppo as PpoSpec
 from rlctl.spec.schema import Network, Spec
 from rlctl_agents import envs
 from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.envs.check import check_env
 from rlctl_agents.experience.batching import BatchMemory, allocate_memory, column_axes
 from rlctl_agents.models.policy import ActorCritic
@@ -155,18 +158,49 @@ def test_rows_of_an_actor_are_its_steps_and_the_ends_of_its_episodes() -> None:
     assert crew.rows_of_real(0) == 402
 
 
-def test_without_correction_old_experience_weighs_as_if_it_were_new() -> None:
-    plain = Impala(ImpalaSpec(unroll_length=4, batch_size=8), Network(), SPACES, seed=0)
-    other = Uncorrected(External(name="x:Y", unroll_length=4, batch_size=8), Network(), SPACES, seed=0)
+def a_batch(**fields: torch.Tensor) -> Batch:
+    """Four rows of two segments by a policy of probability e^-3."""
     flags = {name: torch.zeros(4, 2, dtype=torch.bool) for name in ("terminated", "truncated")}
-    fields = {
+    whole = {
         "obs": torch.randn(5, 2, 16), "first": torch.zeros(5, 2, dtype=torch.bool), "reward": torch.randn(4, 2),
         "action": torch.randint(0, 2, (4, 2)), "valid": torch.ones(4, 2, dtype=torch.bool), **flags,
         "log_prob": torch.full((4, 2), -3.0),
     }  # fmt: skip
-    batch = Batch(fields, torch.zeros(4, 2, dtype=torch.int64))
+    return Batch(whole | fields, torch.zeros(4, 2, dtype=torch.int64))
+
+
+def test_without_correction_old_experience_weighs_as_if_it_were_new() -> None:
+    plain = Impala(ImpalaSpec(unroll_length=4, batch_size=8), Network(), SPACES, seed=0)
+    other = Uncorrected(External(name="x:Y", unroll_length=4, batch_size=8), Network(), SPACES, seed=0)
+    batch = a_batch()
     assert other.loss(batch).metrics["rho"].item() == pytest.approx(1.0)
     assert plain.loss(batch).metrics["rho"].item() > 2
+
+
+def test_a_cut_that_counts_as_an_end_is_learned_from_as_one() -> None:
+    settings: dict[str, Any] = {"unroll_length": 4, "batch_size": 8, "max_lag_versions": 0}
+    plain = Ppo(PpoSpec(**settings), Network(), SPACES, seed=0)
+    other = Unbootstrapped(External(name="x:Y", **settings), Network(), SPACES, seed=0)
+    torch.nn.init.normal_(plain.net.value.weight)  # type: ignore[arg-type]
+    other.net.load_state_dict(plain.net.state_dict())
+    ends, none = torch.zeros(2, 4, 2, dtype=torch.bool)
+    ends[1, 0] = True
+    batch = a_batch(truncated=ends)
+    as_end = Batch(batch.fields | {"terminated": ends, "truncated": none}, batch.version)
+    with torch.no_grad():
+        found, same, cut = other.estimates(batch), plain.estimates(as_end), plain.estimates(batch)
+    torch.testing.assert_close(found["advantage"], same["advantage"])
+    assert not torch.allclose(found["advantage"], cut["advantage"])
+
+
+def test_episodes_are_cut_where_they_are_learned_from_and_whole_where_they_are_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for role, steps in (("actor", 10), ("evaluator", 200)):
+        monkeypatch.setattr(sys, "argv", ["rlctl_agents", role, "--run-file", "x"])
+        made = limited.make("Pendulum-v1", 10)
+        assert made.spec is not None
+        assert made.spec.max_episode_steps == steps
 
 
 def test_our_side_of_every_task_is_a_valid_spec_with_the_network_of_the_peers() -> None:

@@ -5,7 +5,17 @@ import math
 import pytest
 
 from benchmarks.shared import usl
-from benchmarks.shared.stats import bootstrap, iqm, jain, spread, student_quantile, student_tail, tost
+from benchmarks.shared.stats import (
+    bootstrap,
+    compared,
+    improvement,
+    iqm,
+    jain,
+    spread,
+    student_quantile,
+    student_tail,
+    tost,
+)
 from benchmarks.shared.usl import Law, efficiency, fit, fit_with_intervals, linear_to
 
 WORKERS = [1, 4, 16, 64, 128]
@@ -95,6 +105,19 @@ def test_bootstrap_interval_holds_the_statistic_and_shrinks_without_spread() -> 
     low, high = bootstrap([1.0, 2.0, 3.0, 4.0, 5.0], lambda x: float(x.mean()), draws=300)
     assert low < 3 < high
     assert bootstrap([4.0] * 5, iqm, draws=50) == (4.0, 4.0)
+
+
+def test_improvement_is_the_share_of_pairs_of_which_the_first_is_above() -> None:
+    assert improvement([3, 1], [2, 1]) == 0.625
+    assert improvement([5, 6], [1, 2]) == 1
+    assert improvement([1], [1]) == 0.5
+
+
+def test_two_samples_are_resampled_apart() -> None:
+    found = compared([10.0, 12.0], [1.0, 1.0, 1.0], lambda a, b: float(a.mean() - b.mean() + 100 * (a.size - b.size)))
+    # of the first 10, 11 or 12, of the second always 1; sizes stay
+    assert found == (-90.0, -91.0, -89.0)
+    assert compared([4.0] * 5, [3.0] * 5, improvement, draws=50) == (1.0, 1.0, 1.0)
 
 
 def test_spread_is_median_and_range() -> None:

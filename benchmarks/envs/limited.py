@@ -1,0 +1,13 @@
+"""An environment that is cut short where it is learned from: `benchmarks.envs.limited:make`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import gymnasium
+
+
+def make(name: str, steps: int) -> gymnasium.Env[Any, Any]:
+    """A registered environment, truncated after `steps` steps in actors, and as it is registered in evaluators."""
+    return gymnasium.make(name, max_episode_steps=None if "evaluator" in sys.argv else steps)
