@@ -6,6 +6,7 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlctl.spec.schema import Env, Spec
@@ -160,6 +161,24 @@ def test_a_process_whose_index_went_to_somebody_else_stops_and_says_so(
         wait_until(process.stop.is_set, "the end")
         assert "index 0 went to somebody else" in member.moved
         member.close()
+
+
+def test_a_process_that_cannot_report_any_more_ends_and_says_why(folder: Path, wire: Wire, process: Process) -> None:
+    with Manager(folder):
+        member = joined(process, wire)
+        member.snapshot = lambda: Snapshot(gauges={"odd": object()})  # type: ignore[dict-item]
+        wait_until(process.stop.is_set, "the end")
+        assert "it cannot report any more: TypeError" in member.moved
+        member.close()
+
+
+def test_numbers_of_numpy_are_reported_as_any_other(folder: Path, wire: Wire, process: Process) -> None:
+    with Manager(folder) as manager:
+        member = joined(process, wire)
+        process.metrics.add("env_steps", np.int64(3))
+        process.metrics.set("loss.x", np.float32(0.5))
+        member.close()
+        assert (manager.reports[-1].counters["env_steps"], manager.reports[-1].gauges["loss.x"]) == (3, 0.5)
 
 
 def test_a_learner_waits_until_somebody_says_what_the_environment_looks_like(folder: Path, wire: Wire) -> None:

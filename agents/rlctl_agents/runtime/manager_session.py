@@ -108,7 +108,7 @@ class Member:
         self._profiler = Profiler(process.role, process.boot, process.stop)
         self.snapshot: Callable[[], Snapshot] = Snapshot
         """What reports say besides the metrics; called by the reporting thread."""
-        self._closing = threading.Event()
+        self._closing, self._mute = threading.Event(), False
         self._thread: threading.Thread | None = None
         self._unsaid: list[str] = []
         self._refused = ""  # why the manager refused the last hello
@@ -181,12 +181,18 @@ class Member:
         self._closing.set()
         if self._thread is not None:
             self._thread.join(LAST_REPORT_S + 2.0)
-            self._report(LAST_REPORT_S, lambda: True)
+            if not self._mute:
+                self._report(LAST_REPORT_S, lambda: True)
         self._client.close()
 
     def _run(self) -> None:
-        while not self._closing.wait(self._report_every_s):
-            self._report(max(2.0 * self._report_every_s, 2.0), lambda: not self._closing.is_set())
+        try:
+            while not self._closing.wait(self._report_every_s):
+                self._report(max(2.0 * self._report_every_s, 2.0), lambda: not self._closing.is_set())
+        except Exception as error:  # mute, it would work on for ever under a lease that it has lost
+            self._mute, self.moved = True, f"it cannot report any more: {type(error).__name__}: {error}"
+            log.error("%s", self.moved, exc_info=error)
+            self._process.stop.set()
 
     def _report(self, deadline_s: float, keep_waiting: Callable[[], bool]) -> None:
         """Report once and take the orders. A report that nobody answers loses nothing: the next holds the totals."""

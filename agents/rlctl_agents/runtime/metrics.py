@@ -103,12 +103,12 @@ class Metrics:
     def add(self, name: str, amount: float = 1.0) -> None:
         """Count up; an amount of 0 makes the counter appear."""
         with self._lock:
-            self._counters[name] = self._counters.get(name, 0.0) + amount
+            self._counters[name] = self._counters.get(name, 0.0) + float(amount)  # NumPy's numbers travel nowhere
 
     def set(self, name: str, value: float) -> None:
         """Set a gauge."""
         with self._lock:
-            self._gauges[name] = value
+            self._gauges[name] = float(value)
 
     def average(self, name: str, value: float) -> None:
         """Add one of many values whose mean is the gauge: of an update, of which there are hundreds between two looks.
