@@ -193,7 +193,7 @@ class Stop(Model):
     """Mean raw return of one whole evaluation in `evaluation.mode`, confirmed by another of the same model on fresh
     seeds; not in an environment of several seats, where it says nothing."""
     agent_steps: Annotated[int | None, Field(ge=1), live("manager")] = None
-    """Learned from; the learner makes no update beyond them."""
+    """Learned from. The update that reaches them is the last; it may go beyond them by less than a batch."""
     wall_time: Annotated[Seconds | None, live("manager")] = None
     """Since the first `up`, pauses between `down` and `up` not counted. A run that has learned from nothing by then has
     failed."""
@@ -204,13 +204,14 @@ class Evaluation(Model):
 
     episodes: Annotated[int, Field(ge=1, le=100_000), live("manager")] = 100
     every: Annotated[Seconds | None, live("manager")] = None
-    """Between the starts of two evaluations; none starts for a model already evaluated. Null: 10 s, and longer, at most
-    30 s, while evaluators take more than 10 % of the run's CPU; with sync 10 s."""
+    """Between the starts of two evaluations; none starts for a model already evaluated. Null: 10 s, and longer
+    while evaluators take more than 10 % of the run's CPU and more than a fifth of a core; 30 s at most once the return
+    of training has come to `stop.eval_return`. With sync 10 s."""
     mode: Annotated[Literal["greedy", "sample"], live("manager")] = "greedy"
     """How actions come from the policy where it counts: for `stop.eval_return`, the best model and the curve. One
     evaluation of five, and that of the last model, is played in the other mode as well, which is only told."""
     envs: Annotated[int | None, Field(ge=1, le=65_536), restart("evaluator")] = None
-    """Environments of one evaluator; null: 10, or episodes when that is less.
+    """Environments of one evaluator; null: 25, or episodes when that is less.
 
     Each plays the same number of episodes."""
 

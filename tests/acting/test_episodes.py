@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 from rlctl.spec.schema import Network
 from rlctl_agents.acting.episodes import Played, play, shares
 from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.envs.gymnasium import make_from
+from rlctl_agents.envs.stacking import Stacked
 from rlctl_agents.runtime.metrics import Metrics
 from tests.support.chain import make_env, settings
 
@@ -100,3 +105,34 @@ def test_numbers_of_the_games_that_count_are_averaged() -> None:
     told = played("Exam", 2, 5, length=3)
     assert told is not None
     assert told.info == {"is_success": 0.4, "score": 2.6}, "seeds 100 and 101: 3 games and 2"
+
+
+class Walk(gymnasium.Env[Any, Any]):
+    """Episodes of as many steps as the seed says; counts the steps of all that were made."""
+
+    observation_space, action_space = Box(-1.0, 1.0, (2,)), Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.length, self.left = (seed, seed) if seed is not None else (self.length, self.length)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        Walk.steps += 1
+        self.left -= 1
+        return np.zeros(2, np.float32), 1.0, self.left == 0, False, {}
+
+
+@pytest.mark.parametrize("frames", [0, 2])
+def test_an_environment_that_has_played_its_share_rests(frames: int) -> None:
+    single = make_from("walk", Walk, 4, [0] * 4, {}, None)
+    env = Stacked(single, frames) if frames else single
+    table, metrics = Table.of_seats(env.spaces, 4, [[0]]), Metrics()
+    player = NetworkPolicy(Impala(settings(), Network(hidden=[8]), env.spaces, seed=3), table.slots[0], seed=1, rows=8)
+    for episodes, steps in ((4, 2 + 5 + 3 + 9), (6, 4 + 10 + 3 + 9), (2, 2 + 5)):
+        Walk.steps, before = 0, metrics.values().counters.get("agent_steps", 0.0)
+        found = play(env, [2, 5, 3, 9], table, [player], episodes, metrics=metrics, keep_going=lambda: True)
+        assert found is not None
+        assert sum(found.lengths) == steps == sum(found.returns) == metrics.values().counters["agent_steps"] - before
+        # those without a share rest from the first end on
+        assert steps <= Walk.steps <= steps + (4 if episodes == 2 else 0)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlctl_agents.acting.episode_figures import InfoFigures
 from rlctl_agents.acting.policy import Policy, Table
-from rlctl_agents.envs.base import Env
+from rlctl_agents.envs.base import Env, Rests
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.runtime.process import ENDLESS
 
@@ -42,7 +42,8 @@ def play(
     metrics: Metrics,
     keep_going: Callable[[], bool],
 ) -> Played | None:
-    """Play until every environment has finished its share; what fast environments play beyond it is not counted.
+    """Play until every environment has finished its share. One that has rests if it can, else what it plays beyond it
+    counts nowhere.
 
     Args:
         env: reset with `seeds`, one per environment.
@@ -61,6 +62,7 @@ def play(
     games: list[list[tuple[float, int]]] = [[] for _ in range(env.envs)]
     returned, length = np.zeros(env.envs), np.zeros(env.envs, np.int64)
     left, info = episodes, InfoFigures()
+    done = np.array(share) == 0
     decisions = env.reset(list(seeds))
     endless = 0
     while True:
@@ -76,14 +78,17 @@ def play(
                     info.ended((decisions.info or {}).get(number * seats, {}))
             over = np.unique(of_env[ended])
             returned[over], length[over] = 0.0, 0
-            metrics.add("episodes", over.size)
+            metrics.add("episodes", int(np.count_nonzero(~done[over])))
+            done[over] = [len(games[number]) == share[number] for number in over]
+            if isinstance(env, Rests):
+                env.rest(np.flatnonzero(done))
             endless = 0
             metrics.set(ENDLESS, endless)
             if left == 0:
                 break
         if not keep_going():
             return None
-        acting = of_env[~ended]
+        acting = of_env[~ended & ~done[of_env]]
         np.add.at(length, acting, 1)
         stepped = np.unique(acting).size
         metrics.add("agent_steps", acting.size)

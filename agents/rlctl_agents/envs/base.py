@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,3 +122,16 @@ class Env(Protocol):
 
     def close(self) -> None:
         """Free what the simulator holds; a second call does nothing."""
+
+
+@runtime_checkable
+class Rests(Protocol):
+    """A vector that need not simulate all its environments: the games of an evaluation do not end together."""
+
+    def rest(self, env: NDArray[np.int64]) -> None:
+        """Leave environments as they are until the next reset: they answer with no reward, no end, and what was
+        observed last. A vector that holds one that cannot rest goes on with it.
+
+        Args:
+            env: numbers of environments whose episode has just ended.
+        """

@@ -367,10 +367,12 @@ class Singles(_Vector):
         super().__init__(name, first.observation_space, first.action_space, seeds, frame_skip, masked)
         self._singles = singles
         self._infos: list[Any] = [None] * self.envs  # of the newest step of each
+        self._rest = np.zeros(self.envs, np.bool_)
         self._raw = [np.zeros((self.envs, *leaf.raw), leaf.dtype) for leaf in self._obs.leaves]
 
     def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
         self._begin(seeds)
+        self._rest[:] = False
         index = 0
         try:
             for index, seed in enumerate(self._seeds):
@@ -386,10 +388,12 @@ class Singles(_Vector):
         self._steps += 1
         reward = np.zeros(self.envs, np.float32)
         terminated, truncated = np.zeros(self.envs, np.bool_), np.zeros(self.envs, np.bool_)
-        ended = self._ended.tolist()
+        ended, rest = self._ended.tolist(), self._rest.tolist()
         index = 0
         try:
             for index, (env, act) in enumerate(zip(self._singles, self._action.singles(action), strict=True)):
+                if rest[index]:
+                    continue
                 if ended[index]:
                     obs = self._fresh(index)
                 else:
@@ -409,6 +413,9 @@ class Singles(_Vector):
             verb = "reset" if ended[index] else "step"
             raise self._fault(raised(verb, self._singles[index], error), index) from error
         return self._stepped(self._obs.observations(self._raw), reward, terminated, truncated)
+
+    def rest(self, env: NDArray[np.int64]) -> None:
+        self._rest[env] = True
 
     def close(self) -> None:
         for env in self._singles:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl_agents.envs.base import Env, EnvRefused
+from rlctl_agents.envs.base import Env, EnvRefused, Rests
 from rlctl_agents.types.experience import Arrays, Decisions
 from rlctl_agents.types.spaces import Bound, Box, Dict, Space, Spaces, Tuple, leaves
 
@@ -46,6 +46,10 @@ class Stacked:
 
     def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
         return self._shown(self._env.step(slot, action))
+
+    def rest(self, env: NDArray[np.int64]) -> None:
+        if isinstance(self._env, Rests):
+            self._env.rest(env)
 
     def close(self) -> None:
         self._env.close()

@@ -99,7 +99,7 @@ class Coordinator:
         self.groups = Groups(clock.monotonic, self.events.add)
         self.evaluations = Evaluations(
             lambda: self.settings, self.state, self.learners, self.events, layout, clock, self.members.cpu,
-            stands=lambda: standing_term(layout.run, term) == term,
+            self.members.train_return, stands=lambda: standing_term(layout.run, term) == term,
         )  # fmt: skip
         self.stop = RunStop(
             self.state, self.members, self.learners, self.checkpoints, self.evaluations, self.events, clock

@@ -29,8 +29,9 @@ from rlctl_agents.weights.client import Model, Pool
 from rlctl_agents.wire.rpc.client import RemoteError
 from rlctl_agents.wire.sockets import Wire
 
-ENVS = 10
-"""Environments, unless the spec says otherwise; fewer when a match asks for fewer games."""
+ENVS = 25
+"""Environments, unless the spec says otherwise; fewer when a match asks for fewer games. One decision for many costs
+little more than one for a few."""
 IDLE_S = 0.25
 KEEP_S = 60.0
 """A modelpool that is just being restarted, or has a slow volume, is waited for to keep a model."""

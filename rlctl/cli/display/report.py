@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_INFO = 6
 """Numbers of the end of episodes that a line shows."""
 _DEAR = 0.12
-"""Share of the CPU that evaluation takes only where 30 s between two are not enough to make it a tenth."""
+"""Share of the CPU that evaluation takes only where the run computes little, or training has come to its goal."""
 
 
 def headline(snapshot: Snapshot) -> str:

@@ -1,4 +1,4 @@
-"""How often is evaluated: as the spec states it, or as a tenth of the run's CPU allows, at least each 30 s."""
+"""Cadence of evaluations: as the spec states it, or as a tenth of the run's CPU or a fifth of a core allows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Machine:
     def __init__(self, cores: float, cost_s: float) -> None:
         self.time, self.cores, self.cost_s = Time(), cores, cost_s
         self.evaluators = self.everything = self.left_s = 0.0
-        self.cadence = Cadence(self.time, lambda: Cpu(self.evaluators, self.everything))
+        self.hopeful = False
+        self.cadence = Cadence(self.time, lambda: Cpu(self.evaluators, self.everything), lambda: self.hopeful)
         self.starts: list[float] = []
 
     def run(self, seconds: int, every_s: float | None = None) -> None:
@@ -54,16 +55,25 @@ def test_by_default_evaluation_takes_a_tenth_of_the_cpu_however_much_one_costs()
 
 
 @pytest.mark.parametrize(
-    ("cores", "cost_s", "apart_s"), [(2, 0.5, SHORTEST_S), (64, 9, SHORTEST_S), (2, 20, LONGEST_S)]
+    ("cores", "cost_s", "apart_s"),
+    [(2, 0.5, SHORTEST_S), (64, 9, SHORTEST_S), (2, 20, 100), (1, 5, LONGEST_S), (1, 20, 100), (16, 20, 20)],
 )
-def test_evaluations_that_start_by_cpu_are_10_to_30_s_apart(cores: float, cost_s: float, apart_s: float) -> None:
+def test_the_next_evaluation_starts_when_the_last_one_is_paid_for(cores: float, cost_s: float, apart_s: float) -> None:
     machine = Machine(cores, cost_s)
-    machine.run(600)
+    machine.run(1000)
     assert set(machine.apart_s) == {apart_s}
 
 
-def test_an_evaluator_that_asks_between_two_seconds_still_starts_within_30_s() -> None:
+def test_once_training_has_come_to_the_goal_evaluations_are_30_s_apart_at_most() -> None:
     machine = Machine(cores=2, cost_s=20)
+    machine.run(250)
+    machine.hopeful = True
+    machine.run(100)
+    assert machine.apart_s == [100, 100, 50, 30, 30, 30], "at once, then each 30 s"
+
+
+def test_an_evaluator_that_asks_between_two_seconds_still_starts_within_30_s() -> None:
+    machine = Machine(cores=1, cost_s=5)
     machine.run(1)
     machine.time.now += 0.4
     machine.run(100)
@@ -152,3 +162,24 @@ def test_an_evaluation_that_dies_with_its_evaluator_does_not_hold_up_the_next(tm
     run.join("evaluator", 44, prefer=0)
     assert run.report("evaluator", 44).match is not None
     assert run.manager.members.leases.alive(boot(44))
+
+
+@pytest.mark.parametrize(("trained", "apart_s"), [(9.0, 100.0), (10.0, 30.0)])
+def test_the_return_of_training_makes_the_manager_look_sooner(tmp_path: Path, trained: float, apart_s: float) -> None:
+    run = Run(tmp_path, stop={"eval_return": 10}, evaluation={"episodes": 2})
+    everybody(run)
+    run.report("actor", ACTOR, gauges={"train_return": trained})
+    starts, used_s = list[float](), 0.0
+    for _ in range(202):
+        run.time.now += 1
+        now = run.time.now
+        run.report("actor", ACTOR, counters={"cpu_seconds": now}, gauges={"train_return": trained})
+        run.learn(LEARNER, steps=int(now), version=int(now))
+        run.report("modelpool", POOL, model=ref(int(now)))
+        orders = run.report("evaluator", JUDGE, counters={"cpu_seconds": used_s})
+        if orders.match is not None:
+            starts.append(now)
+            used_s += 20
+            run.report("evaluator", JUDGE, counters={"cpu_seconds": used_s})
+            assert play(run, orders.match, 1.0, 2.0).ok
+    assert {after - before for before, after in pairwise(starts)} == {apart_s}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ from tests.manager.world import (
     boot,
     everybody,
     order_evaluation,
+    play,
     ref,
     spec,
     status,
@@ -69,7 +71,26 @@ def test_numbers_of_an_evaluation_are_in_status_files_events_curves_and_metrics(
     ((_, values),) = run.manager.evaluations.undrawn
     assert values == {"return/evaluation": 1.5, "info/is_success/evaluation": 0.5}
     page = exposition(metrics_page.families(run.manager, status(run))).decode()
-    assert 'rlctl_evaluation_info{run="r",term="is_success"} 0.5' in page
+    assert 'rlctl_evaluation_info{mode="greedy",run="r",term="is_success"} 0.5' in page
+
+
+def test_both_modes_of_evaluation_are_told_under_one_name_in_status_metrics_and_curves(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"agent_steps": 5000}, evaluation={"episodes": 2})
+    everybody(run)
+    run.learn(LEARNER, steps=5000, version=50, gauges={"rests": 1.0})
+    run.report("modelpool", POOL, model=ref(50))
+    run.manager.turn()
+    for mean in (8.0, 6.0):
+        match = run.report("evaluator", JUDGE, model=ref(50)).match
+        assert match is not None
+        assert play(run, match, mean, mean).ok
+    found = status(run)
+    assert {mode: one["mean"] for mode, one in found["evaluations"].items()} == {"greedy": 8, "sample": 6}
+    page = exposition(metrics_page.families(run.manager, found)).decode()
+    assert 'rlctl_evaluation_return{mode="greedy",run="r"} 8.0' in page
+    assert 'rlctl_evaluation_return{mode="sample",run="r"} 6.0' in page
+    curves = {tag: value for _, values in run.manager.evaluations.undrawn for tag, value in (values or {}).items()}
+    assert curves == {"return/evaluation": 8.0, "return/evaluation_sample": 6.0}
 
 
 def test_the_status_of_a_learning_run_holds_its_figures(run: Run) -> None:

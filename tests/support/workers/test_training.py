@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from rlctl.spec.layout import Layout
+from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.roles import actor, evaluator, learner, modelpool
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.stored_policy import load_kept
-from rlctl_agents.training.trainer import Trainer
+from rlctl_agents.training.trainer import Trainer, Updated
 from rlctl_agents.types.control import Match, Quota
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights import publisher
@@ -176,6 +177,30 @@ def test_a_learner_stops_at_the_first_update_that_reaches_stop_steps_and_goes_on
             assert limit <= consumed(manager) < limit + 40, "a batch has 40 rows at most"
     assert raised == []
     assert manager.commits[-1].generation.steps == consumed(manager)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_the_update_that_reaches_stop_steps_is_the_last_also_where_a_batch_holds_fewer_steps_than_rows(
+    folder: Path, manager: Manager, pool: Pool, sync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, update = list[int](), Trainer.update
+
+    def updating(self: Trainer, batch: Batch | None) -> Updated:
+        begun.append(self.consumed_steps)
+        return update(self, batch)
+
+    monkeypatch.setattr(Trainer, "update", updating)
+    rows = 20 if sync else 40  # lock-step: a segment of 5 rows from each of 4 environments
+    spec = spec_of(sync=sync, algorithm={"name": "impala", "unroll_length": 5, "batch_size": rows})
+    manager.stop_steps = limit = 40
+    learns = process_of("learner", manager, spec, volume=folder)
+    with running(learner.main, learns) as raised, running(actor.main, process_of("actor", manager, spec)):
+        wait_until(lambda: learns.metrics.values().gauges.get("rests") == 1, "the steps")
+        reports = len(manager.reports)
+        wait_until(lambda: len(manager.reports) > reports + 20, "reports")
+    assert raised == []
+    assert len(begun) == limit // rows + 1, "batches of as many rows end below the limit: some rows are no steps"
+    assert 0 < begun[-1] < limit <= consumed(manager) < limit + rows
 
 
 def test_a_learner_that_rests_publishes_its_last_weights_whatever_their_version_and_says_so(

@@ -10,10 +10,12 @@ from rlctl_agents.manager.timing import REPORT_EVERY_S
 
 SHORTEST_S = 10.0
 """Between the starts of two evaluations, where the spec states nothing; in lock-step always so long."""
-LONGEST_S = 30.0
-"""The same, however much CPU an evaluation takes: a run that has reached its goal finds out no later."""
 CPU_SHARE = 0.1
 """Of the run's CPU that evaluators may take, where the spec states nothing."""
+CORE_SHARE = 0.2
+"""Of one core that they may take, however little the run computes: it may wait for simulators, or for a GPU."""
+LONGEST_S = 30.0
+"""Between two starts where that is enough, or where training has come to the goal: then a run finds out no later."""
 
 
 class Taken(NamedTuple):
@@ -27,16 +29,20 @@ class Cadence:
     """Time and CPU between the starts of evaluations.
 
     An evaluation is paid for before the next one starts: the run computes until the CPU seconds of the evaluators since
-    the last start are a tenth of all. So the share holds for one machine and for a cluster alike, whatever else a
-    machine is busy with, and an evaluation that costs more than the one before makes only its own successor wait.
+    the last start are a tenth of all, or a fifth of one core's. So the share holds for one machine and for a cluster
+    alike, whatever else a machine is busy with, and an evaluation that costs more than the one before makes only its
+    own successor wait.
 
     Args:
         clock: monotonic seconds.
         cpu: of the run by now.
+        hopeful: training has come to the goal, so that the next evaluation may end the run.
     """
 
-    def __init__(self, clock: Callable[[], float], cpu: Callable[[], Cpu]) -> None:
-        self._clock, self._cpu = clock, cpu
+    def __init__(
+        self, clock: Callable[[], float], cpu: Callable[[], Cpu], hopeful: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._clock, self._cpu, self._hopeful = clock, cpu, hopeful
         self._started: tuple[float, Cpu] | None = None
         self._at_once = True
         self.taken: Taken | None = None
@@ -53,11 +59,14 @@ class Cadence:
         waited_s = self._clock() - self._started[0]
         if every_s is not None:
             return waited_s >= every_s
-        # asked once a second: what is not granted now is granted a second later
-        if waited_s < SHORTEST_S or waited_s > LONGEST_S - REPORT_EVERY_S:
-            return waited_s >= SHORTEST_S
+        if waited_s < SHORTEST_S:
+            return False
         spent = self._since(self._started[1])
-        return spent.evaluators <= CPU_SHARE * spent.everything
+        if spent.evaluators <= CPU_SHARE * spent.everything:
+            return True
+        # asked once a second: what is not granted now is granted a second later
+        next_s = waited_s + REPORT_EVERY_S
+        return next_s > LONGEST_S and (next_s > spent.evaluators / CORE_SHARE or self._hopeful())
 
     def begin(self) -> None:
         """Start an evaluation."""

@@ -58,6 +58,7 @@ class Evaluations:
         layout: of the run.
         clock: where time comes from.
         cpu: of the run by now.
+        train_return: mean of the newest episodes of training; None: there is none yet.
         stands: no other manager has taken over; may raise OSError.
     """
 
@@ -70,13 +71,14 @@ class Evaluations:
         layout: Layout,
         clock: Clock,
         cpu: Callable[[], Cpu],
+        train_return: Callable[[], float | None],
         *,
         stands: Callable[[], bool] = lambda: True,
     ) -> None:
         self._settings, self._progress, progress = settings, state.progress, state.progress
-        self._learners, self._events, self._clock = learners, events, clock
+        self._learners, self._events, self._clock, self._train_return = learners, events, clock, train_return
         self.selection = Selection(layout.models, state, stands)
-        self._cadence = Cadence(clock.monotonic, cpu)
+        self._cadence = Cadence(clock.monotonic, cpu, self._hopeful)
         self._quotas = Quotas(settings().seed, clock.monotonic, self._cadence, match=progress.match + MATCHES_APART)
         self._stored = JsonLines(layout.results / "evaluations.jsonl")
         self._count = 0  # of evaluations in the mode that counts, none that confirms
@@ -239,6 +241,11 @@ class Evaluations:
         elif self._other is not None and not self.rests:
             found.append(Wanted(self._other, OTHER[mode]))
         return found
+
+    def _hopeful(self) -> bool:
+        """True if training has come to the goal."""
+        goal, found = self._settings().stop.eval_return, self._train_return()
+        return goal is not None and found is not None and found >= goal
 
     def _quota(self, wanted: Wanted, seats: int) -> Quota:
         chosen = seats == 1 and wanted.mode == self._mode and not wanted.confirms

@@ -118,6 +118,11 @@ class Members:
         each = {role: self.totals.sum(role, "cpu_seconds") for role in self.totals.roles()}
         return Cpu(each.get("evaluator", 0.0), sum(each.values()))
 
+    def train_return(self) -> float | None:
+        """Mean raw return of the newest episodes of training, over actors; None: none has ended yet."""
+        told = [one.gauges["train_return"] for one in self.heard("actor") if "train_return" in one.gauges]
+        return sum(told) / len(told) if told else None
+
     def take(self, report: Report) -> dict[str, str]:
         """Enter a report of a process in the books.
 

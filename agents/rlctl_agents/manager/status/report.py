@@ -183,11 +183,11 @@ class StatusBuilder:
         return found
 
     def _train_return(self) -> dict[str, float] | None:
-        told = [one for one in self._view.members.heard("actor") if "train_return" in one.gauges]
-        if not told:
+        mean, told = self._view.members.train_return(), self._view.members.heard("actor")
+        if mean is None:
             return None
-        episodes = sum(min(int(one.counters.get("episodes", 0)), RECENT_EPISODES) for one in told)
-        return {"mean": sum(one.gauges["train_return"] for one in told) / len(told), "episodes": episodes}
+        episodes = [one.counters.get("episodes", 0) for one in told if "train_return" in one.gauges]
+        return {"mean": mean, "episodes": sum(min(int(one), RECENT_EPISODES) for one in episodes)}
 
     def _train_info(self) -> dict[str, float]:
         """Numbers that environments tell at the end of episodes: means over actors, each over its newest episodes."""

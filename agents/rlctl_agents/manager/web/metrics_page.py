@@ -53,16 +53,16 @@ def _of_the_run(view: RunView, now: Mapping[str, Any]) -> Iterator[Metric]:
             if outcome != "balanced":
                 rows.add_metric([view.run, policy, outcome], count)
     yield from (live, silent, rows, balanced)
-    evaluation, checkpoint, cadence = now["evaluation"], now["checkpoint"], now["cadence"]
-    told = gauge("evaluation_info", "term")
-    for name, mean in (evaluation or {}).get("info", {}).items():
-        told.add_metric([view.run, name], mean)
-    if told.samples:
-        yield told
+    returns, told = gauge("evaluation_return", "mode"), gauge("evaluation_info", "mode", "term")
+    for mode, evaluation in now["evaluations"].items():
+        returns.add_metric([view.run, mode], evaluation["mean"])
+        for name, mean in evaluation["info"].items():
+            told.add_metric([view.run, mode, name], mean)
+    yield from (family for family in (returns, told) if family.samples)
+    checkpoint, cadence = now["checkpoint"], now["cadence"]
     numbers = {
         "manager_term": view.term,
         "manager_wall_seconds": view.wall_s,
-        "evaluation_return": evaluation and evaluation["mean"],
         "evaluation_interval_seconds": cadence["every_s"],
         "evaluation_cpu_share": cadence["cpu_share"],
         "checkpoint_age_seconds": checkpoint and checkpoint["age_s"],
