@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,18 @@ def or_forget(run: str, hint: str) -> str:
     """A hint, and beside it the way out when the cluster that the run is recorded on is gone; said once."""
     away = f"if the cluster that run {run} is recorded on is gone: rlctl down {run} --forget"
     return hint if away in hint else "; ".join(part for part in (hint.removesuffix("."), away) if part)
+
+
+@contextmanager
+def way_out(world: World, run: str, target: str | None) -> Iterator[None]:
+    """Name the way out where the cluster that a run is recorded on does not answer: it may be gone."""
+    try:
+        yield
+    except BackendUnreachable as error:
+        entry = recorded(run)
+        if entry is None or entry.target not in ON_CLUSTERS or wanted_target(world, target) not in (None, entry.target):
+            raise
+        raise BackendUnreachable(error.message, hint=or_forget(run, error.hint), objects=error.objects) from error
 
 
 def where(backend: Backend, target: str) -> str:

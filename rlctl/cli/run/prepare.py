@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlctl.cli.context import ON_CLUSTERS, World
-from rlctl.cli.run.clusters import backend_of, recorded
+from rlctl.cli.run.clusters import backend_of, recorded, way_out
 from rlctl.cli.run.target import recorded_target
 from rlctl.errors import Conflict, Problem, SpecError, UsageError
 
@@ -117,8 +117,9 @@ def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> P
             hint=_make_room(spec.run, elsewhere),
             objects=(spec.run,),
         )
-    backend = backend_of(world, spec.run, spec.target)
-    state = backend.find(spec.run)
+    with way_out(world, spec.run, spec.target):
+        backend = backend_of(world, spec.run, spec.target)
+        state = backend.find(spec.run)
     place = backend.place(spec.run, storage)
     spec, asked = _with_digests(world, loaded, spec, {} if state is None else _images_of(state), pull=pull)
     new = state is None and not mint

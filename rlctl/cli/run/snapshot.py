@@ -67,6 +67,11 @@ class Snapshot:
         """It has finished, or it is ready and nothing is wrong."""
         return self.phase == "finished" or (self.ready and not self.problems(past=False))
 
+    @property
+    def seats(self) -> int:
+        """Seats of the environment, as the newest evaluation tells; 1 before there is one."""
+        return int((self.status["evaluation"] or {}).get("seats", 1))
+
     def running(self, role: str) -> int:
         return sum(process.count for process in self.members(role) if process.state == "running")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rlctl.cli.context import ON_CLUSTERS, World
-from rlctl.cli.run.clusters import backend_of, recorded, runs_everywhere, where
+from rlctl.cli.run.clusters import backend_of, recorded, runs_everywhere, way_out, where
 from rlctl.cli.run.clusters import wanted_target as wanted_target
 from rlctl.errors import Conflict, RlctlError, Unreadable, UsageError
 
@@ -43,8 +43,9 @@ def look_up(world: World, run: str, target: str | None) -> tuple[Backend, RunSta
     Raises:
         Unreadable: something is, and cannot be read.
     """
-    backend = backend_of(world, run, target)
-    return backend, backend.find(run)
+    with way_out(world, run, target):
+        backend = backend_of(world, run, target)
+        return backend, backend.find(run)
 
 
 def find(world: World, run: str | None, target: str | None) -> tuple[Backend, RunState]:

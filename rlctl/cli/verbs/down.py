@@ -21,7 +21,7 @@ from rlctl.cli.options import (
 )
 from rlctl.cli.run.applied import follow, nothing_done
 from rlctl.cli.run.attach import Interrupts
-from rlctl.cli.run.clusters import backend_of, or_forget, recorded, where
+from rlctl.cli.run.clusters import backend_of, recorded, where
 from rlctl.cli.run.force import force, owner_of
 from rlctl.cli.run.target import find, known, look_up, looked_at, one_name, wanted_run
 from rlctl.errors import BackendUnreachable, Refused, RlctlError, Unreadable, UsageError
@@ -64,12 +64,7 @@ def down(
         if volumes:
             raise UsageError("--forget asks no cluster, so it removes no volumes", hint="leave one of the two out")
         return _forget(world, name)
-    try:
-        meant = _find(world, name, target)
-    except BackendUnreachable as error:
-        if name is None or not _on_cluster(name):
-            raise
-        raise BackendUnreachable(error.message, hint=or_forget(name, error.hint), objects=error.objects) from error
+    meant = _find(world, name, target)
     if meant is None:
         if name is not None:  # one that was killed with its last write to do has left its lock
             follow(world, backend_of(world, name, target).delete(name, volumes=volumes, grace_s=grace_s))

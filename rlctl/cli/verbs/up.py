@@ -21,7 +21,7 @@ from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import Prepared, beside, check_place, load, refuse, say_findings, say_images
 from rlctl.cli.run.ready import Hopeless, NotReady, RunFailed, undo, why_not
 from rlctl.cli.run.snapshot import Snapshot, as_document, take
-from rlctl.errors import PartlyApplied, RlctlError, TimedOut, WorkloadFailed
+from rlctl.errors import Conflict, PartlyApplied, RlctlError, TimedOut, WorkloadFailed
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Applied, Check
@@ -144,6 +144,8 @@ def _preflight(world: World, prepared: Prepared, asked: Probing | None) -> list[
         SpecError, Conflict: it would; nothing was sent.
     """
     as_before = prepared.state is not None and not prepared.changes
+    if any(change.path == "stop.eval_return" for change in prepared.changes):
+        _require_measurable(world, prepared)
     running = prepared.state is not None and prepared.state.phase == "running"
     found = []
     if asked is not None and not (as_before and running):
@@ -156,6 +158,23 @@ def _preflight(world: World, prepared: Prepared, asked: Probing | None) -> list[
         world.say(line)
     checks.refuse(prepared.plan.run, found)
     return found
+
+
+def _require_measurable(world: World, prepared: Prepared) -> None:
+    """Refuse before anything is sent what the manager would refuse afterwards.
+
+    Raises:
+        Conflict: an evaluation of the run cannot say whether stop.eval_return is reached.
+    """
+    run, goal = prepared.plan.run, prepared.spec.stop.eval_return
+    snapshot = None if goal is None else take(world, prepared.backend, run)
+    if snapshot is not None and snapshot.seats > 1:
+        raise Conflict(
+            f"stop.eval_return cannot be judged: the environment of {run} has {snapshot.seats} seats, and an "
+            "evaluation has one model on all of them",
+            hint="stop by stop.agent_steps or stop.wall_time",
+            objects=(run,),
+        )
 
 
 def _apply(world: World, prepared: Prepared, *, atomic: bool) -> list[Applied]:

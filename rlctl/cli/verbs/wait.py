@@ -112,7 +112,8 @@ def wait(
     """Wait until a condition holds.
 
     Exit 0 when it does, 1 when it cannot any more, 6 when the time is up, 7 when the run failed. ready: every
-    wanted replica runs and has reported since it started. return: the mean of the newest evaluation.
+    wanted replica runs and has reported since it started. return: the mean of the newest evaluation; refused where
+    an environment has several seats, because one model plays them all and the return of one says nothing.
     consumed_steps and updates count what the present weights were learned from, as stop.agent_steps does: they go back
     when a learner dies, by what it learned since its newest generation. steps, which is short for env_steps, and
     episodes count all that was ever played.
@@ -133,6 +134,8 @@ def wait(
         waited_s = world.clock() - start_s
         if snapshot is None:
             return _answer(world, name, wanted, None, wanted.name == "deleted", waited_s)
+        if wanted.name == "return":
+            _require_measurable(wanted, snapshot)
         if wanted.met(snapshot):
             return _answer(world, name, wanted, snapshot, True, waited_s)
         if wanted.name != "deleted":
@@ -152,6 +155,20 @@ def wait(
             slow = f"; slowest: {snapshot.slowest}" if snapshot.slowest else ""
             world.say(f"{clock(waited_s)} waiting for {wanted.text}{_stands(wanted, snapshot)}, {snapshot.phase}{slow}")
         world.sleep(min(poll_every_s(backend), max(0.0, timeout_s - waited_s)))
+
+
+def _require_measurable(wanted: Condition, snapshot: Snapshot) -> None:
+    """
+    Raises:
+        UsageError: the environment has several seats.
+    """
+    if (seats := snapshot.seats) > 1:
+        raise UsageError(
+            f"--for {wanted.text} cannot be judged: the environment of {snapshot.state.run} has {seats} seats, and an "
+            "evaluation has one model on all of them",
+            hint="wait for consumed_steps=N or updates=N",
+            objects=(snapshot.state.run,),
+        )
 
 
 def _stands(wanted: Condition, snapshot: Snapshot) -> str:

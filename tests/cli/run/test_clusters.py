@@ -207,6 +207,18 @@ def test_a_cluster_that_is_gone_does_not_hold_a_name_for_ever(rlctl: Rlctl, clus
     assert rlctl("up", str(rlctl.folder / "here.yaml"), "-d").code == 0
 
 
+@pytest.mark.parametrize("verb", ["up", "diff", "status", "wait", "logs", "down", "scale"])
+def test_a_known_cluster_that_does_not_answer_names_the_way_out_once(
+    rlctl: Rlctl, clusters: Clusters, verb: str
+) -> None:
+    clusters.up()
+    clusters.here.unreachable = True
+    given = {"up": (clusters.spec, "-d"), "diff": (clusters.spec,), "logs": (), "scale": ("actor=2", "--run", "pole")}
+    lost = rlctl(verb, *given.get(verb, ("pole",)))
+    assert lost.code == 4
+    assert lost.err.count("rlctl down pole --forget") == (1 if verb != "logs" else lost.err.count("--forget"))
+
+
 def test_forgetting_is_for_runs_on_clusters_and_takes_nothing_with_it(rlctl: Rlctl, clusters: Clusters) -> None:
     clusters.up()
     assert rlctl("down", "pole", "--forget", "--volumes", "--yes").code == 2

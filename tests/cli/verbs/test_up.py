@@ -11,7 +11,7 @@ import pytest
 from rlctl.backends.base import Applied, Document, RunState
 from rlctl.errors import Conflict
 from rlctl.plan import Plan
-from tests.cli.conftest import Rlctl, check_golden
+from tests.cli.conftest import STATUS, Rlctl, check_golden
 from tests.cli.test_surface import FAILURE
 from tests.support.memory import MemoryBackend
 
@@ -293,3 +293,13 @@ def test_the_final_table_says_who_crashed_and_that_the_last_model_was_not_evalua
     rows = [line.split(maxsplit=1) for line in result.out.splitlines()]
     assert rows[3] == ["the", "last one was not"]
     assert ["note", "actor/1 was restarted 4 times, last: actor 1 exited 1 after 00:00:21: EnvError: x"] in rows
+
+
+def test_a_return_that_cannot_be_judged_is_refused_before_anything_is_sent(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.report(evaluation={**STATUS["evaluation"], "seats": 2})
+    before = len(rlctl.backend.revisions("pole"))
+    refused = rlctl("up", rlctl.spec, "-d", "--set", "stop.eval_return=100")
+    assert refused.code == 5
+    assert "stop.eval_return cannot be judged: the environment of pole has 2 seats" in refused.err
+    assert len(rlctl.backend.revisions("pole")) == before

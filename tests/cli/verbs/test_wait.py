@@ -138,3 +138,12 @@ def test_an_unknown_run_is_a_usage_error(rlctl: Rlctl) -> None:
 def test_other_conditions_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse(text)
+
+
+def test_the_return_of_one_of_several_seats_is_no_condition(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.report(evaluation={**STATUS["evaluation"], "seats": 2})
+    result = rlctl("wait", "--for", "return>=475")
+    assert result.code == 2
+    assert "cannot be judged: the environment of pole has 2 seats" in result.err
+    assert rlctl("wait", "--for", "updates=1").code == 0
