@@ -129,7 +129,7 @@ def news(snapshot: Snapshot, last: dict[str, Any]) -> list[dict[str, Any]]:
             found.append({"event": "evaluation", "evaluation": evaluation, "text": text})
     problems = [] if snapshot.over else [*snapshot.target_problems(), *told["problems"]]
     for problem in problems:
-        kind = re.sub(r"[0-9.]+ (s|%)", "", problem["text"])  # the same problem a second later is no news
+        kind = re.sub(r"[0-9.e+-]+ (s|%|a second)", "", problem["text"])  # the same problem a second later is no news
         if kind not in last.setdefault("problems", set()):
             last["problems"].add(kind)
             hint = f"; next: {problem['next']}" if problem.get("next") else ""

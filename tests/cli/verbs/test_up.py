@@ -197,12 +197,15 @@ def test_an_older_life_is_no_news(rlctl: Rlctl) -> None:
     assert "evaluation" not in rlctl("up", rlctl.spec, "--timeout", "3s").err
 
 
-def test_a_problem_is_told_once_however_its_seconds_count(rlctl: Rlctl) -> None:
+@pytest.mark.parametrize(
+    "text", ["actor/3 has said nothing for {} s", "learner rejects messages (run): 0.1{} a second"]
+)
+def test_a_problem_is_told_once_however_its_figures_change(rlctl: Rlctl, text: str) -> None:
     for second in range(1, 9):
-        text = f"actor/3 has said nothing for {second + 4} s"
-        rlctl.at(second, functools.partial(rlctl.report, problems=[{"text": text, "next": "rlctl logs actor/3"}]))
+        told = text.format(second + 4)
+        rlctl.at(second, functools.partial(rlctl.report, problems=[{"text": told, "next": "rlctl logs actor/3"}]))
     result = rlctl("up", rlctl.spec, "--timeout", "9s")
-    assert result.err.count("has said nothing") == 1
+    assert result.err.count("problem: ") == 1
 
 
 def test_a_process_that_is_on_its_way_to_another_state_is_told_once(rlctl: Rlctl) -> None:

@@ -226,6 +226,7 @@ FINE = Facts(now_s=500, live={"learner": 1, "actor": 4, "modelpool": 1}, started
         ({"nonfinite": 1}, "1 update was left out because", "rlctl logs learner --level WARNING"),
         ({"stale_share": 0.18}, "18 % of the rows are too old", "rlctl status -o json"),
         ({"ledger_faults": ["actor/3 counts rows backwards"]}, "does not balance: actor/3", "rlctl logs manager"),
+        ({"rejected_per_s": {("modelpool", "disk"): 0.1}}, "modelpool cannot keep models: the volume", "df -h"),
         ({"rejected_per_s": {("modelpool", "lineage"): 2.0}}, "modelpool rejects messages (lineage): 2", "rlctl logs"),
         ({"late_generation": (12, 75.0)}, "generation 12 was ordered 75 s ago", "rlctl logs learner"),
         ({"damaged": ["generation-000002.json"]}, "generation-000002.json is damaged", "rlctl logs manager"),
