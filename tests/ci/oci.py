@@ -164,7 +164,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def listening() -> Iterator[Registry]:
     found = Registry()
-    thread = threading.Thread(target=found.serve_forever, daemon=True)
+    thread = threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield found
     found.shutdown()

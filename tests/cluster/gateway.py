@@ -92,7 +92,7 @@ class Gateway:
         self._trust = ssl.create_default_context(cafile=self.ca_file or None)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, name="gateway", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), name="gateway", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
