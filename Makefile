@@ -35,8 +35,9 @@ test-full: export RLCTL_TEST_FULL = 1
 test-full: test
 	$(BIN)/python -m tests.mutations
 
+# hardly any of these waits, and a worker takes seconds to import what it tests: as many as there are cores
 test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(NO_CLUSTER) --hypothesis-profile=quick -m "not cluster and not processes and not learning and not slow"
+	$(BIN)/python -m pytest -n $$(nproc) --dist worksteal $(NO_CLUSTER) --hypothesis-profile=quick -m "not cluster and not processes and not learning and not slow"
 
 # on the cluster of $RLCTL_TEST_CONTEXT, made for tests (tests/cluster/contract.py); as in TIERS="api or smoke". At the end,
 # one at a time, those that disturb the cluster or fill it. 5: no test of these tiers is of that kind

@@ -5,24 +5,30 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from benchmarks.shared import store
 from benchmarks.shared.stats import Spread
 
+if TYPE_CHECKING:  # the import takes a second: who draws nothing does not wait for it
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 def figure(panels: int) -> tuple[Figure, list[Axes]]:
     """Panels side by side."""
+    from matplotlib.figure import Figure
+
     made = Figure(figsize=(5.5 * panels, 4), layout="constrained")
     axes = made.subplots(1, panels, squeeze=False)
     return made, list(axes[0])
 
 
 def save(made: Figure, path: Path) -> None:
+    import matplotlib as mpl
+
     mpl.rcParams["svg.hashsalt"] = "rlctl"
     mpl.rcParams["svg.fonttype"] = "none"
     text = io.StringIO()

@@ -10,6 +10,7 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,16 @@ def _writes(arguments: tuple[Any, ...]) -> bool:
     return bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)) or any(sign in (mode or "") for sign in "wax+")
 
 
-sys.addaudithook(_hear)
+@cache
+def _listen() -> None:
+    """Hear every event of this process from now on; once, because no hook can be taken away again."""
+    sys.addaudithook(_hear)
 
 
 @contextmanager
 def watched() -> Iterator[list[tuple[str, Any]]]:
     """What this process starts, asks over the network, and opens for writing."""
+    _listen()
     found: list[tuple[str, Any]] = []
     _watching.append(found)
     try:
