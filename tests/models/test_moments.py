@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rlctl.spec.schema import Network
-from rlctl_agents.models.moments import LARGEST, ObservationMoments, ReturnMoments, RunningMoments
+from rlctl_agents.models.moments import LARGEST, MEMORY_STEPS, ObservationMoments, ReturnMoments, RunningMoments
 from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.types.spaces import Box, Dict, Discrete, Spaces
 
@@ -85,7 +85,7 @@ def test_values_stay_what_they_were_when_the_scale_changes() -> None:
     features = torch.randn(50, 3, generator=torch.Generator().manual_seed(1))
     for shift, spread in ((-800.0, 900.0**2), (30.0, 40.0**2), (0.5, 1.0)):
         before = moments.raw(head(features))
-        moments.update(shift, spread, head)
+        moments.update(shift, spread, head, batch_size=640)
         torch.testing.assert_close(moments.raw(head(features)), before, rtol=1e-3, atol=1e-3)
 
 
@@ -93,9 +93,24 @@ def test_moments_of_returns_follow_the_targets() -> None:
     moments, head, rng = ReturnMoments(), nn.Linear(3, 1), np.random.default_rng(0)
     for _ in range(400):
         error = rng.normal(-300, 20, 256) - float(moments.mean)
-        moments.update(float(error.mean()), float(np.square(error).mean()), head)
+        moments.update(float(error.mean()), float(np.square(error).mean()), head, batch_size=2048)
     assert abs(float(moments.mean) + 300) < 3
     assert abs(float(moments.deviation) - 20) < 1
+
+
+@pytest.mark.parametrize("batch_size", [160, 2048, 200_000])
+def test_moments_of_returns_forget_per_agent_step_whatever_the_size_of_the_batches(batch_size: int) -> None:
+    moments, head = ReturnMoments(), nn.Linear(3, 1)
+
+    def learn(agent_steps: int, mean: float) -> float:
+        for _ in range(max(1, agent_steps // batch_size)):
+            error = mean - float(moments.mean)
+            moments.update(error, error**2 + 1, head, batch_size=batch_size)
+        return float(moments.mean)
+
+    assert learn(400_000, 100.0) == pytest.approx(100)
+    left = learn(MEMORY_STEPS, 0.0) / 100
+    assert left == pytest.approx(0 if batch_size > MEMORY_STEPS else np.exp(-1), abs=0.02)
 
 
 def test_moments_travel_with_the_weights_and_can_be_left_out() -> None:

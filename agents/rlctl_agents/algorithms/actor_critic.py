@@ -148,7 +148,8 @@ class ActorCriticAlgorithm(Algorithm):
         if self.net.observed is not None:
             self.net.observed.update(below(fields, "obs") if fields else None, fields.get("valid"), all_reduce)
         if self.net.returns is not None and self.moves_returns and "target_shift" in means:
-            self.net.returns.update(means["target_shift"], means["target_spread"], self.net.value)
+            shift, spread = means["target_shift"], means["target_spread"]
+            self.net.returns.update(shift, spread, self.net.value, batch_size=self.config.batch_size)
 
 
 def off_policy_targets(
