@@ -49,7 +49,8 @@ def spec_of(variant: str, seed: int, rows: int) -> dict[str, Any]:
     """Catch as specs/pong-impala.yaml trains Pong, until so many agent steps."""
     changed = WITHOUT[variant]
     hyper = {
-        "optimizer": "rmsprop", "lr": 6e-4, "optimizer_eps": 1e-5, "max_grad_norm": 0.5, "entropy_coef": 0.01,
+        "lambda": 1.0, "optimizer": "rmsprop", "lr": 6e-4, "optimizer_eps": 1e-5, "max_grad_norm": 0.5,
+        "entropy_coef": 0.01,
         **changed.get("hyper", {}),
     }  # fmt: skip
     name = changed.get("algorithm", "impala")
@@ -59,6 +60,7 @@ def spec_of(variant: str, seed: int, rows: int) -> dict[str, Any]:
         "env": {"id": f"benchmarks.envs.catch:{changed.get('env', 'catch')}"},
         "algorithm": {
             "name": name, "unroll_length": 20, "batch_size": 320, "gamma": 0.99, "publish_every_updates": 2,
+            "max_lag_versions": 8,
             **(hyper if name == "impala" else {"params": hyper}),
         },
         "model": {"torso": "nature_cnn", "width": 512, **changed.get("model", {})},

@@ -134,9 +134,19 @@ class Impala(OffPolicy):
     """
 
     name: Annotated[Literal["impala"], new_run("learner", "actor", "evaluator")] = "impala"
-    optimizer: Annotated[Optimizer, restart("learner")] = "rmsprop"
-    lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 6e-4
-    max_grad_norm: Annotated[float, Field(gt=0), restart("learner")] = 40.0
+    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 160
+    """Agent steps of one batch, over all learners: a multiple of unroll_length."""
+    max_lag_versions: Annotated[int, Field(ge=0), restart("learner")] = 16
+    """Segments whose first step is older than this many versions are counted and dropped by the learner. A version is a
+    batch learned from."""
+    lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda"), restart("learner"), MUTABLE] = 0.95
+    """Trace decay lambda."""
+    lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 5e-4
+    advantage: Annotated[Literal["vtrace", "gae"], restart("learner")] = "gae"
+    """vtrace: as published, from the next row's target. gae: that of GAE where the experience is the learner's own.
+
+    Both are the same for lambda 1.
+    """
 
 
 class Clipped(ActorCritic):

@@ -192,6 +192,7 @@ def test_loss_is_the_sum_written_in_the_documentation() -> None:
         "lambda": 0.9,
         "gamma": 0.8,
         "reward_clip": 0.5,
+        "advantage": "vtrace",
     }
     algorithm, batches = play(Spaces(VECTOR, Discrete(5)), {}, **settings)
     fields = batches[2].fields

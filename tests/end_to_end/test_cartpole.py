@@ -67,7 +67,7 @@ def test_the_life_of_a_run(cli: Cli) -> None:
     )
     refused = cli("up", spec, "-d", "--set", "env.id=Acrobot-v1", exit_code=5)
     assert "env.id" in refused.stderr
-    actors, faster = cli.pids("life", "actor"), ("--set", "algorithm.lr=0.0005")
+    actors, faster = cli.pids("life", "actor"), ("--set", "algorithm.lr=0.0007")
     cli("up", spec, "-d", *faster)
     wait_until(lambda: cli.pids("life", "learner") not in ([], before[1]), timeout_s=240, what="another learner")
     assert cli.pids("life", "actor") == actors, "a new learning rate restarts the learner alone"

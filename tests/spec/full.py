@@ -58,7 +58,9 @@ _CANDIDATES: tuple[Any, ...] = (
     ),
     *(
         "adam",
+        "rmsprop",
         "gae",
+        "vtrace",
         "sample",
         "central",
         "learner",

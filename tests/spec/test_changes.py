@@ -180,7 +180,7 @@ def test_two_spellings_of_one_run_differ_in_nothing(one: Spec, two: Spec) -> Non
 def test_like_is_judged_by_what_it_brings() -> None:
     old = small(policies={"main": {"algorithm": {"lr": 0.1}}, "b": {}})
     new = small(policies={"main": {"algorithm": {"lr": 0.1}}, "b": {"like": "main"}})
-    assert whys(old, new) == [("learner", "restart", "policies.b.algorithm.lr: 0.0006 -> 0.1")]
+    assert whys(old, new) == [("learner", "restart", "policies.b.algorithm.lr: 0.0005 -> 0.1")]
 
 
 def test_code_that_comes_or_goes_restarts_the_roles_that_import_it() -> None:

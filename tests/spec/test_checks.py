@@ -33,7 +33,7 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
         ),
         (
             "algorithm: {weight_decay: 0.01}",
-            "4:13: algorithm.weight_decay: is of optimizer adamw, got 0.01 with rmsprop",
+            "4:13: algorithm.weight_decay: is of optimizer adamw, got 0.01 with adam",
         ),
         (
             "algorithm: {name: ppo, clip_schedule: {agent_steps: 9, final: 2}}",
@@ -63,9 +63,9 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
         ),
         ("replay: {}", "4:1: replay: not used by impala; remove it"),
         (
-            "sync: true",  # the defaults: one actor of 16 environments, batches of 640 rows
+            "sync: true",  # the defaults: one actor of 16 environments, batches of 160 rows
             "1:1: algorithm.batch_size: with sync a batch is one segment of every environment: actors x envs x"
-            " unroll_length = 1 x 16 x 20 = 320 rows, got 640",
+            " unroll_length = 1 x 16 x 20 = 320 rows, got 160",
         ),
         (
             "sync: true\nalgorithm: {batch_size: 320, publish_every_updates: 2}",
@@ -145,7 +145,7 @@ def test_what_cannot_work_together_is_refused_with_the_arithmetic(lint: Lint, li
         "algorithm: {c_max: 1, rho_max: 1}",
         "algorithm: {name: appo, reuse: 2, buffer_batches: 5}",
         "algorithm: {optimizer: adamw, weight_decay: 0.01}",
-        "algorithm: {max_lag_versions: 1}",
+        "algorithm: {max_lag_versions: 2}",
         "roles: {actor: {replicas: 8, max_replicas: 8}}",
         "code: {path: .}",
         "policies: {main: {algorithm: {lr: 0.1}}}",

@@ -24,7 +24,7 @@ from rlctl_agents.algorithms.base import (
     standard_fields,
 )
 from rlctl_agents.models.inputs import ModelError, continuous
-from rlctl_agents.models.moments import AllReduce
+from rlctl_agents.models.moments import MEMORY_STEPS, AllReduce
 from rlctl_agents.models.policy import CORES, ActorCritic
 from rlctl_agents.ops.vtrace import VTrace, vtrace
 from rlctl_agents.types.experience import Field, Schema
@@ -52,6 +52,8 @@ class ActorCriticAlgorithm(Algorithm):
     tunables: ClassVar[tuple[str, ...]] = COEFFICIENTS
     """Names of the hyperparameters that `coefficients` holds."""
     coefficients: ClassVar[type[Coefficients]] = Coefficients
+    memory_steps: ClassVar[int] = MEMORY_STEPS
+    """Agent steps that the moments of returns remember."""
 
     @classmethod
     def schema(cls, config: specs.Algorithm, network: Network, spaces: Spaces) -> Schema:
@@ -149,7 +151,9 @@ class ActorCriticAlgorithm(Algorithm):
             self.net.observed.update(below(fields, "obs") if fields else None, fields.get("valid"), all_reduce)
         if self.net.returns is not None and self.moves_returns and "target_shift" in means:
             shift, spread = means["target_shift"], means["target_spread"]
-            self.net.returns.update(shift, spread, self.net.value, batch_size=self.config.batch_size)
+            self.net.returns.update(
+                shift, spread, self.net.value, batch_size=self.config.batch_size, memory_steps=self.memory_steps
+            )
 
 
 def off_policy_targets(

@@ -18,7 +18,7 @@ LARGEST_BYTE = 255.0
 SMALLEST_VARIANCE = 1e-8
 SMALLEST_DEVIATION = 1e-3
 MEMORY_STEPS = 100_000
-"""Agent steps that the moments of returns remember, whatever the size of the batches: returns grow while it learns."""
+"""Agent steps that the moments of returns remember, unless the algorithm says other: returns grow while it learns."""
 
 AllReduce = Callable[[Tensor], Tensor]
 """The sum of a tensor over all learners that step together, equal on all of them."""
@@ -152,19 +152,22 @@ class ReturnMoments(nn.Module):
         return normalised * self.deviation + self.mean.to(torch.float32)
 
     @torch.no_grad()
-    def update(self, shift: float, spread: float, head: nn.Linear, *, batch_size: int) -> None:
+    def update(
+        self, shift: float, spread: float, head: nn.Linear, *, batch_size: int, memory_steps: int = MEMORY_STEPS
+    ) -> None:
         """Move towards the moments of the newest targets, and rewrite the head.
 
-        The n-th batch has a share of 1/n, until that is what its agent steps are of MEMORY_STEPS.
+        The n-th batch has a share of 1/n, until that is what its agent steps are of memory_steps.
 
         Args:
             shift, spread: means of target - mean and of its square, over the valid rows of all learners.
             head: [features] -> 1, in units of the moments as they are.
             batch_size: agent steps of a batch, over all learners.
+            memory_steps: agent steps that the moments remember.
         """
         mean, deviation = self.mean.clone(), self.deviation.to(torch.float64)
         self.batches.add_(1)
-        share = torch.clamp(1 / self.batches, min=min(1.0, batch_size / MEMORY_STEPS))
+        share = torch.clamp(1 / self.batches, min=min(1.0, batch_size / memory_steps))
         self.mean.add_(shift * share)
         # second moment around the old mean, moved to the new one
         around = self.variance * (1 - share) * (self.batches > 1) + spread * share
