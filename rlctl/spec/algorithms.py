@@ -136,7 +136,7 @@ class Impala(OffPolicy):
     name: Annotated[Literal["impala"], new_run("learner", "actor", "evaluator")] = "impala"
     batch_size: Annotated[int, Field(ge=1), restart("learner")] = 160
     """Agent steps of one batch, over all learners: a multiple of unroll_length."""
-    max_lag_versions: Annotated[int, Field(ge=0), restart("learner")] = 16
+    max_lag_versions: Annotated[int, Field(ge=0), restart("learner")] = 32
     """Segments whose first step is older than this many versions are counted and dropped by the learner. A version is a
     batch learned from."""
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda"), restart("learner"), MUTABLE] = 0.95

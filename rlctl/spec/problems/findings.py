@@ -148,7 +148,8 @@ def _not_found(spec: Spec, plain: Spec, base: Path) -> Iterator[Fault]:
             named.append(((*section, "name" if key == "algorithm" else "torso"), value))
     for path, value in named:
         module, colon, _ = value.partition(":")
-        if colon and not _importable(module.split(".")[0], spec, base):
+        ours = path == ("env", "id") and simulator_missing(value)  # said by the extra that brings it
+        if colon and not ours and not _importable(module.split(".")[0], spec, base):
             where = "below code.path nor installed here" if spec.code else "installed here; add `code: {path: .}`"
             yield Fault(path, f"module {show(module)} is {'neither' if spec.code else 'not'} {where}")
     if spec.code and spec.code.requirements and (missing := _not_installed(base / spec.code.requirements)):

@@ -31,7 +31,7 @@ from tests.manager.world import (
 )
 
 RESTS = {"rests": 1.0}
-BATCH_ROWS = 640
+BATCH_ROWS = spec().policy().algorithm.batch_size
 NO_JUDGE = (("modelpool", POOL), ("learner", LEARNER), ("actor", ACTOR))
 ALL = (*NO_JUDGE, ("evaluator", JUDGE))
 
