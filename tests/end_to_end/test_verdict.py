@@ -68,7 +68,7 @@ def start(cli: Cli, run: str, *, step_s: float = 0.0, **algorithm: Any) -> None:
     spec = cli.spec(
         run,
         env={"id": "slow:Lamp", "kwargs": {"step_s": step_s}},
-        algorithm={"name": "impala", "unroll_length": 10, "batch_size": 40} | algorithm,
+        algorithm={"name": "impala", "unroll_length": 10, "batch_size": 40, "max_lag_versions": 8} | algorithm,
         code={"path": "."},
         roles={"actor": {"replicas": 1, "envs": 4}, "evaluator": {"replicas": 0}},
         stop={"wall_time": "1h"},
@@ -119,7 +119,7 @@ def a_learner_with_too_few_actors_is_starved(cli: Cli) -> None:
 
 
 def a_slow_modelpool_is_named_and_not_the_actors_that_wait_because_of_it(cli: Cli) -> None:
-    start(cli, "pool", batch_size=1280)  # of 40 rows a healthy pool is the slow side: every update is published
+    start(cli, "pool", batch_size=640)  # of 40 rows a healthy pool is the slow side: every update is published
     others = ("actor-bound", "simulator-bound", "learner-bound", "balanced")
     verdict(cli, "pool", *others)
     (pool,) = cli.pids("pool", "modelpool")
