@@ -15,6 +15,7 @@ from benchmarks.learning import claims, comparisons, report
 from benchmarks.learning.rows import Row, arms, rows
 from benchmarks.learning.stored import Stored, steps
 from benchmarks.learning.train import ENDS, origin, train
+from benchmarks.shared import product
 from rlctl.spec.problems.findings import simulator_missing
 
 LONG = 1_000_000
@@ -55,6 +56,9 @@ def main(words: list[str]) -> int:
         failed = 130
     except OSError as error:
         say(f"nothing can be stored: {error}")
+        failed = 1
+    except product.LeftOver as error:
+        say(f"ended early: {error}")
         failed = 1
     try:
         report.write(table, sides, report.RESULTS, report.DOCUMENT)

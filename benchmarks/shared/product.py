@@ -58,10 +58,13 @@ class Run:
         """`rlctl up spec.yaml`."""
         return self.rlctl("up", "spec.yaml", *arguments, timeout_s=timeout_s)
 
-    def down(self) -> None:
-        """End it; a run that has ended stays as it is."""
-        with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
+    def down(self) -> bool:
+        """End it, and say whether that worked; a run that has ended stays as it is."""
+        try:
             self.rlctl("down", self.name)
+        except (RuntimeError, subprocess.TimeoutExpired):
+            return False
+        return True
 
     def status(self) -> dict[str, Any]:
         """As `rlctl status -o json` says."""
@@ -161,14 +164,24 @@ def made(spec: Spec, *, path: str = "") -> Iterator[Run]:
         yield Run(Path(folder), spec, joined)
 
 
+class LeftOver(RuntimeError):
+    """A run of a starter that was killed, which cannot be ended."""
+
+
 def remove(folder: Path) -> None:
-    """End a run whose starter was killed, and remove its folder. One that is not there, or not of `made`, is left."""
+    """End a run whose starter was killed, and remove its folder. One that is not there, or not of `made`, is left.
+
+    Raises:
+        LeftOver: it could not be ended, so its processes may live on, and the folder stays.
+    """
     try:
         spec = yaml.safe_load((folder / "spec.yaml").read_text())
     except OSError:
         return
     if folder.name.startswith(PREFIX):
-        Run(folder, spec, "").down()
+        was_up = any((folder / "s" / "rlctl" / "runs").glob("*"))
+        if was_up and not Run(folder, spec, "").down():
+            raise LeftOver(f"the run in {folder} is left over and cannot be ended")
         shutil.rmtree(folder, ignore_errors=True)
 
 

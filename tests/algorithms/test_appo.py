@@ -217,7 +217,6 @@ def test_it_learns_what_can_be_computed_by_hand_from_actors_that_lag(
 ) -> None:
     algorithm, schema = made(
         world.spaces, network, unroll_length=16, batch_size=512, minibatch_size=64, reuse=4, lr=3e-3, entropy_coef=0.01,
-        buffer_batches=2, target_every_updates=1,
     )  # fmt: skip
     played, _ = made(world.spaces, network, unroll_length=16, batch_size=512)
     actor, learner = Actor(played, schema, world(32, 1), seed=2), trainer(algorithm)

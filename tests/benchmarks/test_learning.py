@@ -391,14 +391,23 @@ def test_what_is_left_of_a_run_is_ended_and_removed_and_nothing_else_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[str] = []
-    monkeypatch.setattr(product.Run, "down", lambda run: ended.append(run.name))
-    for name in ("rlb-left", "other"):
+
+    def down(run: product.Run) -> bool:
+        ended.append(run.folder.name)
+        return "stuck" not in run.folder.name
+
+    monkeypatch.setattr(product.Run, "down", down)
+    for name in ("rlb-left", "rlb-stuck", "rlb-never-up", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "spec.yaml").write_text("run: learn\n")
+        if name != "rlb-never-up":
+            (tmp_path / name / "s" / "rlctl" / "runs" / "learn-1").mkdir(parents=True)
+    for name in ("rlb-left", "rlb-never-up", "other", "rlb-not-there"):
         product.remove(tmp_path / name)
-    product.remove(tmp_path / "rlb-not-there")
-    assert ended == ["learn"]
-    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+    with pytest.raises(product.LeftOver, match="rlb-stuck is left over and cannot be ended"):
+        product.remove(tmp_path / "rlb-stuck")
+    assert ended == ["rlb-left", "rlb-stuck"]
+    assert {path.name for path in tmp_path.iterdir()} == {"other", "rlb-stuck"}
 
 
 @pytest.mark.parametrize("full", ["seeds.csv", "evaluations.csv"])

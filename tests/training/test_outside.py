@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlctl_agents.checkpoint.state import unpack_state
-from tests.end_to_end.conftest import Cli, cli
+from tests.end_to_end.conftest import Cli, cli, wait_until
 
 __all__ = ["cli"]
 SOLVED = 195
@@ -58,7 +58,7 @@ def test_the_proof_is_short_and_imports_nothing_private() -> None:
 def test_double_dqn_from_outside_learns_cartpole_and_goes_on_with_its_target_network_after_down_and_up(
     mine: Cli,
 ) -> None:
-    spec = mine.spec("dqn", **DOUBLE_DQN, stop={"eval_return": SOLVED, "wall_time": "5m"})
+    spec = mine.spec("dqn", **DOUBLE_DQN, stop={"wall_time": "5m"})
     mine("up", spec, "-d")
     mine("wait", "dqn", "--for", "updates=250", "--timeout", "240s")
     mine("down", "dqn")
@@ -67,12 +67,17 @@ def test_double_dqn_from_outside_learns_cartpole_and_goes_on_with_its_target_net
     assert target.shape == stored["weights/0.weight"].shape
     assert not np.array_equal(target, stored["weights/0.weight"]), "a target lags behind"
 
-    mine("up", spec, timeout_s=390)
+    def said() -> list[list[float]]:
+        lines = mine("logs", "learner", "--run", "dqn", "--grep", "the target begins with").stdout.splitlines()
+        return [json.loads(found[0]) for line in lines if (found := re.findall(r"\[[^\[\]]+\]$", line.strip()))]
+
+    mine("up", spec, "-d")
+    wait_until(lambda: len(said()) == 2, timeout_s=120, what="an update by the learner that came back")
+    mine("up", mine.spec("dqn", **DOUBLE_DQN, stop={"eval_return": SOLVED, "wall_time": "5m"}), timeout_s=390)
     status = mine.status("dqn")
     assert status["evaluation"]["mean"] >= SOLVED
     assert status["policies"]["main"]["ledger"]["balanced"]
     assert status["resumed"] is not None
-    lines = mine("logs", "learner", "--run", "dqn", "--grep", "the target begins with").stdout.splitlines()
-    first, second = (json.loads(found[0]) for line in lines if (found := re.findall(r"\[[^\[\]]+\]$", line.strip())))
+    first, second = said()
     np.testing.assert_allclose(second, target.flatten()[:4], rtol=1e-5)
     assert first != second
