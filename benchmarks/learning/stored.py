@@ -33,7 +33,7 @@ class Stored:
         return found
 
     def reread(self) -> None:
-        """What is on disk now: others may have added to it."""
+        """Read the files anew: others may have added to them."""
         files = (self.folder / name for name in (SEEDS_CSV, CURVES_CSV, FAILURES_CSV))
         self.seeds, self.curves, self.failures = (store.read(one) if one.exists() else [] for one in files)
 

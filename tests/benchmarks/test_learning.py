@@ -291,7 +291,7 @@ Trained = Callable[[Row, int, Callable[[Path], None]], tuple[dict[str, Any], lis
 
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of results and a document that are nobody's."""
+    """An empty folder of results and a document, for one test."""
     monkeypatch.setattr(report, "RESULTS", tmp_path)
     monkeypatch.setattr(report, "DOCUMENT", tmp_path / "learning.md")
     return tmp_path

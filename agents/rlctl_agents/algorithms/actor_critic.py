@@ -221,7 +221,7 @@ def off_policy_metrics(log_rho: Tensor, valid: Tensor, count: Tensor, rho_max: f
 
 
 def off_policy_rows(log_rho: Tensor, rho_max: float) -> Tensors:
-    """What `off_policy_metrics` are the means of, [T, B] each; its `kl` is `kl_actors`."""
+    """Rows whose means are `off_policy_metrics`, [T, B] each; its `kl` is `kl_actors` here."""
     rho = log_rho.exp()
     return {"rho": rho, "rho_clipped": (rho > rho_max).to(rho.dtype), "kl_actors": rho - 1 - log_rho}
 

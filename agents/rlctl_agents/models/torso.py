@@ -102,7 +102,7 @@ class Pixels(NamedTuple):
         return pixels
 
     def scale(self, image: Tensor) -> float:
-        """What the numbers of an image are multiplied by: codes come as real numbers, normalised already."""
+        """Factor of an image's numbers: 1 for codes, which come as real numbers, normalised already."""
         return self.factor if image.dtype == torch.uint8 else 1.0
 
     def in_blocks(self, image: Tensor) -> bool:
