@@ -18,11 +18,14 @@ class Table:
         self.expected = expected
         self.live: list[int] = []
 
-    def ask(self, number: int, version: int = 0, left: int = -1, lineage: int = 1) -> Place:
+    def ask(
+        self, number: int, version: int = 0, left: int = -1, lineage: int = 1, learned: bool | None = None
+    ) -> Place:
         if number not in self.live:
             self.live.append(number)
         holders = [Holder("learner", one, boot(one), 0.0, 0.0) for one in sorted(self.live)]
-        ask = Enlist(boot(number), left, left >= 0, ModelRef("main", lineage, version))
+        learned = left >= 0 if learned is None else learned
+        ask = Enlist(boot(number), left, learned, ModelRef("main", lineage, version))
         return self.groups.enlist(ask, holders, self.expected)
 
     def runs(self, *numbers: int, group: int) -> None:
@@ -96,6 +99,19 @@ def test_newcomers_never_begin_without_a_learner_that_runs(two: Table) -> None:
     assert two.after(3 * FIRST_S, (2, 20, -1)) == [Place(0)]
     two.live = [2]  # the others lost their leases
     assert two.after(FIRST_S, (2, 20, -1))[0].world == 1
+
+
+def test_a_newcomer_whose_first_group_broke_up_waits_for_the_survivor_that_notices_it_late(two: Table) -> None:
+    two.live = [1]
+    two.ask(2, version=20, lineage=4)
+    two.ask(1, version=40, left=1)
+    assert two.ask(2, version=20, lineage=4).number == 2
+    two.time.now += 20.0  # 1 is still about to meet it
+    for _ in range(60):
+        two.time.now += 0.5
+        assert two.ask(2, version=20, lineage=4, left=2, learned=False) == Place(0)
+    place = two.ask(1, version=40, left=2)
+    assert (place.number, place.world, place.ref) == (3, 2, ModelRef("main", 1, 40)), "what was learned is not lost"
 
 
 def test_a_learner_that_was_left_behind_comes_back_as_one_of_many(two: Table) -> None:

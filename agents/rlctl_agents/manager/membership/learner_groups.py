@@ -42,8 +42,8 @@ class Groups:
     told to leave it, and the next one is formed of all who ask. Ranks follow the indexes of the leases. The newest
     weights seed the new group; nothing is read from the volume as long as one learner lives.
 
-    What runs is never left behind by newcomers: a group without a survivor is formed only where no other learner
-    has weights of its own. A manager that has just started hears from reports which group there is.
+    What was learned is never left behind by newcomers: a group without a survivor is formed only where no other learner
+    has weights of a group, however late it asks. A manager that has just started hears from reports who has some.
 
     Args:
         clock: monotonic seconds.
@@ -54,7 +54,7 @@ class Groups:
         self._clock, self._tell = clock, tell
         self._asked: dict[str, _Asker] = {}
         self._placed: dict[str, Place] = {}  # of the newest group that this manager has formed
-        self._running: dict[str, int] = {}  # boot -> group in which it says that it is
+        self._learned: set[str] = set()  # boots that have, or had, weights of a group
         self._number = 0
         self._notes: dict[str, bytes] = {}  # of the newest group
 
@@ -66,11 +66,9 @@ class Groups:
 
     def hear(self, boot: str, number: int | None) -> None:
         """Note the group in which a learner steps, by its report; None: in none."""
-        if number is None:
-            self._running.pop(boot, None)
-            return
-        self._number = max(self._number, number)
-        self._running[boot] = number
+        if number is not None:
+            self._number = max(self._number, number)
+            self._learned.add(boot)
 
     def enlist(self, ask: Enlist, live: Sequence[Holder], expected: int) -> Place:
         """Give a place to a learner that asks for one.
@@ -89,6 +87,9 @@ class Groups:
         if ask.boot not in indexes:
             return Place(0)
         self._number = max(self._number, ask.left)
+        if ask.learned:
+            self._learned.add(ask.boot)
+        self._learned &= indexes.keys()
         first = self._asked[ask.boot].first if ask.boot in self._asked else now
         self._asked[ask.boot] = _Asker(ask, indexes[ask.boot], first, now)
         self._asked = {boot: one for boot, one in self._asked.items() if boot in indexes and now - one.newest < ASKS_S}
@@ -130,8 +131,9 @@ class Groups:
         if not missing and len(self._asked) >= expected:
             return True
         left = max(one.ask.left for one in self._asked.values())
-        over = 0 <= self._number <= left  # a member of the newest group asks: the others ask too, or are dead
-        if not over and any(boot in self._running for boot in missing):
+        over = 0 <= self._number <= left  # a member of the newest group asks: the others ask too, or are dead or late
+        survivor = over and any(one.ask.learned for one in self._asked.values())
+        if not survivor and missing & self._learned:
             return False  # they have been told to leave; a silent one loses its lease
         waited_s = self._clock() - min(one.first for one in self._asked.values())
         return waited_s >= (AGAIN_S if over else FIRST_S)
@@ -148,7 +150,6 @@ class Groups:
             one.ask.boot: Place(self._number, rank, len(members), seed, ref, key) for rank, one in enumerate(members)
         }
         self._asked = {}
-        self._running = {}
         self._notes = {}
         number, world, version = self._number, len(members), ref.version
         self._tell("group", f"group {number} of {world} learners, from version {version}", number=number, world=world)
