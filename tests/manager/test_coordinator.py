@@ -203,6 +203,18 @@ def test_generations_are_ordered_in_time_and_the_learner_is_told_until_it_is_don
     assert status(run)["checkpoint"]["steps"] == 6400
 
 
+def test_of_learners_that_all_save_at_the_end_the_newest_weights_count_once(run: Run) -> None:
+    everybody(run)
+    assert commit(run, 1).ok
+    late = commit(run, 2, version=9)
+    assert (late.ok, late.why) == (True, "generation 1 has these weights or newer ones")
+    assert [one.number for one in run.manager.checkpoints.manifests.of("main")] == [1]
+    assert commit(run, 2, version=11).ok, "it has learned more"
+    number = run.manager.order_checkpoint()
+    assert commit(run, number, version=11).ok
+    assert [one.number for one in run.manager.checkpoints.manifests.of("main")] == [3, 2], "what is ordered is done"
+
+
 def test_old_generations_are_removed(run: Run) -> None:
     everybody(run)
     for number in (1, 2, 3, 4):

@@ -132,12 +132,20 @@ def part(run: Run, number: int, *, made: int = 0) -> str:
 
 
 def commit(
-    run: Run, number: int, *, steps: int = 640, term: int | None = None, sender: int = LEARNER, made: int = 0
+    run: Run,
+    number: int,
+    *,
+    steps: int = 640,
+    term: int | None = None,
+    sender: int = LEARNER,
+    made: int = 0,
+    version: int | None = None,
 ) -> Said:
     """A learner writes a generation and says so."""
     file = part(run, number, made=made)
+    model = ref(number * 10 if version is None else version)
     generation = Generation(
-        number, "main", term or run.manager.term, ref(number * 10), steps, 1.7e9, {"learner": file}, {"learner": "ab"}
+        number, "main", term or run.manager.term, model, steps, 1.7e9, {"learner": file}, {"learner": "ab"}
     )
     return run.manager.commit(Commit(generation, boot(sender)))
 

@@ -75,6 +75,16 @@ def test_failures_to_form_and_in_an_update_count_together_until_an_update_is_mad
         ranks.find_place()
 
 
+def test_at_the_end_one_saves_unless_another_surely_does() -> None:
+    ranks = ranks_of(Member(called=False))
+    ranks.rank, ranks.world, ranks.placed = 1, 2, True
+    assert ranks.saves, "who leads may not have begun"
+    ranks.made_update()
+    assert not ranks.saves
+    ranks.broken(Broken("reset by peer"))
+    assert ranks.saves, "who led may be dead"
+
+
 @pytest.mark.parametrize(("index", "learners"), [(0, 2), (1, 2), (1, 1)])
 def test_learners_that_would_share_a_gpu_of_one_machine_are_the_users_fault(
     index: int, learners: int, monkeypatch: pytest.MonkeyPatch

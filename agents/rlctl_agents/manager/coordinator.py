@@ -208,6 +208,8 @@ class Coordinator:
         try:
             if holder is None or self._policy(holder) != generation.policy:
                 raise ValueError(f"process {commit.boot} is not the learner of {generation.policy}")
+            if (newest := self.checkpoints.already(generation)) is not None:
+                return Said(True, f"generation {newest} has these weights or newer ones")
             self.checkpoints.commit(generation)
         except (ValueError, OSError) as fault:
             text = f"generation {generation.number} refused: {fault}"

@@ -70,6 +70,12 @@ class Ranks:
         """True if this learner publishes and saves for all."""
         return self.placed and self.rank == 0
 
+    @property
+    def saves(self) -> bool:
+        """True if these weights, as they are at the end, may be saved by no other learner: this one leads, has no place
+        any more, or its group has not made an update yet, so that the one that leads may not have begun."""
+        return self.rank == 0 or not self.placed or self._updated is None
+
     def share(self, total: int) -> int:
         """Of so many columns, those that are this learner's: all of them together are exactly as many."""
         each, rest = divmod(total, self.world)

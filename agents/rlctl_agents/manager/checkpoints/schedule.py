@@ -103,6 +103,14 @@ class Checkpoints:
         if generation.number >= self.wanted(generation.policy):
             self._wanted.pop(generation.policy, None)
 
+    def already(self, generation: Generation) -> int | None:
+        """Number of the generation that makes one superfluous which nobody has ordered: learners that step together may
+        each save a last one."""
+        newest, ref = self.manifests.newest(generation.policy), generation.ref
+        if newest is None or newest.ref.lineage != ref.lineage or newest.ref.version < ref.version:
+            return None
+        return newest.number if generation.number > self.wanted(ref.policy) else None
+
     def tidy(self, newest: Generation, keep: int) -> None:
         """Remove old generations, and parts of which the commit came to nothing. A failure is said, and removal tried
         again after the next commit.
