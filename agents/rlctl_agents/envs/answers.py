@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 WANTED = {
     "reset": "2 (obs, info): return obs, {} where the old Gym had obs",
     "step": (
@@ -34,11 +36,36 @@ def values_fault(verb: str, answer: Any) -> str | None:
     return f"{verb} returned {got}; Gymnasium wants {WANTED[verb]}"
 
 
+def truth(value: Any) -> bool:
+    """A flag of one step: a bool, or one number that is 0 or 1.
+
+    Raises:
+        ValueError: it is neither; NaN and text are true to Python.
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (0, 1):
+        raise ValueError(value)
+    return bool(array.item())
+
+
+def reward_number(value: Any) -> float:
+    """A reward of one step.
+
+    Raises:
+        TypeError, ValueError: it is no number; text is none, though Python reads it.
+    """
+    if isinstance(value, str | bytes):
+        raise TypeError(value)
+    return float(value)  # numpy by itself stores None as NaN
+
+
 def scalars_fault(answer: Any) -> str:
     """Fault of the first of reward, terminated and truncated of one step that could not be stored."""
     _, reward, terminated, truncated, _ = answer
     with suppress(TypeError, ValueError):
-        float(reward)
+        reward_number(reward)
         got = f"terminated {reprlib.repr(terminated)} and truncated {reprlib.repr(truncated)}"
         return f"step returned {got}; Gymnasium wants one truth each: return True or False"
     return f"step returned reward {reprlib.repr(reward)}; Gymnasium wants one number: return a float"

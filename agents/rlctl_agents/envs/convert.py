@@ -37,6 +37,13 @@ class GymLeaf:
             value = value[key]
         return value
 
+    def holds(self, value: Array) -> bool:
+        """True if our array can have these values: of real numbers the nearest, of integers exactly these."""
+        if np.can_cast(value.dtype, self.dtype, "same_kind" if self.dtype.kind == "f" else "safe"):
+            return True
+        with np.errstate(invalid="ignore"):
+            return bool((value.astype(self.dtype) == value).all())
+
     def observed(self, array: Array) -> Array:
         """Gymnasium's [K, *raw] to our [K, *shape]; the same array where nothing changes."""
         if self.start is not None:

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-from rlctl_agents.envs.answers import raised, scalars_fault, values_fault
+from rlctl_agents.envs.answers import raised, reward_number, scalars_fault, truth, values_fault
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused, Wrapping, chosen_seeds, number_word
 from rlctl_agents.envs.check import outside
 from rlctl_agents.envs.convert import Codec, GymLeaf, to_ours
@@ -125,6 +125,7 @@ class _Vector(ABC):
         self._slot = np.arange(self.envs)
         self._steps = 0
         self._ended = np.zeros(len(self._seeds), np.bool_)
+        self._fresh_ones = self._ended  # begin an episode with the newest answer
         self._over = False  # somewhere
         self._choices = choices(self._action.space)
         self._legal: Flags | None = np.ones((self.envs, sum(self._choices)), np.bool_) if masked else None
@@ -142,12 +143,13 @@ class _Vector(ABC):
                 "Discrete and MultiDiscrete can; take it out of info, or wrap the environment by DiscretizeAction"
             )
         no = np.zeros(self.envs, np.bool_)
-        self._ended, self._over = no, False
+        self._ended, self._over, self._fresh_ones = no, False, ~no
         return self._checked(Decisions(self._slot, obs, np.zeros(self.envs, np.float32), no, no, ~no, self._legal))
 
     def _stepped(self, obs: Arrays, reward: NDArray[Any], terminated: Flags, truncated: Flags) -> Decisions:
         """Decisions after a step; the row that begins an episode carries neither reward nor flag."""
         first, self._ended = self._ended, terminated | truncated
+        self._fresh_ones = first
         if self._over:
             reward, terminated, truncated = np.where(first, 0, reward), terminated & ~first, truncated & ~first
             self._ended = terminated | truncated
@@ -174,28 +176,28 @@ class _Vector(ABC):
             array: NDArray[np.float32] = decisions.obs[name]  # type: ignore[assignment]
             if not np.isfinite(array).all():
                 where = np.argwhere(~np.isfinite(array))[0]
-                number = number_word(array[tuple(where)])
-                what = f"{self._verb} returned {number} in observation {name}"
-                raise self._fault(what, int(decisions.slot[where[0]]))
+                number, index = number_word(array[tuple(where)]), int(decisions.slot[where[0]])
+                raise self._fault(f"{self._verb(index)} returned {number} in observation {name}", index)
         for leaf, ours in self._finite_sets:
             whole: NDArray[Any] = decisions.obs[leaf.name]
             odd = outside(ours, whole)
             if odd.any():
                 row = int(np.argwhere(odd)[0][0])
                 got = whole[row] if leaf.start is None else whole[row] + leaf.start.reshape(leaf.shape)
-                what = f"{self._verb} returned {got.tolist()} in observation {leaf.name}, outside {leaf.space}"
-                raise self._fault(what, int(decisions.slot[row]))
+                verb = self._verb(index := int(decisions.slot[row]))
+                what = f"{verb} returned {got.tolist()} in observation {leaf.name}, outside {leaf.space}"
+                raise self._fault(what, index)
         if decisions.legal is not None:
             some = each_choice_has_one(decisions.legal, self._choices)
             stuck = ~(some | decisions.terminated | decisions.truncated)
             if stuck.any():
-                what = f"{self._verb} returned action_mask without any legal action"
-                raise self._fault(what, int(decisions.slot[stuck.argmax()]))
+                index = int(decisions.slot[stuck.argmax()])
+                raise self._fault(f"{self._verb(index)} returned action_mask without any legal action", index)
         return decisions
 
-    @property
-    def _verb(self) -> str:
-        return "step" if self._steps else "reset"
+    def _verb(self, index: int) -> str:
+        """What the newest answer of one environment came from."""
+        return "step" if self._steps and not self._fresh_ones[index] else "reset"
 
     def _write_mask(self, info: Any, index: int, *, ended: bool = False) -> None:
         """Take the mask of one environment from its `info`; where an episode has ended, there need not be one."""
@@ -209,8 +211,14 @@ class _Vector(ABC):
             self._legal[index] = flattened(self._action.space, mask)
         except MaskError as error:
             raise self._fault(
-                f'{self._verb} returned info["{MASK}"] {error} with every reset and step', index
+                f'{self._verb(index)} returned info["{MASK}"] {error} with every reset and step', index
             ) from None
+
+    def _no_mask(self, info: Any, index: int) -> None:
+        """Refuse a mask of a step where the reset had none: it would be ignored."""
+        if self._choices and isinstance(info, Mapping) and MASK in info:
+            what = f'step returned info["{MASK}"], but reset did not: return it with every reset and step'
+            raise self._fault(what, index)
 
     def _must_hold(self, verb: str, answer: Any, index: int) -> None:
         """Refuse an answer without the values that Gymnasium wants."""
@@ -266,6 +274,8 @@ class Batched(_Vector):
         truncated = self._column("truncated", cut).astype(np.bool_, copy=False)
         if self._legal is not None:
             self._write_masks(self._slot, terminated | truncated)
+        elif self._steps == 1:
+            self._no_mask(self._info, 0)
         return self._observed(value), self._column("reward", reward), terminated, truncated
 
     def _write_masks(self, slot: NDArray[np.int64], ended: Flags | None = None) -> None:
@@ -277,7 +287,12 @@ class Batched(_Vector):
         return of_one(self._info, index, self.envs)
 
     def _observed(self, value: Any) -> Arrays:
-        return self._obs.observations([leaf.pick(value) for leaf in self._obs.leaves])
+        picked = [leaf.pick(value) for leaf in self._obs.leaves]
+        for leaf, one in zip(self._obs.leaves, picked, strict=True):
+            if isinstance(one, np.ndarray) and one.dtype != leaf.dtype and not leaf.holds(one):
+                what = f"observation {leaf.name} of {one.dtype} that {leaf.dtype} of its space cannot hold"
+                raise self._fault(f"{self._verb(0)} returned {what}", 0)
+        return self._obs.observations(picked)
 
     def _column(self, name: str, values: Any) -> NDArray[Any]:
         """One number of each environment; what cannot be one is refused."""
@@ -341,7 +356,7 @@ class Resetting(Batched):
 
     def _new_episodes(self) -> Decisions:
         """First decisions of the environments that have ended, and of no others."""
-        slot = np.flatnonzero(self._ended)
+        slot, self._fresh_ones = np.flatnonzero(self._ended), self._ended
         if not self._at_once:
             self._begins = self._reset(options={"reset_mask": self._ended.copy()})
             self._write_masks(slot)
@@ -388,7 +403,7 @@ class Singles(_Vector):
         self._steps += 1
         reward = np.zeros(self.envs, np.float32)
         terminated, truncated = np.zeros(self.envs, np.bool_), np.zeros(self.envs, np.bool_)
-        ended, rest = self._ended.tolist(), self._rest.tolist()
+        ended, rest, self._fresh_ones = self._ended.tolist(), self._rest.tolist(), self._ended
         index = 0
         try:
             for index, (env, act) in enumerate(zip(self._singles, self._action.singles(action), strict=True)):
@@ -399,14 +414,17 @@ class Singles(_Vector):
                 else:
                     answer = env.step(act)
                     try:
-                        obs, earned, terminated[index], truncated[index], self._infos[index] = answer
-                        reward[index] = float(earned)  # numpy by itself stores None as NaN
+                        obs, earned, over, cut, self._infos[index] = answer
+                        terminated[index], truncated[index] = truth(over), truth(cut)
+                        reward[index] = reward_number(earned)
                     except (TypeError, ValueError) as error:
                         self._must_hold("step", answer, index)
                         raise self._fault(scalars_fault(answer), index) from error
                 self._write(index, obs)
                 if self._legal is not None:
                     self._write_mask(self._infos[index], index, ended=bool(terminated[index] or truncated[index]))
+                elif self._steps == 1:
+                    self._no_mask(self._infos[index], index)
         except EnvError:
             raise
         except Exception as error:
@@ -437,7 +455,10 @@ class Singles(_Vector):
             try:
                 value = np.asarray(leaf.pick(obs))
             except (KeyError, IndexError, TypeError) as error:
-                raise self._fault(f"{self._verb} returned an observation without {leaf.name}", index) from error
+                raise self._fault(f"{self._verb(index)} returned an observation without {leaf.name}", index) from error
+            except ValueError as error:
+                what = f"observation {leaf.name} that is no array of shape {leaf.raw}: {error}"
+                raise self._fault(f"{self._verb(index)} returned {what}", index) from error
             if value.shape != leaf.raw or value.dtype != leaf.dtype:
                 self._must_fit(leaf, value, index)
             raw[index] = value
@@ -445,11 +466,11 @@ class Singles(_Vector):
     def _must_fit(self, leaf: GymLeaf, value: Array, index: int) -> None:
         if value.shape != leaf.raw:
             what = f"of shape {value.shape}, its space says {leaf.raw}"
-        elif not np.can_cast(value.dtype, leaf.dtype, "same_kind") and not (value.astype(leaf.dtype) == value).all():
+        elif not leaf.holds(value):
             what = f"of {value.dtype} that {leaf.dtype} of its space cannot hold"
         else:
             return
-        raise self._fault(f"{self._verb} returned observation {leaf.name} {what}", index)
+        raise self._fault(f"{self._verb(index)} returned observation {leaf.name} {what}", index)
 
 
 def of_one(info: Any, index: int, envs: int) -> dict[str, Any]:
