@@ -215,6 +215,22 @@ def test_of_learners_that_all_save_at_the_end_the_newest_weights_count_once(run:
     assert [one.number for one in run.manager.checkpoints.manifests.of("main")] == [3, 2], "what is ordered is done"
 
 
+def test_a_last_generation_under_a_used_number_gets_the_next_and_older_weights_never_come_after_newer(run: Run) -> None:
+    everybody(run)
+    assert commit(run, 5, version=30).ok
+    assert commit(run, 1, version=40).ok, "who leads is dead, and this one has not heard of its generations"
+    newest = run.manager.checkpoints.manifests.newest("main")
+    assert newest is not None
+    assert (newest.number, newest.ref.version) == (6, 40)
+    number = run.manager.order_checkpoint()
+    assert commit(run, number, version=39).why == "generation 6 has these weights or newer ones"
+    assert run.manager.checkpoints.wanted("main") == number, "older ones are not what was ordered"
+    assert commit(run, number, version=45).ok
+    fenced = commit(run, 20, version=99, lineage=0)
+    assert not fenced.ok
+    assert "is of a lineage before that of generation 7" in fenced.why
+
+
 def test_old_generations_are_removed(run: Run) -> None:
     everybody(run)
     for number in (1, 2, 3, 4):

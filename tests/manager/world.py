@@ -140,10 +140,11 @@ def commit(
     sender: int = LEARNER,
     made: int = 0,
     version: int | None = None,
+    lineage: int = 1,
 ) -> Said:
     """A learner writes a generation and says so."""
     file = part(run, number, made=made)
-    model = ref(number * 10 if version is None else version)
+    model = ref(number * 10 if version is None else version, lineage)
     generation = Generation(
         number, "main", term or run.manager.term, model, steps, 1.7e9, {"learner": file}, {"learner": "ab"}
     )

@@ -210,7 +210,7 @@ class Coordinator:
                 raise ValueError(f"process {commit.boot} is not the learner of {generation.policy}")
             if (newest := self.checkpoints.already(generation)) is not None:
                 return Said(True, f"generation {newest} has these weights or newer ones")
-            self.checkpoints.commit(generation)
+            generation = self.checkpoints.commit(generation)
         except (ValueError, OSError) as fault:
             text = f"generation {generation.number} refused: {fault}"
             self.events.add("refused", text, number=generation.number)

@@ -289,9 +289,7 @@ class Learner:
         if self._standing.running:
             if self._checkpoints.unsaved(self._trainer.consumed_steps) and self._ranks.saves:
                 log.info("saving the last generation", extra={"kv": {"version": self._trainer.version}})
-                number = self._checkpoints.next_number(self._member.checkpoint)
-                # another learner may save what it has under this number, which may be a batch older
-                self._save(number + 1 if self._ranks.leads and self._ranks.world > 1 else number)
+                self._save(self._checkpoints.next_number(self._member.checkpoint))
             if not self._checkpoints.settle(LAST_GENERATION_S):
                 log.error("the last generation was not saved within %g s", LAST_GENERATION_S)
         self._checkpoints.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
@@ -42,6 +41,7 @@ class Snapshot:
     at: datetime
     where: str = ""  # target, context and namespace in words
     unseen: BackendUnreachable | None = None  # why the target does not say how the processes are
+    torn: str = ""  # why there is no status of a run that is over
 
     @property
     def phase(self) -> str:
@@ -108,9 +108,13 @@ class Snapshot:
         Args:
             past: also what has a successor already, as an evicted pod.
         """
+        found: list[dict[str, Any]] = []
+        if self.torn:
+            text = f"figures of this run are missing, not 0: {self.torn}"
+            found.append({"text": text, "next": f"rlctl logs manager{self._named}"})
         if self.phase == "finished":
-            return []
-        found: list[dict[str, Any]] = [*self.target_problems()]
+            return found
+        found += self.target_problems()
         failure = self.state.failure
         if failure is not None and self.phase == "failed":
             whose = f" {failure.process}" if "/" in failure.process else ""  # the supervisor has no log of records
@@ -254,13 +258,16 @@ def _take(backend: Backend, state: RunState | None, now: datetime) -> Snapshot |
         except RlctlError:
             pass  # not up yet, ending, being replaced, or not ready to answer: the processes tell
     processes, unseen = _processes(backend, state)
+    torn = ""
     if status is None:
-        with suppress(BackendUnreachable):  # torn: the manager writes it anew, and it only repeats what others know
+        try:
             status = backend.stored_status(run)
+        except BackendUnreachable as error:  # where a manager runs, it writes it anew
+            torn = "" if state.phase == "running" else str(error)
         if status is not None and state.phase == "running" and not _of_this_life(status, processes):
             status = {**status, "phase": "starting", "problems": [], "roles": {}}
     told = _with_the_missing(complete(status, state), state, () if unseen else processes)
-    return Snapshot(state, processes, told, answered, now, where(backend, state.target), unseen)
+    return Snapshot(state, processes, told, answered, now, where(backend, state.target), unseen, torn)
 
 
 def _with_the_missing(status: dict[str, Any], state: RunState, processes: tuple[Process, ...]) -> dict[str, Any]:

@@ -4,7 +4,10 @@ import signal
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from rlctl.cli.run.snapshot import ANSWERS_WITHIN_S
+from rlctl.errors import BackendUnreachable
 from tests.cli.conftest import LEDGER, STATUS, Rlctl, check_golden
 from tests.cli.test_surface import FAILURE
 
@@ -39,6 +42,20 @@ def test_problems_come_in_plain_words_with_the_next_command(rlctl: Rlctl) -> Non
     assert "problem: actor/1 is in backoff: exited 1 after 3 s, again in 2 s\n   next: rlctl logs actor/1" in shown
     assert "problem: the ledger of main does not balance\n   next: rlctl logs learner" in shown
     assert "1 backoff, 1 running" in shown
+
+
+def test_a_torn_status_of_a_run_that_is_over_is_a_problem_and_no_row_of_zeros(
+    rlctl: Rlctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def torn(run: str) -> None:
+        raise BackendUnreachable(f"the status of run {run} is torn: status.json")
+
+    rlctl.up()
+    rlctl("down", "pole")
+    monkeypatch.setattr(rlctl.backend, "stored_status", torn)
+    shown = rlctl("status").out
+    assert "problem: figures of this run are missing, not 0: the status of run pole is torn: status.json" in shown
+    assert "next: rlctl logs manager --run pole" in shown
 
 
 def test_figures_of_the_actors_that_are_older_than_those_of_the_learner_are_not_shown(rlctl: Rlctl) -> None:

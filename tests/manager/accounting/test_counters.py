@@ -205,6 +205,11 @@ def test_before_the_first_seconds_of_learning_nothing_is_judged() -> None:
 FINE = Facts(now_s=500, live={"learner": 1, "actor": 4, "modelpool": 1}, started=True)
 
 
+def test_a_batch_that_the_actors_are_still_making_is_no_problem_until_it_takes_twice_as_long() -> None:
+    assert not find(replace(FINE, idle_s=79, batch_s=40.0), "r")
+    assert "no update for 81 s" in find(replace(FINE, idle_s=81, batch_s=40.0), "r")[0]["text"]
+
+
 @pytest.mark.parametrize(
     ("change", "text", "command"),
     [

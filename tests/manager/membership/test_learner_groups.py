@@ -114,6 +114,16 @@ def test_a_newcomer_whose_first_group_broke_up_waits_for_the_survivor_that_notic
     assert (place.number, place.world, place.ref) == (3, 2, ModelRef("main", 1, 40)), "what was learned is not lost"
 
 
+def test_after_a_restart_of_the_manager_a_newcomer_whose_group_broke_up_leaves_the_survivor_time_to_be_heard() -> None:
+    table = Table(expected=2)
+    table.live = [0]
+    for _ in range(20):
+        table.time.now += 0.5
+        assert table.ask(1, version=20, lineage=4, left=4, learned=False) == Place(0), "0 was not heard of yet"
+    table.ask(0, version=40, left=4)
+    assert table.ask(1, version=20, lineage=4, left=4, learned=False).ref == ModelRef("main", 1, 40)
+
+
 def test_a_learner_that_was_left_behind_comes_back_as_one_of_many(two: Table) -> None:
     two.after(AGAIN_S + 1, (0, 30, 1))
     two.runs(0, group=2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from rlctl_agents.manager.checkpoints.manifests import Manifests
 from rlctl_agents.manager.state_store import Progress
 from rlctl_agents.types.control import Generation
@@ -83,11 +85,15 @@ class Checkpoints:
         self._wanted[policy] = (self._next_number(), since)
         return True
 
-    def commit(self, generation: Generation) -> None:
+    def commit(self, generation: Generation) -> Generation:
         """Make a generation count whose parts lie on the volume.
 
+        Returns:
+            The same, under the next number where its own was used: a learner that saves on its own account may not have
+            heard of all orders.
+
         Raises:
-            ValueError: another manager has taken over; it is of another term, with a used number, or without its parts.
+            ValueError: another manager has taken over; it is of another term, of an older lineage, or without a part.
             OSError: the volume refuses.
         """
         own = self._progress.term
@@ -97,19 +103,27 @@ class Checkpoints:
             raise ValueError(
                 f"generation {generation.number} was saved under term {generation.term}, the run is at {own}"
             )
+        newest = self.manifests.newest(generation.policy)
+        if newest is not None and generation.ref.lineage < newest.ref.lineage:
+            raise ValueError(f"{generation.ref} is of a lineage before that of generation {newest.number}")
+        if generation.number <= self.manifests.highest:
+            generation = replace(generation, number=self._next_number())
         self.manifests.commit(generation)
         self._progress.issued = max(self._progress.issued, generation.number)
         self._last[generation.policy] = self._clock()
         if generation.number >= self.wanted(generation.policy):
             self._wanted.pop(generation.policy, None)
+        return generation
 
     def already(self, generation: Generation) -> int | None:
-        """Number of the generation that makes one superfluous which nobody has ordered: learners that step together may
-        each save a last one."""
+        """Number of the generation that makes one superfluous: learners that step together may each save a last one.
+
+        The same weights are saved again where that was ordered."""
         newest, ref = self.manifests.newest(generation.policy), generation.ref
         if newest is None or newest.ref.lineage != ref.lineage or newest.ref.version < ref.version:
             return None
-        return newest.number if generation.number > self.wanted(ref.policy) else None
+        ordered = newest.ref.version == ref.version and generation.number <= self.wanted(ref.policy)
+        return None if ordered else newest.number
 
     def tidy(self, newest: Generation, keep: int) -> None:
         """Remove old generations, and parts of which the commit came to nothing. A failure is said, and removal tried

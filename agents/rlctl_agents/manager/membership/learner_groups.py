@@ -136,7 +136,7 @@ class Groups:
         if not survivor and missing & self._learned:
             return False  # they have been told to leave; a silent one loses its lease
         waited_s = self._clock() - min(one.first for one in self._asked.values())
-        return waited_s >= (AGAIN_S if over else FIRST_S)
+        return waited_s >= (AGAIN_S if survivor or (over and not missing) else FIRST_S)
 
     def _form(self) -> None:
         members = sorted(self._asked.values(), key=lambda one: one.at)

@@ -31,6 +31,7 @@ class Facts:
         default_factory=dict
     )  # modelpool with older weights -> seconds without new ones
     idle_s: float = 0.0  # since the last update
+    batch_s: float = 0.0  # that the actors take for a batch, as fast as they are; 0: not known
     env_step_s: float = 0.0  # that one step of one environment takes, in the slowest actor; 0: not known
     started: bool = False  # something was learned
     nonfinite: float = 0.0  # updates left out since the learner's start
@@ -111,7 +112,7 @@ def _learning(facts: Facts) -> Iterable[tuple[str, str]]:
         count = f"{facts.nonfinite:.0f} update{'s were' if facts.nonfinite > 1 else ' was'}"
         yield f"{count} left out because loss or gradient was not finite", "rlctl logs learner --level WARNING"
     working = facts.live.get("learner", 0) > 0 and facts.live.get("actor", 0) > 0
-    if working and facts.idle_s >= NO_UPDATE_S:
+    if working and facts.idle_s >= max(NO_UPDATE_S, 2.0 * facts.batch_s):
         since = "no update for" if facts.started else "nothing was learned in"
         actors = facts.live["actor"]
         text = f"{since} {facts.idle_s:.0f} s although {actors} actor{'s run' if actors > 1 else ' runs'}"

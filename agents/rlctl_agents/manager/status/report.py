@@ -278,6 +278,13 @@ class StatusBuilder:
             "number": newest.number, "version": newest.ref.version, "steps": newest.steps, "age_s": round(age_s, 1)
         }  # fmt: skip
 
+    def _batch_s(self, actors: list[Holder]) -> float:
+        """Seconds that the actors take for the largest batch, as fast as they are; 0: not known."""
+        view = self._view
+        per_s = view.members.rates.sum(_boots(actors), "agent_steps")
+        batch = max(view.settings.policy(name).algorithm.batch_size for name in view.settings.policy_names)
+        return batch / per_s if per_s > 0 else 0.0
+
     def _facts(
         self, live: dict[str, list[Holder]], rows: dict[str, Rows], faults: list[str], silent: dict[str, float]
     ) -> Facts:
@@ -328,6 +335,7 @@ class StatusBuilder:
             absent=self._absent(live),
             behind=self._behind(live["modelpool"]),
             idle_s=now - self._updated,
+            batch_s=self._batch_s(live["actor"]),
             env_step_s=max((_step_s(one.counters) for one in known.heard("actor")), default=0.0),
             started=view.state.progress.started,
             nonfinite=sum(one.counters.get("nonfinite", 0.0) for one in known.heard("learner")),
