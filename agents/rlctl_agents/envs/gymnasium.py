@@ -196,7 +196,7 @@ class _Vector(ABC):
         return decisions
 
     def _verb(self, index: int) -> str:
-        """What the newest answer of one environment came from."""
+        """Method that gave the newest answer of one environment: reset or step."""
         return "step" if self._steps and not self._fresh_ones[index] else "reset"
 
     def _write_mask(self, info: Any, index: int, *, ended: bool = False) -> None:
