@@ -18,7 +18,7 @@ LISTS := $(VENV)/lists
 export PYTHONDONTWRITEBYTECODE :=
 INPUTS := pyproject.toml requirements.lock rlctl/images/requirements.py
 
-.PHONY: up test test-fast test-full test-cluster learn bench bench-regression check format lint types checkov lock clean
+.PHONY: up test test-fast test-fast-list test-full test-cluster learn bench bench-regression check format lint types checkov lock clean
 
 up: $(VENV)/.local
 	$(BIN)/rlctl up $(SPEC)
@@ -36,8 +36,14 @@ test-full: test
 	$(BIN)/python -m tests.mutations
 
 # hardly any of these waits, and a worker takes seconds to import what it tests: as many as there are cores
+FAST = $(BIN)/python -m pytest -n $$(nproc) --dist worksteal $(NO_CLUSTER) --hypothesis-profile=quick -m "not cluster and not processes and not learning$(1)"
 test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $$(nproc) --dist worksteal $(NO_CLUSTER) --hypothesis-profile=quick -m "not cluster and not processes and not learning and not slow"
+	$(call FAST, and not slow)
+
+# which tests `make test-fast` leaves out, from what each takes here
+test-fast-list: $(VENV)/.dev
+	$(call FAST) --junitxml=build/fast.xml
+	$(BIN)/python -m tests.support.slow build/fast.xml
 
 # on the cluster of $RLCTL_TEST_CONTEXT, made for tests (tests/cluster/contract.py); as in TIERS="api or smoke". At the end,
 # one at a time, those that disturb the cluster or fill it. 5: no test of these tiers is of that kind

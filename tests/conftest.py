@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.support import samples
+from tests.support import samples, slow
 from tests.support.home import Home
 
 # how long one example takes says how busy the machine is
@@ -65,6 +65,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     marked = _PYTESTMARK.search(collection_path.read_text()) if left_out else None
     borne = set(re.findall(r"\bpytest\.mark\.(\w+)", marked[0])) if marked else set()
     return True if left_out & borne else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what the list says is slow."""
+    names = slow.listed()
+    for item in items:
+        if item.nodeid.partition("[")[0] in names:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(wrapper=True)
