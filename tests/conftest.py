@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import re
+import signal
 import tempfile
 import threading
 from collections.abc import Generator, Iterator
@@ -28,6 +29,7 @@ HOME = pytest.StashKey[Home]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Before anything is imported that looks at the environment; workers of xdist inherit it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts us in the background has had it ignored
     if not hasattr(config, "workerinput"):
         config.stash[HOME] = Home(os.environ)
         samples.seed()  # workers inherit it
