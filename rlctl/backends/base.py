@@ -160,6 +160,19 @@ class RunPlace(Protocol):
         """Its private folder for sockets, named by the first eight digits of the uid."""
 
 
+Folder = Literal["models", "checkpoints", "results"]
+
+
+class StoredFiles(Protocol):
+    """Files of a run, wherever its volume is. Errors are those of rlctl.errors."""
+
+    def sizes(self, folder: Folder) -> Mapping[str, int]:
+        """Bytes of each file; of results the evaluations alone. Nothing where there is no such folder yet."""
+
+    def read(self, folder: Folder, name: str, offset: int, length: int) -> bytes:
+        """A piece of a file: not more than `length` bytes, and none only at its end."""
+
+
 class Backend(Protocol):
     """All verbs of the command line. Errors are those of rlctl.errors; nothing else escapes."""
 
@@ -265,6 +278,13 @@ class Backend(Protocol):
 
     def stored_status(self, run: str) -> Mapping[str, Any] | None:
         """The manager's last status, from what it stored."""
+
+    def stored_files(self, run: str) -> StoredFiles:
+        """Models, generations and evaluations of a run, live or over.
+
+        Raises:
+            Conflict: there is no such run, or nobody is there who could read its volume.
+        """
 
     def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:
         """Records of all processes that match, merged by time. Needs no record of the run that can be read."""

@@ -18,6 +18,7 @@ from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.loop import ManagerContext, RunningLoop
 from rlctl_agents.manager.state_store import StateStore
 from rlctl_agents.manager.web.control_api import ControlApi
+from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.process import Refusals, UserFault
 from rlctl_agents.runtime.storage import FULL_S, LONGEST_DELAY_S, patiently, refusal
@@ -83,7 +84,9 @@ def loop_of(short: Path) -> Iterator[Callable[[Run, Waiting], RunningLoop]]:
         process = process_of("manager", Manager(short), run.settings, volume=run.layout.root)
         process.stop = stop
         lines = run.manager.members.lines
-        control = ControlApi(f"unix:{short}/control", LogQueries(run.layout.logs, lines, None, "").answer)
+        control = ControlApi(
+            f"unix:{short}/control", LogQueries(run.layout.logs, lines, None, "").answer, StoredFiles(run.layout).answer
+        )
         curves = CurveWriter(run.layout.results / "tensorboard", run.manager.term)
         opened.callback(control.close)
         opened.callback(curves.close)

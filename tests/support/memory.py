@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlctl.backends.base import Applied, Document, Failure, LogQuery, LogRecord, Process, RunState, Say
+from rlctl.backends.local.access.stored_files import FilesOfFolder
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError, Unreadable
 from rlctl.plan import Plan
 from rlctl.spec.base import ROLES, Role
@@ -221,6 +222,9 @@ class MemoryBackend(Remembering):
         self._reach()
         found = self._runs.get(run)
         return None if found is None else found.stored
+
+    def stored_files(self, run: str) -> FilesOfFolder:
+        return FilesOfFolder(Layout(Path(self._known(run).state.storage)))
 
     def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:
         self._reach()

@@ -43,7 +43,8 @@ from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.lock import Me
 from rlctl.backends.kubernetes.run_state.wanted import of_plan, of_revision, revision_key
 from rlctl.backends.revisions import images_of
-from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
+from rlctl.backends.stored_files import FilesOfManager
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError, Unreadable
 from rlctl.plan import Plan
 from rlctl.spec.layout import Layout
 from rlctl.waiting import steady
@@ -350,6 +351,21 @@ class KubernetesBackend:
         """What the manager said last, when the run was taken down; None while it is up."""
         record = records.find(self._reach(run), run)
         return None if record is None else record.final
+
+    def stored_files(self, run: str) -> FilesOfManager:
+        """Models, generations and evaluations, through the run's manager.
+
+        Raises:
+            Conflict: the run is taken down: its volume is there, and nobody who could read it.
+        """
+        state = self._known(run)
+        if state.phase == "stopped":
+            raise Conflict(
+                f"run {run} is taken down, and its manager with it, who alone reads its volume",
+                hint="`rlctl up SPEC` starts it again; of a run that has finished its manager stays until `rlctl down`",
+                objects=(run,),
+            )
+        return FilesOfManager(lambda path: self.control(run, "GET", path))
 
     def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:
         """Records of all processes that match, merged by time."""

@@ -26,6 +26,7 @@ from rlctl.backends.files import read_json, reported
 from rlctl.backends.local import doctor
 from rlctl.backends.local.access import listing, logs, pages
 from rlctl.backends.local.access.names import is_role, shown, split_name
+from rlctl.backends.local.access.stored_files import FilesOfFolder
 from rlctl.backends.local.apply import down, up
 from rlctl.backends.local.apply.converge import converge, restart, sections, write_files
 from rlctl.backends.local.process.supervisord import Supervisor, linked
@@ -205,6 +206,14 @@ class LocalBackend:
         """
         place = places.find(run)
         return None if place is None else read_json(place.layout.results / "status.json", f"the status of run {run}")
+
+    def stored_files(self, run: str) -> FilesOfFolder:
+        """Models, generations and evaluations of a run, live or over.
+
+        Raises:
+            Conflict: there is no such run.
+        """
+        return FilesOfFolder(_known(run).layout)
 
     def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:
         """Records of all processes that match, merged by time; following ends with the run.

@@ -20,12 +20,14 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rlctl.spec.layout import Layout
 from rlctl_agents.manager.events import Events, Lines
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.settings import merged, settings
 from rlctl_agents.manager.status.report import StatusBuilder
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi
+from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.http_server import Request
 from rlctl_agents.runtime.metrics import exposition
@@ -48,7 +50,9 @@ def api(short: Path) -> Iterator[ControlApi]:
     events, lines = Events(short / "events.jsonl", lambda: 0.0), Lines()
     events.add("start", "manager started")
     lines.add([line("actor/3"), line("actor/30"), "not json"])
-    api = ControlApi(f"unix:{short}/control", LogQueries(short, lines, None, "").answer)
+    api = ControlApi(
+        f"unix:{short}/control", LogQueries(short, lines, None, "").answer, StoredFiles(Layout(short)).answer
+    )
     api.events = events
     yield api
     api.close()
@@ -75,7 +79,9 @@ def test_reads_are_answered_from_what_is_there(api: ControlApi) -> None:
 def test_the_control_socket_is_for_its_user_alone_whatever_the_umask(short: Path) -> None:
     before = os.umask(0)
     try:
-        api = ControlApi(f"unix:{short}/control", LogQueries(short, Lines(), None, "").answer)
+        api = ControlApi(
+            f"unix:{short}/control", LogQueries(short, Lines(), None, "").answer, StoredFiles(Layout(short)).answer
+        )
     finally:
         os.umask(before)
     assert stat.S_IMODE((short / "control").stat().st_mode) == 0o600

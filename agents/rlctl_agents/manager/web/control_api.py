@@ -4,6 +4,7 @@
     GET  /events?since=N        {"events": [...], "next": N}
     GET  /logs?...              {"lines": [...], "next": N, ...}: what all processes have said; see `log_queries`
     GET  /checkpoints           {"generations": [...], "wanted": {policy: number}}
+    GET  /files?folder=...      names, or a piece of one: of models, generations and evaluations; see `stored_files`
     GET  /profiles?id=...       what `POST /profile` has led to, with the flame graph once it is there
     POST /reload                read live.json again, or take {"live": {...}} instead; {"changes": [...]}
     POST /checkpoint            order a generation; {"number": N}
@@ -28,7 +29,10 @@ from rlctl_agents.runtime.http_server import HttpListener, Request, Response
 ORDER_S = 5.0
 """Longest wait for the main loop."""
 
-READS = ("/status", "/events", "/logs", "/checkpoints", "/profiles")
+Answer = Callable[[dict[str, str]], Response]
+"""To a query."""
+
+READS = ("/status", "/events", "/logs", "/checkpoints", "/files", "/profiles")
 ORDERS = ("/reload", "/checkpoint", "/profile", "/stop")
 
 
@@ -46,12 +50,13 @@ class ControlApi:
     Args:
         address: `unix:/path` or `tcp:127.0.0.1:port`.
         logs: answers /logs, given the query; called in several threads.
+        files: the same for /files.
 
     Raises:
         ValueError, OSError: as HttpListener.
     """
 
-    def __init__(self, address: str, logs: Callable[[dict[str, str]], Response]) -> None:
+    def __init__(self, address: str, logs: Answer, files: Answer) -> None:
         self.status: bytes = b""
         """Newest status, as it is served; replaced as a whole by the main loop."""
         self.checkpoints: dict[str, Any] = {"generations": [], "wanted": {}}
@@ -60,7 +65,7 @@ class ControlApi:
         """Read from any thread; the same."""
         self.profiles: Profiles | None = None
         """The same."""
-        self._logs = logs
+        self._of_query = {"/logs": logs, "/files": files}
         self._orders: queue.Queue[ControlOrder] = queue.Queue(maxsize=16)
         self._listener = HttpListener(address, self.answer, name="control")
         self.address = self._listener.address
@@ -106,8 +111,8 @@ class ControlApi:
             return Response(200, self.status)
         if request.path == "/checkpoints":
             return Response.of(self.checkpoints)
-        if request.path == "/logs":
-            return self._logs(request.query)
+        if request.path in self._of_query:
+            return self._of_query[request.path](request.query)
         if request.path == "/profiles":
             if self.profiles is None:
                 return Response.refusal(503, "the manager has only just started")

@@ -1,0 +1,38 @@
+"""Files of a run in its folder on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlctl.backends.base import Folder
+from rlctl.backends.files import reported
+from rlctl.spec.layout import Layout
+
+_OF_RESULTS = "evaluations.jsonl"
+
+
+class FilesOfFolder:
+    """Models, generations and evaluations of a run."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._folders = {"models": layout.models, "checkpoints": layout.checkpoints, "results": layout.results}
+
+    def sizes(self, folder: Folder) -> Mapping[str, int]:
+        """Bytes of each file."""
+        with reported(f"cannot read {self._folders[folder]}"):
+            if not self._folders[folder].is_dir():
+                return {}
+            files = [path for path in sorted(self._folders[folder].iterdir()) if path.is_file()]
+            return {path.name: path.stat().st_size for path in files if folder != "results" or path.name == _OF_RESULTS}
+
+    def read(self, folder: Folder, name: str, offset: int, length: int) -> bytes:
+        """A piece of a file.
+
+        Raises:
+            BackendUnreachable: it is not there, or cannot be read.
+        """
+        path = self._folders[folder] / Path(name).name  # a damaged file may name anything
+        with reported(f"cannot read {path}"), path.open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
