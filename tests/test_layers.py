@@ -26,6 +26,7 @@ LAYERS = [
     ["rlctl_agents.runtime"],
     ["rlctl_agents.experience", "rlctl_agents.weights"],
     ["rlctl_agents.training", "rlctl_agents.acting"],
+    ["rlctl_agents.policies"],
     *(
         [f"rlctl_agents.manager.{name}" for name in row]
         for row in (
@@ -70,6 +71,7 @@ DOORS = {
         "rlctl.backends.local",
         "rlctl.images.builders.programs",
         "rlctl.probe",
+        "rlctl.cli.models.player",
         "rlctl_agents.manager.logs.log_queries",
         "rlctl_ci.sandbox.programs",
     ],
@@ -91,6 +93,7 @@ DOORS = {
         "rlctl_agents.weights",
         "rlctl_agents.training",
         "rlctl_agents.acting",
+        "rlctl_agents.policies",
         "rlctl_agents.roles",
     ],
     "safetensors": ["rlctl_agents.models", "rlctl_agents.checkpoint"],

@@ -1,1 +1,36 @@
-"""The role processes of rlctl: PyTorch and ZeroMQ."""
+"""The role processes of rlctl: PyTorch and ZeroMQ. `load` makes a policy of what a run has stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlctl_agents.policies.loaded import LoadedPolicy
+
+
+def load(where: str | Path, *, seed: int = 0) -> LoadedPolicy:
+    """A policy that a run of this machine has stored, or that `rlctl pull` has copied.
+
+    Args:
+        where: `RUN@best`, `RUN@goal`, `RUN@last` or `RUN@NUMBER`, of this machine; or a folder.
+        seed: of what `act` samples.
+
+    Raises:
+        ImportError: torch is not installed.
+        LookupError: there is no such run, model or folder.
+        ValueError: it is damaged, or of another release.
+
+    Example:
+        policy = rlctl_agents.load("cartpole@best")
+        action, state = policy.act(obs)
+        action, state = policy.act(obs, state)
+    """
+    try:
+        from rlctl_agents.policies.loaded import load as loaded
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("torch", "safetensors", "numpy", "msgspec"):
+            raise
+        text = f'{error.name} is not installed, which a policy needs: pip install "rlctl[local]"'
+        raise ImportError(text, name=error.name) from error
+    return loaded(where, seed=seed)

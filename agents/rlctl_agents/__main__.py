@@ -1,5 +1,6 @@
 """`python -m rlctl_agents ROLE ...` is one role process; `python -m rlctl_agents probe ...` looks at an environment,
-`python -m rlctl_agents tensorboard ...` shows the curves of a run.
+`python -m rlctl_agents tensorboard ...` shows the curves of a run, `python -m rlctl_agents evaluate` plays with a
+stored model.
 
 Before anything large is imported, the kernel is asked to kill this process when its parent dies: no role outlives a
 killed supervisor.
@@ -65,7 +66,7 @@ def hear_signals() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a role, `probe` or `tensorboard`; returns the exit code."""
+    """Run a role, `probe`, `tensorboard` or `evaluate`; returns the exit code."""
     if arguments == ["probe", "--check"]:  # without torch where that will do
         from rlctl_agents.roles.trial import main as check
 
@@ -78,6 +79,10 @@ def main(arguments: Sequence[str]) -> int:
         from rlctl_agents.roles.tensorboard_server import main as tensorboard
 
         return tensorboard(arguments[1:])
+    if arguments == ["evaluate"]:
+        from rlctl_agents.policies.evaluate import main as evaluate
+
+        return evaluate()
     from rlctl_agents.runtime.process import Process, run_role
 
     def run(process: Process) -> None:

@@ -13,13 +13,16 @@ from rlctl.cli.context import Signalled
 from rlctl.cli.verbs import (
     doctor,
     down,
+    eval,
     history,
     image,
     init,
     lint,
     logs,
+    models,
     open,
     profile,
+    pull,
     restart,
     scale,
     show,
@@ -77,10 +80,12 @@ def make_command() -> Any:
     app.callback(epilog=EXIT_CODES)(_root)
     for verb in (
         init.init, lint.lint, show.render, show.diff, up.up, status.status, logs.logs, wait.wait, profile.profile,
+        models.models, pull.pull,
         scale.scale, restart.restart, history.history, history.rollback, doctor.doctor, down.down, version.version,
     ):  # fmt: skip
         app.command()(verb)
     app.command("open")(open.open_page)
+    app.command("eval")(eval.evaluate)
     app.add_typer(image.app, name="image")
     app.add_typer(ci.app, name="ci")
     for alias, verb in (("ps", status.status), ("validate", lint.lint)):

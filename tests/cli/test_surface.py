@@ -101,6 +101,7 @@ def test_the_json_of_every_verb_has_the_frozen_shape(rlctl: Rlctl) -> None:
     rlctl.report()
     rlctl.at(rlctl.time_s + 1, lambda: signal.raise_signal(signal.SIGINT))
     note("open", "open", "status")
+    note("models", "models")
     note("scale", "scale", "actor=3")
     note("restart", "restart", "learner")
     found = {"state": "done", "process": "learner/0", "seconds": 9.9, "samples": 99, "threads": {"MainThread": 7.5}}

@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 
+import gymnasium
 import pytest
 
+import rlctl_agents
 from benchmarks.learning.rows import find
 from benchmarks.learning.train import fell_back, success, train
+from rlctl_agents.policies.loaded import LoadedPolicy
 from tests.end_to_end.conftest import Cli, wait_until
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -34,6 +37,31 @@ def test_up_ends_0_with_cartpole_solved_by_the_evaluator(cli: Cli) -> None:
     assert status["policies"]["main"]["ledger"]["balanced"]
     assert cli("logs", "learner", "-o", "json").stdout
     assert "finished" in cli("up", spec).stdout + done.stderr
+
+    models = json.loads(cli("models", "cartpole", "-o", "json").stdout)["models"]
+    assert models[0]["name"] == "goal"
+    assert models[0]["evaluations"]["greedy"]["mean"] == status["evaluation"]["mean"]
+    pulled = [line for line in cli("pull", "cartpole@last", "model").stdout.splitlines() if line]
+    assert [Path(line).name for line in pulled] == ["policy.json", "policy.safetensors", "run.json"]
+    again = json.loads(cli("eval", "cartpole", "--episodes", "50", "--seed", "7", "-o", "json").stdout)["results"]
+    assert again["greedy"]["mean"] >= 450  # 475 on average over others
+    assert again["greedy"]["episodes"] == again["sample"]["episodes"] == 50
+    same = json.loads(cli("eval", "./model", "--episodes", "5", "--mode", "greedy", "-o", "json").stdout)["results"]
+    assert set(same) == {"greedy"}
+    assert played_by_hand(rlctl_agents.load(cli.folder / "model")) >= 100  # alone, without rlctl's environments
+
+
+def played_by_hand(policy: LoadedPolicy) -> float:
+    """Return of one episode of Gymnasium's own environment."""
+    env = gymnasium.make("CartPole-v1")
+    obs, _ = env.reset(seed=1)
+    state, returned, over = None, 0.0, False
+    while not over:
+        action, state = policy.act(obs, state)
+        obs, reward, terminated, truncated, _ = env.step(action)
+        returned, over = returned + float(reward), terminated or truncated
+    env.close()
+    return returned
 
 
 @pytest.mark.learning

@@ -13,10 +13,10 @@ from rlctl.spec.algorithms import External, Impala
 from rlctl.spec.schema import Network
 from rlctl_agents import algorithms
 from rlctl_agents.algorithms.base import ActInputs, Algorithm
-from rlctl_agents.checkpoint.parts import Corrupt
+from rlctl_agents.checkpoint.parts import LEARNER, POLICY, Corrupt
 from rlctl_agents.checkpoint.policy import PolicyFileError, describe, pack_policy, unpack_policy
 from rlctl_agents.models.weights import digest, pack
-from rlctl_agents.training.checkpoint_writer import LEARNER, POLICY, CheckpointWriter, Job
+from rlctl_agents.training.checkpoint_writer import CheckpointWriter, Job
 from rlctl_agents.training.stored_policy import load_kept, load_policy, read_policy
 from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.control import Commit, Generation, Said

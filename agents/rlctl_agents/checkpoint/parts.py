@@ -11,6 +11,11 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
+LEARNER = "learner"
+"""Name of the part that holds a learner."""
+POLICY = "policy"
+"""Name of the part that describes the tensors."""
+
 _NAME = re.compile(r"(.+)-([0-9]{6,})-[a-z]+-[0-9a-f]{12}\.(?:safetensors|json)")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY = ".tmp."

@@ -11,18 +11,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from rlctl_agents.checkpoint.parts import PartError, name_of, read_part, remove_leftovers, write_part
+from rlctl_agents.checkpoint.parts import LEARNER, POLICY, PartError, name_of, read_part, remove_leftovers, write_part
 from rlctl_agents.checkpoint.policy import PolicyFile, pack_policy
 from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.training.learner_state import LearnerState
 from rlctl_agents.types.control import Commit, Generation, Said
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.rpc.client import RemoteError
-
-LEARNER = "learner"
-"""Name of the part that holds a learner."""
-POLICY = "policy"
-"""Name of the part that describes the tensors."""
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,10 @@ from rlctl.spec.algorithms import AnyAlgorithm
 from rlctl.spec.schema import Network
 from rlctl_agents import algorithms
 from rlctl_agents.algorithms.base import Algorithm
-from rlctl_agents.checkpoint.parts import read_part
+from rlctl_agents.checkpoint.parts import LEARNER, POLICY, read_part
 from rlctl_agents.checkpoint.policy import PolicyFile, PolicyFileError, unpack_policy
 from rlctl_agents.models.torso import hold_still
 from rlctl_agents.models.weights import unpack_into
-from rlctl_agents.training.checkpoint_writer import LEARNER, POLICY
 from rlctl_agents.training.learner_state import restore_weights
 from rlctl_agents.types.control import Generation
 

@@ -1,0 +1,1 @@
+"""Stored policies outside of a run: in Python, and in whole episodes."""

@@ -1,0 +1,124 @@
+"""`python -m rlctl_agents evaluate`: whole episodes with a stored model, without a run.
+
+The question comes on stdin, one JSON object:
+
+    {"folder": "model", "env": {...}, "episodes": 100, "modes": ["greedy", "sample"], "seed": 7}
+
+`env` is the section of the spec. An answer is a line of JSON for each mode, in their order, or
+`{"error": "...", "hint": "..."}`. Whatever the environment prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlctl_agents import envs
+from rlctl_agents.acting.episodes import Played, play
+from rlctl_agents.acting.policy import Table
+from rlctl_agents.acting.policy_player import NetworkPolicy
+from rlctl_agents.acting.random_streams import environment_seeds
+from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
+from rlctl_agents.checkpoint.parts import PartError
+from rlctl_agents.checkpoint.policy import PolicyFileError
+from rlctl_agents.envs.base import Env
+from rlctl_agents.models.weights import WeightsError
+from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.training.stored_policy import load_kept
+
+ENVS = 25
+NOISE_ROWS = 64
+RESAMPLES = 2000
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    question = json.loads(sys.stdin.buffer.read())
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    try:
+        _evaluate(question, answers)
+    except (PolicyFileError, PartError, AlgorithmError, WeightsError, OSError) as error:
+        return _failed(answers, f"the model cannot be loaded: {error}")
+    except envs.EnvRefused as error:
+        return _failed(answers, str(error), 'install what its spec needs here too, as in: pip install "rlctl[local]"')
+    except envs.EnvError as error:
+        return _failed(answers, str(error))
+    return 0
+
+
+def _evaluate(question: Mapping[str, Any], answers: TextIO) -> None:
+    described, algorithm = load_kept(Path(question["folder"]) / "policy.json")
+    episodes, seed = int(question["episodes"]), int(question["seed"])
+    env = envs.make_of(question["env"], envs=min(ENVS, episodes), seeds=[0] * min(ENVS, episodes), training=False)
+    try:
+        if (env.spaces.obs, env.spaces.action) != (described.spaces.obs, described.spaces.action):
+            raise envs.EnvRefused("the environment has other spaces here than where the model was trained")
+        for mode in question["modes"]:
+            started = time.monotonic()
+            games = played(env, algorithm, episodes, seed=seed, greedy=mode == "greedy", progress=described.steps)
+            found = {"mode": mode, **figures(games, seed), "seconds": time.monotonic() - started}
+            answers.write(json.dumps(found) + "\n")
+            answers.flush()
+    finally:
+        env.close()
+
+
+def played(env: Env, algorithm: Algorithm, episodes: int, *, seed: int, greedy: bool, progress: int) -> Played:
+    """Whole episodes; the model sits on every seat.
+
+    Args:
+        seed: of environments and noise.
+        progress: agent steps that the weights were learned from.
+
+    Raises:
+        EnvError: of the environment.
+    """
+    torch.manual_seed(seed)  # for a network that draws by itself
+    table = Table.of_seats(env.spaces, env.envs, [list(range(env.spaces.seats))])
+    player = NetworkPolicy(algorithm, table.slots[0], seed=seed, rows=NOISE_ROWS, greedy=greedy, spaces=env.spaces)
+    player.progress = progress
+    seeds = environment_seeds(seed, np.arange(env.envs, dtype=np.int64))
+    games = play(env, seeds, table, [player], episodes, metrics=Metrics(), keep_going=lambda: True)
+    assert games is not None
+    return games
+
+
+def figures(games: Played, seed: int) -> dict[str, Any]:
+    """Mean, interquartile mean, 95 % interval of the mean by percentile bootstrap, and the episodes themselves."""
+    returns = np.array(games.returns)
+    draws = np.random.default_rng(seed).integers(0, returns.size, (RESAMPLES, returns.size))
+    low, high = np.percentile(returns[draws].mean(axis=1), [2.5, 97.5])
+    return {
+        "mean": float(returns.mean()), "iqm": iqm(returns), "interval": [float(low), float(high)],
+        "std": float(returns.std()), "min": float(returns.min()), "max": float(returns.max()),
+        "length": float(np.mean(games.lengths)), "episodes": returns.size, "info": games.info,
+        "returns": games.returns, "lengths": games.lengths,
+    }  # fmt: skip
+
+
+def iqm(values: NDArray[np.float64]) -> float:
+    """Interquartile mean: of the middle half, entries at its ends counted in part (Agarwal et al. 2021).
+
+    Example:
+        `iqm(np.array([0.0, 1.0, 2.0, 99.0]))` is 1.5.
+    """
+    ordered, count = np.sort(values), values.size
+    weight = np.clip(np.minimum(np.arange(1, count + 1) - count / 4, 3 * count / 4 - np.arange(count)), 0.0, 1.0)
+    return float((ordered * weight).sum() / weight.sum())
+
+
+def _failed(answers: TextIO, error: str, hint: str = "") -> int:
+    answers.write(json.dumps({"error": error, "hint": hint}) + "\n")
+    answers.flush()
+    return 1

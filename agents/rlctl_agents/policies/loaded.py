@@ -1,0 +1,199 @@
+"""Policies in Python: a stored one, loaded without a run, that maps observations to actions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlctl.spec.layout import Layout, state_home
+from rlctl_agents.algorithms.base import ActInputs, Algorithm, AlgorithmError
+from rlctl_agents.checkpoint.parts import PartError
+from rlctl_agents.checkpoint.policy import PolicyFile, PolicyFileError
+from rlctl_agents.checkpoint.state import StateError
+from rlctl_agents.models.weights import WeightsError
+from rlctl_agents.training.stored_policy import load_kept, load_policy
+from rlctl_agents.types.control import Generation
+from rlctl_agents.types.spaces import Box, Dict, Space, Tuple, leaf_array, leaves
+
+DESCRIPTION = "policy.json"
+Tensors = dict[str, torch.Tensor]
+
+
+class State(NamedTuple):
+    """What a policy carries from one decision of an episode to the next. Opaque; None begins an episode."""
+
+    memory: Tensors
+    last_action: Tensors
+
+
+class LoadedPolicy:
+    """A policy to act with: of one observation or of many side by side.
+
+    Observations are as the environment shows them in training: `frame_stack`, `resize` and the like are not applied
+    here. Numbers of Discrete, MultiDiscrete and MultiBinary spaces count from 0, whatever `start` they have.
+    """
+
+    def __init__(self, described: PolicyFile, algorithm: Algorithm, *, seed: int = 0) -> None:
+        self.described = described
+        """Spaces, network, algorithm, version and agent steps of it."""
+        self._algorithm = algorithm
+        self._rng = np.random.default_rng(seed)
+        self._observed = list(leaves(described.spaces.obs, "obs"))
+        self._acted = list(leaves(described.spaces.action, "action"))
+
+    def act(
+        self,
+        obs: Any,
+        state: State | None = None,
+        *,
+        greedy: bool = True,
+        legal: NDArray[np.bool_] | None = None,
+        reward: float | NDArray[np.float32] = 0.0,
+    ) -> tuple[Any, State]:
+        """Decide.
+
+        Args:
+            obs: an observation, in the nesting of its space; or many, each leaf with one axis more in front.
+            state: of the decision before, of as many; None: an episode begins.
+            greedy: the most likely action; False: a sampled one.
+            legal: [n] or [K, n], the legal options of all choices, where the environment has masks.
+            reward: of the decision before, for a policy that looks at it.
+
+        Returns:
+            The action in the nesting of its space, boxes clipped to their bounds, and the state for the next decision.
+
+        Raises:
+            ValueError: the observation is none of the space, or the state is of another number of observations.
+        """
+        arrays, many = self._arrays(obs)
+        count = len(next(iter(arrays.values())))
+        first = state is None
+        state = self._begin(count) if state is None else state
+        for name, values in (*state.memory.items(), *state.last_action.items()):
+            if len(values) != count:
+                raise ValueError(f"the state is of {len(values)} observations, and these are {count} ({name})")
+        wants = self._algorithm.needs_last
+        width = self._algorithm.noise_width
+        noise = self._rng.random((count, width), dtype=np.float32).clip(1e-7, 1 - 1e-7)
+        act = self._algorithm.act(
+            ActInputs(
+                {name: torch.from_numpy(values) for name, values in arrays.items()},
+                torch.full((count,), first),
+                state.memory,
+                torch.from_numpy(noise),
+                None if legal is None else torch.from_numpy(np.array(legal, np.bool_).reshape(count, -1)),
+                greedy,
+                self.described.steps,
+                state.last_action if "action" in wants else None,
+                torch.full((count,), 0.0) + torch.as_tensor(reward, dtype=torch.float32) if "reward" in wants else None,
+            )
+        )
+        chosen = {name: values.clone() for name, values in act.action.items()}
+        action = self._nested(self.described.spaces.action, "action", chosen, many=many)
+        return action, State({name: values.clone() for name, values in act.state.items()}, chosen)
+
+    def _begin(self, count: int) -> State:
+        last: Tensors = {}
+        for name, leaf in self._acted:
+            dtype, shape = leaf_array(leaf)
+            last[name] = torch.from_numpy(np.zeros((count, *shape), dtype))
+        return State(self._algorithm.initial_state(count), last)
+
+    def _arrays(self, obs: Any) -> tuple[dict[str, NDArray[Any]], bool]:
+        """[K, ...] of each leaf, and whether there were many."""
+        found: dict[str, NDArray[Any]] = {}
+        extra: dict[str, int] = {}
+        for name, leaf in self._observed:
+            dtype, shape = leaf_array(leaf)
+            value = np.asarray(_at(obs, name))
+            entries = value.shape[1:] if value.ndim == len(shape) + 1 else value.shape
+            if entries != shape:
+                raise ValueError(
+                    f"{name} is {list(value.shape)}, not {list(shape)} or [K{''.join(f', {n}' for n in shape)}]"
+                )
+            extra[name] = value.ndim - len(shape)
+            given = value.astype(dtype)
+            if np.dtype(dtype).kind in "iu" and not np.array_equal(given, value):
+                raise ValueError(f"{name} holds {value.dtype}, of which {dtype} cannot hold every value")
+            found[name] = np.ascontiguousarray(given if extra[name] else given[None])
+        sizes = {len(values) for values in found.values()}
+        if len(set(extra.values())) > 1 or len(sizes) > 1:
+            raise ValueError(f"leaves of the observation are not of equally many: {sorted(sizes)}")
+        return found, bool(next(iter(extra.values())))
+
+    def _nested(self, space: Space, name: str, chosen: Mapping[str, torch.Tensor], *, many: bool) -> Any:
+        if isinstance(space, Dict):
+            return {key: self._nested(item, f"{name}.{key}", chosen, many=many) for key, item in space.items.items()}
+        if isinstance(space, Tuple):
+            return tuple(
+                self._nested(item, f"{name}.{index}", chosen, many=many) for index, item in enumerate(space.items)
+            )
+        values = chosen[name].numpy()
+        if isinstance(space, Box):
+            bounds = np.array([(low if low is not None else -np.inf, high if high is not None else np.inf)
+                               for low, high in space.bounds()], np.float32)  # fmt: skip
+            values = values.clip(bounds[:, 0].reshape(space.shape), bounds[:, 1].reshape(space.shape))
+        return values if many else values[0]
+
+
+def load(where: str | Path, *, seed: int = 0) -> LoadedPolicy:
+    """As `rlctl_agents.load`."""
+    try:
+        text = str(where)
+        name, at, which = text.partition("@")
+        if isinstance(where, str) and "/" not in text and not Path(text).is_dir():
+            described, made = _of_run(name, which if at else None)
+        else:
+            described, made = load_kept(_file(Path(where)))
+    except (PolicyFileError, PartError, StateError, WeightsError, AlgorithmError) as error:
+        raise ValueError(f"{where}: {error}") from error
+    return LoadedPolicy(described, made, seed=seed)
+
+
+def _file(folder: Path) -> Path:
+    file = folder / DESCRIPTION
+    if not file.is_file():
+        raise LookupError(f"{folder} holds no {DESCRIPTION}: `rlctl pull RUN@best DIR` makes such a folder")
+    return file
+
+
+def _of_run(run: str, which: str | None) -> tuple[PolicyFile, Algorithm]:
+    layout = _layout(run)
+    for name in ("goal", "best"):
+        file = layout.models / f"{name}.json"
+        if which in (None, name) and file.is_file():
+            return load_kept(layout.models / str(json.loads(file.read_bytes())["policy"]))
+    numbers = {int(path.stem.rpartition("-")[2]): path for path in layout.checkpoints.glob("generation-*.json")}
+    wanted = max(numbers, default=0) if which in (None, "last") else int(which) if which.isdigit() else 0
+    if wanted not in numbers:
+        raise LookupError(f"run {run} has no model {which or ''}".rstrip() + f": see `rlctl models {run}`")
+    stored = msgspec.json.decode(numbers[wanted].read_bytes())["generation"]
+    return load_policy(layout.checkpoints, msgspec.convert(stored, Generation))
+
+
+def _layout(run: str) -> Layout:
+    """Folders of a run of this machine."""
+    try:
+        entry = json.loads((state_home() / "index" / f"{run}.json").read_bytes())
+    except OSError as error:
+        raise LookupError(f"there is no run {run} on this machine, and no folder of that name") from error
+    if entry.get("target", "local") != "local":
+        raise LookupError(f"run {run} is on a cluster: `rlctl pull {run}@best DIR`, then load DIR")
+    return Layout.of(Path(entry["storage"]), entry["run"], entry["uid"])
+
+
+def _at(obs: Any, name: str) -> Any:
+    """The leaf of a dotted name in a nested observation."""
+    for key in name.split(".")[1:]:
+        try:
+            obs = obs[int(key)] if isinstance(obs, (tuple, list)) else obs[key]
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"the observation has no {name}") from error
+    return obs

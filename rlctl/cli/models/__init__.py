@@ -1,0 +1,1 @@
+"""Models that a run has stored: which there are, and how one of them gets into a folder."""

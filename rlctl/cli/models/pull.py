@@ -1,0 +1,114 @@
+"""A stored model in a folder of its own, which describes itself.
+
+policy.safetensors   the weights of the network
+policy.json          spaces, observations, network and algorithm: what it takes to make the policy anew
+run.json             where it comes from: run, generation, evaluations, and the resolved spec
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from rlctl.backends.files import reported
+from rlctl.cli.models.listing import PIECE_BYTES, StoredModel, require_described, whole
+from rlctl.cli.models.tensors import NoWeights, weights
+from rlctl.errors import Refused, RlctlError
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import RunState, StoredFiles
+
+TENSORS: Final = "policy.safetensors"
+DESCRIPTION: Final = "policy.json"
+ORIGIN: Final = "run.json"
+
+
+def pull(files: StoredFiles, model: StoredModel, state: RunState, folder: Path) -> list[Path]:
+    """Copy a model into a folder, whole or not at all.
+
+    Args:
+        folder: new, or empty.
+
+    Returns:
+        The files.
+
+    Raises:
+        Refused: the folder holds something.
+        RlctlError: the model is damaged, or the folder cannot be written.
+    """
+    with reported(f"cannot write {folder}"):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise Refused(
+                f"{folder} is there, and nothing in it is overwritten", hint="name a new folder, or an empty one"
+            )
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside:
+            made = Path(beside) / "model"
+            made.mkdir(mode=0o755)
+            _write(files, model, state, made)
+            if folder.is_dir():
+                folder.rmdir()  # an empty one
+            made.rename(folder)
+    return [folder / name for name in (DESCRIPTION, TENSORS, ORIGIN)]
+
+
+def _write(files: StoredFiles, model: StoredModel, state: RunState, folder: Path) -> None:
+    described = _description(files, model)
+    with (folder / TENSORS).open("w+b") as tensors:
+        _copy(files, model, tensors)
+        if model.folder == "checkpoints":
+            tensors.seek(0)
+            try:
+                data = weights(tensors, model.steps)
+            except NoWeights as error:
+                raise RlctlError(f"checkpoints/{model.tensors} is no generation of a learner: {error}") from error
+            tensors.seek(0)
+            tensors.truncate()
+            tensors.write(data)
+    sha256 = hashlib.sha256((folder / TENSORS).read_bytes()).hexdigest()
+    _json(folder / DESCRIPTION, {**described, "tensors": TENSORS, "sha256": sha256})
+    origin = {
+        "format": 1, "run": state.run, "uid": state.uid, "rlctl_version": state.rlctl_version, "model": model.name,
+        "created": model.created, "evaluations": model.evaluations, "spec": state.spec,
+    }  # fmt: skip
+    _json(folder / ORIGIN, origin)
+
+
+def _description(files: StoredFiles, model: StoredModel) -> dict[str, Any]:
+    data = whole(files, model.folder, model.description)
+    known = model.sha256.get(model.description)
+    if known is not None and hashlib.sha256(data).hexdigest() != known:
+        raise _damaged(model, model.description)
+    try:
+        described = json.loads(data)
+        require_described(model, described)
+        return dict(described)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _damaged(model, model.description) from error
+
+
+def _copy(files: StoredFiles, model: StoredModel, to: BinaryIO) -> None:
+    """The file of its tensors, in pieces, checked."""
+    digest, offset = hashlib.sha256(), 0
+    while piece := files.read(model.folder, model.tensors, offset, PIECE_BYTES):
+        to.write(piece)
+        digest.update(piece)
+        offset += len(piece)
+    if digest.hexdigest() != model.sha256[model.tensors]:
+        raise _damaged(model, model.tensors)
+
+
+def _damaged(model: StoredModel, file: str) -> RlctlError:
+    return RlctlError(
+        f"{model.folder}/{file} is damaged: its bytes are not those that were stored",
+        hint="`rlctl models` lists the others",
+        objects=(file,),
+    )
+
+
+def _json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,63 @@
+"""Weights out of the stored state of a learner, which holds the optimizer's averages as well: safetensors to the same.
+
+The format: 8 bytes with the length of a JSON header, the header, which has dtype, shape and place of every tensor, and
+the tensors (github.com/huggingface/safetensors, "Format"). Read here by hand, because rlctl is installed without numpy.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import BinaryIO, Final
+
+_LENGTH_BYTES: Final = 8
+_LARGEST_HEADER: Final = 100 * 2**20
+_KEY: Final = "rlctl"
+_PREFIX: Final = "weights/"
+
+
+class NoWeights(ValueError):
+    """Bytes that are not the stored state of a learner."""
+
+
+def weights(state: BinaryIO, steps: int) -> bytes:
+    """The network's weights alone, as an actor is sent them.
+
+    Args:
+        state: of a learner: the tensors `weights/*` are the network's. Those that numpy has no type for stand there as
+            integers of the same width, and the header says so.
+        steps: agent steps that they were learned from.
+
+    Raises:
+        NoWeights: the file holds something else.
+        OSError: it cannot be read.
+    """
+    length = int.from_bytes(state.read(_LENGTH_BYTES), "little")
+    if not 0 < length <= _LARGEST_HEADER:
+        raise NoWeights("it does not begin as a safetensors file")
+    try:
+        header = json.loads(state.read(length))
+        dtypes = json.loads(header["__metadata__"][_KEY])["plain"].get("dtypes", {})
+        chosen = {name: entry for name, entry in header.items() if name.startswith(_PREFIX)}
+        made: dict[str, object] = {"__metadata__": {_KEY: json.dumps({"progress": steps})}}
+        spans, end = [], 0
+        for name, entry in chosen.items():
+            first, last = (int(place) for place in entry["data_offsets"])
+            dtype = "BF16" if dtypes.get(name) == "bfloat16" else entry["dtype"]
+            place = [end, end + last - first]
+            made[name.removeprefix(_PREFIX)] = {"dtype": dtype, "shape": entry["shape"], "data_offsets": place}
+            spans.append((first, last - first))
+            end = place[1]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NoWeights(f"its header is not that of a learner: {type(error).__name__}: {error}") from error
+    if not chosen:
+        raise NoWeights("it holds no weights")
+    text = json.dumps(made).encode()
+    text += b" " * (-len(text) % 8)
+    data = bytearray(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+    for first, size in spans:
+        state.seek(_LENGTH_BYTES + length + first)
+        piece = state.read(size)
+        if len(piece) != size:
+            raise NoWeights("it ends before its last tensor")
+        data += piece
+    return bytes(data)

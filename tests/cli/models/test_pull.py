@@ -1,0 +1,263 @@
+"""Stored models: listed, chosen, copied into a folder, and acting there as they did."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rlctl_agents
+from rlctl.backends.local.access.stored_files import FilesOfFolder
+from rlctl.cli.models.listing import StoredModel, chosen, split, stored_models
+from rlctl.cli.models.pull import pull
+from rlctl.cli.models.tensors import NoWeights, weights
+from rlctl.errors import BackendUnreachable, Refused, RlctlError, UsageError
+from rlctl.spec.layout import Layout
+from rlctl.spec.schema import Network
+from rlctl_agents.models.weights import unpack_into
+from rlctl_agents.training.learner_state import capture
+from rlctl_agents.training.stored_policy import load_kept
+from rlctl_agents.types.spaces import Spaces
+from tests.cli.conftest import Rlctl
+from tests.cli.models import store
+from tests.training.test_stored_policy import KINDS
+from tests.training.test_stored_policy import chosen as actions
+
+ALL = pytest.mark.parametrize(
+    ("config", "network", "spaces"), KINDS, ids=["flat", "mixed", "chosen", "bits", "outside"]
+)
+
+
+class Said(list[str]):
+    """Complaints."""
+
+    def __call__(self, text: str) -> None:
+        self.append(text)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path / "pole-00000000")
+
+
+@pytest.fixture
+def state(rlctl: Rlctl) -> Any:
+    rlctl.up()
+    found = rlctl.backend.find("pole")
+    assert found is not None
+    return found
+
+
+def listed(layout: Layout) -> list[StoredModel]:
+    said = Said()
+    found = stored_models(FilesOfFolder(layout), said)
+    assert not said
+    return found
+
+
+@ALL
+@pytest.mark.parametrize("which", ["best", "3"])
+def test_a_pulled_model_acts_as_it_did_and_describes_itself(
+    layout: Layout, state: Any, which: str, config: Any, network: Network, spaces: Spaces
+) -> None:
+    algorithm = store.generation(layout, config, network, spaces)
+    store.best(layout, algorithm, config, network, spaces)
+    model = chosen(listed(layout), "pole", which)
+    folder = layout.root / "there"
+    files = pull(FilesOfFolder(layout), model, state, folder)
+    assert sorted(folder.iterdir()) == sorted(files)
+    described, loaded = load_kept(folder / "policy.json")
+    assert (described.ref.version, described.steps) == (17, 1234 if which == "best" else described.steps)
+    expected, found = actions(algorithm, spaces), actions(loaded, spaces)
+    for name, values in expected.items():
+        assert torch.equal(values, found[name])
+    origin = json.loads((folder / "run.json").read_text())
+    assert (origin["run"], origin["model"], origin["spec"]) == ("pole", which, state.spec)
+
+
+def test_models_are_listed_with_their_evaluations_and_the_first_is_the_default(layout: Layout) -> None:
+    algorithm = store.generation(layout, *KINDS[0])
+    assert chosen(listed(layout), "pole", None).name == "3"
+    store.best(layout, algorithm, *KINDS[0])
+    store.evaluated(layout, store.evaluation(17, 100.0), store.evaluation(17, 150.0), store.evaluation(18, 1.0))
+    models = listed(layout)
+    assert [(one.name, one.version, one.steps) for one in models] == [("best", 17, 1234), ("3", 17, 1234)]
+    assert {mode: one["mean"] for mode, one in models[0].evaluations.items()} == {"greedy": 212.3, "sample": 187.5}
+    assert {mode: one["mean"] for mode, one in models[1].evaluations.items()} == {"greedy": 150.0}
+    assert [chosen(models, "pole", which).name for which in (None, "best", "last", "3")] == ["best", "best", "3", "3"]
+    with pytest.raises(UsageError, match="run pole has no model goal") as refused:
+        chosen(models, "pole", "goal")
+    assert "best, 3" in refused.value.hint
+
+
+def test_a_run_without_models_says_so(layout: Layout) -> None:
+    assert listed(layout) == []
+    for which in (None, "last", "best"):
+        with pytest.raises(UsageError, match="has stored no model yet"):
+            chosen([], "pole", which)
+
+
+@pytest.mark.parametrize("text", ["@best", "", "pole@", "pole@first", "pole@-1", "pole@1.5", "pole@best@best"])
+def test_a_name_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="names no model"):
+        split(text)
+
+
+def test_numbers_of_generations_may_have_zeros_in_front() -> None:
+    assert split("pole@000007") == ("pole", "7")
+    assert split("pole") == ("pole", None)
+
+
+def test_a_damaged_file_takes_its_model_alone_out_of_the_list(layout: Layout) -> None:
+    algorithm = store.generation(layout, *KINDS[0])
+    store.best(layout, algorithm, *KINDS[0])
+    (layout.models / "best.json").write_text('{"policy": "../../etc/passwd"}')
+    said = Said()
+    assert [one.name for one in stored_models(FilesOfFolder(layout), said)] == ["3"]
+    assert "names '../../etc/passwd', which is not there" in said.pop()
+    (layout.models / "best.json").write_text("[")
+    (layout.checkpoints / "generation-000004.json").write_text('{"generation": {"number": 4}}')
+    assert [one.name for one in stored_models(FilesOfFolder(layout), said)] == ["3"]
+    assert [line.split(" is damaged")[0] for line in said] == [
+        "warning: models/best.json", "warning: checkpoints/generation-000004.json",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", ["learner", "policy"])
+def test_a_damaged_part_is_not_pulled_and_leaves_nothing(layout: Layout, state: Any, part: str) -> None:
+    store.generation(layout, *KINDS[0])
+    (file,) = layout.checkpoints.glob(f"main-000003-{part}-*")
+    store.flip(file)
+    folder = layout.root / "there"
+    with pytest.raises(RlctlError, match=f"checkpoints/{file.name} is damaged"):
+        pull(FilesOfFolder(layout), listed(layout)[0], state, folder)
+    assert not folder.exists()
+    assert sorted(path.name for path in layout.root.iterdir()) == ["checkpoints"]
+
+
+def test_nothing_is_overwritten(layout: Layout, state: Any) -> None:
+    store.generation(layout, *KINDS[0])
+    (model,) = listed(layout)
+    folder = layout.root / "there"
+    folder.mkdir()
+    pull(FilesOfFolder(layout), model, state, folder)
+    before = (folder / "policy.safetensors").read_bytes()
+    with pytest.raises(Refused, match="nothing in it is overwritten"):
+        pull(FilesOfFolder(layout), model, state, folder)
+    assert (folder / "policy.safetensors").read_bytes() == before
+    with pytest.raises(Refused):
+        pull(FilesOfFolder(layout), model, state, folder / "policy.json")
+    with pytest.raises(BackendUnreachable, match="cannot write"):
+        pull(FilesOfFolder(layout), model, state, folder / "policy.json" / "below")
+
+
+def test_weights_of_every_type_come_out_of_a_learners_state() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2).to(torch.bfloat16))
+    net.register_buffer("count", torch.tensor(7, dtype=torch.int64))
+    state = capture(net, torch.optim.Adam(net[0].parameters()), {"steps": 5.0}).pack()
+    other = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2).to(torch.bfloat16))
+    other.register_buffer("count", torch.tensor(0, dtype=torch.int64))
+    assert unpack_into(other, weights(io.BytesIO(state), 99)) == 99
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("size", [0, 4, 8, 100])
+def test_other_bytes_are_no_state_of_a_learner(size: int) -> None:
+    net = torch.nn.Linear(3, 2)
+    state = capture(net, torch.optim.SGD(net.parameters()), {}).pack()
+    with pytest.raises(NoWeights):
+        weights(io.BytesIO(state[:size]), 1)
+
+
+def test_files_that_are_no_state_of_a_learner_are_told() -> None:
+    text = json.dumps({"__metadata__": {"rlctl": json.dumps({"plain": {}})}}).encode()
+    with pytest.raises(NoWeights, match="holds no weights"):
+        weights(io.BytesIO(len(text).to_bytes(8, "little") + text), 1)
+
+
+@ALL
+def test_a_loaded_policy_acts_on_one_observation_as_on_many(
+    layout: Layout, state: Any, config: Any, network: Network, spaces: Spaces
+) -> None:
+    store.generation(layout, config, network, spaces)
+    pull(FilesOfFolder(layout), listed(layout)[0], state, layout.root / "there")
+    policy = rlctl_agents.load(layout.root / "there")
+    many = nested(spaces.obs, np.random.default_rng(1), (6,))
+    actions_of_many, state_of_many = policy.act(many)
+    again, _ = policy.act(many, state_of_many)
+    for row in range(6):
+        one = pick(many, row)
+        action, kept = policy.act(one)
+        same(pick(actions_of_many, row), action)
+        same(pick(again, row), policy.act(one, kept)[0])
+
+
+def test_sampled_actions_are_those_of_the_seed(layout: Layout, state: Any) -> None:
+    store.generation(layout, *KINDS[0])
+    pull(FilesOfFolder(layout), listed(layout)[0], state, layout.root / "there")
+    obs = np.zeros((64, 2), np.float32)
+    sampled = [rlctl_agents.load(layout.root / "there", seed=seed).act(obs, greedy=False)[0] for seed in (1, 1, 2)]
+    assert np.array_equal(sampled[0], sampled[1])
+    assert not np.array_equal(sampled[0], sampled[2])
+    legal = np.tile([False, True, False], (64, 1))
+    assert set(rlctl_agents.load(layout.root / "there").act(obs, greedy=False, legal=legal)[0].tolist()) == {1}
+
+
+def test_other_observations_and_states_are_refused(layout: Layout, state: Any) -> None:
+    store.generation(layout, *KINDS[1])
+    pull(FilesOfFolder(layout), listed(layout)[0], state, layout.root / "there")
+    policy = rlctl_agents.load(layout.root / "there")
+    good = {"speed": np.zeros(3, np.float32), "room": 4}
+    _, kept = policy.act(good)
+    for obs, why in (
+        ({"speed": np.zeros(3)}, "has no obs.room"),
+        ({"speed": np.zeros(4), "room": 4}, r"obs.speed is \[4\], not \[3\] or \[K, 3\]"),
+        ({"speed": np.zeros((2, 3)), "room": 4}, "not of equally many"),
+        ({"speed": np.zeros(3), "room": 4.5}, "cannot hold every value"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            policy.act(obs)
+    with pytest.raises(ValueError, match="the state is of 1 observations, and these are 2"):
+        policy.act({"speed": np.zeros((2, 3)), "room": np.zeros(2, np.int64)}, kept)
+
+
+def test_what_cannot_be_loaded_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(LookupError, match="there is no run pole on this machine"):
+        rlctl_agents.load("pole@best")
+    with pytest.raises(LookupError, match=r"holds no policy\.json"):
+        rlctl_agents.load(tmp_path)
+    (tmp_path / "policy.json").write_text("{}")
+    with pytest.raises(ValueError, match="describe no policy"):
+        rlctl_agents.load(tmp_path)
+
+
+def nested(space: Any, rng: np.random.Generator, many: tuple[int, ...]) -> Any:
+    """Observations of a space."""
+    items = getattr(space, "items", None)
+    if isinstance(items, dict):
+        return {key: nested(one, rng, many) for key, one in items.items()}
+    if hasattr(space, "n"):
+        return rng.integers(0, space.n, many)
+    return rng.normal(size=(*many, *space.shape)).astype(space.dtype)
+
+
+def pick(value: Any, row: int) -> Any:
+    """One row of nested arrays."""
+    if isinstance(value, dict):
+        return {key: pick(one, row) for key, one in value.items()}
+    return tuple(pick(one, row) for one in value) if isinstance(value, tuple) else value[row]
+
+
+def same(expected: Any, found: Any) -> None:
+    if isinstance(expected, tuple):
+        for one, other in zip(expected, found, strict=True):
+            same(one, other)
+    else:
+        np.testing.assert_allclose(expected, found, rtol=1e-5, atol=1e-6)

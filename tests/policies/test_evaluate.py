@@ -1,0 +1,43 @@
+"""Episodes with a stored model, outside of a run."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlctl_agents.acting.episodes import Played
+from rlctl_agents.policies import evaluate
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([7.0], 7.0), ([1.0, 3.0], 2.0), ([0.0, 1.0, 2.0, 99.0], 1.5), ([5.0, 1.0, 2.0, 3.0, 4.0], 3.0),
+     ([float(n) for n in range(8)], 3.5), ([0.0, 0.0, 1.0, 1.0, 1.0, 9.0], 2.5 / 3)],
+)  # fmt: skip
+def test_the_interquartile_mean_is_that_of_the_middle_half(values: list[float], expected: float) -> None:
+    repeated = np.repeat(np.sort(values), 4)  # then a quarter is a whole number of entries
+    quarter = len(values)
+    assert repeated[quarter:-quarter].mean() == pytest.approx(evaluate.iqm(np.array(values)))
+    assert expected == pytest.approx(evaluate.iqm(np.array(values)))
+
+
+def test_figures_are_those_of_the_episodes() -> None:
+    found = evaluate.figures(Played([1.0, 2.0, 3.0, 6.0], [10, 10, 10, 30], {"score": 2.0}), seed=1)
+    assert (found["mean"], found["min"], found["max"], found["length"], found["episodes"]) == (3.0, 1.0, 6.0, 15.0, 4)
+    low, high = found["interval"]
+    assert 1.0 <= low < 3.0 < high <= 6.0
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_a_folder_without_a_model_is_told_as_an_answer(tmp_path: Path) -> None:
+    answers = io.StringIO()
+    question: dict[str, Any] = {"folder": str(tmp_path), "env": {}, "episodes": 1, "modes": ["greedy"], "seed": 1}
+    with pytest.raises(FileNotFoundError):
+        evaluate._evaluate(question, answers)
+    assert evaluate._failed(answers, "no") == 1
+    assert json.loads(answers.getvalue()) == {"error": "no", "hint": ""}
