@@ -1,6 +1,5 @@
 """`python -m rlctl_agents ROLE ...` is one role process; `python -m rlctl_agents probe ...` looks at an environment,
-`python -m rlctl_agents tensorboard ...` shows the curves of a run, `python -m rlctl_agents evaluate` plays with a
-stored model.
+`python -m rlctl_agents tensorboard ...` shows the curves of a run, `evaluate` and `play` act with a stored model.
 
 Before anything large is imported, the kernel is asked to kill this process when its parent dies: no role outlives a
 killed supervisor.
@@ -66,7 +65,7 @@ def hear_signals() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a role, `probe`, `tensorboard` or `evaluate`; returns the exit code."""
+    """Run a role, or one of the other programs; returns the exit code."""
     if arguments == ["probe", "--check"]:  # without torch where that will do
         from rlctl_agents.roles.trial import main as check
 
@@ -83,6 +82,10 @@ def main(arguments: Sequence[str]) -> int:
         from rlctl_agents.policies.evaluate import main as evaluate
 
         return evaluate()
+    if arguments == ["play"]:
+        from rlctl_agents.policies.show import main as show
+
+        return show()
     from rlctl_agents.runtime.process import Process, run_role
 
     def run(process: Process) -> None:

@@ -21,6 +21,7 @@ from rlctl.cli.verbs import (
     logs,
     models,
     open,
+    play,
     profile,
     pull,
     restart,
@@ -80,7 +81,7 @@ def make_command() -> Any:
     app.callback(epilog=EXIT_CODES)(_root)
     for verb in (
         init.init, lint.lint, show.render, show.diff, up.up, status.status, logs.logs, wait.wait, profile.profile,
-        models.models, pull.pull,
+        models.models, pull.pull, play.play,
         scale.scale, restart.restart, history.history, history.rollback, doctor.doctor, down.down, version.version,
     ):  # fmt: skip
         app.command()(verb)

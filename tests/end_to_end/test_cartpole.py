@@ -5,6 +5,7 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+from PIL import Image, ImageSequence
 
 import rlctl_agents
 from benchmarks.learning.rows import find
@@ -48,6 +49,13 @@ def test_up_ends_0_with_cartpole_solved_by_the_evaluator(cli: Cli) -> None:
     assert again["greedy"]["episodes"] == again["sample"]["episodes"] == 50
     same = json.loads(cli("eval", "./model", "--episodes", "5", "--mode", "greedy", "-o", "json").stdout)["results"]
     assert set(same) == {"greedy"}
+    films = json.loads(cli("play", "./model", "--episodes", "2", "--video", "out", "--seed", "3", "-o", "json").stdout)
+    assert [one["seed"] for one in films["episodes"]] == [3, 4]
+    for one in films["episodes"]:
+        with Image.open(one["file"]) as film:
+            shown_ms = sum(frame.info["duration"] for frame in ImageSequence.Iterator(film))
+            assert shown_ms == 20 * (one["length"] + 1)
+    assert "is not overwritten" in cli("play", "./model", "--video", "out", "--seed", "4", exit_code=1).stderr
     assert played_by_hand(rlctl_agents.load(cli.folder / "model")) >= 100  # alone, without rlctl's environments
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from rlctl_agents.acting.episodes import Played
 from rlctl_agents.policies import evaluate
+from rlctl_agents.policies.answering import failed
 
 
 @pytest.mark.parametrize(
@@ -39,5 +40,5 @@ def test_a_folder_without_a_model_is_told_as_an_answer(tmp_path: Path) -> None:
     question: dict[str, Any] = {"folder": str(tmp_path), "env": {}, "episodes": 1, "modes": ["greedy"], "seed": 1}
     with pytest.raises(FileNotFoundError):
         evaluate._evaluate(question, answers)
-    assert evaluate._failed(answers, "no") == 1
-    assert json.loads(answers.getvalue()) == {"error": "no", "hint": ""}
+    assert failed(answers, "no") == 1
+    assert json.loads(answers.getvalue()) == {"error": "no"}

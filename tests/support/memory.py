@@ -77,6 +77,7 @@ class MemoryBackend(Remembering):
         self.writes = 0
         self.refuse: RlctlError | None = None  # raised by the next verb that would write
         self.manager_refuses: str | None = None  # what every manager answers instead
+        self.files = Layout(Path("/memory/files"))  # of every run; not there
         self.unreachable = False  # every call raises BackendUnreachable
         self.partly_after: int | None = None  # so many objects are applied, then PartlyApplied
 
@@ -224,7 +225,8 @@ class MemoryBackend(Remembering):
         return None if found is None else found.stored
 
     def stored_files(self, run: str) -> FilesOfFolder:
-        return FilesOfFolder(Layout(Path(self._known(run).state.storage)))
+        self._known(run)
+        return FilesOfFolder(self.files)
 
     def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:
         self._reach()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from rlctl_agents.envs.base import Env, EnvError, EnvRefused, Wrapping
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused, RenderMode, Wrapping
 from rlctl_agents.envs.names import attribute, family, takes_envs
 from rlctl_agents.envs.stacking import Stacked
 
@@ -25,6 +25,7 @@ def make(
     frame_stack: int | None = None,
     wrapping: Wrapping = PLAIN,
     threads: int | None = None,
+    render_mode: RenderMode | None = None,
 ) -> Env:
     """A vector of `envs` environments of one kind, not reset yet.
 
@@ -39,6 +40,7 @@ def make(
         frame_stack: show so many of the last frames; None: those of the environment, or of the preset.
         wrapping: around each copy of a Gymnasium environment; a preset takes what it has itself.
         threads: of the simulator, where it has threads; None: OMP_NUM_THREADS, else 1.
+        render_mode: for looking at the first: it is `base.Renders`, and slower.
 
     Raises:
         EnvRefused: cannot be made as asked: unknown id, failing import, missing package, unsupported space.
@@ -55,30 +57,49 @@ def make(
     found = attribute(id)
     env: Env
     if ale is not None and preset == "atari":
+        if render_mode is not None:
+            return _stacked(
+                *ale.make_shown(id, seeds, arguments, max_episode_steps, frame_stack, wrapping, render_mode)
+            )
         env = ale.make(id, envs, seeds, arguments, max_episode_steps, threads, frame_stack, wrapping)
         return env
     if found is None:
-        env = family("gymnasium").make(id, envs, seeds, arguments, max_episode_steps, wrapping)
+        env = family("gymnasium").make(id, envs, seeds, arguments, max_episode_steps, wrapping, render_mode)
     elif takes_envs(found):
         if wrapping != PLAIN:
             raise EnvRefused(
                 f"{id} steps all its environments itself: env.wrappers, action_repeat, episodic_life, grayscale and "
                 "resize are for Gymnasium's; let it show what it shall show"
             )
+        if render_mode is not None:
+            raise EnvRefused(f"{id} steps all its environments itself, and shows none of them")
         env = family("own").make(id, found, envs, seeds, arguments, max_episode_steps)
     else:
-        env = family("gymnasium").make_from(id, found, envs, seeds, arguments, max_episode_steps, wrapping)
-    return env if frame_stack in (None, 1) else Stacked(env, frame_stack)
+        make_from = family("gymnasium").make_from
+        env = make_from(id, found, envs, seeds, arguments, max_episode_steps, wrapping, render_mode)
+    return _stacked(env, frame_stack)
 
 
-def make_of(section: Mapping[str, Any], *, envs: int, seeds: Sequence[int], training: bool = True) -> Env:
+def _stacked(env: Env, frames: int | None) -> Env:
+    return env if frames in (None, 1) else Stacked(env, frames)
+
+
+def make_of(
+    section: Mapping[str, Any],
+    *,
+    envs: int,
+    seeds: Sequence[int],
+    training: bool = True,
+    render_mode: RenderMode | None = None,
+) -> Env:
     """Environments as the section `env` of a spec, plain data, names them; see `make`.
 
     Args:
         training: False: whole games, for evaluation.
+        render_mode: see `make`.
     """
     fields = ("id", "kwargs", "preset", "max_episode_steps", "frame_stack")
     named = {key: section[key] for key in fields if key in section}
     wrapping = Wrapping(**{key: section[key] for key in Wrapping._fields if key in section})
     wrapping = wrapping._replace(episodic_life=wrapping.episodic_life and training, wrappers=tuple(wrapping.wrappers))
-    return make(**named, wrapping=wrapping, envs=envs, seeds=seeds)
+    return make(**named, wrapping=wrapping, envs=envs, seeds=seeds, render_mode=render_mode)

@@ -20,9 +20,11 @@ import gymnasium
 import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 from numpy.typing import NDArray
 
-from rlctl_agents.envs.base import Env, EnvError, EnvRefused, Wrapping, chosen_seeds
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused, RenderMode, Wrapping, chosen_seeds
+from rlctl_agents.envs.gymnasium import Singles
 from rlctl_agents.envs.registered import unknown
 from rlctl_agents.types.experience import Arrays, Decisions
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
@@ -59,6 +61,66 @@ def make(
     Raises:
         EnvRefused: no such game, or an option that the preset has not.
     """
+    game, options, frames = _options(id, kwargs, max_episode_steps, frame_stack, wrapping)
+    try:
+        threads = threads or int(os.environ.get("OMP_NUM_THREADS", "1"))
+        return Atari(id, game, options, seeds, frames, threads, lives=wrapping.episodic_life)
+    except (TypeError, ValueError, gymnasium.error.Error) as error:
+        raise EnvRefused(f"cannot make {id}: {error}") from error
+
+
+def make_shown(
+    id: str,
+    seeds: Sequence[int],
+    kwargs: Mapping[str, Any],
+    max_episode_steps: int | None,
+    frame_stack: int | None,
+    wrapping: Wrapping,
+    render_mode: RenderMode,
+) -> tuple[Env, int]:
+    """The same games by Gymnasium's `AtariPreprocessing`, one by one, for looking at: ALE's vector shows none.
+
+    Returns:
+        The environments, and how many of their frames are stacked.
+
+    Raises:
+        EnvRefused: as `make`; or FIRE at reset, which the wrapper has not.
+    """
+    _, options, frames = _options(id, kwargs, max_episode_steps, frame_stack, wrapping)
+    if options["use_fire_reset"]:
+        raise EnvRefused("env.kwargs.use_fire_reset: cannot be looked at")
+
+    def one() -> Any:
+        made = gymnasium.make(
+            id, frameskip=1, repeat_action_probability=options["repeat_action_probability"],
+            full_action_space=options["full_action_space"], max_num_frames_per_episode=frames,
+            disable_env_checker=True, render_mode=render_mode,
+        )  # fmt: skip
+        size = int(options["img_width"]), int(options["img_height"])
+        one_by_one: Any = AtariPreprocessing(
+            made, noop_max=int(options["noop_max"]), frame_skip=int(options["frameskip"]), screen_size=size
+        )
+        return one_by_one if options["stack_num"] > 1 else FrameStackObservation(one_by_one, 1)
+
+    try:
+        games = [one() for _ in seeds]
+    except (TypeError, ValueError, gymnasium.error.Error) as error:
+        raise EnvRefused(f"cannot make {id}: {error}") from error
+    return Singles(id, games, seeds, frame_skip=int(options["frameskip"])), int(options["stack_num"])
+
+
+def _options(
+    id: str,
+    kwargs: Mapping[str, Any],
+    max_episode_steps: int | None,
+    frame_stack: int | None,
+    wrapping: Wrapping,
+) -> tuple[str, dict[str, Any], int]:
+    """Name of the game, the preset with what the spec says otherwise, and the frames of an episode.
+
+    Raises:
+        EnvRefused: as `make`.
+    """
     try:
         game = gymnasium.spec(id).kwargs["game"]
     except gymnasium.error.UnregisteredEnv as error:
@@ -74,11 +136,7 @@ def make(
     fields = {"frameskip": wrapping.action_repeat, "stack_num": frame_stack, "img_height": height, "img_width": width}
     options = {**STANDARD, **kwargs, **{name: value for name, value in fields.items() if value is not None}}
     frames = EPISODE_FRAMES if max_episode_steps is None else max_episode_steps * int(options["frameskip"])
-    try:
-        threads = threads or int(os.environ.get("OMP_NUM_THREADS", "1"))
-        return Atari(id, game, options, seeds, frames, threads, lives=wrapping.episodic_life)
-    except (TypeError, ValueError, gymnasium.error.Error) as error:
-        raise EnvRefused(f"cannot make {id}: {error}") from error
+    return game, options, frames
 
 
 class Atari:

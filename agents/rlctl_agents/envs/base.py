@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,6 +122,22 @@ class Env(Protocol):
 
     def close(self) -> None:
         """Free what the simulator holds; a second call does nothing."""
+
+
+RenderMode = Literal["human", "rgb_array"]
+"""Gymnasium's names: a window, or frames as arrays."""
+
+
+@runtime_checkable
+class Renders(Protocol):
+    """A vector whose first environment can be looked at, as it was asked for when it was made."""
+
+    @property
+    def frames_per_s(self) -> float:
+        """Steps of a second, as it is meant to be looked at."""
+
+    def frame(self) -> NDArray[np.uint8] | None:
+        """[height, width, 3], as the simulator draws it, whatever the policy is shown; None: it shows a window."""
 
 
 @runtime_checkable

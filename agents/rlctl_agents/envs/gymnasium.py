@@ -18,7 +18,7 @@ from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from rlctl_agents.envs.answers import raised, reward_number, scalars_fault, truth, values_fault
-from rlctl_agents.envs.base import Env, EnvError, EnvRefused, Wrapping, chosen_seeds, number_word
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused, RenderMode, Wrapping, chosen_seeds, number_word
 from rlctl_agents.envs.check import outside
 from rlctl_agents.envs.convert import Codec, GymLeaf, to_ours
 from rlctl_agents.envs.masks import MaskError, each_choice_has_one, flattened
@@ -31,6 +31,8 @@ from rlctl_agents.types.spaces import Box, Spaces, choices, leaves
 
 Flags = NDArray[np.bool_]
 PLAIN = Wrapping()
+FRAMES_PER_S = 30.0
+"""Of a simulator that does not say how fast it is to be looked at."""
 MASK = "action_mask"
 """In `info`: truths of the actions that are legal, as Gymnasium and PettingZoo name it; see `masks.flattened`."""
 
@@ -42,6 +44,7 @@ def make(
     kwargs: Mapping[str, Any],
     max_episode_steps: int | None,
     wrapping: Wrapping = PLAIN,
+    render_mode: RenderMode | None = None,
 ) -> Env:
     """By registered id, `Id-v0` or `module:Id-v0`.
 
@@ -49,12 +52,13 @@ def make(
         EnvRefused: not registered, a package is missing, its constructor failed, or a space is not supported.
     """
     limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps * wrapping.repeats}
+    shown = {} if render_mode is None else {"render_mode": render_mode}
 
     def one() -> Any:
-        return around(gymnasium.make(id, disable_env_checker=True, **limit, **kwargs), wrapping)
+        return around(gymnasium.make(id, disable_env_checker=True, **limit, **{**kwargs, **shown}), wrapping)
 
     first = _built(one, id)
-    vector = None if wrapping != PLAIN else _registered_vector(first, envs, id)
+    vector = None if wrapping != PLAIN or shown else _registered_vector(first, envs, id)
     if vector is None:
         singles = [first, *(_built(one, id) for _ in range(envs - 1))]
         return Singles(id, singles, seeds, frame_skip=_frame_skip(first) * wrapping.repeats)
@@ -70,6 +74,7 @@ def make_from(
     kwargs: Mapping[str, Any],
     max_episode_steps: int | None,
     wrapping: Wrapping = PLAIN,
+    render_mode: RenderMode | None = None,
 ) -> Env:
     """By a class or a function of the user's own that gives one Gymnasium environment, or by a class of vectors.
 
@@ -82,6 +87,8 @@ def make_from(
                 f"{id} is a vector: env.wrappers, action_repeat, episodic_life, grayscale and resize are for single "
                 "environments; wrap it in a function of your own"
             )
+        if render_mode is not None:
+            raise EnvRefused(f"{id} is a vector, and shows none of its environments")
         constructor: Any = factory
         limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
         vector = _built(lambda: constructor(num_envs=envs, **limit, **kwargs), id)
@@ -93,7 +100,7 @@ def make_from(
         return (Batched if mode is AutoresetMode.NEXT_STEP else Resetting)(id, vector, seeds)
 
     def one() -> Any:
-        env = factory(**kwargs)
+        env = factory(**kwargs, **({} if render_mode is None else {"render_mode": render_mode}))
         if not isinstance(env, gymnasium.Env):
             raise EnvRefused(
                 f"{id} gave a {type(env).__name__}, not a gymnasium.Env: derive it from that class (gym.Env is not); "
@@ -434,6 +441,23 @@ class Singles(_Vector):
 
     def rest(self, env: NDArray[np.int64]) -> None:
         self._rest[env] = True
+
+    @property
+    def frames_per_s(self) -> float:
+        said = getattr(self._singles[0], "metadata", {}).get("render_fps")
+        return float(said) if isinstance(said, (int, float)) and said > 0 else FRAMES_PER_S
+
+    def frame(self) -> NDArray[np.uint8] | None:
+        try:
+            drawn = self._singles[0].render()
+        except Exception as error:
+            raise self._fault(raised("render", self._singles[0], error), 0) from error
+        if drawn is None:
+            return None
+        frame = np.asarray(drawn)
+        if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
+            raise self._fault(f"render returned {frame.dtype} {list(frame.shape)}, not uint8 [height, width, 3]", 0)
+        return frame
 
     def close(self) -> None:
         for env in self._singles:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl_agents.envs.base import Env, EnvRefused, Rests
+from rlctl_agents.envs.base import Env, EnvRefused, Renders, Rests
 from rlctl_agents.types.experience import Arrays, Decisions
 from rlctl_agents.types.spaces import Bound, Box, Dict, Space, Spaces, Tuple, leaves
 
@@ -50,6 +50,13 @@ class Stacked:
     def rest(self, env: NDArray[np.int64]) -> None:
         if isinstance(self._env, Rests):
             self._env.rest(env)
+
+    @property
+    def frames_per_s(self) -> float:
+        return self._env.frames_per_s if isinstance(self._env, Renders) else 0.0
+
+    def frame(self) -> NDArray[np.uint8] | None:
+        return self._env.frame() if isinstance(self._env, Renders) else None
 
     def close(self) -> None:
         self._env.close()

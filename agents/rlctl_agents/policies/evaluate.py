@@ -5,16 +5,13 @@ The question comes on stdin, one JSON object:
     {"folder": "model", "env": {...}, "episodes": 100, "modes": ["greedy", "sample"], "seed": 7}
 
 `env` is the section of the spec. An answer is a line of JSON for each mode, in their order, or
-`{"error": "...", "hint": "..."}`. Whatever the environment prints goes to stderr.
+`{"error": "..."}`. Whatever the environment prints goes to stderr.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,11 +24,9 @@ from rlctl_agents.acting.episodes import Played, play
 from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.acting.random_streams import environment_seeds
-from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
-from rlctl_agents.checkpoint.parts import PartError
-from rlctl_agents.checkpoint.policy import PolicyFileError
+from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.envs.base import Env
-from rlctl_agents.models.weights import WeightsError
+from rlctl_agents.policies.answering import answer, answering, require_spaces
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.training.stored_policy import load_kept
 
@@ -42,19 +37,7 @@ RESAMPLES = 2000
 
 def main() -> int:
     """Run the command; returns its exit code."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    question = json.loads(sys.stdin.buffer.read())
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    try:
-        _evaluate(question, answers)
-    except (PolicyFileError, PartError, AlgorithmError, WeightsError, OSError) as error:
-        return _failed(answers, f"the model cannot be loaded: {error}")
-    except envs.EnvRefused as error:
-        return _failed(answers, str(error), 'install what its spec needs here too, as in: pip install "rlctl[local]"')
-    except envs.EnvError as error:
-        return _failed(answers, str(error))
-    return 0
+    return answering(_evaluate)
 
 
 def _evaluate(question: Mapping[str, Any], answers: TextIO) -> None:
@@ -62,24 +45,32 @@ def _evaluate(question: Mapping[str, Any], answers: TextIO) -> None:
     episodes, seed = int(question["episodes"]), int(question["seed"])
     env = envs.make_of(question["env"], envs=min(ENVS, episodes), seeds=[0] * min(ENVS, episodes), training=False)
     try:
-        if (env.spaces.obs, env.spaces.action) != (described.spaces.obs, described.spaces.action):
-            raise envs.EnvRefused("the environment has other spaces here than where the model was trained")
+        require_spaces(env, described)
         for mode in question["modes"]:
             started = time.monotonic()
             games = played(env, algorithm, episodes, seed=seed, greedy=mode == "greedy", progress=described.steps)
             found = {"mode": mode, **figures(games, seed), "seconds": time.monotonic() - started}
-            answers.write(json.dumps(found) + "\n")
-            answers.flush()
+            answer(answers, found)
     finally:
         env.close()
 
 
-def played(env: Env, algorithm: Algorithm, episodes: int, *, seed: int, greedy: bool, progress: int) -> Played:
+def played(
+    env: Env,
+    algorithm: Algorithm,
+    episodes: int,
+    *,
+    seed: int,
+    greedy: bool,
+    progress: int,
+    watch: Callable[[], None] = lambda: None,
+) -> Played:
     """Whole episodes; the model sits on every seat.
 
     Args:
         seed: of environments and noise.
         progress: agent steps that the weights were learned from.
+        watch: called before each decision.
 
     Raises:
         EnvError: of the environment.
@@ -89,7 +80,12 @@ def played(env: Env, algorithm: Algorithm, episodes: int, *, seed: int, greedy: 
     player = NetworkPolicy(algorithm, table.slots[0], seed=seed, rows=NOISE_ROWS, greedy=greedy, spaces=env.spaces)
     player.progress = progress
     seeds = environment_seeds(seed, np.arange(env.envs, dtype=np.int64))
-    games = play(env, seeds, table, [player], episodes, metrics=Metrics(), keep_going=lambda: True)
+
+    def keep_going() -> bool:
+        watch()
+        return True
+
+    games = play(env, seeds, table, [player], episodes, metrics=Metrics(), keep_going=keep_going)
     assert games is not None
     return games
 
@@ -116,9 +112,3 @@ def iqm(values: NDArray[np.float64]) -> float:
     ordered, count = np.sort(values), values.size
     weight = np.clip(np.minimum(np.arange(1, count + 1) - count / 4, 3 * count / 4 - np.arange(count)), 0.0, 1.0)
     return float((ordered * weight).sum() / weight.sum())
-
-
-def _failed(answers: TextIO, error: str, hint: str = "") -> int:
-    answers.write(json.dumps({"error": error, "hint": hint}) + "\n")
-    answers.flush()
-    return 1

@@ -14,8 +14,8 @@ from typing import Any
 from rlctl.errors import RlctlError, UsageError
 
 
-def played(question: Mapping[str, Any], code: Path | None) -> Iterator[dict[str, Any]]:
-    """Answers of `python -m rlctl_agents evaluate`, as they come.
+def played(program: str, question: Mapping[str, Any], code: Path | None) -> Iterator[dict[str, Any]]:
+    """Answers of `python -m rlctl_agents evaluate` or `play`, as they come.
 
     Args:
         question: `folder` and what is wanted; see there.
@@ -30,7 +30,7 @@ def played(question: Mapping[str, Any], code: Path | None) -> Iterator[dict[str,
             raise UsageError(f"{package} is not installed here", hint='pip install "rlctl[local]"')
     environ = {**os.environ, **({"PYTHONPATH": str(code)} if code else {})}
     child = subprocess.Popen(
-        [sys.executable, "-m", "rlctl_agents", "evaluate"],
+        [sys.executable, "-m", "rlctl_agents", program],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=code, env=environ, start_new_session=True,
     )  # fmt: skip
     assert child.stdin is not None
@@ -41,7 +41,7 @@ def played(question: Mapping[str, Any], code: Path | None) -> Iterator[dict[str,
         for line in child.stdout:
             answer = json.loads(line)
             if "error" in answer:
-                raise RlctlError(str(answer["error"]), hint=str(answer.get("hint", "")))
+                raise RlctlError(str(answer["error"]))
             yield answer
         if child.wait() != 0:
             raise RlctlError(f"playing ended with exit code {child.returncode}", hint="its last words stand above")

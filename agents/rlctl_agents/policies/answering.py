@@ -1,0 +1,60 @@
+"""Programs with a stored model: a question of JSON on stdin, answers as lines of JSON on stdout, a fault the last."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+import torch
+
+from rlctl_agents.algorithms.base import AlgorithmError
+from rlctl_agents.checkpoint.parts import PartError
+from rlctl_agents.checkpoint.policy import PolicyFile, PolicyFileError
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused
+from rlctl_agents.models.weights import WeightsError
+
+
+def answering(work: Callable[[Mapping[str, Any], TextIO], None]) -> int:
+    """Run a program: what the environment prints goes to stderr.
+
+    Args:
+        work: gets the question, and writes answers.
+
+    Returns:
+        Its exit code.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    question = json.loads(sys.stdin.buffer.read())
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    try:
+        work(question, answers)
+    except (PolicyFileError, PartError, AlgorithmError, WeightsError) as error:
+        return failed(answers, f"the model cannot be loaded: {error}")
+    except (EnvError, OSError) as error:
+        return failed(answers, str(error))
+    return 0
+
+
+def failed(answers: TextIO, error: str) -> int:
+    """Answer with a fault; returns the exit code."""
+    answer(answers, {"error": error})
+    return 1
+
+
+def answer(answers: TextIO, value: Mapping[str, Any]) -> None:
+    """Write one line."""
+    answers.write(json.dumps(value) + "\n")
+    answers.flush()
+
+
+def require_spaces(env: Env, described: PolicyFile) -> None:
+    """
+    Raises:
+        EnvRefused: a model for other observations or actions.
+    """
+    if (env.spaces.obs, env.spaces.action) != (described.spaces.obs, described.spaces.action):
+        raise EnvRefused("the environment has other spaces here than where the model was trained")

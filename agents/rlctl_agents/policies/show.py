@@ -1,0 +1,104 @@
+"""`python -m rlctl_agents play`: episodes with a stored model, one after the other, in a window or as animated GIFs.
+
+The question comes on stdin, one JSON object:
+
+    {"folder": "model", "env": {...}, "episodes": 3, "mode": "greedy", "seed": 7, "video": "out/name" or null}
+
+An answer is a line of JSON for each episode: `{"episode": 1, "seed": 7, "return": ..., "length": ..., "file": ...}`.
+Frames are the simulator's own, whatever the policy is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from rlctl_agents import envs
+from rlctl_agents.envs.base import EnvRefused, RenderMode, Renders
+from rlctl_agents.policies.answering import answer, answering, require_spaces
+from rlctl_agents.policies.evaluate import played
+from rlctl_agents.training.stored_policy import load_kept
+
+MOST_PIXELS = 480
+"""Of the longer side of a GIF: larger frames are made smaller."""
+MOST_FRAMES = 5000
+"""Of a GIF, which is made in memory; a longer episode keeps the first."""
+SHORTEST_MS = 20
+"""Between two frames; viewers show shorter ones slower."""
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    return answering(_show)
+
+
+def _show(question: Mapping[str, Any], answers: TextIO) -> None:
+    described, algorithm = load_kept(Path(question["folder"]) / "policy.json")
+    video, mode = question["video"], question["mode"]
+    render_mode: RenderMode = "human" if video is None else "rgb_array"
+    env = envs.make_of(question["env"], envs=1, seeds=[0], training=False, render_mode=render_mode)
+    try:
+        require_spaces(env, described)
+        if not isinstance(env, Renders):
+            raise EnvRefused("the environment cannot be looked at")
+        for number in range(int(question["episodes"])):
+            seed = int(question["seed"]) + number
+            to = None if video is None else Path(f"{video}-{seed}.gif")
+            if to is not None and to.exists():
+                raise EnvRefused(f"{to} is there, and is not overwritten")
+            film = Film(env)
+            games = played(
+                env, algorithm, 1, seed=seed, greedy=mode == "greedy", progress=described.steps, watch=film.look
+            )
+            film.look()
+            file = "" if to is None else str(film.save(to))
+            found = {"episode": number + 1, "seed": seed, "return": games.returns[0], "length": games.lengths[0]}
+            answer(answers, {**found, "file": file, "frames": film.seen, "kept_frames": len(film.frames)})
+    finally:
+        env.close()
+
+
+class Film:
+    """Frames of one episode."""
+
+    def __init__(self, env: Renders) -> None:
+        self._env = env
+        self.frames: list[Image.Image] = []
+        self.seen = 0
+
+    def look(self) -> None:
+        """Take the frame of now; a window shows itself."""
+        frame = self._env.frame()
+        if frame is None:
+            return
+        self.seen += 1
+        if len(self.frames) < MOST_FRAMES:
+            self.frames.append(smaller(frame))
+
+    def save(self, file: Path) -> Path:
+        """Write them as a GIF, which lasts as long as the episode.
+
+        Raises:
+            EnvRefused: the simulator drew nothing.
+            FileExistsError: the file is there.
+            OSError: it cannot be written.
+        """
+        if not self.frames:
+            raise EnvRefused("the environment draws no frames for render_mode rgb_array")
+        duration_ms = max(SHORTEST_MS, round(1000 / self._env.frames_per_s))
+        first, *others = self.frames
+        with file.open("xb") as stream:
+            first.save(stream, "GIF", save_all=True, append_images=others, duration=duration_ms, loop=0, optimize=False)
+        return file
+
+
+def smaller(frame: NDArray[np.uint8]) -> Image.Image:
+    """A frame of 256 colours, at most `MOST_PIXELS` long."""
+    image = Image.fromarray(frame)
+    image.thumbnail((MOST_PIXELS, MOST_PIXELS))
+    return image.quantize(method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)

@@ -1,0 +1,90 @@
+"""A model to act with on this machine: of a run, copied for a while, or a folder that `rlctl pull` has made."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rlctl.cli.context import World
+from rlctl.cli.models.listing import chosen, split, stored_models
+from rlctl.cli.models.pull import DESCRIPTION, ORIGIN
+from rlctl.cli.models.pull import pull as copy
+from rlctl.cli.options import complete_run
+from rlctl.cli.run.target import find
+from rlctl.errors import UsageError
+
+LARGEST_SEED = 2**31
+
+ModelOrFolder = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN[@MODEL]|DIR",
+        help="As for `rlctl pull`; or a folder that it has made, with a / in its name.",
+        autocompletion=complete_run,
+    ),
+]
+Seed = Annotated[
+    int | None, typer.Option("--seed", metavar="N", help="Of the episodes; default: a fresh one, which is printed.")
+]
+
+
+def drawn(seed: int | None) -> int:
+    """The seed that is asked for, or a fresh one.
+
+    Raises:
+        UsageError: it is out of range.
+    """
+    if seed is not None and not 0 <= seed < LARGEST_SEED:
+        raise UsageError(f"--seed must be from 0 to {LARGEST_SEED - 1}, got {seed}")
+    return secrets.randbelow(LARGEST_SEED) if seed is None else seed
+
+
+@contextmanager
+def fetched(world: World, model: str, target: str | None) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """A model in a folder for as long as the block lasts: its folder, its name for people, and where it comes from.
+
+    Raises:
+        UsageError: the folder is none that `rlctl pull` has made.
+    """
+    if "/" in model or model.startswith("."):
+        folder = Path(model).resolve()
+        yield folder, model, origin_of(folder)
+        return
+    name, which = split(model)
+    backend, state = find(world, name, target)
+    files = backend.stored_files(state.run)
+    found = chosen(stored_models(files, world.complain), state.run, which)
+    with tempfile.TemporaryDirectory(prefix="rlctl-model-") as beside:
+        folder = Path(beside) / "model"
+        copy(files, found, state, folder)
+        yield folder, f"{state.run}@{found.name} (version {found.version})", origin_of(folder)
+
+
+def origin_of(folder: Path) -> dict[str, Any]:
+    """What run.json of a pulled folder holds.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        origin = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
+        if origin["format"] == 1 and isinstance(origin["spec"]["env"], dict) and (folder / DESCRIPTION).is_file():
+            return dict(origin)
+        raise ValueError("of another format")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{folder} is no folder that `rlctl pull` has made: {ORIGIN}: {why}") from error
+
+
+def code_of(origin: Mapping[str, Any]) -> Path | None:
+    """Folder of the user's own modules, if it is on this machine."""
+    code = (origin["spec"].get("code") or {}).get("path")
+    path = None if not code else Path(code)
+    return path if path is not None and path.is_absolute() and path.is_dir() else None
