@@ -90,8 +90,9 @@ def test_what_is_no_frame_is_told(drawn: Any, why: str) -> None:
         env.frame()
 
 
-def test_a_window_has_no_frames() -> None:
-    env = envs.make_of({"id": NAME}, envs=1, seeds=[3], render_mode="human")
+@pytest.mark.parametrize("kwargs", [{}, {"drawn": [[1.0]]}, {"render_mode": "rgb_array"}])
+def test_a_window_has_no_frames(kwargs: dict[str, Any]) -> None:
+    env = envs.make_of({"id": NAME, "kwargs": kwargs}, envs=1, seeds=[3], render_mode="human")
     assert isinstance(env, Renders)
     env.reset()
     assert env.frame() is None

@@ -100,7 +100,7 @@ def make_from(
         return (Batched if mode is AutoresetMode.NEXT_STEP else Resetting)(id, vector, seeds)
 
     def one() -> Any:
-        env = factory(**kwargs, **({} if render_mode is None else {"render_mode": render_mode}))
+        env = factory(**{**kwargs, **({} if render_mode is None else {"render_mode": render_mode})})
         if not isinstance(env, gymnasium.Env):
             raise EnvRefused(
                 f"{id} gave a {type(env).__name__}, not a gymnasium.Env: derive it from that class (gym.Env is not); "
@@ -452,7 +452,7 @@ class Singles(_Vector):
             drawn = self._singles[0].render()
         except Exception as error:
             raise self._fault(raised("render", self._singles[0], error), 0) from error
-        if drawn is None:
+        if drawn is None or getattr(self._singles[0], "render_mode", None) == "human":
             return None
         frame = np.asarray(drawn)
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
