@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from rlctl.backends.base import Folder
 from rlctl.errors import BackendUnreachable
+
+_TRIES: Final = 3
+"""For each piece of a file: a large one has thousands."""
 
 
 class FilesOfManager:
@@ -43,7 +47,12 @@ class FilesOfManager:
             BackendUnreachable: the answer is none.
         """
         asked = {"folder": folder, "name": name, "offset": offset, "length": length}
-        answer = self._ask("/files?" + urlencode(asked))
+        for _ in range(_TRIES - 1):
+            with suppress(BackendUnreachable):
+                answer = self._ask("/files?" + urlencode(asked))
+                break
+        else:
+            answer = self._ask("/files?" + urlencode(asked))
         try:
             return base64.b64decode(answer["data"], validate=True)
         except (TypeError, KeyError, ValueError, binascii.Error) as error:

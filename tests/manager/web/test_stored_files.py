@@ -78,6 +78,24 @@ def test_nothing_else_can_be_had(layout: Layout, query: dict[str, str]) -> None:
     assert set(said) == {"error"}
 
 
+def test_a_piece_is_asked_for_again_and_a_refusal_is_not(layout: Layout) -> None:
+    answers: list[Any] = [BackendUnreachable("broke off"), BackendUnreachable("broke off"), {"data": "aGk="}]
+
+    def get(target: str) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert FilesOfManager(get).read("models", "best.json", 0, 2) == b"hi"
+    answers += [BackendUnreachable("broke off")] * 3 + [RlctlError("it is not there"), {"data": ""}]
+    with pytest.raises(BackendUnreachable):
+        FilesOfManager(get).read("models", "best.json", 0, 2)
+    with pytest.raises(RlctlError, match="it is not there"):
+        FilesOfManager(get).read("models", "best.json", 0, 2)
+    assert answers == [{"data": ""}]
+
+
 @pytest.mark.parametrize("answer", [None, [], {"files": {"a": "1"}}, {"data": 5}, {"data": "é"}, {}])
 def test_an_answer_that_is_none_is_told(answer: Any) -> None:
     files = FilesOfManager(lambda path: answer)

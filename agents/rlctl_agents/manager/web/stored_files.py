@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import errno
+import os
 import re
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from rlctl.spec.layout import Layout
 from rlctl_agents.runtime.http_server import Response
 
-LARGEST_PIECE_BYTES: Final = 8 * 2**20
+LARGEST_PIECE_BYTES: Final = 2**20
 _PLAIN = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._]{0,200}")
 _OF_RESULTS = ("evaluations.jsonl",)
 
@@ -34,22 +39,35 @@ class StoredFiles:
         if folder is None:
             return Response.refusal(400, f"folder must be one of {', '.join(self._folders)}")
         try:
-            files = {path.name: path.lstat().st_size for path in self._files(folder)}
             if "name" not in query:
-                return Response.of({"files": files})
+                return Response.of({"files": dict(_sizes(folder))})
             name, span = query["name"], [query.get(key, "") for key in ("offset", "length")]
-            if name not in files:
-                return Response.refusal(404, f"there is no {name[:200]!r} in {folder.name}")
             if not all(number.isascii() and number.isdigit() and len(number) < 16 for number in span):
                 return Response.refusal(400, "offset and length must be numbers")
-            with (folder / name).open("rb") as file:
+            if not _offered(folder, name):
+                return Response.refusal(404, f"there is no {name[:200]!r} in {folder.name}")
+            with open(folder / name, "rb", opener=_no_link) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    return Response.refusal(404, f"{name[:200]!r} in {folder.name} is no file")
                 file.seek(int(span[0]))
                 data = file.read(min(int(span[1]), LARGEST_PIECE_BYTES))
         except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP):
+                return Response.refusal(404, f"there is no {query.get('name', '')[:200]!r} in {folder.name}")
             return Response.refusal(503, f"the volume cannot be read: {error.strerror}")
         return Response.of({"data": base64.b64encode(data).decode()})
 
-    def _files(self, folder: Path) -> list[Path]:
-        known = [path for path in folder.iterdir() if _PLAIN.fullmatch(path.name)] if folder.is_dir() else []
-        offered = known if folder.name != "results" else [path for path in known if path.name in _OF_RESULTS]
-        return [path for path in sorted(offered) if path.is_file() and not path.is_symlink()]
+
+def _offered(folder: Path, name: str) -> bool:
+    return _PLAIN.fullmatch(name) is not None and (folder.name != "results" or name in _OF_RESULTS)
+
+
+def _sizes(folder: Path) -> Iterator[tuple[str, int]]:
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        with contextlib.suppress(FileNotFoundError):  # the run removes old ones meanwhile
+            if _offered(folder, path.name) and stat.S_ISREG((status := path.lstat()).st_mode):
+                yield path.name, status.st_size
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from rlctl.backends.base import Folder
@@ -23,8 +25,15 @@ class FilesOfFolder:
         with reported(f"cannot read {self._folders[folder]}"):
             if not self._folders[folder].is_dir():
                 return {}
-            files = [path for path in sorted(self._folders[folder].iterdir()) if path.is_file()]
-            return {path.name: path.stat().st_size for path in files if folder != "results" or path.name == _OF_RESULTS}
+            names = [path.name for path in sorted(self._folders[folder].iterdir())]
+            return dict(self._sizes(folder, [name for name in names if folder != "results" or name == _OF_RESULTS]))
+
+    def _sizes(self, folder: Folder, names: list[str]) -> Iterator[tuple[str, int]]:
+        for name in names:
+            with suppress(FileNotFoundError):  # a live run removes old ones meanwhile
+                status = (self._folders[folder] / name).stat()
+                if stat.S_ISREG(status.st_mode):
+                    yield name, status.st_size
 
     def read(self, folder: Folder, name: str, offset: int, length: int) -> bytes:
         """A piece of a file.
