@@ -49,6 +49,8 @@ class RunState:
     replicas: Mapping[str, int]  # role -> wanted now
     spec_replicas: Mapping[str, int]  # role -> as the applied spec said
     failure: Failure | None = None
+    code: str | None = None
+    """Absolute folder of the user's modules on this machine; None: none, or in an image."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ def from_stored(stored: Mapping[str, Any]) -> RunState:
         hashes={str(role): str(value) for role, value in stored["hashes"].items()},
         replicas=_counts(stored["replicas"]),
         spec_replicas=_counts(stored["spec_replicas"]),
+        code=None if stored.get("code") is None else str(stored["code"]),
     )
 
 

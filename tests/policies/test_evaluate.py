@@ -12,7 +12,7 @@ import pytest
 
 from rlctl_agents.acting.episodes import Played
 from rlctl_agents.policies import evaluate
-from rlctl_agents.policies.answering import failed
+from rlctl_agents.policies.answering import NoModel, failed
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,10 @@ def test_figures_are_those_of_the_episodes() -> None:
 def test_a_folder_without_a_model_is_told_as_an_answer(tmp_path: Path) -> None:
     answers = io.StringIO()
     question: dict[str, Any] = {"folder": str(tmp_path), "env": {}, "episodes": 1, "modes": ["greedy"], "seed": 1}
-    with pytest.raises(FileNotFoundError):
-        evaluate._evaluate(question, answers)
+    for described in (None, "{}", '{"format": 1}'):
+        if described is not None:
+            (tmp_path / "policy.json").write_text(described)
+        with pytest.raises(NoModel, match="the model cannot be loaded"):
+            evaluate._evaluate(question, answers)
     assert failed(answers, "no") == 1
     assert json.loads(answers.getvalue()) == {"error": "no"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +38,23 @@ def test_a_film_has_every_frame_and_the_length_of_the_episode(tmp_path: Path) ->
             assert image.convert("RGB").getpixel((1, 1)) == (20 * number + 20,) * 3
     with pytest.raises(FileExistsError):
         film.save(tmp_path / "a.gif")
+
+
+def test_a_film_is_there_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    film = show.Film(Screen())
+    film.look()
+
+    def full(path: Path, data: Any) -> int:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space"):
+            film.save(tmp_path / "a.gif")
+    assert list(tmp_path.iterdir()) == []
+    film.save(tmp_path / "a.gif")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
 
 
 def test_large_frames_are_made_smaller_and_a_long_film_keeps_its_beginning(

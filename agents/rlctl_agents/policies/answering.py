@@ -6,15 +6,16 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 
-from rlctl_agents.algorithms.base import AlgorithmError
+from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.checkpoint.parts import PartError
-from rlctl_agents.checkpoint.policy import PolicyFile, PolicyFileError
+from rlctl_agents.checkpoint.policy import PolicyFile
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused
-from rlctl_agents.models.weights import WeightsError
+from rlctl_agents.training.stored_policy import load_kept
 
 
 def answering(work: Callable[[Mapping[str, Any], TextIO], None]) -> int:
@@ -32,11 +33,25 @@ def answering(work: Callable[[Mapping[str, Any], TextIO], None]) -> int:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     try:
         work(question, answers)
-    except (PolicyFileError, PartError, AlgorithmError, WeightsError) as error:
-        return failed(answers, f"the model cannot be loaded: {error}")
-    except (EnvError, OSError) as error:
+    except (NoModel, EnvError, OSError) as error:
         return failed(answers, str(error))
     return 0
+
+
+class NoModel(Exception):
+    """A stored model that cannot be loaded."""
+
+
+def stored_model(question: Mapping[str, Any]) -> tuple[PolicyFile, Algorithm]:
+    """The model of the question's folder, ready to act.
+
+    Raises:
+        NoModel: it is damaged, or of another release.
+    """
+    try:
+        return load_kept(Path(question["folder"]) / "policy.json")
+    except (PartError, OSError, ValueError) as error:
+        raise NoModel(f"the model cannot be loaded: {error}") from error
 
 
 def failed(answers: TextIO, error: str) -> int:

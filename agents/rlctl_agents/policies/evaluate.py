@@ -2,17 +2,16 @@
 
 The question comes on stdin, one JSON object:
 
-    {"folder": "model", "env": {...}, "episodes": 100, "modes": ["greedy", "sample"], "seed": 7}
+    {"folder": "model", "env": {...}, "episodes": 100, "modes": ["greedy", "sample"], "seed": 7, "envs": null}
 
-`env` is the section of the spec. An answer is a line of JSON for each mode, in their order, or
-`{"error": "..."}`. Whatever the environment prints goes to stderr.
+`env` is the section of the spec, `envs` as `evaluation.envs` there. An answer is a line of JSON for each mode, in
+their order, or `{"error": "..."}`. Whatever the environment prints goes to stderr.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -26,9 +25,8 @@ from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.envs.base import Env
-from rlctl_agents.policies.answering import answer, answering, require_spaces
+from rlctl_agents.policies.answering import answer, answering, require_spaces, stored_model
 from rlctl_agents.runtime.metrics import Metrics
-from rlctl_agents.training.stored_policy import load_kept
 
 ENVS = 25
 NOISE_ROWS = 64
@@ -41,9 +39,10 @@ def main() -> int:
 
 
 def _evaluate(question: Mapping[str, Any], answers: TextIO) -> None:
-    described, algorithm = load_kept(Path(question["folder"]) / "policy.json")
+    described, algorithm = stored_model(question)
     episodes, seed = int(question["episodes"]), int(question["seed"])
-    env = envs.make_of(question["env"], envs=min(ENVS, episodes), seeds=[0] * min(ENVS, episodes), training=False)
+    count = min(question.get("envs") or ENVS, episodes)
+    env = envs.make_of(question["env"], envs=count, seeds=[0] * count, training=False)
     try:
         require_spaces(env, described)
         for mode in question["modes"]:

@@ -20,7 +20,7 @@ from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.models.weights import WeightsError
 from rlctl_agents.training.stored_policy import load_kept, load_policy
 from rlctl_agents.types.control import Generation
-from rlctl_agents.types.spaces import Box, Dict, Space, Tuple, leaf_array, leaves
+from rlctl_agents.types.spaces import Box, Dict, Space, Tuple, choices, leaf_array, leaves
 
 DESCRIPTION = "policy.json"
 Tensors = dict[str, torch.Tensor]
@@ -53,6 +53,7 @@ class LoadedPolicy:
         obs: Any,
         state: State | None = None,
         *,
+        first: NDArray[np.bool_] | None = None,
         greedy: bool = True,
         legal: NDArray[np.bool_] | None = None,
         reward: float | NDArray[np.float32] = 0.0,
@@ -62,6 +63,7 @@ class LoadedPolicy:
         Args:
             obs: an observation, in the nesting of its space; or many, each leaf with one axis more in front.
             state: of the decision before, of as many; None: an episode begins.
+            first: [K], where an episode begins though there is a state: of those it does not matter.
             greedy: the most likely action; False: a sampled one.
             legal: [n] or [K, n], the legal options of all choices, where the environment has masks.
             reward: of the decision before, for a policy that looks at it.
@@ -70,34 +72,58 @@ class LoadedPolicy:
             The action in the nesting of its space, boxes clipped to their bounds, and the state for the next decision.
 
         Raises:
-            ValueError: the observation is none of the space, or the state is of another number of observations.
+            ValueError: the observation is none of the space, the state is of another number of observations, or the
+                environment has masks and there is none.
         """
         arrays, many = self._arrays(obs)
         count = len(next(iter(arrays.values())))
-        first = state is None
+        begun = np.full(count, state is None)
+        if first is not None:
+            begun |= self._rows("first", first, count, ())
         state = self._begin(count) if state is None else state
         for name, values in (*state.memory.items(), *state.last_action.items()):
             if len(values) != count:
                 raise ValueError(f"the state is of {len(values)} observations, and these are {count} ({name})")
+        is_first = torch.from_numpy(begun)
         wants = self._algorithm.needs_last
         width = self._algorithm.noise_width
         noise = self._rng.random((count, width), dtype=np.float32).clip(1e-7, 1 - 1e-7)
         act = self._algorithm.act(
             ActInputs(
                 {name: torch.from_numpy(values) for name, values in arrays.items()},
-                torch.full((count,), first),
+                is_first,
                 state.memory,
                 torch.from_numpy(noise),
-                None if legal is None else torch.from_numpy(np.array(legal, np.bool_).reshape(count, -1)),
+                self._legal(legal, count),
                 greedy,
                 self.described.steps,
-                state.last_action if "action" in wants else None,
-                torch.full((count,), 0.0) + torch.as_tensor(reward, dtype=torch.float32) if "reward" in wants else None,
+                {name: _since(is_first, last) for name, last in state.last_action.items()}
+                if "action" in wants
+                else None,
+                _since(is_first, torch.zeros(count) + torch.as_tensor(reward, dtype=torch.float32))
+                if "reward" in wants
+                else None,
             )
         )
         chosen = {name: values.clone() for name, values in act.action.items()}
         action = self._nested(self.described.spaces.action, "action", chosen, many=many)
         return action, State({name: values.clone() for name, values in act.state.items()}, chosen)
+
+    def _legal(self, legal: NDArray[np.bool_] | None, count: int) -> torch.Tensor | None:
+        """[count, n], where the environment has masks."""
+        if legal is None:
+            if self.described.spaces.legal:
+                raise ValueError("the environment has masks of legal options: act(obs, state, legal=...)")
+            return None
+        return torch.from_numpy(self._rows("legal", legal, count, (sum(choices(self.described.spaces.action)),)))
+
+    @staticmethod
+    def _rows(name: str, given: NDArray[np.bool_], count: int, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        """[count, *shape], of one or of many."""
+        values = np.array(given, np.bool_)
+        if values.shape not in ((count, *shape), *([shape] if count == 1 else [])):
+            raise ValueError(f"{name} is {list(values.shape)}, not {[count, *shape]}")
+        return values.reshape(count, *shape)
 
     def _begin(self, count: int) -> State:
         last: Tensors = {}
@@ -143,12 +169,17 @@ class LoadedPolicy:
         return values if many else values[0]
 
 
+def _since(first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """[K, ...] of the decision before, and zeros where an episode begins."""
+    return last.masked_fill(first.view(-1, *[1] * (last.ndim - 1)), 0)
+
+
 def load(where: str | Path, *, seed: int = 0) -> LoadedPolicy:
     """As `rlctl_agents.load`."""
     try:
         text = str(where)
         name, at, which = text.partition("@")
-        if isinstance(where, str) and "/" not in text and not Path(text).is_dir():
+        if isinstance(where, str) and "/" not in text and not (Path(text) / DESCRIPTION).is_file():
             described, made = _of_run(name, which if at else None)
         else:
             described, made = load_kept(_file(Path(where)))

@@ -10,6 +10,8 @@ Frames are the simulator's own, whatever the policy is shown.
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,9 +22,8 @@ from PIL import Image
 
 from rlctl_agents import envs
 from rlctl_agents.envs.base import EnvRefused, RenderMode, Renders
-from rlctl_agents.policies.answering import answer, answering, require_spaces
+from rlctl_agents.policies.answering import answer, answering, require_spaces, stored_model
 from rlctl_agents.policies.evaluate import played
-from rlctl_agents.training.stored_policy import load_kept
 
 MOST_PIXELS = 480
 """Of the longer side of a GIF: larger frames are made smaller."""
@@ -38,7 +39,7 @@ def main() -> int:
 
 
 def _show(question: Mapping[str, Any], answers: TextIO) -> None:
-    described, algorithm = load_kept(Path(question["folder"]) / "policy.json")
+    described, algorithm = stored_model(question)
     video, mode = question["video"], question["mode"]
     render_mode: RenderMode = "human" if video is None else "rgb_array"
     env = envs.make_of(question["env"], envs=1, seeds=[0], training=False, render_mode=render_mode)
@@ -92,8 +93,14 @@ class Film:
             raise EnvRefused("the environment draws no frames for render_mode rgb_array")
         duration_ms = max(SHORTEST_MS, round(1000 / self._env.frames_per_s))
         first, *others = self.frames
-        with file.open("xb") as stream:
-            first.save(stream, "GIF", save_all=True, append_images=others, duration=duration_ms, loop=0, optimize=False)
+        data = io.BytesIO()  # as a whole: what is cut short would stand in the way of the next
+        first.save(data, "GIF", save_all=True, append_images=others, duration=duration_ms, loop=0, optimize=False)
+        unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+        try:
+            unfinished.write_bytes(data.getbuffer())
+            os.link(unfinished, file)
+        finally:
+            unfinished.unlink(missing_ok=True)
         return file
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from rlctl.cli.context import World
-from rlctl.cli.models.listing import chosen, split, stored_models
+from rlctl.cli.models.listing import chosen, split, stored_models, warn
 from rlctl.cli.models.pull import DESCRIPTION, ORIGIN
 from rlctl.cli.models.pull import pull as copy
 from rlctl.cli.options import complete_run
@@ -21,6 +22,8 @@ from rlctl.cli.run.target import find
 from rlctl.errors import UsageError
 
 LARGEST_SEED = 2**31
+_NAME = re.compile("[a-z0-9][-a-z0-9]{0,39}")
+_NAME_IT = "--code DIR names the folder that `code.path` means"
 
 ModelOrFolder = Annotated[
     str,
@@ -32,6 +35,10 @@ ModelOrFolder = Annotated[
 ]
 Seed = Annotated[
     int | None, typer.Option("--seed", metavar="N", help="Of the episodes; default: a fresh one, which is printed.")
+]
+Code = Annotated[
+    Path | None,
+    typer.Option("--code", metavar="DIR", help="Where `code.path` of the spec lies here, if not where it did."),
 ]
 
 
@@ -60,7 +67,9 @@ def fetched(world: World, model: str, target: str | None) -> Iterator[tuple[Path
     name, which = split(model)
     backend, state = find(world, name, target)
     files = backend.stored_files(state.run)
-    found = chosen(stored_models(files, world.complain), state.run, which)
+    stored = stored_models(files)
+    warn(stored, world.complain)
+    found = chosen(stored, state.run, which)
     with tempfile.TemporaryDirectory(prefix="rlctl-model-") as beside:
         folder = Path(beside) / "model"
         copy(files, found, state, folder)
@@ -75,16 +84,34 @@ def origin_of(folder: Path) -> dict[str, Any]:
     """
     try:
         origin = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
-        if origin["format"] == 1 and isinstance(origin["spec"]["env"], dict) and (folder / DESCRIPTION).is_file():
-            return dict(origin)
-        raise ValueError("of another format")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if origin["format"] != 1 or not isinstance(origin["spec"]["env"]["id"], str):
+            raise ValueError("of another format")
+        for key in ("run", "model"):  # files are named after them
+            if not _NAME.fullmatch(origin[key]):
+                raise ValueError(f"{key} {str(origin[key])[:100]!r} is no name")
+        (folder / DESCRIPTION).stat()
+        return dict(origin)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{folder} is no folder that `rlctl pull` has made: {ORIGIN}: {why}") from error
 
 
-def code_of(origin: Mapping[str, Any]) -> Path | None:
-    """Folder of the user's own modules, if it is on this machine."""
-    code = (origin["spec"].get("code") or {}).get("path")
-    path = None if not code else Path(code)
-    return path if path is not None and path.is_absolute() and path.is_dir() else None
+def code_of(origin: Mapping[str, Any], stated: Path | None) -> Path | None:
+    """Folder of the user's own modules; None: the spec names none.
+
+    Args:
+        stated: with --code; None: where it was when the run was last started on this machine.
+
+    Raises:
+        UsageError: it is not here.
+    """
+    section = origin["spec"].get("code")
+    if stated is None and not section:
+        return None
+    recorded = origin.get("code")
+    folder = Path(recorded) if stated is None and isinstance(recorded, str) else stated
+    if folder is None:
+        raise UsageError(f"the spec of run {origin['run']} has `code`, which is in its image", hint=_NAME_IT)
+    if not folder.is_dir() or not (folder.is_absolute() or stated):
+        raise UsageError(f"there is no folder {folder} with the modules of run {origin['run']}", hint=_NAME_IT)
+    return folder.resolve()

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rlctl.errors import RlctlError, UsageError
@@ -13,8 +14,13 @@ from rlctl.errors import RlctlError, UsageError
 if TYPE_CHECKING:
     from rlctl.backends.base import Folder, StoredFiles
 
-PIECE_BYTES: Final = 8 * 2**20
+PIECE_BYTES: Final = 2**19
+"""Of one answer: a slow line to a cluster has ten seconds for it."""
+_LISTINGS: Final = 4
+"""A live run stores and removes models meanwhile."""
 _CHOSEN: Final = ("goal", "best")
+_LARGEST_COUNT: Final = 2**63
+_LAST_MOMENT: Final = 253_402_300_000  # end of the year 9999
 _MANIFEST = re.compile(r"generation-([0-9]{6,})\.json")
 
 
@@ -48,30 +54,61 @@ def whole(files: StoredFiles, folder: Folder, name: str) -> bytes:
     return bytes(found)
 
 
-def stored_models(files: StoredFiles, complain: Callable[[str], object]) -> list[StoredModel]:
-    """Every model that is whole: goal and best first, then generations, newest first.
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Models of a run."""
 
-    Args:
-        complain: told of a file that cannot be understood, whose model is left out.
+    models: list[StoredModel]  # goal and best first, then generations, newest first
+    damaged: Mapping[str, str]  # goal, best or the number of a generation -> what is wrong with it
+
+
+def stored_models(files: StoredFiles) -> Stored:
+    """Every model of a run, as of one moment: what changes meanwhile is looked at again.
 
     Raises:
         RlctlError: the volume cannot be read.
     """
+    for left in reversed(range(_LISTINGS)):
+        sizes = files.sizes("models"), files.sizes("checkpoints")
+        try:
+            found = _listed(files, *sizes)
+        except RlctlError:
+            if not left or sizes == (files.sizes("models"), files.sizes("checkpoints")):
+                raise
+            continue
+        if not left or not found.damaged or sizes == (files.sizes("models"), files.sizes("checkpoints")):
+            return found
+    raise AssertionError("the last listing is given as it is")
+
+
+def _listed(files: StoredFiles, kept: Mapping[str, int], parts: Mapping[str, int]) -> Stored:
     measured = _evaluations(files)
-    found = []
-    kept, parts = files.sizes("models"), files.sizes("checkpoints")
+    found: list[StoredModel] = []
+    damaged: dict[str, str] = {}
+
+    def add(name: str, file: str, read: Callable[[], StoredModel]) -> None:
+        try:
+            found.append(read())
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            damaged[name] = f"{file} cannot be used: {why}"
+
     for name in _CHOSEN:
         if f"{name}.json" in kept:
-            with _understood(f"models/{name}.json", complain):
-                found.append(_selected(files, name, kept))
+            add(name, f"models/{name}.json", partial(_selected, files, name, kept))
     for file in sorted(parts, reverse=True):
-        if _MANIFEST.fullmatch(file):
-            with _understood(f"checkpoints/{file}", complain):
-                found.append(_generation(files, file, parts, measured))
-    return found
+        if number := _MANIFEST.fullmatch(file):
+            add(str(int(number[1])), f"checkpoints/{file}", partial(_generation, files, file, parts, measured))
+    return Stored(found, damaged)
 
 
-def chosen(models: list[StoredModel], run: str, which: str | None) -> StoredModel:
+def warn(stored: Stored, complain: Callable[[str], object]) -> None:
+    """Tell of models that are left out."""
+    for what in stored.damaged.values():
+        complain(f"warning: {what}; its model is left out")
+
+
+def chosen(stored: Stored, run: str, which: str | None) -> StoredModel:
     """The model that is meant.
 
     Args:
@@ -80,14 +117,22 @@ def chosen(models: list[StoredModel], run: str, which: str | None) -> StoredMode
 
     Raises:
         UsageError: there is none of that name.
+        RlctlError: it is damaged: no other takes its place unasked.
     """
-    generations = [one for one in models if one.name.isdigit()]
-    wanted = generations[:1] if which == "last" else [one for one in models if which in (None, one.name)]
-    if wanted:
-        return wanted[0]
-    if not models:
-        raise UsageError(f"run {run} has stored no model yet", hint="the first is stored with its first evaluation")
+    models = stored.models
     names = ", ".join(one.name for one in models)
+    if which == "last":
+        which = max((name for name in [*names.split(", "), *stored.damaged] if name.isdigit()), key=int, default="last")
+    first = next((name for name in _CHOSEN if name in stored.damaged or name in names.split(", ")), None)
+    wanted = first if which is None else which
+    if wanted is not None and wanted in stored.damaged:
+        hint = f"it has {names}: name one, as in {run}@{models[0].name}" if models else "it has no other"
+        raise RlctlError(f"run {run}: {stored.damaged[wanted]}", hint=hint)
+    for one in models:
+        if wanted in (None, one.name):
+            return one
+    if not models and not stored.damaged:
+        raise UsageError(f"run {run} has stored no model yet", hint="the first is stored with its first evaluation")
     raise UsageError(f"run {run} has no model {which}", hint=f"it has {names}; see `rlctl models {run}`")
 
 
@@ -105,32 +150,17 @@ def split(text: str) -> tuple[str, str | None]:
     return run, (str(int(which)) if which.isdigit() else which) or None
 
 
-class _understood:
-    """Leaves a model out whose files say something else than they should."""
-
-    def __init__(self, file: str, complain: Callable[[str], object]) -> None:
-        self._file, self._complain = file, complain
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
-        if not isinstance(error, (ValueError, KeyError, TypeError, AttributeError)):
-            return False
-        self._complain(f"warning: {self._file} is damaged, and its model left out: {type(error).__name__}: {error}")
-        return True
-
-
 def _selected(files: StoredFiles, name: str, sizes: Mapping[str, int]) -> StoredModel:
     selected = json.loads(whole(files, "models", f"{name}.json"))
-    if selected["policy"] not in sizes:
-        raise ValueError(f"it names {str(selected['policy'])[:100]!r}, which is not there")
-    described = json.loads(whole(files, "models", selected["policy"]))
-    ref, tensors = described["ref"], described["tensors"]
+    policy = selected["policy"]
+    if policy not in sizes:
+        raise ValueError(f"it names {str(policy)[:100]!r}, which is not there")
+    described = json.loads(whole(files, "models", policy))
+    tensors = _text(described["tensors"])
     shown = [one for one in (selected["evaluation"], selected.get("other")) if one is not None]
     return StoredModel(
-        name, ref["policy"], ref["lineage"], ref["version"], described["steps"], "models", selected["policy"], tensors,
-        {tensors: described["sha256"]}, sizes[tensors], evaluations={one["mode"]: one for one in shown},
+        name, *_ref(described["ref"]), _count(described["steps"]), "models", policy, tensors,
+        {tensors: _text(described["sha256"])}, sizes[tensors], evaluations=dict(map(_measured, shown)),
     )  # fmt: skip
 
 
@@ -138,13 +168,15 @@ def _generation(
     files: StoredFiles, file: str, sizes: Mapping[str, int], measured: Mapping[tuple[str, int, int], dict[str, Any]]
 ) -> StoredModel:
     one = json.loads(whole(files, "checkpoints", file))["generation"]
-    ref, parts, sha256 = one["ref"], one["parts"], one["sha256"]
+    parts, sha256 = one["parts"], one["sha256"]
     if "policy" not in parts:
         raise ValueError("it does not describe its policy: release 0.1 did not")
+    key = _ref({**one["ref"], "policy": one["policy"]})
+    described, tensors = _text(parts["policy"]), _text(parts["learner"])
+    digests = {described: _text(sha256["policy"]), tensors: _text(sha256["learner"])}
     return StoredModel(
-        str(one["number"]), one["policy"], ref["lineage"], ref["version"], one["steps"], "checkpoints", parts["policy"],
-        parts["learner"], {parts[part]: sha256[part] for part in ("policy", "learner")}, sizes[parts["learner"]],
-        created=one["created"], evaluations=measured.get((one["policy"], ref["lineage"], ref["version"]), {}),
+        str(_count(one["number"])), *key, _count(one["steps"]), "checkpoints", described, tensors, digests,
+        sizes[tensors], created=_moment(one["created"]), evaluations=measured.get(key, {}),
     )  # fmt: skip
 
 
@@ -155,12 +187,44 @@ def _evaluations(files: StoredFiles) -> dict[tuple[str, int, int], dict[str, Any
         return found
     for one in _lines(whole(files, "results", "evaluations.jsonl")):
         try:
-            ref = one["ref"]
-            modes = found.setdefault((ref["policy"], ref["lineage"], ref["version"]), {})
-            modes[one["mode"]] = {key: value for key, value in one.items() if key not in ("returns", "lengths")}
-        except (KeyError, TypeError):
+            mode, told = _measured(one)
+            modes = found.setdefault(_ref(one["ref"]), {})
+            modes[mode] = {key: value for key, value in told.items() if key not in ("returns", "lengths")}
+        except (KeyError, TypeError, ValueError):
             continue
     return found
+
+
+def _measured(evaluation: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Mode and figures of an evaluation."""
+    for key in ("mean", "std"):
+        if type(evaluation[key]) not in (int, float):
+            raise TypeError(f"{key} is no number")
+    _count(evaluation["episodes"])
+    return _text(evaluation["mode"]), dict(evaluation)
+
+
+def _ref(ref: Mapping[str, Any]) -> tuple[str, int, int]:
+    return _text(ref["policy"]), _count(ref["lineage"]), _count(ref["version"])
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:100]!r} is no text")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _LARGEST_COUNT:
+        raise TypeError(f"{str(value)[:100]} is no count")
+    return value
+
+
+def _moment(value: Any) -> float:
+    """Unix time that has a date."""
+    if type(value) not in (int, float) or not 0 <= value < _LAST_MOMENT:
+        raise TypeError(f"{str(value)[:100]} is no time")
+    return float(value)
 
 
 def _lines(data: bytes) -> Iterator[Any]:
@@ -168,7 +232,7 @@ def _lines(data: bytes) -> Iterator[Any]:
     for line in data.splitlines():
         try:
             yield json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,13 @@ from typing import Any
 from rlctl.errors import RlctlError, UsageError
 
 
-def played(program: str, question: Mapping[str, Any], code: Path | None) -> Iterator[dict[str, Any]]:
+def played(program: str, question: Mapping[str, Any], code: Path | None, *, answers: int) -> Iterator[dict[str, Any]]:
     """Answers of `python -m rlctl_agents evaluate` or `play`, as they come.
 
     Args:
         question: `folder` and what is wanted; see there.
         code: folder of the user's own modules; None: this one.
+        answers: as many come.
 
     Raises:
         UsageError: torch or gymnasium is not installed here.
@@ -35,17 +39,28 @@ def played(program: str, question: Mapping[str, Any], code: Path | None) -> Iter
     )  # fmt: skip
     assert child.stdin is not None
     assert child.stdout is not None
+    ended = threading.Thread(target=_end_group, args=(child.pid,))
+    ended.start()
     try:
         with child.stdin as stream:
             stream.write(json.dumps(question))
-        for line in child.stdout:
+        for line in itertools.islice(child.stdout, answers):
             answer = json.loads(line)
             if "error" in answer:
                 raise RlctlError(str(answer["error"]))
+            answers -= 1
             yield answer
-        if child.wait() != 0:
-            raise RlctlError(f"playing ended with exit code {child.returncode}", hint="its last words stand above")
+        if answers:
+            ended.join()
+            raise RlctlError(f"playing ended with exit code {child.wait()}", hint="its last words stand above")
     finally:
         child.kill()
+        ended.join()
         child.wait()
         child.stdout.close()
+
+
+def _end_group(pid: int) -> None:
+    """Kill what the environment started, which may hold the pipe open, as soon as its process has ended."""
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    os.killpg(pid, signal.SIGKILL)  # a process that nobody has waited for keeps the number

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 TENSORS: Final = "policy.safetensors"
 DESCRIPTION: Final = "policy.json"
 ORIGIN: Final = "run.json"
+_UNFINISHED: Final = ".rlctl-pull-"
 
 
 def pull(files: StoredFiles, model: StoredModel, state: RunState, folder: Path) -> list[Path]:
@@ -40,20 +42,25 @@ def pull(files: StoredFiles, model: StoredModel, state: RunState, folder: Path) 
         Refused: the folder holds something.
         RlctlError: the model is damaged, or the folder cannot be written.
     """
+    written = [folder / name for name in (DESCRIPTION, TENSORS, ORIGIN)]
+    folder = folder.resolve()
     with reported(f"cannot write {folder}"):
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        there = folder.exists()
+        if there and (not folder.is_dir() or any(not path.name.startswith(_UNFINISHED) for path in folder.iterdir())):
             raise Refused(
                 f"{folder} is there, and nothing in it is overwritten", hint="name a new folder, or an empty one"
             )
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside:
-            made = Path(beside) / "model"
+        with tempfile.TemporaryDirectory(dir=folder if there else folder.parent, prefix=_UNFINISHED) as unfinished:
+            made = Path(unfinished) / "model"
             made.mkdir(mode=0o755)
             _write(files, model, state, made)
-            if folder.is_dir():
-                folder.rmdir()  # an empty one
-            made.rename(folder)
-    return [folder / name for name in (DESCRIPTION, TENSORS, ORIGIN)]
+            if there:  # it may be a mount point, or the working directory of a shell: it stays itself
+                for path in written:  # what makes it a model comes last
+                    os.link(made / path.name, folder / path.name)
+            else:
+                made.rename(folder)
+    return written
 
 
 def _write(files: StoredFiles, model: StoredModel, state: RunState, folder: Path) -> None:
@@ -73,7 +80,7 @@ def _write(files: StoredFiles, model: StoredModel, state: RunState, folder: Path
     _json(folder / DESCRIPTION, {**described, "tensors": TENSORS, "sha256": sha256})
     origin = {
         "format": 1, "run": state.run, "uid": state.uid, "rlctl_version": state.rlctl_version, "model": model.name,
-        "created": model.created, "evaluations": model.evaluations, "spec": state.spec,
+        "created": model.created, "evaluations": model.evaluations, "spec": state.spec, "code": state.code,
     }  # fmt: skip
     _json(folder / ORIGIN, origin)
 

@@ -9,7 +9,7 @@ import typer
 
 from rlctl.cli.context import World
 from rlctl.cli.display.text import number, table
-from rlctl.cli.models.fetched import ModelOrFolder, Seed, code_of, drawn, fetched
+from rlctl.cli.models.fetched import Code, ModelOrFolder, Seed, code_of, drawn, fetched
 from rlctl.cli.models.player import played
 from rlctl.cli.options import Target, verb
 from rlctl.errors import UsageError
@@ -30,6 +30,7 @@ def evaluate(
     episodes: Annotated[int, typer.Option("--episodes", metavar="N", help="Whole episodes in each mode.")] = 100,
     mode: Annotated[Mode, typer.Option("--mode", help="The most likely action, a sampled one, or both.")] = Mode.both,
     seed: Seed = None,
+    code: Code = None,
     target: Target = None,
 ) -> int:
     """Evaluate a stored model again, on this machine.
@@ -43,6 +44,7 @@ def evaluate(
     modes = ["greedy", "sample"] if mode is Mode.both else [mode.value]
     results: dict[str, Any] = {}
     with fetched(world, model, target) as (folder, name, origin):
+        modules = code_of(origin, code)
         world.say(f"{name}: {episodes} episodes each, {' and '.join(modes)}, seed {seed}")
         question = {
             "folder": str(folder),
@@ -50,8 +52,9 @@ def evaluate(
             "episodes": episodes,
             "modes": modes,
             "seed": seed,
+            "envs": (origin["spec"].get("evaluation") or {}).get("envs"),
         }
-        for answer in played("evaluate", question, code_of(origin)):
+        for answer in played("evaluate", question, modules, answers=len(modes)):
             results[answer.pop("mode")] = answer
     rows: list[tuple[str, ...]] = [("MODE", "MEAN", "95 %", "IQM", "STD", "LOWEST", "HIGHEST", "LENGTH", "EPISODES")]
     for name_of_mode, one in results.items():

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlctl.cli.context import World
 from rlctl.cli.display.text import count, number, rfc3339, stamp, table
-from rlctl.cli.models.listing import StoredModel, stored_models
+from rlctl.cli.models.listing import StoredModel, stored_models, warn
 from rlctl.cli.options import RunArgument, RunOption, Target, Utc, verb
 from rlctl.cli.run.target import find, one_name
 
@@ -28,7 +28,9 @@ def models(
     copies one.
     """
     backend, state = find(world, one_name(run, run_option), target)
-    found = stored_models(backend.stored_files(state.run), world.complain)
+    stored = stored_models(backend.stored_files(state.run))
+    warn(stored, world.complain)
+    found = stored.models
     rows: list[tuple[str, ...]] = [("MODEL", "POLICY", "VERSION", "STEPS", "GREEDY", "SAMPLED", "STORED", "SIZE")]
     for one in found:
         when = "-" if one.created is None else stamp(datetime.fromtimestamp(one.created, UTC), utc=utc, date=True)[:19]
@@ -36,7 +38,7 @@ def models(
         rows.append((one.name, one.policy, str(one.version), count(one.steps), *measured, when, f"{count(one.bytes)}B"))
     if found:
         world.lines(table(rows))
-    else:
+    elif not stored.damaged:
         world.say(f"run {state.run} has stored no model yet: the first is stored with its first evaluation")
     world.document({"run": state.run, "models": [as_plain(one) for one in found]})
     return 0

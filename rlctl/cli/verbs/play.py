@@ -11,7 +11,7 @@ import typer
 from rlctl.backends.files import reported
 from rlctl.cli.context import World
 from rlctl.cli.display.text import number
-from rlctl.cli.models.fetched import ModelOrFolder, Seed, code_of, drawn, fetched
+from rlctl.cli.models.fetched import Code, ModelOrFolder, Seed, code_of, drawn, fetched
 from rlctl.cli.models.player import played
 from rlctl.cli.options import Target, verb
 from rlctl.errors import UsageError
@@ -39,6 +39,7 @@ def play(
         PlayMode.greedy
     ),
     seed: Seed = None,
+    code: Code = None,
     target: Target = None,
 ) -> int:
     """Watch a stored model play, on this machine.
@@ -53,12 +54,13 @@ def play(
     seed = drawn(seed)
     shown: list[dict[str, Any]] = []
     with fetched(world, model, target) as (folder, name, origin):
+        modules = code_of(origin, code)
         world.say(f"{name}: {episodes} episodes, {mode.value}, seeds from {seed}")
         question = {
             "folder": str(folder), "env": origin["spec"]["env"], "episodes": episodes, "mode": mode.value, "seed": seed,
             "video": None if video is None else str(_film(video, origin)),
         }  # fmt: skip
-        for answer in played("play", question, code_of(origin)):
+        for answer in played("play", question, modules, answers=episodes):
             shown.append(answer)
             world.data(_said(answer))
     world.document({"model": name, "episodes": shown})

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rlctl.cli.context import World
-from rlctl.cli.models.listing import chosen, split, stored_models
+from rlctl.cli.models.listing import chosen, split, stored_models, warn
 from rlctl.cli.models.pull import pull as copy
 from rlctl.cli.options import Target, complete_run, verb
 from rlctl.cli.run.target import find
@@ -40,7 +40,9 @@ def pull(
     name, which = split(model)
     backend, state = find(world, name, target)
     files = backend.stored_files(state.run)
-    found = chosen(stored_models(files, world.complain), state.run, which)
+    stored = stored_models(files)
+    warn(stored, world.complain)
+    found = chosen(stored, state.run, which)
     made = copy(files, found, state, folder)
     world.say(f"{state.run}@{found.name}: version {found.version}, learned from {found.steps:,} agent steps")
     world.lines(str(path) for path in made)

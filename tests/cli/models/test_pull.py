@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
 import rlctl_agents
 from rlctl.backends.local.access.stored_files import FilesOfFolder
-from rlctl.cli.models.listing import StoredModel, chosen, split, stored_models
+from rlctl.cli.models import fetched
+from rlctl.cli.models.listing import Stored, StoredModel, chosen, split, stored_models, whole
 from rlctl.cli.models.pull import pull
 from rlctl.cli.models.tensors import NoWeights, weights
 from rlctl.errors import BackendUnreachable, Refused, RlctlError, UsageError
@@ -33,13 +38,6 @@ ALL = pytest.mark.parametrize(
 )
 
 
-class Said(list[str]):
-    """Complaints."""
-
-    def __call__(self, text: str) -> None:
-        self.append(text)
-
-
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
     return Layout(tmp_path / "pole-00000000")
@@ -54,10 +52,9 @@ def state(rlctl: Rlctl) -> Any:
 
 
 def listed(layout: Layout) -> list[StoredModel]:
-    said = Said()
-    found = stored_models(FilesOfFolder(layout), said)
-    assert not said
-    return found
+    found = stored_models(FilesOfFolder(layout))
+    assert not found.damaged
+    return found.models
 
 
 @ALL
@@ -67,7 +64,7 @@ def test_a_pulled_model_acts_as_it_did_and_describes_itself(
 ) -> None:
     algorithm = store.generation(layout, config, network, spaces)
     store.best(layout, algorithm, config, network, spaces)
-    model = chosen(listed(layout), "pole", which)
+    model = chosen(Stored(listed(layout), {}), "pole", which)
     folder = layout.root / "there"
     files = pull(FilesOfFolder(layout), model, state, folder)
     assert sorted(folder.iterdir()) == sorted(files)
@@ -82,16 +79,21 @@ def test_a_pulled_model_acts_as_it_did_and_describes_itself(
 
 def test_models_are_listed_with_their_evaluations_and_the_first_is_the_default(layout: Layout) -> None:
     algorithm = store.generation(layout, *KINDS[0])
-    assert chosen(listed(layout), "pole", None).name == "3"
+    assert chosen(Stored(listed(layout), {}), "pole", None).name == "3"
     store.best(layout, algorithm, *KINDS[0])
     store.evaluated(layout, store.evaluation(17, 100.0), store.evaluation(17, 150.0), store.evaluation(18, 1.0))
     models = listed(layout)
     assert [(one.name, one.version, one.steps) for one in models] == [("best", 17, 1234), ("3", 17, 1234)]
     assert {mode: one["mean"] for mode, one in models[0].evaluations.items()} == {"greedy": 212.3, "sample": 187.5}
     assert {mode: one["mean"] for mode, one in models[1].evaluations.items()} == {"greedy": 150.0}
-    assert [chosen(models, "pole", which).name for which in (None, "best", "last", "3")] == ["best", "best", "3", "3"]
+    assert [chosen(Stored(models, {}), "pole", which).name for which in (None, "best", "last", "3")] == [
+        "best",
+        "best",
+        "3",
+        "3",
+    ]
     with pytest.raises(UsageError, match="run pole has no model goal") as refused:
-        chosen(models, "pole", "goal")
+        chosen(Stored(models, {}), "pole", "goal")
     assert "best, 3" in refused.value.hint
 
 
@@ -99,7 +101,7 @@ def test_a_run_without_models_says_so(layout: Layout) -> None:
     assert listed(layout) == []
     for which in (None, "last", "best"):
         with pytest.raises(UsageError, match="has stored no model yet"):
-            chosen([], "pole", which)
+            chosen(Stored([], {}), "pole", which)
 
 
 @pytest.mark.parametrize("text", ["@best", "", "pole@", "pole@first", "pole@-1", "pole@1.5", "pole@best@best"])
@@ -113,19 +115,89 @@ def test_numbers_of_generations_may_have_zeros_in_front() -> None:
     assert split("pole") == ("pole", None)
 
 
-def test_a_damaged_file_takes_its_model_alone_out_of_the_list(layout: Layout) -> None:
+SHALLOW = json.dumps({"generation": {"number": 4}})
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "why"),
+    [
+        ("models/best.json", '{"policy": "../../etc/passwd"}', "names '../../etc/passwd', which is not there"),
+        ("models/best.json", "[", "Expecting value"),
+        ("models/best.json", "[" * 100_000, "RecursionError"),
+        ("checkpoints/generation-000004.json", SHALLOW, "KeyError: 'parts'"),
+        ("checkpoints/generation-000004.json", '{"generation": {"parts": {}, "sha256": {}}}', "release 0.1"),
+    ],
+)
+def test_a_damaged_file_takes_its_model_alone_out_of_the_list(layout: Layout, file: str, text: str, why: str) -> None:
     algorithm = store.generation(layout, *KINDS[0])
     store.best(layout, algorithm, *KINDS[0])
-    (layout.models / "best.json").write_text('{"policy": "../../etc/passwd"}')
-    said = Said()
-    assert [one.name for one in stored_models(FilesOfFolder(layout), said)] == ["3"]
-    assert "names '../../etc/passwd', which is not there" in said.pop()
-    (layout.models / "best.json").write_text("[")
-    (layout.checkpoints / "generation-000004.json").write_text('{"generation": {"number": 4}}')
-    assert [one.name for one in stored_models(FilesOfFolder(layout), said)] == ["3"]
-    assert [line.split(" is damaged")[0] for line in said] == [
-        "warning: models/best.json", "warning: checkpoints/generation-000004.json",
-    ]  # fmt: skip
+    (layout.root / file).write_text(text)
+    found = stored_models(FilesOfFolder(layout))
+    name, others = ("best", ["3"]) if file.startswith("models") else ("4", ["best", "3"])
+    assert [one.name for one in found.models] == others
+    assert found.damaged[name].startswith(f"{file} cannot be used: ")
+    assert why in found.damaged[name]
+    for which in (name, None) if name == "best" else (name, "last"):  # none takes its place unasked
+        with pytest.raises(RlctlError, match="cannot be used"):
+            chosen(found, "pole", which)
+    assert chosen(found, "pole", "3").name == "3"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("created", "today"), ("created", 1e30), ("steps", None), ("steps", -1), ("steps", 10**400), ("number", [])],
+)
+def test_odd_values_of_a_generation_are_told(layout: Layout, key: str, value: Any) -> None:
+    store.generation(layout, *KINDS[0])
+    (file,) = layout.checkpoints.glob("generation-*.json")
+    written = json.loads(file.read_bytes())
+    written["generation"][key] = value
+    with unlimited():
+        file.write_text(json.dumps(written))
+    assert set(stored_models(FilesOfFolder(layout)).damaged) == {"3"}
+
+
+@pytest.mark.parametrize(("key", "value"), [("mean", "high"), ("std", None), ("episodes", 1.5), ("mode", 3)])
+def test_odd_values_of_an_evaluation_are_told(layout: Layout, key: str, value: Any) -> None:
+    store.best(layout, store.generation(layout, *KINDS[0]), *KINDS[0])
+    file = layout.models / "best.json"
+    written = json.loads(file.read_bytes())
+    written["evaluation"][key] = value
+    file.write_text(json.dumps(written))
+    assert set(stored_models(FilesOfFolder(layout)).damaged) == {"best"}
+    store.evaluated(layout, store.evaluation(17, 100.0))
+    line = json.loads((layout.results / "evaluations.jsonl").read_text().splitlines()[0])
+    (layout.results / "evaluations.jsonl").write_text(json.dumps({**line, key: value}))
+    assert [one.evaluations for one in stored_models(FilesOfFolder(layout)).models] == [{}]
+
+
+class Pruned(FilesOfFolder):
+    """Whose run removes a file, after its size was told and before it is read."""
+
+    def __init__(self, layout: Layout, file: Path, then: Path | None = None) -> None:
+        super().__init__(layout)
+        self.file, self.then, self.once = file, then, True
+
+    def read(self, folder: Any, name: str, offset: int, length: int) -> bytes:
+        if name == self.file.name and self.once:
+            self.once = False
+            self.file.unlink()
+            if self.then is not None:
+                self.then.rename(self.file)
+        return super().read(folder, name, offset, length)
+
+
+def test_what_a_live_run_changes_meanwhile_is_looked_at_again(layout: Layout) -> None:
+    store.best(layout, store.generation(layout, *KINDS[0]), *KINDS[0])
+    (manifest,) = layout.checkpoints.glob("generation-*.json")
+    assert [one.name for one in stored_models(Pruned(layout, manifest)).models] == ["best"]
+    later = layout.models / "later"
+    (layout.models / "best.json").rename(later)
+    (layout.models / "best.json").write_text('{"policy": "removed.json"}')
+    found = stored_models(Pruned(layout, layout.models / "best.json", later))
+    assert ([one.name for one in found.models], found.damaged) == (["best"], {})
+    with pytest.raises(BackendUnreachable):
+        whole(FilesOfFolder(layout), "checkpoints", manifest.name)
 
 
 @pytest.mark.parametrize("part", ["learner", "policy"])
@@ -236,6 +308,92 @@ def test_what_cannot_be_loaded_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "policy.json").write_text("{}")
     with pytest.raises(ValueError, match="describe no policy"):
         rlctl_agents.load(tmp_path)
+
+
+def test_an_empty_folder_is_filled_and_stays_itself(
+    layout: Layout, state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.generation(layout, *KINDS[0])
+    folder = layout.root / "there"
+    (folder / ".rlctl-pull-killed").mkdir(parents=True)  # of a command that was killed
+    inode = folder.stat().st_ino
+    monkeypatch.chdir(folder)
+    pull(FilesOfFolder(layout), listed(layout)[0], state, Path())
+    assert folder.stat().st_ino == inode
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".rlctl-pull-killed", "policy.json", "policy.safetensors", "run.json",
+    ]  # fmt: skip
+    assert fetched.origin_of(folder)["run"] == "pole"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("run", "../../tmp/x"), ("run", None), ("model", "best/../.."), ("format", 2), ("spec", {}), ("spec", {"env": 3})],
+)
+def test_a_strangers_folder_names_no_other_place(layout: Layout, state: Any, key: str, value: Any) -> None:
+    store.generation(layout, *KINDS[0])
+    folder = layout.root / "there"
+    pull(FilesOfFolder(layout), listed(layout)[0], state, folder)
+    written = json.loads((folder / "run.json").read_bytes())
+    (folder / "run.json").write_text(json.dumps({**written, key: value}))
+    with pytest.raises(UsageError, match="is no folder that `rlctl pull` has made"):
+        fetched.origin_of(folder)
+
+
+def test_modules_of_the_user_are_those_that_the_run_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = {"run": "odd", "spec": {"env": {"id": "odd:Env"}, "code": {"path": "."}}, "code": str(tmp_path)}
+    assert fetched.code_of({"run": "odd", "spec": {}}, None) is None
+    assert fetched.code_of(origin, None) == tmp_path
+    other = tmp_path / "other"
+    other.mkdir()
+    assert fetched.code_of(origin, other) == other
+    monkeypatch.chdir(tmp_path)
+    assert fetched.code_of(origin, Path("other")) == other
+    for recorded in (str(tmp_path / "moved"), "other", None):
+        with pytest.raises(UsageError) as refused:
+            fetched.code_of({**origin, "code": recorded}, None)
+        assert "--code DIR" in refused.value.hint
+
+
+@ALL
+def test_episodes_that_begin_side_by_side_are_told_by_first(
+    layout: Layout, state: Any, config: Any, network: Network, spaces: Spaces
+) -> None:
+    store.generation(layout, config, network, spaces)
+    pull(FilesOfFolder(layout), listed(layout)[0], state, layout.root / "there")
+    policy = rlctl_agents.load(layout.root / "there")
+    obs = nested(spaces.obs, np.random.default_rng(1), (3,))
+    fresh, kept = policy.act(obs)
+    again, _ = policy.act(obs, kept)
+    found, _ = policy.act(obs, kept, first=np.array([False, True, False]))
+    for row, expected in enumerate((again, fresh, again)):
+        same(pick(expected, row), pick(found, row))
+    with pytest.raises(ValueError, match=r"first is \[2\], not \[3\]"):
+        policy.act(obs, kept, first=np.array([False, True]))
+
+
+def test_a_policy_of_masks_asks_for_them(layout: Layout, state: Any) -> None:
+    config, network, spaces = KINDS[0]
+    store.generation(layout, config, network, msgspec.structs.replace(spaces, legal=True))
+    pull(FilesOfFolder(layout), listed(layout)[0], state, layout.root / "there")
+    policy = rlctl_agents.load(layout.root / "there")
+    obs = np.zeros((4, 2), np.float32)
+    with pytest.raises(ValueError, match="has masks of legal options"):
+        policy.act(obs)
+    with pytest.raises(ValueError, match=r"legal is \[3\], not \[4, 3\]"):
+        policy.act(obs, legal=np.ones(3, np.bool_))
+    assert policy.act(obs[0], legal=np.array([False, True, False]))[0] == 1
+
+
+@contextmanager
+def unlimited() -> Iterator[None]:
+    """Integers of any length as text."""
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        yield
+    finally:
+        sys.set_int_max_str_digits(before)
 
 
 def nested(space: Any, rng: np.random.Generator, many: tuple[int, ...]) -> Any:

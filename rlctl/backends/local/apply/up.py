@@ -144,6 +144,7 @@ def _state(place: Place, plan: Plan, spec: Mapping[str, Any], stored: RunState |
         hashes={role.role: role.hash for role in plan.roles},
         replicas=live_counts(stored, spec_replicas),
         spec_replicas=spec_replicas,
+        code=plan.code_path,
     )
 
 

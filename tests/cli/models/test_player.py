@@ -1,0 +1,58 @@
+"""The child process that plays: its answers, its end, and what its environment has started."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from rlctl.cli.models import player
+from rlctl.errors import RlctlError
+
+CHILD = """
+import json, os, subprocess, sys
+held = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+question = json.loads(sys.stdin.read())
+for number in range(question["answers"]):
+    print(json.dumps({"number": number, "held": held.pid}), flush=True)
+if question["error"]:
+    print(json.dumps({"error": "no such thing"}), flush=True)
+os._exit(question["code"])
+"""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Asks a child that leaves a process behind, which holds its pipe."""
+    real = subprocess.Popen
+
+    def popen(command: list[str], **options: Any) -> Any:
+        return real([sys.executable, "-c", CHILD], **options)
+
+    monkeypatch.setattr(player.subprocess, "Popen", popen)
+
+    def ask(*, answers: int, given: int, error: bool = False, code: int = 0) -> list[dict[str, Any]]:
+        question = {"answers": given, "error": error, "code": code}
+        return list(player.played("play", question, None, answers=answers))
+
+    return ask
+
+
+@pytest.mark.processes
+def test_answers_are_counted_and_nothing_is_left_running(asked: Any) -> None:
+    found = asked(answers=2, given=2)
+    assert [one["number"] for one in found] == [0, 1]
+    with suppress(ProcessLookupError):  # init may have taken it already
+        assert select.select([os.pidfd_open(found[0]["held"])], [], [], 20)[0]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("error", "said"), [(True, "no such thing"), (False, "playing ended with exit code 3")])
+def test_a_child_that_ends_early_is_told_though_its_pipe_is_held(asked: Any, error: bool, said: str) -> None:
+    with pytest.raises(RlctlError, match=said):
+        asked(answers=3, given=1, error=error, code=3)
