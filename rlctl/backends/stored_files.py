@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -47,12 +46,13 @@ class FilesOfManager:
             BackendUnreachable: the answer is none.
         """
         asked = {"folder": folder, "name": name, "offset": offset, "length": length}
-        for _ in range(_TRIES - 1):
-            with suppress(BackendUnreachable):
+        for left in reversed(range(_TRIES)):
+            try:
                 answer = self._ask("/files?" + urlencode(asked))
                 break
-        else:
-            answer = self._ask("/files?" + urlencode(asked))
+            except BackendUnreachable:
+                if not left:
+                    raise
         try:
             return base64.b64decode(answer["data"], validate=True)
         except (TypeError, KeyError, ValueError, binascii.Error) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -120,10 +121,11 @@ def chosen(stored: Stored, run: str, which: str | None) -> StoredModel:
         RlctlError: it is damaged: no other takes its place unasked.
     """
     models = stored.models
+    known = [*(one.name for one in models), *stored.damaged]
     names = ", ".join(one.name for one in models)
     if which == "last":
-        which = max((name for name in [*names.split(", "), *stored.damaged] if name.isdigit()), key=int, default="last")
-    first = next((name for name in _CHOSEN if name in stored.damaged or name in names.split(", ")), None)
+        which = max((name for name in known if name.isdigit()), key=int, default="last")
+    first = next((name for name in _CHOSEN if name in known), None)
     wanted = first if which is None else which
     if wanted is not None and wanted in stored.damaged:
         hint = f"it has {names}: name one, as in {run}@{models[0].name}" if models else "it has no other"
@@ -198,7 +200,7 @@ def _evaluations(files: StoredFiles) -> dict[tuple[str, int, int], dict[str, Any
 def _measured(evaluation: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Mode and figures of an evaluation."""
     for key in ("mean", "std"):
-        if type(evaluation[key]) not in (int, float):
+        if type(evaluation[key]) not in (int, float) or not math.isfinite(evaluation[key]):
             raise TypeError(f"{key} is no number")
     _count(evaluation["episodes"])
     return _text(evaluation["mode"]), dict(evaluation)

@@ -12,9 +12,12 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rlctl.errors import RlctlError, UsageError
+
+CLOSING_S: Final = 10.0
+"""For an environment to close, after the last answer."""
 
 
 def played(program: str, question: Mapping[str, Any], code: Path | None, *, answers: int) -> Iterator[dict[str, Any]]:
@@ -50,9 +53,9 @@ def played(program: str, question: Mapping[str, Any], code: Path | None, *, answ
                 raise RlctlError(str(answer["error"]))
             answers -= 1
             yield answer
-        if answers:
-            ended.join()
-            raise RlctlError(f"playing ended with exit code {child.wait()}", hint="its last words stand above")
+        ended.join(None if answers else CLOSING_S)
+        if not ended.is_alive() and (child.wait() != 0 or answers):
+            raise RlctlError(f"playing ended with exit code {child.returncode}", hint="its last words stand above")
     finally:
         child.kill()
         ended.join()

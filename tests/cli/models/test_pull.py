@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -157,7 +158,9 @@ def test_odd_values_of_a_generation_are_told(layout: Layout, key: str, value: An
     assert set(stored_models(FilesOfFolder(layout)).damaged) == {"3"}
 
 
-@pytest.mark.parametrize(("key", "value"), [("mean", "high"), ("std", None), ("episodes", 1.5), ("mode", 3)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("mean", "high"), ("mean", math.inf), ("std", None), ("episodes", 1.5), ("mode", 3)]
+)
 def test_odd_values_of_an_evaluation_are_told(layout: Layout, key: str, value: Any) -> None:
     store.best(layout, store.generation(layout, *KINDS[0]), *KINDS[0])
     file = layout.models / "best.json"
