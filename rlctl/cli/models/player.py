@@ -57,7 +57,8 @@ def played(program: str, question: Mapping[str, Any], code: Path | None, *, answ
         if not ended.is_alive() and (child.wait() != 0 or answers):
             raise RlctlError(f"playing ended with exit code {child.returncode}", hint="its last words stand above")
     finally:
-        child.kill()
+        if child.returncode is None:
+            os.kill(child.pid, signal.SIGKILL)  # child.kill() would wait for one that has ended, before its group has been
         ended.join()
         child.wait()
         child.stdout.close()
