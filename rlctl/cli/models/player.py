@@ -42,8 +42,7 @@ def played(program: str, question: Mapping[str, Any], code: Path | None, *, answ
     )  # fmt: skip
     assert child.stdin is not None
     assert child.stdout is not None
-    ended = threading.Thread(target=_end_group, args=(child.pid,))
-    ended.start()
+    (ended := threading.Thread(target=_end_group, args=(child.pid,))).start()
     try:
         with child.stdin as stream:
             stream.write(json.dumps(question))
@@ -57,8 +56,8 @@ def played(program: str, question: Mapping[str, Any], code: Path | None, *, answ
         if not ended.is_alive() and (child.wait() != 0 or answers):
             raise RlctlError(f"playing ended with exit code {child.returncode}", hint="its last words stand above")
     finally:
-        if child.returncode is None:
-            os.kill(child.pid, signal.SIGKILL)  # child.kill() would wait for one that has ended, before its group has been
+        if child.returncode is None:  # kill() would reap it first, and its group would live on
+            os.kill(child.pid, signal.SIGKILL)
         ended.join()
         child.wait()
         child.stdout.close()
