@@ -161,7 +161,7 @@ class _Vector(ABC):
             reward, terminated, truncated = np.where(first, 0, reward), terminated & ~first, truncated & ~first
             self._ended = terminated | truncated
         self._over, info, life = bool(self._ended.any()), None, None
-        if self._over:
+        if self._over and self._tells:
             told = {slot: self._told(slot) for slot in np.flatnonzero(self._ended).tolist()}
             info = {slot: info_numbers(one) for slot, one in told.items() if not _of_life(one)}
             if len(info) < len(told):
@@ -169,6 +169,11 @@ class _Vector(ABC):
                 life[list(info)] = False
         reward = reward.astype(np.float32, copy=False)
         return self._checked(Decisions(self._slot, obs, reward, terminated, truncated, first, self._legal, info, life))
+
+    @property
+    def _tells(self) -> bool:
+        """False if the `info` of the newest step holds nothing of any environment."""
+        return True
 
     @abstractmethod
     def _told(self, index: int) -> Any:
@@ -289,6 +294,10 @@ class Batched(_Vector):
         for index in slot.tolist() if self._legal is not None else ():
             told = of_one(self._info, index, self.envs)
             self._write_mask(told, index, ended=ended is not None and bool(ended[index]))
+
+    @property
+    def _tells(self) -> bool:
+        return isinstance(self._info, Mapping) and len(self._info) > 0
 
     def _told(self, index: int) -> Any:
         return of_one(self._info, index, self.envs)
