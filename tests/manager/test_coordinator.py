@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -21,21 +20,10 @@ from tests.manager.world import (
     everybody,
     experience,
     kinds,
-    measure,
     order_evaluation,
-    play,
     ref,
-    spec,
     status,
 )
-
-
-def step(run: Run) -> str:
-    return run.manager.stop.phase
-
-
-def over(run: Run) -> bool:
-    return run.manager.stop.phase == "over"
 
 
 def test_a_lease_says_everything_that_a_process_needs(run: Run) -> None:
@@ -134,64 +122,6 @@ def test_an_evaluation_told_twice_counts_once(run: Run) -> None:
     assert len(status(run)["history"]) == 1
 
 
-def test_returns_of_training_do_not_end_a_run(tmp_path: Path) -> None:
-    run = Run(tmp_path, stop={"eval_return": 100})
-    everybody(run)
-    run.report("actor", ACTOR, gauges={"train_return": 500.0}, counters={"episodes": 1000.0})
-    run.manager.turn()
-    assert step(run) == "running"
-
-
-def test_a_run_ends_when_an_evaluation_is_good_enough(tmp_path: Path) -> None:
-    run = Run(tmp_path, stop={"eval_return": 100}, evaluation={"episodes": 2})
-    everybody(run)
-    run.learn(LEARNER, steps=5000, version=50)
-    evaluate(run, 50, 90.0, 120.0)
-    assert play(run, run.report("evaluator", JUDGE).match, 90.0, 120.0).ok, "on fresh seeds"
-    run.manager.turn()
-    number = run.learn(LEARNER, steps=5100, version=51).checkpoint
-    assert number == 1, "a last generation first"
-    assert not run.report("actor", ACTOR).stop
-    assert commit(run, number, steps=5100).ok
-    measure(run, 90.0, 120.0)
-    for role, process in (("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL), ("evaluator", JUDGE)):
-        assert run.report(role, process, gauges={"stopping": 1.0}).stop
-    run.manager.turn()
-    assert not over(run), "they may have last words"
-    run.time.now += 1.1
-    run.manager.turn()
-    assert over(run)
-    assert run.manager.state.progress.met == (
-        "evaluation mean 105 >= 100 over 2 episodes on fresh seeds (greedy, version 50)"
-    )
-
-
-def test_stop_conditions_are_read_again(run: Run) -> None:
-    everybody(run)
-    run.learn(LEARNER, steps=5000, version=50)
-    run.manager.turn()
-    assert step(run) == "running"
-    changes = run.manager.reload(
-        spec(stop={"agent_steps": 5000}, evaluation={"episodes": 2, "every": 10}, checkpoint={"keep": 2})
-    )
-    assert changes == ["stop.agent_steps: None -> 5000"]
-    run.manager.turn()
-    assert run.manager.stop.how == "finish"
-
-
-def test_a_successor_judges_by_the_conditions_of_its_own(tmp_path: Path) -> None:
-    run = Run(tmp_path, stop={"agent_steps": 5000})
-    everybody(run)
-    run.learn(LEARNER, steps=5000, version=50)
-    run.manager.turn()
-    run.manager.store()
-    run.settings = spec(stop={"agent_steps": 9000})
-    run.start()
-    run.manager.turn()
-    assert run.manager.state.progress.met is None
-    assert step(run) == "running"
-
-
 def test_generations_are_ordered_in_time_and_the_learner_is_told_until_it_is_done(run: Run) -> None:
     everybody(run)
     assert run.learn(LEARNER, steps=640, version=1).checkpoint == 0
@@ -271,29 +201,6 @@ def test_a_manager_that_was_frozen_and_overtaken_commits_nothing(run: Run) -> No
     run.manager = successor
     run.join("learner", LEARNER)
     assert commit(run, 1).ok
-
-
-def test_a_manager_asked_to_leave_waits_for_a_generation_of_a_learner_that_lives(run: Run) -> None:
-    everybody(run)
-    run.learn(LEARNER, steps=5000, version=50)
-    run.manager.stop.leave()
-    run.manager.turn()
-    assert not over(run)
-    assert run.learn(LEARNER, steps=5100, version=51).checkpoint == 1
-    assert commit(run, 1).ok
-    run.manager.turn()
-    assert over(run)
-    assert not run.report("actor", ACTOR).stop, "the others go on"
-    assert run.manager.state.progress.met is None
-
-
-def test_a_manager_asked_to_leave_when_nobody_learns_goes_at_once(run: Run) -> None:
-    everybody(run)
-    run.learn(LEARNER, steps=5000, version=50)
-    run.time.now += 5
-    run.manager.stop.leave()
-    run.manager.turn()
-    assert over(run)
 
 
 def test_lines_of_processes_without_a_volume_are_remembered(run: Run) -> None:

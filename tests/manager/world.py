@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
@@ -199,3 +204,35 @@ def kinds(run: Run) -> list[str]:
 
 def status(run: Run) -> dict[str, Any]:
     return StatusBuilder(run.manager, cores=8).build()
+
+
+class Volume:
+    """Takes nothing that must be durable while `error` is set. Only the operating system is replaced."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error = 0
+        really = os.fsync
+
+        def fsync(handle: int) -> None:
+            if self.error:
+                raise OSError(self.error, os.strerror(self.error))
+            really(handle)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+
+class Waiting(threading.Event):
+    """Who waits for it lets time pass, and other things happen."""
+
+    def __init__(self, time: Time) -> None:
+        super().__init__()
+        self.time, self.waits = time, list[float]()
+        self.then: Callable[[], None] | None = None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.time.now += timeout
+        self.waits.append(timeout)
+        if self.then is not None:
+            self.then()
+        return self.is_set()

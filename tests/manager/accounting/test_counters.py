@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from rlctl_agents.manager.accounting.counters import LagWindow, Rates, StoredTotals, Totals
-from rlctl_agents.manager.lifecycle.stop import SAVE_S, TELL_S, Phases
 from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
 from rlctl_agents.manager.status.problems import NO_UPDATE_S, SILENT_S, Facts, find
 from rlctl_agents.types.control import Histogram
@@ -262,44 +261,3 @@ def test_many_silent_processes_do_not_fill_the_screen() -> None:
     problems = find(replace(FINE, silent={f"actor/{index}": 9.0 for index in range(1000)}), "r")
     assert len(problems) == 6
     assert problems[-1]["text"].startswith("995 more")
-
-
-def test_a_finished_run_saves_then_tells_then_ends() -> None:
-    phases = Phases()
-    phases.begin("finish", 0)
-    phases.advance(1, saved=False, all_gone=False)
-    assert (phases.phase, phases.tells) == ("saving", False)
-    phases.advance(2, saved=True, all_gone=False)
-    assert (phases.phase, phases.tells) == ("telling", True)
-    phases.advance(3, saved=True, all_gone=True)
-    assert phases.phase == "over"
-
-
-def test_nobody_is_waited_for_for_ever() -> None:
-    phases = Phases()
-    phases.begin("finish", 0)
-    phases.advance(SAVE_S["finish"], saved=False, all_gone=False)
-    phases.advance(SAVE_S["finish"] + TELL_S, saved=False, all_gone=False)
-    assert phases.phase == "over"
-
-
-def test_a_manager_that_leaves_tells_nobody_to_stop() -> None:
-    phases = Phases()
-    phases.begin("leave", 0)
-    phases.advance(1, saved=True, all_gone=False)
-    assert (phases.phase, phases.tells) == ("over", False)
-
-
-def test_a_finishing_manager_that_is_asked_to_leave_goes_at_once_and_the_run_is_not_finished() -> None:
-    phases = Phases()
-    phases.begin("finish", 0)
-    phases.begin("leave", 1)
-    assert (phases.phase, phases.how) == ("over", "leave")
-
-
-def test_a_run_of_which_everybody_was_told_that_it_is_finished_stays_so_when_the_manager_is_asked_to_leave() -> None:
-    phases = Phases()
-    phases.begin("finish", 0)
-    phases.advance(1, saved=True, all_gone=False)
-    phases.begin("leave", 2)
-    assert (phases.phase, phases.how) == ("over", "finish")

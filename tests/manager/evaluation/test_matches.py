@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from rlctl.spec.schema import Stop
 from rlctl_agents.manager.accounting.counters import Cpu
 from rlctl_agents.manager.evaluation.cadence import Cadence
 from rlctl_agents.manager.evaluation.matches import (
@@ -18,7 +17,6 @@ from rlctl_agents.manager.evaluation.matches import (
     Wanted,
     training,
 )
-from rlctl_agents.manager.lifecycle.stop import in_vain, met
 from rlctl_agents.types.control import EvalResult, Match, Quota
 from rlctl_agents.types.experience import ModelRef
 from tests.manager.world import Time, ref
@@ -212,39 +210,3 @@ def test_a_result_counts_once_and_only_for_its_own_model(evaluations: Quotas) ->
     finish(evaluations, result(match))
     with pytest.raises(ValueError, match="is done"):
         finish(evaluations, result(match))
-
-
-def measured(mean: float) -> Evaluation:
-    return Evaluation(mean, 0.0, mean, mean, 100, "greedy", ref(8), 5000, 60.0, 2.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("stop", "words"),
-    [
-        (Stop(eval_return=475), "evaluation mean 480 >= 475 over 100 episodes on fresh seeds (greedy, version 8)"),
-        (Stop(eval_return=480), "evaluation mean 480 >= 480 over 100 episodes on fresh seeds (greedy, version 8)"),
-        (Stop(eval_return=481), None),
-        (Stop(agent_steps=9000), "9000 agent steps >= 9000"),
-        (Stop(agent_steps=9001), None),
-        (Stop(wall_time=60), "70 s >= 60 s"),
-        (Stop(wall_time=71), None),
-        (Stop(), None),
-    ],
-)
-def test_a_run_stops_when_a_condition_is_met_and_says_which(stop: Stop, words: str | None) -> None:
-    found = met(stop, goal=measured(480), steps=9000, wall_s=70, learned=True)
-    assert (None if found is None else found.why) == words
-
-
-def test_only_an_evaluation_says_how_good_a_policy_is() -> None:
-    assert met(Stop(eval_return=1), goal=None, steps=10**9, wall_s=10**6, learned=True) is None
-
-
-def test_time_that_is_over_is_a_failure_when_nothing_was_ever_learned_from() -> None:
-    stop = Stop(wall_time=40)
-    assert met(stop, goal=None, steps=0, wall_s=40, learned=False) is None
-    assert in_vain(stop, wall_s=39, learned=False, joined=ROLES) is None
-    assert in_vain(stop, wall_s=40, learned=True, joined=ROLES) is None
-    assert in_vain(stop, wall_s=40, learned=False, joined=ROLES) == (
-        "stop.wall_time of 40 s is over, and nothing was ever learned from"
-    )

@@ -11,7 +11,6 @@ import pytest
 from rlctl_agents.manager.evaluation.evaluations import LOADS, OTHER_EVERY
 from rlctl_agents.manager.evaluation.matches import LOAD_S
 from rlctl_agents.manager.evaluation.selection import read_selected
-from rlctl_agents.manager.lifecycle.finished import still_met
 from rlctl_agents.types.control import EvalResult, Match
 from tests.manager.world import (
     ACTOR,
@@ -19,7 +18,6 @@ from tests.manager.world import (
     LEARNER,
     POOL,
     Run,
-    commit,
     evaluate,
     everybody,
     experience,
@@ -29,7 +27,6 @@ from tests.manager.world import (
     order_evaluation,
     play,
     ref,
-    spec,
     status,
 )
 from tests.support.power import Disk
@@ -114,24 +111,6 @@ def test_a_model_that_is_not_confirmed_ends_no_run_and_its_fresh_figure_replaces
     assert stored(run, "best") == (20, 4), "what was lucky does not stand in the way"
 
 
-def test_a_confirmed_run_ends_with_both_modes_of_that_model_and_its_learner_rests(run: Run) -> None:
-    evaluate(run, 10, 9.0, 9.0)
-    assert play(run, told(run), 7.0, 7.0).ok
-    run.manager.turn()
-    assert run.learn(LEARNER, steps=1100, version=11).stop_steps == 1
-    other = told(run)
-    assert other.seats == {0: ref(10)}
-    assert other.quota is not None
-    assert other.quota.mode == "sample"
-    assert play(run, other, 2.0, 4.0).ok
-    assert commit(run, 1, steps=1100).ok
-    run.manager.turn()
-    assert run.manager.stop.phase == "telling"
-    shown = status(run)
-    assert (shown["evaluation"]["mean"], shown["evaluations"]["sample"]["mean"]) == (7, 3)
-    assert shown["models"]["goal"]["other"]["mean"] == 3
-
-
 def test_best_is_the_highest_mean_in_the_mode_that_counts_and_of_equal_ones_the_first(run: Run) -> None:
     for version, returns in ((10, (1.0, 1.0)), (20, (3.0, 3.0)), (30, (2.0, 4.0)), (40, (0.0, 0.0))):
         evaluate(run, version, *returns)
@@ -209,17 +188,6 @@ def test_selected_models_outlive_manager_and_power_at_any_write(
     assert run.manager.evaluations.selection.best.evaluation.mean == 9
 
 
-def test_a_goal_that_was_confirmed_ends_the_run_of_the_next_manager_too(run: Run) -> None:
-    evaluate(run, 10, 9.0, 9.0)
-    assert play(run, told(run), 7.0, 7.0).ok
-    run.start()
-    run.manager.turn()
-    assert run.manager.state.progress.met is not None
-    assert still_met(run.settings, run.layout) is not None
-    assert still_met(spec(stop={"eval_return": 7.5}), run.layout) is None, "more is asked than it has reached"
-    assert still_met(spec(stop={"eval_return": 5}, evaluation={"mode": "sample"}), run.layout) is None
-
-
 def test_a_candidate_outlives_its_learner_and_the_manager_before_it_is_confirmed(run: Run) -> None:
     evaluate(run, 10, 9.0, 9.0)
     assert told(run).seats == {0: ref(10)}
@@ -279,34 +247,6 @@ def test_a_manager_that_another_one_has_replaced_selects_and_removes_nothing(run
     evaluate(run, 20, 4.0, 4.0)
     assert stored(run, "best") == (10, 1)
     assert kept(run) == {10, 20}
-
-
-def test_a_lower_goal_is_reached_by_a_figure_that_is_fresh_already(run: Run) -> None:
-    evaluate(run, 10, 9.0, 9.0)
-    assert play(run, told(run), 3.0, 4.0).ok
-    run.manager.reload(spec(stop={"eval_return": 3}, evaluation={"episodes": 2, "every": 10}))
-    run.manager.turn()
-    assert run.manager.state.progress.met == (
-        "evaluation mean 3.5 >= 3 over 2 episodes on fresh seeds (greedy, version 10)"
-    )
-
-
-def test_a_run_that_ends_by_steps_confirms_a_model_that_has_reached_the_goal_first(tmp_path: Path) -> None:
-    run = Run(tmp_path, stop={"eval_return": 5, "agent_steps": 5000}, evaluation={"episodes": 2})
-    everybody(run)
-    run.learn(LEARNER, steps=5000, version=50, gauges={"rests": 1.0})
-    run.report("modelpool", POOL, model=ref(50))
-    run.manager.turn()
-    modes = []
-    while (match := run.report("evaluator", JUDGE).match) is not None:
-        assert match.quota is not None
-        modes.append((match.quota.mode, match.seed))
-        assert play(run, match, 6.0, 6.0).ok
-    run.manager.turn()
-    assert [mode for mode, _ in modes] == ["greedy", "greedy", "sample"]
-    assert modes[0][1] != modes[1][1]
-    assert stored(run, "goal") == (50, 6)
-    assert run.manager.state.progress.met == "5000 agent steps >= 5000"
 
 
 def test_a_model_that_no_evaluator_can_load_does_not_hold_up_the_others(run: Run) -> None:

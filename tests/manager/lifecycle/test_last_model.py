@@ -112,14 +112,17 @@ def test_a_new_manager_believes_a_learner_that_lives_on(run: Run) -> None:
     assert run.manager.state.progress.met == "5000 agent steps >= 5000"
 
 
-def test_a_new_manager_finishes_a_run_of_which_the_last_model_is_saved(run: Run) -> None:
+def test_a_new_manager_measures_and_finishes_a_run_of_which_the_last_model_is_saved(run: Run) -> None:
     everybody(run)
     reach(run)
     commit(run, 5, steps=5000)
     run.manager.store()
     run.start()
-    run.manager.turn()
-    assert run.manager.state.progress.met == "5000 agent steps >= 5000"
+    everybody(run)
+    reach(run)
+    assert run.manager.evaluations.awaits
+    measure_last(run)
+    assert step(run) == "telling"
 
 
 def test_a_kept_model_that_reaches_a_lower_goal_ends_the_run_once_confirmed_though_its_learner_is_gone(
@@ -278,6 +281,7 @@ def test_a_run_that_is_taken_down_during_its_last_evaluation_is_measured_by_the_
     run.manager.stop.leave()
     assert run.manager.stop.phase == "over"
     assert run.manager.stop.how == "leave"
+    assert not run.manager.evaluations.awaits
     assert status(run)["stop"] == {"conditions": {"agent_steps": 5000}, "met": None, "not_evaluated": None}
     assert kinds(run).count("left") == 1
     run.manager.store()

@@ -277,3 +277,7 @@ def test_a_run_that_ends_shows_how_fast_it_was_and_that_nobody_learns_is_no_prob
         **before["verdict"], "kind": "ending", "text": "ending: waiting for the last model", "suggest": ""
     }  # fmt: skip
     assert not any("no update" in problem["text"] for problem in after["problems"])
+    run.learn(LEARNER, steps=2000, version=10, gauges={"rests": 1.0})
+    run.report("modelpool", POOL, model=ref(10))
+    run.manager.turn()
+    assert builder.build()["verdict"]["text"] == "ending: measuring version 10, greedy"

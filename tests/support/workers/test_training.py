@@ -162,25 +162,8 @@ def test_a_learner_whose_weights_cannot_be_brought_to_actors_says_so_before_it_l
     assert "cannot be brought to actors: choose a smaller `model`" in str(raised[0])
 
 
-def test_a_learner_stops_at_the_first_update_that_reaches_stop_steps_and_goes_on_when_it_is_raised(
-    folder: Path, manager: Manager, pool: Pool
-) -> None:
-    learns = process_of("learner", manager, SPEC, volume=folder)
-    manager.stop_steps = 200
-    with running(learner.main, learns) as raised, running(actor.main, process_of("actor", manager, SPEC)):
-        for limit in (200, 400):
-            manager.stop_steps = limit
-            wait_until(lambda limit=limit: consumed(manager) >= limit, f"{limit} steps")  # type: ignore[misc]
-            wait_until(lambda: learns.metrics.values().gauges["queue_rows"] >= 80, "more than it may learn from")
-            reports = len(manager.reports)
-            wait_until(lambda reports=reports: len(manager.reports) > reports + 20, "reports")  # type: ignore[misc]
-            assert limit <= consumed(manager) < limit + 40, "a batch has 40 rows at most"
-    assert raised == []
-    assert manager.commits[-1].generation.steps == consumed(manager)
-
-
 @pytest.mark.parametrize("sync", [False, True])
-def test_the_update_that_reaches_stop_steps_is_the_last_also_where_a_batch_holds_fewer_steps_than_rows(
+def test_the_update_that_reaches_stop_steps_is_the_last_until_more_are_asked_for_though_some_rows_are_no_steps(
     folder: Path, manager: Manager, pool: Pool, sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, update = list[int](), Trainer.update
@@ -192,15 +175,20 @@ def test_the_update_that_reaches_stop_steps_is_the_last_also_where_a_batch_holds
     monkeypatch.setattr(Trainer, "update", updating)
     rows = 20 if sync else 40  # lock-step: a segment of 5 rows from each of 4 environments
     spec = spec_of(sync=sync, algorithm={"name": "impala", "unroll_length": 5, "batch_size": rows})
-    manager.stop_steps = limit = 40
     learns = process_of("learner", manager, spec, volume=folder)
+    manager.stop_steps = 40
     with running(learner.main, learns) as raised, running(actor.main, process_of("actor", manager, spec)):
-        wait_until(lambda: learns.metrics.values().gauges.get("rests") == 1, "the steps")
-        reports = len(manager.reports)
-        wait_until(lambda: len(manager.reports) > reports + 20, "reports")
+        for limit in (40, 120):
+            manager.stop_steps = limit
+            wait_until(lambda limit=limit: consumed(manager) >= limit, f"{limit} steps")  # type: ignore[misc]
+            wait_until(lambda: learns.metrics.values().gauges.get("rests") == 1, "rest")
+            reports = len(manager.reports)
+            wait_until(lambda reports=reports: len(manager.reports) > reports + 20, "reports")  # type: ignore[misc]
+            assert 0 < begun[-1] < limit <= consumed(manager) < limit + rows
+            if limit == 40:
+                assert len(begun) == limit // rows + 1, "batches of as many rows end below: some rows are no steps"
     assert raised == []
-    assert len(begun) == limit // rows + 1, "batches of as many rows end below the limit: some rows are no steps"
-    assert 0 < begun[-1] < limit <= consumed(manager) < limit + rows
+    assert manager.commits[-1].generation.steps == consumed(manager)
 
 
 def test_a_learner_that_rests_publishes_its_last_weights_whatever_their_version_and_says_so(

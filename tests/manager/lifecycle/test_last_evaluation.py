@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from rlctl_agents.manager.evaluation.evaluations import JOIN_S, MEASURE_S, REST_S
-from rlctl_agents.manager.membership.learner_progress import PAIRS
 from rlctl_agents.manager.membership.leases import LEAVING_S
 from rlctl_agents.manager.timing import EXPIRES_S
 from tests.manager.world import (
@@ -262,26 +261,6 @@ def test_who_asks_to_stop_meanwhile_does_not_wait_for_the_measurement(run: Run) 
     assert run.manager.state.progress.met == "5000 agent steps >= 5000"
 
 
-def test_a_manager_asked_to_leave_meanwhile_goes_at_once(run: Run) -> None:
-    everybody(run)
-    reach(run, published=50)
-    run.manager.stop.leave()
-    assert run.manager.stop.phase == "over"
-    assert run.manager.stop.how == "leave"
-    assert why_not(run) == [], "another manager measures it"
-
-
-def test_the_successor_of_a_manager_that_was_killed_meanwhile_measures_the_last_model(run: Run) -> None:
-    everybody(run)
-    reach(run, published=50)
-    run.manager.store()
-    run.start()
-    everybody(run)
-    reach(run, published=50)
-    measure(run, 7.0, 9.0)
-    assert not run.manager.evaluations.awaits
-
-
 def test_a_run_asked_for_more_steps_while_its_last_model_is_measured_goes_on(run: Run) -> None:
     everybody(run)
     reach(run, published=50)
@@ -313,6 +292,22 @@ def test_other_settings_that_are_met_all_the_same_do_not_hold_up_the_end(run: Ru
     assert run.manager.state.progress.met == "5000 agent steps >= 5000"
 
 
+def test_a_run_that_ends_by_steps_confirms_a_model_that_has_reached_the_goal_first(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"eval_return": 5, "agent_steps": 5000}, evaluation={"episodes": 2})
+    everybody(run)
+    reach(run, published=50)
+    modes = []
+    while (match := run.report("evaluator", JUDGE).match) is not None:
+        assert match.quota is not None
+        modes.append((match.quota.mode, match.seed))
+        assert play(run, match, 6.0, 6.0).ok
+    run.manager.turn()
+    assert [mode for mode, _ in modes] == ["greedy", "greedy", "sample"]
+    assert modes[0][1] != modes[1][1]
+    assert status(run)["models"]["goal"]["version"] == 50
+    assert run.manager.state.progress.met == "5000 agent steps >= 5000"
+
+
 def end_once_measured(run: Run) -> None:
     everybody(run)
     reach(run, published=50)
@@ -339,55 +334,3 @@ def test_more_that_is_asked_of_a_run_too_late_is_refused(run: Run, end: Callable
         run.manager.reload(spec(stop={"agent_steps": 9000}))
     assert run.manager.settings.stop.agent_steps == 5000
     assert run.manager.reload(run.manager.settings) == []
-
-
-def test_an_evaluation_of_a_version_that_the_modelpool_told_of_before_the_learner_has_its_steps(run: Run) -> None:
-    everybody(run)
-    match = order_evaluation(run, 7)
-    run.learn(LEARNER, steps=700, version=7)
-    assert play(run, match, 1.0, 1.0).ok
-    assert status(run)["evaluation"]["steps"] == 700
-
-
-def test_steps_of_a_version_are_those_that_the_learner_said_however_uneven_its_updates(run: Run) -> None:
-    everybody(run)
-    learners = run.manager.learners
-    for version, steps in ((1, 100), (2, 130), (4, 330), (9, 900)):
-        run.learn(LEARNER, steps=steps, version=version)
-    assert [learners.steps_at(ref(version)) for version in (0, 1, 2, 3, 4, 9)] == [0, 100, 130, 230, 330, 900]
-    assert commit(run, 1, steps=977).ok
-    assert learners.steps_at(ref(10)) == 977, "a generation says it too"
-    assert learners.steps_at(ref(12)) == 977 + 2 * BATCH_ROWS, "nobody has said it yet"
-    for version in range(11, 3 * PAIRS):
-        learners.know(ref(version), 100 * version)
-    assert learners.steps_at(ref(777)) == 77_700
-    assert learners.steps_at(ref(0)) == 0
-
-
-def test_steps_of_a_version_that_was_measured_before_its_learner_told_of_any_update(run: Run) -> None:
-    everybody(run)
-    assert run.manager.learners.steps_at(ref(21)) == 21 * BATCH_ROWS
-    run.learn(LEARNER, steps=0, version=0)
-    assert run.manager.learners.steps_at(ref(21)) == 21 * BATCH_ROWS
-
-
-def test_steps_of_a_model_of_the_life_before_stay_known_when_its_learner_starts_again(run: Run) -> None:
-    everybody(run)
-    run.learn(LEARNER, steps=1000, version=15)
-    match = order_evaluation(run, 15)
-    assert commit(run, 1, steps=800).ok
-    run.join("learner", 22)
-    run.learn(22, steps=100, version=11, lineage=2, gauges={"resumed_generation": 1.0, "steps": 900.0})
-    assert play(run, match, 1.0, 1.0).ok
-    assert status(run)["evaluation"]["steps"] == 1000
-    assert run.manager.learners.steps_at(ref(10, 2)) == 800
-
-
-def test_while_the_last_model_is_measured_the_verdict_says_so_and_suggests_nothing(run: Run) -> None:
-    everybody(run)
-    reach(run, published=40)
-    said = status(run)["verdict"]
-    assert (said["kind"], said["text"], said["suggest"]) == ("ending", "ending: waiting for the last model", "")
-    run.report("modelpool", POOL, model=ref(50))
-    run.manager.turn()
-    assert status(run)["verdict"]["text"] == "ending: measuring version 50, greedy"
