@@ -1,54 +1,12 @@
-"""A project outside this repository brings its own environment and its own algorithm; no file of ours changes."""
+"""A project outside this repository brings its own environment; tests/training/test_outside.py its own algorithm."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.ci.lights import ENVIRONMENT
 from tests.end_to_end.conftest import Cli
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
-
-ALGORITHM = '''
-from rlctl_agents.algorithms.base import Loss
-from rlctl_agents.algorithms.impala import Impala
-
-
-class Quiet(Impala):
-    """IMPALA of our own: the outside project scales the loss."""
-
-    def loss(self, batch):
-        loss = super().loss(batch)
-        return Loss(loss.total * 1.0, loss.rows, {**loss.metrics, "own_metric": loss.total.detach() * 0 + 7})
-'''
-
-
-def test_own_environment_and_own_algorithm_file_train(cli: Cli) -> None:
-    package = cli.folder / "lights"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "guess.py").write_text(ENVIRONMENT.format(note="", step="pass"))
-    (package / "quiet.py").write_text(ALGORITHM)
-    spec = cli.spec(
-        "lights",
-        env={"id": "lights.guess:Guess"},
-        algorithm={
-            "name": "lights.quiet:Quiet",
-            "unroll_length": 10,
-            "batch_size": 160,
-            "gamma": 0.0,
-            "params": {"optimizer": "adam", "lr": 0.01, "entropy_coef": 0.0},
-        },
-        code={"path": "."},
-        roles={"actor": {"envs": 16}},
-        stop={"eval_return": 19.5},
-        evaluation={"episodes": 20, "every": "2s"},
-    )
-    cli("up", spec, timeout_s=240)
-
-    status = cli.status("lights")
-    assert status["phase"] == "finished"
-    assert status["evaluation"]["mean"] >= 19.5  # 10 is chance, 20 the optimum
 
 
 def test_a_fault_in_the_users_own_module_is_told_in_words(cli: Cli) -> None:
