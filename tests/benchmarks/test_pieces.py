@@ -372,17 +372,18 @@ def test_pong_less_one_of_the_ways_in_which_it_is_fast_keeps_every_rule_of_envir
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("part", "task"), sample("parts of the work", [*itertools.product(PARTS, ("cartpole", "pong"))], 3)
+    ("part", "task"), sample("parts of the work", [*itertools.product(PARTS, ("pong", "cartpole"))], 2)
 )
 def test_every_part_of_the_work_is_measured_alone(part: str, task: str) -> None:
-    assert limit.alone(part, task, 0.05)["steps_per_cpu_s"] > 0
+    found = limit.alone(part, task, 0.05)
+    assert found["steps_per_cpu_s"] > 0
+    assert "copied_mb_per_s" not in found
 
 
 @pytest.mark.processes
 def test_the_learners_way_to_a_gpu_is_taken_on_a_cpu_with_as_many_bytes_as_batches_have() -> None:
     found = limit.alone("learner", "cartpole", 0.2, "copies")
     assert found["copied_mb_per_s"] * 1e6 / found["steps_per_s"] == pytest.approx(4 * 4 * 33 / 32 + 33, rel=0.5)
-    assert "copied_mb_per_s" not in limit.alone("learner", "cartpole", 0.05)
 
 
 def test_what_a_gpu_did_is_read_from_nvidia_smi_but_for_the_seconds_before_it_did_anything() -> None:
