@@ -16,6 +16,8 @@ from typing import Any, Final
 import yaml
 
 ENVIRONMENT: Final = '''
+import time
+
 import gymnasium
 import numpy as np
 
@@ -23,7 +25,8 @@ NOTE = "{note}"
 
 
 class Guess(gymnasium.Env):
-    """Shown one of two lights, press the button below it: 1 for the right one, 20 times an episode."""
+    """Shown one of two lights, press the button below it: 1 for the right one, 20 times an episode. A step takes a
+    millisecond, so that a training that goes on while a test waits leaves the processor to others."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -38,6 +41,7 @@ class Guess(gymnasium.Env):
         return self._see(), {{}}
 
     def step(self, action):
+        time.sleep(0.001)
         {step}
         reward = float(action == self.light)
         self.left -= 1

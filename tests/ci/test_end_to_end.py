@@ -40,7 +40,7 @@ def test_a_push_redeploys_a_training_that_goes_on_a_bad_one_is_rolled_back_and_a
 ) -> None:
     forge.commit("first")
     cli("up", str(forge.copy / "spec.yaml"), "-d")
-    cli("wait", "lights", "--for", "consumed_steps=20000", "--timeout", "500s", timeout_s=520)
+    cli("wait", "lights", "--for", "consumed_steps=5000", "--timeout", "500s", timeout_s=520)
     uid, before = cli.status("lights")["uid"], learned(cli)
     stayed = cli.pids("lights", "manager") + cli.pids("lights", "modelpool")
     ci.start()

@@ -21,6 +21,20 @@ import yaml
 from rlctl.cli import main
 from rlctl.cli.context import World
 
+PACED = """import time
+
+import gymnasium
+
+
+class CartPole(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+    def step(self, action):
+        time.sleep(0.001)
+        return super().step(action)
+"""
+
 
 @dataclass(frozen=True)
 class Cli:
@@ -53,6 +67,11 @@ class Cli:
         """Write a spec file; returns its name."""
         (self.folder / f"{name}.yaml").write_text(yaml.safe_dump({"run": name, **fields}))
         return f"{name}.yaml"
+
+    def paced(self) -> dict[str, Any]:
+        """Fields of a spec: CartPole with steps of a millisecond. Its run leaves the processor to others."""
+        (self.folder / "paced.py").write_text(PACED)
+        return {"env": {"id": "paced:CartPole"}, "code": {"path": "."}}
 
     def root(self, run: str) -> Path:
         """The folder of the run."""

@@ -17,7 +17,6 @@ SPECS = Path(__file__).parents[2] / "specs"
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(1200)]
 
 CARTPOLE = {
-    "env": {"id": "CartPole-v1"},
     "algorithm": {"name": "impala"},
     "roles": {"actor": {"envs": 8}},
     "evaluation": {"episodes": 10, "every": "5s"},
@@ -84,7 +83,7 @@ def test_ppo_on_its_defaults_reaches_the_goal_of_the_learning_table_in_its_steps
 
 
 def test_the_life_of_a_run(cli: Cli) -> None:
-    spec = cli.spec("life", **CARTPOLE)
+    spec = cli.spec("life", **CARTPOLE, **cli.paced())
     cli("up", spec, "-d")
     cli("wait", "life", "--for", "steps=5000", "--timeout", "240s")
     uid = cli.status("life")["uid"]
@@ -128,7 +127,7 @@ def test_the_life_of_a_run(cli: Cli) -> None:
 
 
 def test_an_environment_that_does_not_exist_starts_nothing_and_is_told_with_its_line(cli: Cli) -> None:
-    spec = cli.spec("wrong", **{**CARTPOLE, "env": {"id": "CartPole-v9"}})
+    spec = cli.spec("wrong", **CARTPOLE, env={"id": "CartPole-v9"})
     line = next(n for n, text in enumerate((cli.folder / spec).read_text().splitlines(), 1) if "CartPole-v9" in text)
     for verb in ("lint", "up"):
         refused = cli(verb, spec, exit_code=3)

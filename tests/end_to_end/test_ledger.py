@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.end_to_end.conftest import Cli, wait_until
-from tests.support.samples import size
+from tests.support.samples import FULL, size
 
 SECONDS = float(size(10, 300))
 ACTORS = size(4, 8)
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(SECONDS + 900)]
 def test_the_ledger_balances_while_two_actors_are_killed_every_ten_seconds(cli: Cli) -> None:
     spec = cli.spec(
         "ledger",
-        env={"id": "CartPole-v1"},
+        **({"env": {"id": "CartPole-v1"}} if FULL else cli.paced()),
         algorithm={"name": "impala", "unroll_length": 10, "batch_size": 320, "max_lag_versions": 4},
         roles={"actor": {"replicas": ACTORS, "envs": 4, "cpu": 0.2}, "evaluator": {"replicas": 0}},
     )

@@ -18,7 +18,7 @@ def together(cli: Cli) -> set[str]:
 def test_learners_that_step_together_survive_a_kill_without_a_human_and_account_for_every_row(cli: Cli) -> None:
     spec = cli.spec(
         "many",
-        env={"id": "CartPole-v1"},
+        **cli.paced(),
         algorithm={"name": "impala", "unroll_length": 10, "batch_size": 160, "max_lag_versions": 8},
         roles={
             "learner": {"replicas": 2, "cpu": 0.4},

@@ -24,7 +24,7 @@ DOES = {
 def test_every_role_is_drawn_and_none_ends(cli: Cli) -> None:
     spec = cli.spec(
         "drawn",
-        env={"id": "CartPole-v1"},
+        **cli.paced(),
         algorithm={"name": "impala", "unroll_length": 10, "batch_size": 80},
         roles={"actor": {"replicas": 1, "envs": 4}, "evaluator": {"replicas": 0}},
         stop={"wall_time": "1h"},

@@ -47,7 +47,7 @@ def kill(cli: Cli, index: int) -> None:
 def test_a_run_goes_on_whichever_of_its_modelpools_is_killed_and_accounts_for_every_row(cli: Cli) -> None:
     spec = cli.spec(
         "tree",
-        env={"id": "CartPole-v1"},
+        **cli.paced(),
         algorithm={"name": "impala", "unroll_length": 10, "batch_size": 160, "max_lag_versions": 8},
         roles={
             "modelpool": {"replicas": 3},
