@@ -71,7 +71,7 @@ def spec_of(condition: Condition, seed: int, rows: int) -> dict[str, Any]:
     """CartPole as specs/cartpole-impala.yaml trains it, on two actors, until so many agent steps."""
     hyper: dict[str, Any] = {
         "lambda": 0.95, "advantage": "vtrace", "optimizer": "rmsprop", "lr": 1e-3, "entropy_coef": 0.0,
-        "max_grad_norm": 0.1,
+        "max_grad_norm": 0.1, "value_batches": 0,
     }  # fmt: skip
     shared = {
         "unroll_length": 16, "batch_size": 512, "reward_clip": 0.1, "gamma": 0.99,

@@ -39,7 +39,15 @@ PEERS = (
 LEARNER_ONLY = {"evaluator": {"replicas": 0}}
 """Throughput is measured without evaluation, which no peer does either."""
 
-AS_STORED = {"lambda": 1, "optimizer": "rmsprop", "lr": 6e-4, "max_grad_norm": 40, "max_lag_versions": 8}
+AS_STORED = {
+    "lambda": 1,
+    "optimizer": "rmsprop",
+    "lr": 6e-4,
+    "max_grad_norm": 40,
+    "max_lag_versions": 8,
+    "entropy_coef": 0.01,
+    "value_batches": 0,
+}
 """Settings of the stored figures, where the defaults have others."""
 
 OURS: dict[str, dict[str, Any]] = {

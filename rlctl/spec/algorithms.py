@@ -87,8 +87,8 @@ class ActorCritic(Algorithm):
     value_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.5
     """Weight of half the squared value error."""
     entropy_coef: Annotated[Literal["auto"] | Annotated[float, Field(ge=0)], restart("learner"), MUTABLE] = "auto"
-    """Weight of the policy's entropy. auto: 0.01 where every action is one of finitely many; 0 where one holds real
-    numbers, whose entropy grows without end as the deviation does."""
+    """Weight of the policy's entropy. auto: 0.01 (impala: 0.001) where every action is one of finitely many; 0 where
+    one holds real numbers, whose entropy grows without end as the deviation does."""
     entropy_schedule: Schedule | None = None
     """Of entropy_coef; null keeps it constant."""
     advantage_norm: Annotated[bool, restart("learner")] = False
@@ -134,9 +134,16 @@ class Impala(OffPolicy):
     """
 
     name: Annotated[Literal["impala"], new_run("learner", "actor", "evaluator")] = "impala"
-    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 160
+    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 320
     """Agent steps of one batch, over all learners: a multiple of unroll_length."""
-    max_lag_versions: Annotated[int, Field(ge=0), restart("learner")] = 32
+    value_batches: Annotated[Literal["auto"] | Annotated[int, Field(ge=0, le=1_000)], restart("learner")] = "auto"
+    """After each batch a pass over so many moves the value alone: the newest, and others drawn from the buffer. 0: no
+    pass. auto: 8 where value and policy have a torso each, as a plain mlp has, else 0."""
+    value_minibatch_size: Annotated[int, Field(ge=1), restart("learner")] = 160
+    """Agent steps of an optimizer step of that pass, over all learners."""
+    buffer_batches: Annotated[int, Field(ge=0, le=100_000), restart("learner")] = 80
+    """Newest batches that the buffer holds copies of, for that pass."""
+    max_lag_versions: Annotated[int, Field(ge=0), restart("learner")] = 16
     """Segments whose first step is older than this many versions are counted and dropped by the learner. A version is a
     batch learned from."""
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda"), restart("learner"), MUTABLE] = 0.95
@@ -147,6 +154,10 @@ class Impala(OffPolicy):
 
     Both are the same for lambda 1.
     """
+
+    def entropy_weight(self, continuous: bool) -> float:
+        """What `entropy_coef` is: a tenth of what `auto` is elsewhere."""
+        return super().entropy_weight(continuous) / (10 if self.entropy_coef == "auto" else 1)
 
 
 class Clipped(ActorCritic):

@@ -70,7 +70,7 @@ def test_params_of_an_outside_algorithm_become_its_settings() -> None:
     settings = hyperparameters(given, Settings)
     assert (settings.unroll_length, settings.lr, settings.temperature) == (7, 0.01, 2.0)
     own = Own(given, Network(), Spaces(Box((2,), "float32"), Discrete(2)), seed=0)
-    assert own.config == settings.model_copy(update={"entropy_coef": 0.01})  # auto, of a discrete action
+    assert own.config == settings.model_copy(update={"entropy_coef": 0.001})  # auto, of a discrete action
 
 
 def test_every_fault_of_the_params_is_named() -> None:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
-from rlctl_agents.algorithms.base import ActInputs, AlgorithmError, Batch, below
+from rlctl_agents.algorithms.base import ActInputs, AlgorithmError, Batch, Loss, below
 from rlctl_agents.algorithms.impala import Impala, standardised
 from rlctl_agents.ops.vtrace import vtrace
+from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Spaces, Tuple, choices
 from tests.algorithms.world import Actor, Anything
 
@@ -394,3 +395,87 @@ def test_a_network_with_dropout_gives_the_same_greedy_answers_twice_also_after_i
     assert torch.equal(one.action["action"], two.action["action"])
     assert torch.equal(one.action["action"][0], one.action["action"][5])
     assert not any(module.training for module in algorithm.net.modules())
+
+
+def taught(batch: Batch, spaces: Spaces, updates: int = 1, **settings: Any) -> tuple[Impala, Trainer, dict[str, float]]:
+    """After so many updates on the same batch, with the metrics of the last."""
+    given = {"unroll_length": 5, "batch_size": 30, "lr": 1e-3, "value_minibatch_size": 10, **settings}
+    model = Network.model_validate({"hidden": [16], "share": False})
+    algorithm = Impala(specs.Impala.model_validate(given), model, spaces, seed=3)
+    trainer = Trainer(algorithm, policy="main", lineage=1, device=torch.device("cpu"))
+    return algorithm, trainer, [trainer.update(batch).stats for _ in range(updates)][-1]
+
+
+@pytest.mark.parametrize(
+    ("obs", "action", "legal"),
+    [(VECTOR, "discrete", True), (VECTOR, "continuous", False), (MIXED, "dict", True)],
+    ids=["masked", "continuous", "dict"],
+)
+def test_the_pass_over_the_value_moves_the_value_alone_and_shows_no_metrics(
+    obs: Space, action: str, legal: bool
+) -> None:
+    spaces = Spaces(obs, ACTIONS[action], legal=legal)
+    _, (_, batch) = play(spaces, {"share": False}, segments=2)
+    once, _, plain = taught(batch, spaces, value_batches=0)
+    often, trainer, shown = taught(batch, spaces, value_batches=1)
+    for (name, one), two in zip(once.net.named_parameters(), often.net.parameters(), strict=True):
+        assert torch.equal(one, two) == (not name.startswith("value"))
+    assert trainer.optimizer_steps == often.steps_per_batch == 4
+    assert shown == plain
+    state = trainer._optimizer.state
+    assert {int(state[one]["step"]) for one in often.net.policy.parameters()} == {1}, "no moment moves on"
+    assert {int(state[one]["step"]) for one in often.net.value.parameters()} == {4}
+
+
+def test_the_pass_over_the_value_brings_it_closer_to_its_targets() -> None:
+    spaces = Spaces(VECTOR, Discrete(5))
+    _, (_, batch) = play(spaces, {}, segments=2)
+    _, _, before = taught(batch, spaces, updates=5, value_batches=0)
+    _, _, after = taught(batch, spaces, updates=5, value_batches=1)
+    assert after["explained_variance"] > before["explained_variance"]
+
+
+def test_the_pass_over_the_value_has_older_batches_too_of_which_the_newest_are_held() -> None:
+    spaces = Spaces(VECTOR, Discrete(5))
+    _, (_, batch) = play(spaces, {}, segments=2)
+    algorithm, trainer, _ = taught(batch, spaces, updates=4, value_batches=3, buffer_batches=2)
+    rows = int(batch.fields["valid"].sum())
+    assert trainer.consumed_steps == 4 * rows
+    assert trainer.learned_steps == 4 * rows + (1 + 2 + 3 + 3) * rows
+    assert len(algorithm._older) == 2
+    batch.fields["reward"].fill_(7.0)  # memory that is used again
+    assert all(not (held.fields["reward"] == 7.0).any() for held in algorithm._older)
+
+
+def test_after_a_policy_step_without_a_finite_loss_the_value_is_left_as_it_is() -> None:
+    spaces = Spaces(VECTOR, Discrete(5))
+    _, (_, batch) = play(spaces, {}, segments=2)
+    algorithm, trainer, _ = taught(batch, spaces, value_batches=1)
+    before = {name: value.clone() for name, value in algorithm.net.state_dict().items()}
+    at = batch.fields["valid"].nonzero()[0]
+    batch.fields["reward"][tuple(at)] = math.inf
+    assert trainer.update(batch).skipped == 1
+    assert all(torch.equal(value, before[name]) for name, value in algorithm.net.state_dict().items())
+
+
+class Mine(Impala):
+    def loss(self, batch: Batch) -> Loss:
+        return super().loss(batch)
+
+
+@pytest.mark.parametrize(
+    ("kind", "network", "own"),
+    [(Impala, {}, True), (Impala, {"core": "lstm"}, False), (Impala, {"share": True}, False), (Mine, {}, False),
+     (Impala, {"torso": "small_cnn"}, False), (Impala, {"torso": "small_cnn", "share": False}, True)],
+    ids=str,
+)  # fmt: skip
+def test_a_value_that_shares_a_torso_with_the_policy_has_no_pass_of_its_own(
+    kind: type[Impala], network: dict[str, Any], own: bool
+) -> None:
+    model = Network.model_validate(network)
+    spaces = Spaces(Box((6, 7, 3), "uint8", 0, 255) if "torso" in network else VECTOR, Discrete(3))
+    algorithm = kind(specs.Impala(), model, spaces, seed=0)
+    assert algorithm.steps_per_batch == (1 + 16 if own else 1)
+    if not own and kind is Impala:
+        with pytest.raises(AlgorithmError, match=r"value_batches is for a value that shares no torso .* got 2"):
+            Impala(specs.Impala(value_batches=2), model, spaces, seed=0)

@@ -63,9 +63,9 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
         ),
         ("replay: {}", "4:1: replay: not used by impala; remove it"),
         (
-            "sync: true",  # the defaults: one actor of 16 environments, batches of 160 rows
+            "sync: true\nroles: {actor: {envs: 8}}",  # of the defaults, 16, it is
             "1:1: algorithm.batch_size: with sync a batch is one segment of every environment: actors x envs x"
-            " unroll_length = 1 x 16 x 20 = 320 rows, got 160",
+            " unroll_length = 1 x 8 x 20 = 160 rows, got 320",
         ),
         (
             "sync: true\nalgorithm: {batch_size: 320, publish_every_updates: 2}",

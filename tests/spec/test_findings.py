@@ -46,7 +46,7 @@ def test_more_than_the_machine_has_is_a_finding_with_the_sum(lint: Lint) -> None
         (
             "roles: {actor: {replicas: 20}}",
             "1:1: algorithm.max_lag_versions: while one actor plays a block, all of them play actors x envs x"
-            " unroll_length = 20 x 16 x 20 = 6400 steps, or 40 updates of 160: what is more than 32 updates old is"
+            " unroll_length = 20 x 16 x 20 = 6400 steps, or 20 updates of 320: what is more than 16 updates old is"
             " dropped; raise this or batch_size, or lower envs",
         ),
         (

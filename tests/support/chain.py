@@ -91,7 +91,8 @@ def make_env(name: str, count: int, **kwargs: Any) -> Env:
 
 
 def settings(**changes: Any) -> ImpalaSettings:
-    return ImpalaSettings(unroll_length=5, **changes)
+    """IMPALA as published, of one optimizer step a batch."""
+    return ImpalaSettings.model_validate({"unroll_length": 5, "value_batches": 0, **changes})
 
 
 def made(config: Settings, network: Network, spaces: Spaces, *, seed: int) -> ActorCriticAlgorithm:

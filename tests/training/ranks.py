@@ -38,6 +38,7 @@ from tests.support.chain import schema_of, settings
 
 SPACES, NETWORK = Spaces(Box((2,), "float32"), Discrete(3)), Network(hidden=[16], core="lstm", width=8)
 CONFIG = settings(max_grad_norm=0.05)  # of gradients that are larger: what is clipped is the norm of all
+VALUE = settings(max_grad_norm=0.05, batch_size=60, value_batches=2, value_minibatch_size=120, buffer_batches=1)
 # an epoch is one minibatch, so that no order of columns matters; what is recorded is far from the policy at the start
 CLIPPED = {
     "ppo": specs.Ppo(
@@ -85,8 +86,9 @@ class DoubleAppo(Appo):
 
 
 def fresh(seed: int = 1, piece_rows: int | None = None, *, name: str = "impala") -> Trainer:
-    kind = {"impala": Double, "ppo": DoublePpo, "appo": DoubleAppo}[name]
-    algorithm = kind(CLIPPED.get(name, CONFIG), NETWORK, SPACES, seed=seed)
+    kind = {"impala": Double, "value": Double, "ppo": DoublePpo, "appo": DoubleAppo}[name]
+    config, network = (VALUE, Network(hidden=[16])) if name == "value" else (CLIPPED.get(name, CONFIG), NETWORK)
+    algorithm = kind(config, network, SPACES, seed=seed)
     in_fp64(algorithm)
     return Trainer(algorithm, policy="main", lineage=3, device=CPU, piece_rows=piece_rows)
 

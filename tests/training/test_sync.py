@@ -46,6 +46,7 @@ ACTORS, ENVS, UPDATES = 3, 2, 7
 CONFIG = settings(lr=0.05)
 PPO = Ppo(unroll_length=5, batch_size=30, minibatch_size=10, epochs=2, lr=0.05)
 APPO = Appo(unroll_length=5, batch_size=30, minibatch_size=10, reuse=2, target_every_updates=3, lr=0.05)
+VALUE = settings(batch_size=30, value_batches=2, value_minibatch_size=20, buffer_batches=2, lr=0.05)
 MLP, LSTM = Network(hidden=[8]), Network(hidden=[8], core="lstm", width=8)
 GRU = Network.model_validate({"hidden": [8], "core": "gru", "width": 8, "gaussian": {"squash": True}})
 
@@ -142,7 +143,7 @@ def run(name: str, network: Network, late: int, config: ActorCritic = CONFIG) ->
 @pytest.mark.parametrize(
     ("name", "network", "config"),
     [
-        ("Mixed", MLP, CONFIG),
+        ("Mixed", MLP, VALUE),
         ("Duel", LSTM, CONFIG),
         ("Mixed", GRU, CONFIG),
         ("Mixed", MLP, APPO),

@@ -40,6 +40,10 @@ def test_several_epochs_with_moments_and_normalised_advantages_are_those_of_one_
     compare(2, run_ranks(2, tmp_path, name), name)
 
 
+def test_the_pass_that_moves_the_value_alone_is_that_of_one_learner(tmp_path: Path) -> None:
+    compare(2, run_ranks(2, tmp_path, "value"), "value")
+
+
 def test_one_learner_learns_in_pieces_what_it_learns_from_the_whole() -> None:
     whole, pieces = fresh(), fresh(piece_rows=SCHEMA.unroll_length)
     for step in range(STEPS):
@@ -64,12 +68,12 @@ def compare(world: int, ranks: list[dict[str, np.ndarray]], name: str = "impala"
         assert found["rows"] == one.consumed_steps
         assert found["taken"] == one.taken_rows
         assert found["learned"] == one.learned_steps, "of all learners"
-        assert clipped or one.learned_steps == one.consumed_steps, "each once"
+        assert clipped or name == "value" or one.learned_steps == one.consumed_steps, "each once"
         assert found["steps"].tolist() == steps
         assert abs(found["loss"] - losses[-1]) < 1e-5  # told as fp32
         assert all(np.array_equal(found[name], ranks[0][name]) for name in expected), "equal bit for bit"
 
-    if name == "appo":  # which leaves out the older batches of a rank without one, too
+    if name in ("appo", "value"):  # which leave out the older batches of a rank without one, too
         return
     first, count = parts(world)[1]
     one.update(recorded(STEPS, one, first, STREAMS - first))  # without the columns of rank 0

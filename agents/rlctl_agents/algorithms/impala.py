@@ -6,6 +6,10 @@ arXiv:1802.01561).
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+
 import torch
 
 from rlctl.spec import algorithms as specs
@@ -18,12 +22,26 @@ from rlctl_agents.algorithms.actor_critic import (
     require_clips,
     standardised,
 )
-from rlctl_agents.algorithms.base import Batch, Loss, below
+from rlctl_agents.algorithms.base import AlgorithmError, Batch, Loss, below, joined, shuffled
+from rlctl_agents.algorithms.clipped import rows_apart
+from rlctl_agents.models.moments import AllReduce
 from rlctl_agents.types.spaces import Spaces
+
+VALUE_BATCHES = 8
+"""Of the pass that moves the value alone, where value and policy have a torso each."""
+METRICS = (
+    "policy_loss", "value_loss", "entropy", "rho", "rho_clipped", "kl", "explained_variance", "target_shift",
+    "target_spread",
+)  # fmt: skip
+"""Of the loss; the last two where returns are normalised."""
 
 
 class Impala(ActorCriticAlgorithm):
-    """V-trace actor-critic for every action space, with or without memory."""
+    """V-trace actor-critic for every action space, with or without memory.
+
+    A batch makes one optimizer step for policy and value; then a pass over it and older ones, of which copies are held,
+    may move the value alone. What is held is not saved.
+    """
 
     settings = specs.Impala
     config: specs.Impala
@@ -33,9 +51,80 @@ class Impala(ActorCriticAlgorithm):
         require_clips(self.config)
         # neither what another class makes of the loss, nor advantage_norm, which looks at all rows of the batch
         self.additive = type(self).loss is Impala.loss and not self.config.advantage_norm
+        own, asked = self.net.value_torso is not None, self.config.value_batches
+        ours = type(self).loss is Impala.loss and type(self).minibatches is Impala.minibatches
+        self._batches = (VALUE_BATCHES if own and ours else 0) if asked == "auto" else asked
+        if self._batches and not own:
+            raise AlgorithmError(
+                f"algorithm.value_batches is for a value that shares no torso with the policy, got {self._batches}: "
+                "say auto or 0, or model.share: false"
+            )
+        self._value_steps = max(1, self._batches * self.config.batch_size // self.config.value_minibatch_size)
+        self.steps_per_batch = 1 + (self._value_steps if self._batches else 0)
+        self._of_policy = [
+            one for name, one in self.net.named_parameters() if not name.startswith(("value.", "value_torso."))
+        ]
+        self._step = 0  # of the batch
+        self._newest: Batch | None = None
+        self._older: deque[Batch] = deque(maxlen=self.config.buffer_batches if self._batches else 0)  # copies
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        optimizer = super().make_optimizer()
+        if self._batches:
+            optimizer.register_step_pre_hook(lambda *_: self._hold_policy())
+        return optimizer
+
+    def _hold_policy(self) -> None:
+        """In steps of the value alone no moment of the optimizer moves the policy."""
+        if self._step > 0:
+            for one in self._of_policy:
+                one.grad = None
+
+    def prepare(self, batch: Batch | None, all_reduce: AllReduce) -> Batch | None:
+        self._newest, self._step, self.batch_metrics = batch, 0, {}
+        return batch
+
+    def minibatches(self, batch: Batch, rng: torch.Generator) -> Iterator[Batch]:
+        """The batch, for policy and value; then rows of it and of older ones in random order, for the value alone."""
+        yield batch
+        if self._batches:
+            others = torch.randperm(len(self._older), generator=rng)[: self._batches - 1].tolist()
+            drawn = joined([batch, *(self._older[one] for one in others)]) if others else batch
+            yield from shuffled(self._regression(drawn), 1, self._value_steps, rng)
+
+    @torch.no_grad()
+    def _regression(self, batch: Batch) -> Batch:
+        """The valid rows: observations as the network sees them, and V-trace's `value_target` by the weights as they
+        are now, in units of the head."""
+        fields = batch.fields
+        params, value = self.net.unroll(below(fields, "obs"), fields["first"], {})
+        legal = fields["legal"][:-1] if "legal" in fields else None
+        log_prob, _ = self.net.distribution.score(params[:-1], below(fields, "action"), legal)
+        log_rho = torch.where(fields["valid"], log_prob - fields["log_prob"], 0.0)
+        target, _ = off_policy_targets(self.config, self.tunable, fields, self.rewards(batch), log_rho, value)
+        mean = 0.0 if self.net.returns is None else self.net.returns.mean.to(torch.float32)
+        made = {"value_target": self.in_units(target - mean), "valid": fields["valid"]}
+        return rows_apart(Batch(self.net.seen(below(fields, "obs")) | made, batch.version))
+
+    def ends_early(self, means: Mapping[str, float]) -> bool:
+        """After a policy's step whose loss is not finite. The metrics shown are those of that step."""
+        self._step += 1
+        if self._step == 1 and self._batches:
+            self.batch_metrics = dict(means)
+            return not math.isfinite(means["total"])
+        return False
+
+    def after_update(self, updates: int) -> None:
+        """Hold the newest batch for the value."""
+        if self._newest is not None and self._older.maxlen:
+            fields = {name: one.clone() for name, one in self._newest.fields.items()}
+            self._older.append(self._newest._replace(fields=fields, version=self._newest.version.clone()))
+        self._newest = None
 
     def loss(self, batch: Batch) -> Loss:
-        """Policy gradient, value regression and entropy, summed over the valid rows."""
+        """Policy gradient, value regression and entropy, summed over the valid rows; of a `_regression` that alone."""
+        if "value_target" in batch.fields:
+            return self._value_loss(batch)
         config, tunable, fields = self.config, self.tunable, batch.fields
         valid, behaviour = fields["valid"], fields["log_prob"]
         params, value = self.net.unroll(below(fields, "obs"), fields["first"], below(fields, "core"))
@@ -63,3 +152,13 @@ class Impala(ActorCriticAlgorithm):
                 **self.target_metrics(target, valid, count),
             }
         return Loss(total, rows, metrics)
+
+    def _value_loss(self, batch: Batch) -> Loss:
+        obs = {name: leaf.flatten(0, 1) for name, leaf in below(batch.fields, "obs").items()}
+        assert self.net.value_torso is not None, "as `value_batches` needs"
+        value = self.net.value(self.net.value_torso(obs)).view(batch.version.shape)
+        loss = 0.5 * (value - batch.fields["value_target"]).square().sum()
+        # learners that step together wait for a gradient of every parameter
+        rest = torch.stack([one.sum() * 0.0 for one in self._of_policy]).sum()
+        rows = torch.full_like(self.tunable.gamma, value.numel())
+        return Loss(self.tunable.value_coef * loss + rest, rows, dict.fromkeys(METRICS, torch.zeros_like(rows)))
