@@ -27,6 +27,7 @@ LAYERS = [
     ["rlctl_agents.experience", "rlctl_agents.weights"],
     ["rlctl_agents.training", "rlctl_agents.acting"],
     ["rlctl_agents.policies"],
+    ["rlctl_agents.debugging"],
     *(
         [f"rlctl_agents.manager.{name}" for name in row]
         for row in (
@@ -54,6 +55,7 @@ OUTSIDE_THE_MANAGER = (
     "rlctl_agents.weights",
     "rlctl_agents.training",
     "rlctl_agents.acting",
+    "rlctl_agents.debugging",
 )
 """What the manager does without: it imports no torch, and nothing that knows what a tensor is."""
 AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors")
@@ -94,6 +96,7 @@ DOORS = {
         "rlctl_agents.training",
         "rlctl_agents.acting",
         "rlctl_agents.policies",
+        "rlctl_agents.debugging",
         "rlctl_agents.roles",
     ],
     "safetensors": ["rlctl_agents.models", "rlctl_agents.checkpoint"],

@@ -1,5 +1,6 @@
 """`python -m rlctl_agents ROLE ...` is one role process; `python -m rlctl_agents probe ...` looks at an environment,
-`python -m rlctl_agents tensorboard ...` shows the curves of a run, `evaluate` and `play` act with a stored model.
+`python -m rlctl_agents tensorboard ...` shows the curves of a run, `evaluate` and `play` act with a stored model,
+`debug` is all roles in one thread, for a debugger.
 
 Before anything large is imported, the kernel is asked to kill this process when its parent dies: no role outlives a
 killed supervisor.
@@ -86,6 +87,10 @@ def main(arguments: Sequence[str]) -> int:
         from rlctl_agents.policies.show import main as show
 
         return show()
+    if arguments[:1] == ["debug"]:
+        from rlctl_agents.debugging.program import main as debug
+
+        return debug(arguments[1:])
     from rlctl_agents.runtime.process import Process, run_role
 
     def run(process: Process) -> None:
@@ -101,7 +106,8 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     hear_signals()
-    die_with_parent()
+    if sys.argv[1:2] != ["debug"]:  # a shell or an IDE starts that one, from whatever thread
+        die_with_parent()
     limit_threads()
     code = main(sys.argv[1:])
     sys.stdout.flush()

@@ -11,6 +11,7 @@ import typer.core
 from rlctl.cli import ci
 from rlctl.cli.context import Signalled
 from rlctl.cli.verbs import (
+    debug,
     doctor,
     down,
     eval,
@@ -80,7 +81,8 @@ def make_command() -> Any:
     )
     app.callback(epilog=EXIT_CODES)(_root)
     for verb in (
-        init.init, lint.lint, show.render, show.diff, up.up, status.status, logs.logs, wait.wait, profile.profile,
+        init.init, lint.lint, debug.debug, show.render, show.diff, up.up,
+        status.status, logs.logs, wait.wait, profile.profile,
         models.models, pull.pull, play.play,
         scale.scale, restart.restart, history.history, history.rollback, doctor.doctor, down.down, version.version,
     ):  # fmt: skip

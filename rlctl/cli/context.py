@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
@@ -95,6 +95,13 @@ def _probe(spec: Spec, base: Path) -> Probing:
     return Probing(spec, base)
 
 
+def _become(command: Sequence[str]) -> None:
+    """Go on as this program: the terminal, its signals and the exit code are that one's."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command[0], list(command))
+
+
 def _nothing() -> TextIO:
     """In place of a stream that the shell has closed."""
     return open(os.devnull, "r+")
@@ -137,6 +144,7 @@ class World:
     machine: Machine | None = None  # None: this one
     browse: Callable[[str], object] = _browse
     probe: Callable[[Spec, Path], Probing] = _probe
+    become: Callable[[Sequence[str]], object] = _become
 
     output: str = "table"
     quiet: bool = False

@@ -47,6 +47,7 @@ VERBS: list[tuple[list[str], int | None]] = [
     (["open", "status"], 2),
     (["doctor"], None),
     (["profile", "learner"], 2),
+    (["debug", "none.yaml"], 3),
     (["render", "cluster.yaml"], 0),
     (["up", "cluster.yaml", "--dry-run", "client"], 0),
     (["render", "--admin", "-n", "team", "--user", "ann"], 0),

@@ -193,7 +193,7 @@ SPEC = {
 VERSIONS = 40
 
 
-def run_processes(stops: int) -> list[str]:
+def run_processes(stops: int, spec: dict[str, Any] = SPEC, versions: int = VERSIONS) -> list[str]:
     """Checksums of the first versions of a learner and two actors, each frozen for a while now and then."""
     chance = random.Random(stops)
     with private_folder() as folder:
@@ -202,9 +202,9 @@ def run_processes(stops: int) -> list[str]:
         with Manager(folder) as manager, Pool(folder) as pool:
             manager.index = None
             manager.matches["actor"] = Match(1, {0: ModelRef("main", -1, -1)}, (0,), 0)
-            processes = [start(folder, manager, role, index) for role, index in ROLES]
+            processes = [start(folder, manager, role, index, spec) for role, index in ROLES]
             try:
-                for number in range(VERSIONS):
+                for number in range(versions):
                     wait_until(lambda: len(pool.puts) > number, f"version {number}", timeout_s=60)  # noqa: B023
                     frozen = chance.choice(processes)
                     frozen.send_signal(signal.SIGSTOP)
@@ -215,16 +215,16 @@ def run_processes(stops: int) -> list[str]:
                     process.terminate()
                 codes = [process.wait(60) for process in processes]
             assert codes == [0, 0, 0]
-            return [put.sha256 for put in pool.puts[:VERSIONS]]
+            return [put.sha256 for put in pool.puts[:versions]]
 
 
 ROLES = [("learner", 0), ("actor", 0), ("actor", 1)]
 
 
-def start(folder: Path, manager: Manager, role: str, index: int) -> subprocess.Popen[bytes]:
+def start(folder: Path, manager: Manager, role: str, index: int, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
     run_file = folder / f"{role}.json"
     header = {"rlctl": "0.2.0", "format": 1, "run": "sync", "uid": RUN, "role": role}
-    run_file.write_text(json.dumps({**header, "spec": SPEC}))
+    run_file.write_text(json.dumps({**header, "spec": spec}))
     repository = Path(__file__).parents[2]
     path = os.pathsep.join([str(repository / "agents"), str(repository)])
     return subprocess.Popen(

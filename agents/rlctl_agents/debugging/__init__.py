@@ -1,0 +1,1 @@
+"""A run in one process and one thread, for debuggers."""

@@ -1,0 +1,286 @@
+"""All roles of a run as objects of one process and one thread, in the order of lock-step.
+
+The parts are the roles' own (`acting.rollout`, `experience`, `training.trainer`); `debugging.direct` and a loop take
+the place of wire, modelpool and manager. An update is asked for, and the actors that it needs act.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+
+from rlctl.spec.schema import Spec
+from rlctl_agents import algorithms
+from rlctl_agents.acting.bootstrap import make_algorithm, make_env, seed_torch
+from rlctl_agents.acting.episodes import Played
+from rlctl_agents.acting.policy import Table
+from rlctl_agents.acting.policy_player import NetworkPolicy, stream_ids
+from rlctl_agents.acting.random_streams import environment_seeds
+from rlctl_agents.acting.rollout import Rollout, Seated
+from rlctl_agents.algorithms.base import AlgorithmError, Batch
+from rlctl_agents.debugging.direct import DirectReceiver, DirectSender, DirectWeights
+from rlctl_agents.experience.batching import ROWS_OF_ALL
+from rlctl_agents.experience.on_policy import OnPolicySource
+from rlctl_agents.experience.segment_writer import SegmentWriter
+from rlctl_agents.experience.sources import Needs, make_source
+from rlctl_agents.models.weights import digest, unpack_into
+from rlctl_agents.policies.evaluate import ENVS, played
+from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.runtime.process import UserFault, as_users_fault
+from rlctl_agents.training.trainer import Trainer, Updated
+from rlctl_agents.types.spaces import Spaces
+from rlctl_agents.weights.client import Follower, Model, Pool
+from rlctl_agents.wire.experience import ExperienceSender
+
+CPU = torch.device("cpu")
+FRAMES = 20
+"""Of a call from one actor's step, by way of an update that it waits for, to the next one's."""
+ONE = "rlctl debug has one"
+
+
+class OwnTorch:
+    """Torch's random numbers and compute threads as one role has them in a process of its own.
+
+    Args:
+        cpu: cores of the role.
+    """
+
+    def __init__(self, cpu: float) -> None:  # the state is that of a new process as long as nothing has drawn
+        self._state, self._threads = torch.get_rng_state(), max(1, int(cpu))
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Have them for the time of the block; blocks of several roles may lie within each other."""
+        before, threads = torch.get_rng_state(), torch.get_num_threads()
+        torch.set_rng_state(self._state)
+        torch.set_num_threads(self._threads)
+        try:
+            yield
+        finally:
+            self._state = torch.get_rng_state()
+            torch.set_rng_state(before)
+            torch.set_num_threads(threads)
+
+
+class Arranged(NamedTuple):
+    """A spec as one process can follow it."""
+
+    spec: Spec
+    spaces: Spaces
+    notes: list[str]  # what is changed for that, in words
+
+
+class DebugActor:
+    """One actor: its environments, policy, rollout and sender.
+
+    Args:
+        weights: the first are there.
+    """
+
+    def __init__(self, spec: Spec, index: int, receiver: DirectReceiver, weights: DirectWeights) -> None:
+        self.index, self.torch, self.metrics = index, OwnTorch(spec.roles.actor.cpu), Metrics()
+        name = spec.policy_names[0]
+        with self.torch():
+            self.env = make_env(spec, spec.roles.actor.envs)
+            seed_torch(spec.seed, "actor", index)
+            spaces, schema = self.env.spaces, algorithms.schema_of(spec, self.env.spaces, name)
+            table = Table.of_seats(spaces, self.env.envs, [list(range(spaces.seats))])
+            streams = stream_ids(index, table.slots[0])
+            algorithm = make_algorithm(spec, name, spaces)
+            self.policy = NetworkPolicy(algorithm, streams, seed=spec.seed, rows=schema.unroll_length, spaces=spaces)
+            self.sender = DirectSender(receiver, f"actor/{index}")
+            self.follower = Follower(self.policy.load, name, cast(Pool, weights))
+            self.follower.wait_for_any(_always, _never)
+            self.writer = SegmentWriter(schema, streams.size)
+            seated = Seated(
+                self.policy, self.follower, streams, self.writer, cast(ExperienceSender, self.sender),
+                lag=spec.policy(name).algorithm.lock_step_lag,
+            )  # fmt: skip
+            self.rollout = Rollout(
+                self.env,
+                environment_seeds(spec.seed, stream_ids(index, np.arange(self.env.envs) * spaces.seats)),
+                table,
+                [seated],
+                metrics=self.metrics,
+                keep_going=_always,
+                lock_step=spec.sync,
+                sleep=_never,
+            )
+
+    def act(self, blocks: int) -> None:
+        """Step until it has sent so many blocks of segments."""
+        with self.torch():
+            while self.sender.blocks < blocks:
+                self.rollout.step()
+
+
+class DebugSession:
+    """Actors, learner and evaluator of a spec, in one thread.
+
+    Args:
+        arranged: the spec, and what its environment shows.
+
+    Raises:
+        UserFault: an environment, network or algorithm cannot be made as the spec asks.
+    """
+
+    current: DebugSession | None = None
+    """The newest: at a breakpoint, `from rlctl_agents.debugging.session import DebugSession`."""
+
+    def __init__(self, arranged: Arranged) -> None:
+        DebugSession.current = self
+        spec, spaces, _ = arranged
+        self.spec, self.name = spec, spec.policy_names[0]
+        config = spec.policy(self.name).algorithm
+        self._learner, self._evaluator = OwnTorch(spec.roles.learner.cpu), OwnTorch(spec.roles.evaluator.cpu)
+        self.updates = 0
+        self.updated: Updated | None = None
+        """Outcome of the newest."""
+        self.actors: list[DebugActor] = []
+        with self._learner(), as_users_fault(AlgorithmError):
+            schema = algorithms.schema_of(spec, spaces, self.name)
+            seed_torch(spec.seed, "learner", 0)
+            self.algorithm = make_algorithm(spec, self.name, spaces)
+            self.trainer = Trainer(self.algorithm, policy=self.name, lineage=1, device=CPU, lock_step=spec.sync)
+            self.receiver = DirectReceiver(spaces, schema)
+            needs = Needs(
+                self.receiver, schema, config, self.algorithm, lambda: self.trainer.ref, CPU,
+                config.batch_size // schema.unroll_length, lock_step=spec.sync, seed=spec.seed,
+            )  # fmt: skip
+            self.source = make_source(needs)
+            if not isinstance(self.source, OnPolicySource):  # whose thread is not wanted: it is stepped here
+                self.source.start()
+        self.weights = DirectWeights(self.update)
+        self._publish()
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000 + FRAMES * spec.roles.actor.replicas))
+        for index in range(spec.roles.actor.replicas):
+            self.actors.append(DebugActor(spec, index, self.receiver, self.weights))
+
+    def update(self) -> Updated:
+        """Learn from the next batch; actors act until there is one.
+
+        An actor of an algorithm whose segments are of the newest version alone (PPO) asks for that from within its
+        step: the update is made there, and other actors that have to act before it act there too.
+
+        Raises:
+            NotTogether: `sync` is set, and seats of the environment act in turn.
+            Diverged: losses or gradients are not finite any more.
+            Exception: whatever the user's own code raises.
+        """
+        before = self.updates
+        while self.updates == before:
+            with self._learner():
+                if isinstance(self.source, OnPolicySource):
+                    self.source.step(0.0)
+                batch = self.source.take(0.0)
+            if batch is not None:
+                self._learn(batch)
+                continue
+            if self.receiver.elsewhere:
+                raise UserFault(
+                    f"the source of batches, {self.algorithm.source}, receives in a thread of its own: {ONE}"
+                )
+            blocks = min(actor.sender.blocks for actor in self.actors) + 1
+            for actor in self.actors:
+                actor.act(blocks)
+        assert self.updated is not None, "one was made"
+        return self.updated
+
+    def evaluate(self, episodes: int) -> Played:
+        """Whole episodes with the newest weights, in environments of their own."""
+        spec, model = self.spec, self.weights.newest
+        with self._evaluator():
+            env = make_env(spec, min(spec.evaluation.envs or ENVS, episodes), training=False)
+            try:
+                algorithm = make_algorithm(spec, self.name, env.spaces)
+                progress = unpack_into(algorithm.net, model.data, sha256=model.sha256)
+                greedy = spec.evaluation.mode == "greedy"
+                return played(env, algorithm, episodes, seed=spec.seed, greedy=greedy, progress=progress)
+            finally:
+                env.close()
+
+    def episodes(self) -> tuple[int, float | None]:
+        """Whole episodes of all actors, and the mean return of the newest ones; None: none has ended."""
+        seen = [actor.metrics.values() for actor in self.actors]
+        returns = [one.gauges["train_return"] for one in seen if "train_return" in one.gauges]
+        count = sum(int(one.counters.get("episodes", 0)) for one in seen)
+        return count, sum(returns) / len(returns) if returns else None
+
+    def close(self) -> None:
+        """Close environments and source."""
+        self.source.close()
+        for actor in self.actors:
+            actor.env.close()
+
+    def _learn(self, batch: Batch) -> None:
+        with self._learner():
+            updated = self.trainer.update(batch)
+            if updated.priorities is not None:
+                self.source.update_priorities(batch, updated.priorities)
+            self.source.give_back(batch)
+        self.updates, self.updated = self.updates + 1, updated
+        self._publish()
+
+    def _publish(self) -> None:
+        data = self.trainer.weights()
+        self.weights.put(Model(self.trainer.ref, digest(data), data))
+
+
+def arranged(spec: Spec, *, in_turn: bool = False) -> Arranged:
+    """The spec as one process can follow it; an environment is made to know its spaces.
+
+    It is in lock-step, and where the spec is not, there are as many environments as make a batch of one segment each.
+    An algorithm with a source of its own is not, since that decides when it learns from what; nor is an environment
+    whose seats act in turn: each actor in turn makes segments with the newest weights.
+
+    Args:
+        in_turn: seats of the environment do.
+
+    Raises:
+        UserFault: nothing can be done about it.
+    """
+    config, actor, learner = spec.policy(spec.policy_names[0]).algorithm, spec.roles.actor, spec.roles.learner
+    if not actor.replicas:
+        raise UserFault("roles.actor.replicas is 0: nobody would act")
+    with as_users_fault(AlgorithmError):
+        source = algorithms.find(config.name).source
+    with OwnTorch(actor.cpu)():
+        env = make_env(spec, 1)
+        env.close()
+    seats, notes = env.spaces.seats, []
+    if learner.replicas > 1:
+        notes.append(f"roles.learner.replicas: one learner learns from whole batches, instead of {learner.replicas}")
+    if learner.gpu:
+        notes.append("roles.learner.gpu: the learner computes on the CPU, so its numbers are others")
+    sync = not in_turn and source == "on_policy"
+    if not sync:
+        why = "seats of the environment act in turn" if in_turn else f"batches come from {source}"
+        notes.append(f"not in lock-step: {why}; each actor in turn makes segments with the newest weights")
+    else:
+        streams = config.batch_size // config.unroll_length
+        if actor.replicas * actor.envs * seats != streams:
+            if spec.sync or streams % seats:
+                raise UserFault(f"algorithm.batch_size is {config.batch_size}: {ROWS_OF_ALL}, or a multiple of seats")
+            actors = actor.replicas if streams % (actor.replicas * seats) == 0 else 1
+            envs = streams // (actors * seats)
+            notes.append(
+                f"roles.actor: {actors} x {envs} environments instead of {actor.replicas} x {actor.envs}: "
+                f"in lock-step a batch of {config.batch_size} is a segment of {config.unroll_length} from each"
+            )
+            actor = actor.model_copy(update={"replicas": actors, "envs": envs})
+    learner = learner.model_copy(update={"replicas": 1, "gpu": 0})
+    roles = spec.roles.model_copy(update={"actor": actor, "learner": learner})
+    return Arranged(spec.model_copy(update={"sync": sync, "roles": roles}), env.spaces, notes)
+
+
+def _always() -> bool:
+    return True
+
+
+def _never(seconds: float) -> None:
+    raise AssertionError("nobody waits in one thread")
