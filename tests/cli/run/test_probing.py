@@ -32,7 +32,7 @@ def test_the_child_says_which_leaf_goes_through_which_net() -> None:
     assert found.verdict == "ok"
     assert found.text == (
         "tests.acting.owned:Several: obs.camera uint8 [84, 84, 3] -> nature_cnn;"
-        " obs.room Discrete(5), obs.speed float32 [2] -> mlp; entropy_coef 0.01"
+        " obs.room Discrete(5), obs.speed float32 [2] -> mlp; entropy_coef 0.001"
     )
 
 
