@@ -163,8 +163,9 @@ class Impala(OffPolicy):
 class Clipped(ActorCritic):
     """Hyperparameters of the clipped surrogate, on minibatches of a batch."""
 
-    minibatch_size: Annotated[int, Field(ge=1), restart("learner")] = 64
-    """Agent steps of one optimizer step, over all learners."""
+    minibatch_size: Annotated[Literal["auto"] | Annotated[int, Field(ge=1)], restart("learner")] = "auto"
+    """Agent steps of one optimizer step, over all learners. auto: 64 where the network is an mlp without memory, else
+    256; not more than a batch."""
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda"), restart("learner"), MUTABLE] = 0.95
     """Trace decay lambda of the advantages."""
     clip: Annotated[float, Field(gt=0, lt=1), restart("learner"), MUTABLE] = 0.2
@@ -177,6 +178,15 @@ class Clipped(ActorCritic):
     """The steps of a batch end when KL(old || new) of a minibatch is above 1.5 times this; null: never."""
     advantage_norm: Annotated[bool, restart("learner")] = True
     """Scale the advantages of a batch to mean 0 and deviation 1 over the valid rows of all learners."""
+
+    def sized(self, *, plain: bool) -> Self:
+        """The same with every `auto` that depends on the network as what it is.
+
+        Args:
+            plain: the network is an mlp without memory, whose steps are cheap.
+        """
+        size = (64 if plain else 256) if self.minibatch_size == "auto" else self.minibatch_size
+        return self.model_copy(update={"minibatch_size": min(size, self.batch_size)})
 
     @property
     def schedules(self) -> dict[str, Schedule | None]:
@@ -195,7 +205,8 @@ class Clipped(ActorCritic):
 
     @property
     def minibatches(self) -> int:
-        """Of one pass."""
+        """Of one pass; of what is `sized`."""
+        assert self.minibatch_size != "auto", "sized"
         return max(1, len(self.ages) * self.batch_size // self.minibatch_size)
 
 
@@ -214,12 +225,18 @@ class Ppo(Clipped):
     """Agent steps of one batch, over all learners: a multiple of roles.actor.envs x unroll_length."""
     max_lag_versions: Annotated[Literal[0], restart("learner")] = 0
     """Always 0: no policy but the newest gathers what is learned from."""
-    epochs: Annotated[int, Field(ge=1, le=1_000), restart("learner")] = 10
-    """Passes over a batch."""
+    epochs: Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=1_000)], restart("learner")] = "auto"
+    """Passes over a batch. auto: 10 where the network is an mlp without memory, else 4."""
+
+    def sized(self, *, plain: bool) -> Self:
+        """With `epochs`."""
+        epochs = (10 if plain else 4) if self.epochs == "auto" else self.epochs
+        return super().sized(plain=plain).model_copy(update={"epochs": epochs})
 
     @property
     def passes(self) -> int:
-        """Over a batch."""
+        """Over a batch; of what is `sized`."""
+        assert self.epochs != "auto", "sized"
         return self.epochs
 
     @property
@@ -242,8 +259,9 @@ class Appo(Clipped, OffPolicy):
     max_lag_versions: Annotated[int, Field(ge=0), restart("learner")] = 8
     """Segments whose first step is older than this many versions are counted and dropped by the learner, when they
     come: what the buffer holds may be older. A version is a batch learned from."""
-    reuse: Annotated[int, Field(ge=1, le=1_000), restart("learner")] = 8
-    """Times that each batch is learned from: at most buffer_batches, or a multiple of it."""
+    reuse: Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=1_000)], restart("learner")] = "auto"
+    """Times that each batch is learned from: at most buffer_batches, or a multiple of it. auto: 8 where the network is
+    an mlp without memory, else 2; fewer where 8 is no such number."""
     buffer_batches: Annotated[int, Field(ge=1, le=1_000), restart("learner")] = 4
     """Batches that the circular buffer holds: a batch is learned from as it comes, for the last time when it is the
     oldest of them, and evenly between. 1: each batch alone."""
@@ -258,15 +276,23 @@ class Appo(Clipped, OffPolicy):
     Both are the same for lambda 1.
     """
 
+    def sized(self, *, plain: bool) -> Self:
+        """With `reuse`."""
+        most, held = 8 if plain else 2, self.buffer_batches
+        reuse = (most if held > most else most // held * held) if self.reuse == "auto" else self.reuse
+        return super().sized(plain=plain).model_copy(update={"reuse": reuse})
+
     @property
     def ages(self) -> tuple[int, ...]:
-        """The newest, the oldest that the buffer holds, and those evenly between."""
+        """The newest, the oldest that the buffer holds, and those evenly between; of what is `sized`."""
+        assert self.reuse != "auto", "sized"
         count = min(self.reuse, self.buffer_batches)
         return tuple(round(place * (self.buffer_batches - 1) / max(1, count - 1)) for place in range(count))
 
     @property
     def passes(self) -> int:
-        """More than one where a batch is learned from more often than it is in the buffer."""
+        """More than one where a batch is learned from more often than it is in the buffer; of what is `sized`."""
+        assert self.reuse != "auto", "sized"
         return self.reuse // len(self.ages)
 
 

@@ -114,6 +114,18 @@ def test_the_loss_is_the_one_that_is_written_down(advantage: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("plain", "buffer_batches", "reuse", "minibatch"),
+    [(True, 4, 8, 64), (True, 3, 6, 64), (True, 16, 8, 64), (True, 1, 8, 64), (False, 4, 2, 256), (False, 1, 2, 256)],
+)
+def test_reuse_fits_the_buffer_and_the_network_where_it_is_not_stated(
+    plain: bool, buffer_batches: int, reuse: int, minibatch: int
+) -> None:
+    found = specs.Appo(buffer_batches=buffer_batches).sized(plain=plain)
+    assert (found.reuse, found.minibatch_size, found.passes * len(found.ages)) == (reuse, minibatch, reuse)
+    assert specs.Appo(reuse=3, buffer_batches=3).sized(plain=plain).reuse == 3
+
+
+@pytest.mark.parametrize(
     ("reuse", "buffer_batches", "ages", "passes"),
     [(1, 1, (0,), 1), (4, 1, (0,), 4), (2, 5, (0, 4), 1), (3, 5, (0, 2, 4), 1), (6, 3, (0, 1, 2), 2), (1, 4, (0,), 1)],
 )

@@ -14,7 +14,7 @@ from rlctl_agents.algorithms.clipped import rows_apart
 from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.ops.gae import gae
 from rlctl_agents.training.trainer import Trainer
-from rlctl_agents.types.spaces import Space, Spaces
+from rlctl_agents.types.spaces import Box, Discrete, Space, Spaces
 from tests.algorithms.test_impala import ACTIONS, CHOICES, CHOSEN, MIXED, VECTOR
 from tests.algorithms.test_impala_learns import Chain, Lights, Recall
 from tests.algorithms.world import Actor, Anything, World
@@ -74,6 +74,24 @@ def test_the_ratio_is_1_in_the_first_minibatch_whatever_the_network(network: dic
         ratio = (log_prob - fields["log_prob"]).exp()[valid]
         torch.testing.assert_close(ratio, torch.ones_like(ratio), rtol=0, atol=1e-5)
         assert learner.update(batch).stats["kl"] > 1e-7, "it moves within a batch"
+
+
+@pytest.mark.parametrize(
+    ("network", "obs", "epochs", "minibatch"),
+    [({}, VECTOR, 10, 64), ({"core": "gru"}, VECTOR, 4, 256), ({}, Box((6, 7, 3), "uint8", 0, 255), 4, 256)],
+    ids=["mlp", "gru", "image"],
+)
+def test_a_network_whose_steps_are_dear_makes_fewer_of_them(
+    network: dict[str, Any], obs: Space, epochs: int, minibatch: int
+) -> None:
+    def steps(**given: Any) -> int:
+        model = Network.model_validate(network)
+        return Ppo(specs.Ppo.model_validate(given), model, Spaces(obs, Discrete(3)), seed=0).steps_per_batch
+
+    assert steps() == epochs * 2048 // minibatch
+    assert steps(epochs=3) == 3 * 2048 // minibatch
+    assert steps(minibatch_size=512) == epochs * 4
+    assert steps(batch_size=32) == epochs, "never more than a batch"
 
 
 def test_moments_move_after_the_last_step_of_a_batch() -> None:

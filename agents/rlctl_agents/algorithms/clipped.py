@@ -54,6 +54,7 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
 
     def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None:
         super().__init__(config, network, spaces, seed=seed)
+        self.config = self.config.sized(plain=self.net.plain)
         self.steps_per_batch = self.config.passes * self.config.minibatches
 
     @abstractmethod

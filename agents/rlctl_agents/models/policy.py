@@ -142,6 +142,11 @@ class ActorCritic(nn.Module):
         self._bf16 = Bf16() if network.precision == "bf16" else None
         hold_still(self)
 
+    @property
+    def plain(self) -> bool:
+        """True of one of our mlps without memory."""
+        return self.core is None and isinstance(self.torso, Torso) and not self.torso.image_names
+
     def initial_state(self, streams: int) -> dict[str, Tensor]:
         """{} without memory, else the fields of its state, each [streams, width]."""
         return self.core.initial_state(streams) if self.core else {}
@@ -182,8 +187,7 @@ class ActorCritic(nn.Module):
             raise ModelError(
                 f"model.share: false needs `core: none`, policy and value have one memory; got {network.core}"
             )
-        plain = self.core is None and isinstance(self.torso, Torso) and not self.torso.image_names
-        return not plain if network.share == "auto" else network.share
+        return not self.plain if network.share == "auto" else network.share
 
     def _through(self, torso: nn.Module, obs: dict[str, Tensor]) -> Tensor:
         features: Tensor = torso(obs) if self._bf16 is None else self._bf16(torso, obs)

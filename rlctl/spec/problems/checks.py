@@ -168,10 +168,11 @@ def _actor_critic(algorithm: ActorCritic, path: Keys) -> Iterator[Fault]:
         if schedule is not None and name != "entropy_coef" and schedule.final > 1:
             section = f"{name.removesuffix('_coef')}_schedule"
             yield Fault((*path, section, "final"), f"must be at most 1, got {number(schedule.final)}")
-    if isinstance(algorithm, Clipped) and algorithm.minibatch_size > algorithm.batch_size:
-        message = f"must not exceed batch_size, got {algorithm.minibatch_size} > {algorithm.batch_size}"
+    size = algorithm.minibatch_size if isinstance(algorithm, Clipped) else "auto"
+    if size != "auto" and size > algorithm.batch_size:
+        message = f"must not exceed batch_size, got {size} > {algorithm.batch_size}"
         yield Fault((*path, "minibatch_size"), message, ((*path, "batch_size"),))
-    if isinstance(algorithm, Appo) and (rest := algorithm.reuse % len(algorithm.ages)):
+    if isinstance(algorithm, Appo) and algorithm.reuse != "auto" and (rest := algorithm.reuse % len(algorithm.ages)):
         message = (
             f"must be at most buffer_batches or a multiple of it, got {algorithm.reuse} ="
             f" {algorithm.reuse // algorithm.buffer_batches} x {algorithm.buffer_batches} + {rest};"
