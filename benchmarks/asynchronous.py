@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 from benchmarks.shared import plots, product, store, tables
 from benchmarks.shared.product import Run
 from benchmarks.shared.session import Session
-from benchmarks.shared.stats import bootstrap, iqm, spread, tost
+from benchmarks.shared.stats import spread, tost
 from benchmarks.shared.store import Row
+from rlctl.statistics import bootstrap, iqm
 
 TITLE = "Asynchronous training beside lock-step"
 MARGIN, WORST = 0.05, 0.8

@@ -19,8 +19,9 @@ import numpy as np
 from benchmarks.asynchronous import until_done
 from benchmarks.shared import plots, product, store, tables
 from benchmarks.shared.session import Session
-from benchmarks.shared.stats import bootstrap, iqm, spread, tost
+from benchmarks.shared.stats import spread, tost
 from benchmarks.shared.store import Row
+from rlctl.statistics import bootstrap, iqm
 
 TITLE = "What is learned without each part"
 WHOLE = "as it is"

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 # a module may import what stands above it in its own column; modules of one row do not import each other
 LAYERS = [
-    ["rlctl.errors", "rlctl.waiting"],
+    ["rlctl.errors", "rlctl.waiting", "rlctl.statistics"],
     ["rlctl.spec"],
     ["rlctl.plan"],
     ["rlctl.render", "rlctl.backends", "rlctl.images", "rlctl.probe"],
@@ -77,6 +77,9 @@ DOORS = {
         "rlctl_agents.manager.logs.log_queries",
         "rlctl_ci.sandbox.programs",
     ],
+    "optuna": ["rlctl.cli.experiments.search"],
+    "sqlalchemy": ["rlctl.cli.experiments.search"],
+    "matplotlib": ["rlctl.cli.experiments.plot"],
     "sqlite3": ["rlctl_ci.store"],
     "starlette": ["rlctl_ci.web"],
     "uvicorn": ["rlctl_ci.web.serve"],

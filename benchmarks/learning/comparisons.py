@@ -17,7 +17,8 @@ from benchmarks.curves import area
 from benchmarks.learning.rows import Row
 from benchmarks.learning.stored import Stored, shown
 from benchmarks.shared import plots, store, tables
-from benchmarks.shared.stats import bootstrap, compared, improvement, iqm, tost
+from benchmarks.shared.stats import tost
+from rlctl.statistics import bootstrap, compared, improvement, iqm
 
 MARGIN = 0.05
 FIGURES = {"return": "return of the last model", "area": "area under the curve"}

@@ -12,7 +12,8 @@ from benchmarks.learning.stored import Stored, shown, steps
 from benchmarks.learning.train import fell_back, success
 from benchmarks.shared import plots, store, tables
 from benchmarks.shared.host import REPOSITORY
-from benchmarks.shared.stats import bootstrap, iqm, spread
+from benchmarks.shared.stats import spread
+from rlctl.statistics import bootstrap, iqm
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "learning"
 DOCUMENT = REPOSITORY / "docs" / "learning.md"

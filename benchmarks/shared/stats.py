@@ -1,15 +1,13 @@
-"""Medians, intervals, fairness and equivalence."""
+"""Medians, fairness and equivalence; rlctl.statistics has what `rlctl compare` tells as well."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Values = Sequence[float] | NDArray[np.float64]
+from rlctl.statistics import Values
 
 
 class Spread(NamedTuple):
@@ -30,71 +28,6 @@ def spread(values: Values) -> Spread:
     if len(values) == 0:
         raise ValueError("no values to summarise")
     return Spread(float(np.median(values)), float(np.min(values)), float(np.max(values)), len(values))
-
-
-def iqm(values: Values) -> float:
-    """Mean of the middle half; the two values at its edges count in part.
-
-    Example:
-        `iqm([1, 2, 3, 4])` is 2.5; `iqm([0, 3, 4, 5, 6, 100])` is 4.5: 3 and 6 count half.
-
-    Source: Agarwal et al. 2021, arXiv:2108.13264.
-    """
-    ordered = np.sort(np.asarray(values, np.float64))
-    quarter = ordered.size / 4
-    position = np.arange(ordered.size)
-    weight = np.clip(np.minimum(position + 1 - quarter, ordered.size - quarter - position), 0, 1)
-    return float((ordered * weight).sum() / weight.sum())
-
-
-def bootstrap(
-    values: Values, statistic: Callable[[NDArray[np.float64]], float], *, level: float = 0.95, draws: int = 2000,
-    seed: int = 0,
-) -> tuple[float, float]:  # fmt: skip
-    """Percentile interval of a statistic over resampled values."""
-    rng = np.random.default_rng(seed)
-    data = np.asarray(values, np.float64)
-    found = [statistic(rng.choice(data, data.size)) for _ in range(draws)]
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
-class Interval(NamedTuple):
-    """A statistic with its bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def compared(
-    first: Values, second: Values, statistic: Callable[[NDArray[np.float64], NDArray[np.float64]], float], *,
-    level: float = 0.95, draws: int = 2000, seed: int = 0,
-) -> Interval:  # fmt: skip
-    """A statistic of two samples, with its percentile interval over a stratified bootstrap: each is resampled apart.
-
-    Example:
-        `compared(a, b, improvement)`; `compared(a, b, lambda x, y: iqm(x) - iqm(y))`.
-
-    Source: Agarwal et al. 2021, arXiv:2108.13264, section 4.
-    """
-    rng = np.random.default_rng(seed)
-    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    found = [statistic(rng.choice(a, a.size), rng.choice(b, b.size)) for _ in range(draws)]
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(statistic(a, b), float(low), float(high))
-
-
-def improvement(first: Values, second: Values) -> float:
-    """Probability that a value of the first is above one of the second; equal ones count half.
-
-    Example:
-        `improvement([3, 1], [2, 1])` is 0.625: of four pairs two and a half.
-
-    Source: Mann and Whitney 1947; Agarwal et al. 2021, arXiv:2108.13264, section 4.3.
-    """
-    difference = np.asarray(first, np.float64)[:, None] - np.asarray(second, np.float64)
-    return float(((difference > 0) + 0.5 * (difference == 0)).mean())
 
 
 def jain(shares: Values) -> float:

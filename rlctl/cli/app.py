@@ -11,6 +11,7 @@ import typer.core
 from rlctl.cli import ci
 from rlctl.cli.context import Signalled
 from rlctl.cli.verbs import (
+    compare,
     debug,
     doctor,
     down,
@@ -29,6 +30,7 @@ from rlctl.cli.verbs import (
     scale,
     show,
     status,
+    sweep,
     up,
     version,
     wait,
@@ -83,12 +85,13 @@ def make_command() -> Any:
     for verb in (
         init.init, lint.lint, debug.debug, show.render, show.diff, up.up,
         status.status, logs.logs, wait.wait, profile.profile,
-        models.models, pull.pull, play.play,
+        models.models, pull.pull, play.play, compare.compare,
         scale.scale, restart.restart, history.history, history.rollback, doctor.doctor, down.down, version.version,
     ):  # fmt: skip
         app.command()(verb)
     app.command("open")(open.open_page)
     app.command("eval")(eval.evaluate)
+    app.add_typer(sweep.app, name="sweep")
     app.add_typer(image.app, name="image")
     app.add_typer(ci.app, name="ci")
     for alias, verb in (("ps", status.status), ("validate", lint.lint)):

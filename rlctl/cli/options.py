@@ -33,6 +33,14 @@ def run_names() -> list[str]:
         return []
 
 
+def sweep_names() -> list[str]:
+    """Sweeps of this machine, from the names of their folders alone."""
+    try:
+        return sorted(os.listdir(os.path.join(os.path.dirname(_index()), "sweeps")))
+    except OSError:
+        return []
+
+
 def _recorded(key: str) -> list[str]:
     """Contexts or namespaces of recorded runs, from the index."""
     found = set()
@@ -51,6 +59,8 @@ def _completion(words: Callable[[], Iterable[str]]) -> Callable[[str], list[str]
 
 
 complete_run = _completion(run_names)
+complete_sweep = _completion(sweep_names)
+complete_compared = _completion(lambda: [*sweep_names(), *run_names()])
 complete_namespace = _completion(lambda: _recorded("namespace"))
 complete_context = _completion(lambda: _recorded("context"))
 complete_page = _completion(lambda: ("tensorboard", "status"))

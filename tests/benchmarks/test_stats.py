@@ -5,17 +5,7 @@ import math
 import pytest
 
 from benchmarks.shared import usl
-from benchmarks.shared.stats import (
-    bootstrap,
-    compared,
-    improvement,
-    iqm,
-    jain,
-    spread,
-    student_quantile,
-    student_tail,
-    tost,
-)
+from benchmarks.shared.stats import jain, spread, student_quantile, student_tail, tost
 from benchmarks.shared.usl import Law, efficiency, fit, fit_with_intervals, linear_to
 
 WORKERS = [1, 4, 16, 64, 128]
@@ -66,12 +56,6 @@ def test_jain_is_1_for_equals_and_1_over_n_for_one_who_takes_all() -> None:
     assert jain([1, 2]) == pytest.approx(0.9)
 
 
-def test_iqm_is_the_mean_of_the_middle_half() -> None:
-    assert iqm([1, 2, 3, 4]) == 2.5
-    assert iqm([0, 3, 4, 5, 6, 100]) == 4.5
-    assert iqm([7]) == 7
-
-
 @pytest.mark.parametrize(
     ("t", "freedom", "tail"),
     [(2.228, 10, 0.025), (1.812, 10, 0.05), (0.0, 3, 0.5), (-2.228, 10, 0.975), (6.314, 1, 0.05)],
@@ -99,25 +83,6 @@ def test_tost_equals_welch_by_hand() -> None:
     assert found.difference == -1
     assert found.p == pytest.approx(student_tail((2 - 1) / error, 6))
     assert found.low == pytest.approx(-1 - 1.943 * error, abs=1e-3)
-
-
-def test_bootstrap_interval_holds_the_statistic_and_shrinks_without_spread() -> None:
-    low, high = bootstrap([1.0, 2.0, 3.0, 4.0, 5.0], lambda x: float(x.mean()), draws=300)
-    assert low < 3 < high
-    assert bootstrap([4.0] * 5, iqm, draws=50) == (4.0, 4.0)
-
-
-def test_improvement_is_the_share_of_pairs_of_which_the_first_is_above() -> None:
-    assert improvement([3, 1], [2, 1]) == 0.625
-    assert improvement([5, 6], [1, 2]) == 1
-    assert improvement([1], [1]) == 0.5
-
-
-def test_two_samples_are_resampled_apart() -> None:
-    found = compared([10.0, 12.0], [1.0, 1.0, 1.0], lambda a, b: float(a.mean() - b.mean() + 100 * (a.size - b.size)))
-    # of the first 10, 11 or 12, of the second always 1; sizes stay
-    assert found == (-90.0, -91.0, -89.0)
-    assert compared([4.0] * 5, [3.0] * 5, improvement, draws=50) == (1.0, 1.0, 1.0)
 
 
 def test_spread_is_median_and_range() -> None:

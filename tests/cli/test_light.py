@@ -12,7 +12,7 @@ from tests.support.samples import sample
 
 pytestmark = pytest.mark.processes
 
-HEAVY = ("torch", "zmq", "numpy", "kubernetes", "msgspec", "gymnasium", "rlctl_agents")
+HEAVY = ("torch", "zmq", "numpy", "kubernetes", "msgspec", "gymnasium", "rlctl_agents", "optuna", "matplotlib")
 NOT_TO_PARSE = (*HEAVY, "jinja2", "rich", "yaml", "supervisor", "psutil")
 NOT_FOR_HELP = (*NOT_TO_PARSE, "pydantic")  # typer reads the options of a command with it
 COMPLETION = {"_RLCTL_COMPLETE": "complete_bash", "COMP_WORDS": "rlctl status ", "COMP_CWORD": "2"}
@@ -48,6 +48,8 @@ VERBS: list[tuple[list[str], int | None]] = [
     (["doctor"], None),
     (["profile", "learner"], 2),
     (["debug", "none.yaml"], 3),
+    (["sweep", "list"], 0),
+    (["compare", "pole"], 2),
     (["render", "cluster.yaml"], 0),
     (["up", "cluster.yaml", "--dry-run", "client"], 0),
     (["render", "--admin", "-n", "team", "--user", "ann"], 0),

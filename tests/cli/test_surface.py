@@ -10,6 +10,7 @@ from rlctl.backends.base import Failure
 from rlctl.cli.app import make_command
 from tests.cli.clusters import Clusters
 from tests.cli.conftest import Rlctl, check_golden
+from tests.cli.experiments.training import Training
 
 FAILURE = Failure(
     process="actor/1",
@@ -116,6 +117,12 @@ def test_the_json_of_every_verb_has_the_frozen_shape(rlctl: Rlctl) -> None:
     note("status, failed", "status")
     note("down", "down")
     note("down --volumes", "down", "--volumes", "--yes")
+    Training(rlctl, lambda state, look: float(look))
+    note("sweep", "sweep", rlctl.spec, "--seeds", "2", "--name", "swept")
+    note("sweep list", "sweep", "list")
+    note("compare", "compare", "swept")
+    note("sweep stop", "sweep", "stop", "swept")
+    note("sweep clean", "sweep", "clean", "swept", "--yes")
     clusters = Clusters(rlctl)
     note("render --admin", "render", "--admin", "-n", "team", "--user", "ann")
     note("up --dry-run client, on a cluster", "up", clusters.spec, "--dry-run", "client")

@@ -78,6 +78,7 @@ class MemoryBackend(Remembering):
         self.refuse: RlctlError | None = None  # raised by the next verb that would write
         self.manager_refuses: str | None = None  # what every manager answers instead
         self.files = Layout(Path("/memory/files"))  # of every run; not there
+        self.files_of: dict[str, Layout] = {}  # run -> its own
         self.unreachable = False  # every call raises BackendUnreachable
         self.partly_after: int | None = None  # so many objects are applied, then PartlyApplied
 
@@ -226,7 +227,7 @@ class MemoryBackend(Remembering):
 
     def stored_files(self, run: str) -> FilesOfFolder:
         self._known(run)
-        return FilesOfFolder(self.files)
+        return FilesOfFolder(self.files_of.get(run, self.files))
 
     def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:
         self._reach()

@@ -89,15 +89,15 @@ def up(
             say_images(world, prepared)
             refuse(prepared)
             run = prepared.plan.run
-            if _nothing_to_do(prepared):
+            if nothing_to_do(prepared):
                 return _already_finished(world, prepared)
             if prepared.spec.target in ON_CLUSTERS:
                 world.say(f"{run} on {where(prepared.backend, prepared.spec.target)}")
-            looked_at = _preflight(world, prepared, asked)
+            looked_at = preflight(world, prepared, asked)
         if interrupts.asked:
             raise Signalled(130, f"nothing of {run} was changed")
         force(prepared.backend, force_conflicts)
-        done = Done(prepared, _apply(world, prepared, atomic=atomic), looked_at)
+        done = Done(prepared, apply(world, prepared, atomic=atomic), looked_at)
         if wait or atomic:
             outcome = attach(
                 world, prepared.backend, run, interrupts=interrupts, progress=progress,
@@ -120,7 +120,8 @@ def up(
         return _end(world, done, outcome)
 
 
-def _nothing_to_do(prepared: Prepared) -> bool:
+def nothing_to_do(prepared: Prepared) -> bool:
+    """The run has finished, and the spec asks for nothing more."""
     state = prepared.state
     return state is not None and state.phase == "finished" and not prepared.changes
 
@@ -137,7 +138,7 @@ def _already_finished(world: World, prepared: Prepared) -> int:
     return 0
 
 
-def _preflight(world: World, prepared: Prepared, asked: Probing | None) -> list[Check]:
+def preflight(world: World, prepared: Prepared, asked: Probing | None) -> list[Check]:
     """Preflight checks. The environment is not tried when nothing new would be started.
 
     Raises:
@@ -177,7 +178,12 @@ def _require_measurable(world: World, prepared: Prepared) -> None:
         )
 
 
-def _apply(world: World, prepared: Prepared, *, atomic: bool) -> list[Applied]:
+def apply(world: World, prepared: Prepared, *, atomic: bool) -> list[Applied]:
+    """Make the target run what the spec says, told as it happens.
+
+    Raises:
+        PartlyApplied, WorkloadFailed, TimedOut, Conflict, BackendUnreachable: of the target.
+    """
     state = prepared.state
     for change in {change.path: change for change in prepared.changes}.values():
         world.say(f"{change.action}: {change.why}")

@@ -1,0 +1,1 @@
+"""Experiments: sweeps of many runs, and the comparison of runs, swept or not."""

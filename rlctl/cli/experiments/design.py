@@ -1,0 +1,237 @@
+"""Design of a sweep: what a command line wants of it, checked whole before anything starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlctl.cli.context import ON_CLUSTERS, Cluster, World
+from rlctl.cli.display import checks
+from rlctl.cli.display.text import rfc3339
+from rlctl.cli.experiments import axes as grammar
+from rlctl.cli.experiments import record
+from rlctl.cli.experiments.axes import Settings, words
+from rlctl.cli.experiments.record import Sweep, Trial
+from rlctl.cli.run import trial as trying
+from rlctl.cli.run.clusters import IN_CLUSTER
+from rlctl.cli.run.prepare import check_place, load
+from rlctl.errors import Conflict, Problem, SpecError, UsageError
+
+if TYPE_CHECKING:
+    from rlctl.cli.experiments.search import Search
+    from rlctl.spec import Loaded, Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Words of the command line."""
+
+    specs: Sequence[Path]
+    sets: Sequence[str]
+    target: str | None
+    name: str | None
+    seeds: int
+    search: str | None  # method
+    prune: bool
+
+
+class Design:
+    """Every settings of a sweep with its spec.
+
+    Raises:
+        SpecError: with everything that is wrong with the spec and all values.
+        UsageError: options do not go together, or the sweep cannot be named so.
+    """
+
+    def __init__(self, world: World, wish: Wish) -> None:
+        _check(wish)
+        self._world, self._wish, self._digest = world, wish, _digest(wish.specs)
+        self._fixed, axes, problems = grammar.read(wish.sets, search=wish.search is not None)
+        stated = next((axis for axis in axes if axis.path == "seed"), None)
+        self._axes = [axis for axis in axes if axis is not stated]
+        if stated and wish.seeds > 1:
+            raise UsageError("--seeds and --set seed=... both say which seeds", hint="leave one of them out")
+        if wish.search is not None and not self._axes:
+            raise UsageError("nothing to search", hint="as in --set algorithm.lr=1e-5..1e-3:log")
+        _refuse(problems)
+        grid = grammar.grid(self._axes)
+        self._loaded: dict[str, Loaded] = {}  # settings in words -> the spec with them
+        self._seeds: list[int] = []
+        for settings in grid:
+            try:
+                self._loaded[words(settings)] = self._load(settings)
+            except SpecError as error:
+                problems += error.problems
+        for text in stated.values if stated else ():
+            try:
+                self._seeds.append(self._load(grid[0], f"seed={text}").spec.seed)
+            except SpecError as error:
+                problems += error.problems
+        _refuse(problems)
+        _refuse([problem for one in self._loaded.values() for problem in _endless(one.spec, prune=wish.prune)])
+        first = self._first
+        check_place(world, first)
+        self._seeds = self._seeds or [first.spec.seed + at for at in range(wish.seeds)]
+        self.sweep = self._new(wish.name or first.spec.run, first.spec.target)
+        for settings in grid if wish.search is None else ():
+            self.sweep.specs[words(settings)] = record.pinned(self._loaded[words(settings)].spec)
+            for seed in self._seeds:
+                self.sweep.add(settings, seed)
+
+    @property
+    def _first(self) -> Loaded:
+        return next(iter(self._loaded.values()))
+
+    def _load(self, settings: Settings, *more: str) -> Loaded:
+        own = [f"{path}={value}" for path, value in settings.items()]
+        return load(self._world, self._wish.specs, [*self._fixed, *own, *more], self._wish.target)
+
+    def _new(self, name: str, target: str) -> Sweep:
+        record.check_name(name)
+        wish, search = self._wish, dict[str, Any]()
+        if wish.search is not None:
+            search = {"method": wish.search, "axes": [axis.text for axis in self._axes], "prune": wish.prune}
+        cluster = self._world.cluster if any(self._world.cluster) else self._world.usual_cluster
+        context, namespace = cluster if target in ON_CLUSTERS else Cluster()
+        files = ", ".join(map(str, wish.specs))
+        return Sweep(name, rfc3339(self._world.now()), files, target, context, namespace, search)
+
+    def begin(self, *, retry: bool) -> Sweep:
+        """The sweep as it is recorded, with what is new of it. Environments are tried.
+
+        Raises:
+            Conflict: it was begun with another spec, or a package is not installed.
+            SpecError: an environment is not there.
+        """
+        before, now = record.find(self.sweep.name), self.sweep
+        if before is not None:
+            if now.search:
+                now.specs = {key: record.pinned(self.load(one).spec) for key, one in before.firsts().items()}
+            record.check_same(before, now)
+            have = {(words(one.settings), one.seed) for one in before.trials}
+            for one in now.trials:
+                if (words(one.settings), one.seed) not in have:
+                    before.add(one.settings, one.seed)
+            before.specs |= now.specs
+            for one in before.trials if retry else ():
+                one.state = "waiting" if one.state == "failed" else one.state
+            self.sweep = before
+        self._find_cluster()
+        if self.sweep.search or any(not one.over for one in self.sweep.trials):
+            self._try()
+        self.sweep.save()
+        return self.sweep
+
+    def _find_cluster(self) -> None:
+        """Go on where the sweep was begun; name the place of a new one."""
+        sweep, world = self.sweep, self._world
+        if sweep.target in ON_CLUSTERS:
+            world.cluster = Cluster(sweep.context, sweep.namespace)
+            backend = world.backend(sweep.target)
+            context, sweep.namespace = getattr(backend, "context", None), getattr(backend, "namespace", None)
+            sweep.context = None if context == IN_CLUSTER else context
+            world.cluster = Cluster(sweep.context, sweep.namespace)
+
+    def _try(self) -> None:
+        """Try what the specs name on this machine, once where several name the same."""
+        problems: list[Problem] = []
+        for one in {_named(loaded.spec): loaded for loaded in self._loaded.values()}.values():
+            with trying.begun(self._world, one) as asked:
+                if asked is None:
+                    return
+                probed = asked.answer()
+            problems += [one.problem(fault) for fault in probed.faults]
+            if not probed.faults:
+                found = trying.as_checks(one, probed)
+                for line in checks.as_lines(found, "  "):
+                    self._world.say(line)
+                checks.refuse(self.sweep.name, found)
+        _refuse(problems)
+
+    def load(self, trial: Trial) -> Loaded:
+        """The spec of a trial.
+
+        Raises:
+            SpecError: its settings do not go together.
+            Conflict: the files were changed meanwhile.
+        """
+        key = words(trial.settings)
+        if key not in self._loaded:
+            if _digest(self._wish.specs) != self._digest:
+                name = self.sweep.name
+                raise Conflict(f"{self.sweep.spec} was changed while sweep {name} runs", hint="put it back as it was")
+            self._loaded[key] = self._load(trial.settings)
+            self.sweep.specs.setdefault(key, record.pinned(self._loaded[key].spec))
+        one = self._loaded[key]
+        return replace(one, spec=one.spec.model_copy(update={"run": trial.run, "seed": trial.seed}))
+
+    def search(self) -> Search | None:
+        """That of the sweep, which goes on; None: it is a grid.
+
+        Raises:
+            UsageError: Optuna is not installed.
+        """
+        if self._wish.search is None:
+            return None
+        from rlctl.cli.experiments.search import Search
+        from rlctl.spec import fields
+
+        values, whole = self._first.values, set[str]()
+        for axis in self._axes:
+            types = getattr(fields.at(tuple(axis.path.split(".")), values), "types", ())
+            whole |= {axis.path} if int in types and float not in types else set()
+        made = Search(self.sweep.folder, self._axes, whole, prune=self._wish.prune, seed=self._first.spec.seed)
+        made.forget({one.suggestion for one in self.sweep.trials if one.suggestion is not None})
+        return made
+
+    def suggest(self, search: Search | None, most: int) -> Trial | None:
+        """First trial of the next suggestion, all of whose seeds are added and recorded; None: there are so many."""
+        if search is None or len({one.suggestion for one in self.sweep.trials}) >= most:
+            return None
+        number, settings = search.ask()
+        added = [self.sweep.add(settings, seed, number) for seed in self._seeds]
+        self.sweep.save()
+        return added[0]
+
+
+def _check(wish: Wish) -> None:
+    if any(str(path) == "-" for path in wish.specs):
+        raise UsageError("a sweep reads its spec again when it goes on", hint="write it to a file")
+    if wish.prune and wish.search is None:
+        raise UsageError("--prune is for a search: --search optuna")
+    if wish.prune and wish.seeds > 1:
+        raise UsageError("--prune judges single runs", hint="leave out --seeds, and compare the best with more seeds")
+
+
+def _refuse(problems: Sequence[Problem]) -> None:
+    if problems:
+        raise SpecError(list(dict.fromkeys(problems)), hint="no trial was started")
+
+
+def _endless(spec: Spec, *, prune: bool) -> list[Problem]:
+    """Why runs of a sweep would not end, or could not be compared while they run."""
+    stop = spec.stop
+    if prune and stop.agent_steps is None:
+        return [Problem("stop.agent_steps", "--prune compares trials at the same share of it, and it is not set")]
+    if stop.agent_steps is None and stop.eval_return is None and stop.wall_time is None:
+        return [Problem("stop", "a sweep has runs that end: set stop.agent_steps, stop.eval_return or stop.wall_time")]
+    return []
+
+
+def _named(spec: Spec) -> str:
+    """What a trial of the environment is about: equal for specs that differ in numbers of the algorithm alone."""
+    policies = [(name, spec.policy(name)) for name in spec.policy_names]
+    named = [(name, one.algorithm.name, one.model.model_dump(mode="json")) for name, one in policies]
+    code = None if spec.code is None else spec.code.model_dump(mode="json")
+    return json.dumps([spec.env.model_dump(mode="json"), code, named])
+
+
+def _digest(specs: Sequence[Path]) -> str:
+    try:
+        return sha256(b"\0".join(path.read_bytes() for path in specs)).hexdigest()
+    except OSError:  # the loader tells of it
+        return ""

@@ -1,0 +1,256 @@
+"""Record of a sweep: its trials and the spec that they were begun with, in a file beside the runs of this machine.
+
+`<state>/sweeps/<name>/` holds sweep.json, replaced in one step; `lock`, held by the command that runs the sweep;
+`stop`, which asks that command to end; and `optuna.db` of a search.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from rlctl.backends.files import broken, read_json, reported, to_json, write
+from rlctl.cli.experiments.axes import Settings, words
+from rlctl.errors import Conflict, Locked, UsageError
+from rlctl.spec.layout import state_home
+from rlctl.spec.schema import RUN_NAME, Spec
+from rlctl.spec.words import show
+
+FORMAT: Final = 1
+State = Literal["waiting", "running", "finished", "failed", "pruned", "stopped"]
+"""stopped: by another command; it goes on with the same command as those that wait."""
+OVER: Final = ("finished", "failed", "pruned")
+_LONGEST: Final = 35
+"""Of a name: that of a run has at most 40 characters, "-" and the number of a trial included."""
+_OF_ONE_RUN: Final = ("run", "seed")
+
+
+@dataclass(slots=True)
+class Trial:
+    """One run of a sweep."""
+
+    run: str
+    settings: Settings
+    seed: int
+    state: State = "waiting"
+    uid: str = ""  # of the run, from before it is made
+    suggestion: int | None = None  # number that the search knows its settings by
+    steps: int = 0  # agent steps learned from
+    evaluation: float | None = None  # mean of the newest, in the mode that counts
+    best: float | None = None  # highest so far
+    why: str = ""  # of what has gone wrong
+
+    @property
+    def over(self) -> bool:
+        """It has been trained, and is not trained again."""
+        return self.state in OVER
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Everything that is recorded of one."""
+
+    name: str
+    created: str  # RFC 3339
+    spec: str  # its files, for people
+    target: str
+    context: str | None
+    namespace: str | None
+    search: dict[str, Any] = field(default_factory=dict)  # method, axes and whether it prunes; empty: a grid
+    specs: dict[str, dict[str, Any]] = field(default_factory=dict)  # settings in words -> resolved spec, flat
+    images: dict[str, str] = field(default_factory=dict)  # by digest, as the first trial got them
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        return folder(self.name)
+
+    def save(self) -> None:
+        """
+        Raises:
+            BackendUnreachable: it cannot be written.
+        """
+        with reported(f"cannot record sweep {self.name}"):
+            write(self.folder / "sweep.json", to_json({"format": FORMAT, **asdict(self)}))
+
+    def count(self, *states: State) -> int:
+        return sum(trial.state in states for trial in self.trials)
+
+    def firsts(self) -> dict[str, Trial]:
+        """One trial of each settings whose spec is pinned."""
+        found = {words(trial.settings): trial for trial in reversed(self.trials)}
+        return {key: found[key] for key in self.specs if key in found}
+
+    def add(self, settings: Settings, seed: int, suggestion: int | None = None) -> Trial:
+        """A trial under the next number."""
+        self.trials.append(Trial(f"{self.name}-{len(self.trials) + 1}", settings, seed, suggestion=suggestion))
+        return self.trials[-1]
+
+
+def folder(name: str) -> Path:
+    return state_home() / "sweeps" / name
+
+
+def names() -> list[str]:
+    """All sweeps of this machine."""
+    home = state_home() / "sweeps"
+    with reported("cannot read"):
+        return sorted(path.parent.name for path in home.glob("*/sweep.json")) if home.is_dir() else []
+
+
+def find(name: str) -> Sweep | None:
+    """The sweep of that name.
+
+    Raises:
+        BackendUnreachable: its file is torn or foreign.
+    """
+    if not re.fullmatch(RUN_NAME, name):
+        return None
+    path, what = folder(name) / "sweep.json", f"the record of sweep {name}"
+    stored = read_json(path, what)
+    if stored is None:
+        return None
+    try:
+        if stored.pop("format") != FORMAT:
+            raise ValueError(f"this rlctl knows format {FORMAT}")
+        known = {each.name for each in fields(Trial)}
+        trials = [Trial(**{key: one[key] for key in known & one.keys()}) for one in stored.pop("trials")]
+        return Sweep(**stored, trials=trials)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise broken(path, what, str(error)) from error
+
+
+def known(name: str) -> Sweep:
+    """As `find`.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = find(name)
+    if found is None:
+        there = ", ".join(names())
+        raise UsageError(f"there is no sweep {name}", hint=f"sweeps: {there}" if there else "rlctl sweep SPEC")
+    return found
+
+
+def check_name(name: str) -> None:
+    """
+    Raises:
+        UsageError: its runs could not be named after it.
+    """
+    if not re.fullmatch(RUN_NAME, name) or len(name) > _LONGEST:
+        raise UsageError(
+            f"{show(name)} cannot be the name of a sweep, whose runs are NAME-1, NAME-2, ...",
+            hint=f"at most {_LONGEST} of a-z, 0-9 and -, with no - at the ends: --name NAME",
+        )
+
+
+@contextmanager
+def held(name: str) -> Iterator[None]:
+    """Keep other commands from running or removing the sweep.
+
+    Raises:
+        Locked: another one does.
+        BackendUnreachable: the file cannot be written.
+    """
+    with reported(f"cannot lock sweep {name}"):
+        folder(name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(folder(name) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Locked(
+                f"another command runs sweep {name}", hint=f"rlctl sweep stop {name}, or wait for it", objects=(name,)
+            ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def ask_to_stop(name: str, *, wanted: bool) -> None:
+    """Ask the command that runs the sweep to end; or take that back."""
+    with reported(f"cannot stop sweep {name}"):
+        if wanted:
+            (folder(name) / "stop").touch(mode=0o600)
+        else:
+            (folder(name) / "stop").unlink(missing_ok=True)
+
+
+def asked_to_stop(name: str) -> bool:
+    return (folder(name) / "stop").exists()
+
+
+def remove(name: str) -> None:
+    """Forget the sweep; its runs are not touched.
+
+    Raises:
+        BackendUnreachable: the system does not allow it.
+    """
+    with reported(f"cannot remove the record of sweep {name}"):
+        shutil.rmtree(folder(name))
+
+
+def flat(value: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Leaves of nested mappings by dotted path.
+
+    Example:
+        `flat({"a": {"b": 1, "c": [2]}})` is `{"a.b": 1, "a.c": [2]}`.
+    """
+    if not isinstance(value, Mapping) or not value:
+        return {".".join(path): value}
+    return {key: leaf for name, below in value.items() for key, leaf in flat(below, (*path, str(name))).items()}
+
+
+def pinned(spec: Spec) -> dict[str, Any]:
+    """A resolved spec as it may not change: all but what differs from run to run."""
+    return {path: value for path, value in flat(spec.model_dump(mode="json")).items() if path not in _OF_ONE_RUN}
+
+
+def check_same(before: Sweep, now: Sweep) -> None:
+    """A sweep may grow: by seeds, by values, by trials of a search. Nothing else of it changes.
+
+    Args:
+        now: as the command line has it.
+
+    Raises:
+        Conflict: with every difference.
+    """
+    told: dict[str, None] = {}
+    for what in ("target", "context", "namespace"):
+        was, is_ = getattr(before, what), getattr(now, what)
+        if is_ is not None and was != is_:
+            told[f"{what}: {was}, now {is_}"] = None
+    if before.search != now.search:
+        told[f"search: {_said(before.search)}, now {_said(now.search)}"] = None
+    for settings, old in before.specs.items():
+        new = now.specs.get(settings)
+        if new is None:
+            told[f"{settings or 'the spec without a --set of several values'}: has trials, and is not asked for"] = None
+            continue
+        for path in sorted(old.keys() | new.keys()):
+            if old.get(path) != new.get(path):
+                told[f"{path}: {old.get(path)}, now {new.get(path)}"] = None
+    if not before.search:
+        asked = {(words(trial.settings), trial.seed) for trial in now.trials}
+        gone = sorted({trial.seed for trial in before.trials if (words(trial.settings), trial.seed) not in asked})
+        if gone and not told:
+            told[f"seeds: {', '.join(map(str, gone))} have trials, and are not asked for"] = None
+    if told:
+        lines = "\n".join(f"  {line}" for line in told)
+        raise Conflict(
+            f"sweep {before.name} was begun with another spec:\n{lines}",
+            hint=f"another name: --name {before.name}-2; or remove it with its runs: rlctl sweep clean {before.name}",
+            objects=(before.name,),
+        )
+
+
+def _said(search: Mapping[str, Any]) -> str:
+    return f"{search['method']} over {', '.join(search['axes'])}" if search else "none"

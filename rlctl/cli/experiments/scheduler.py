@@ -1,0 +1,293 @@
+"""Trials of a sweep: started as runs, watched until they are over, told as they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Final
+
+from rlctl.cli.context import ON_CLUSTERS, World
+from rlctl.cli.display.text import clock, count, number, plain, table
+from rlctl.cli.experiments import record
+from rlctl.cli.experiments.record import Sweep, Trial
+from rlctl.cli.run.applied import follow
+from rlctl.cli.run.attach import Interrupts, poll_every_s
+from rlctl.cli.run.clusters import backend_of
+from rlctl.cli.run.hopeless import Hope
+from rlctl.cli.run.prepare import Prepared, beside, refuse
+from rlctl.cli.run.snapshot import Snapshot, take
+from rlctl.cli.verbs.up import apply, nothing_to_do, preflight
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError, SpecError, WorkloadFailed
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Backend
+    from rlctl.cli.experiments.search import Search
+    from rlctl.spec import Loaded
+
+HEARTBEAT_S: Final = 10.0
+AWAY_S: Final = 300.0
+"""A target that does not answer so long ends the command; what runs there goes on."""
+GRACE_S: Final = 10.0
+_ROOM: Final = 4
+"""Lines of a terminal that are no trials."""
+
+
+class Scheduler:
+    """Runs a sweep in the foreground: at most so many trials at once, until none is left.
+
+    Args:
+        sweep: with its trials; what happens is recorded there before it happens.
+        load: spec of a trial.
+        suggest: settings of a further trial, added to the sweep; None: there is none.
+        search: hears of results; None: a grid.
+        interrupts: Ctrl-C.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        sweep: Sweep,
+        load: Callable[[Trial], Loaded],
+        suggest: Callable[[], Trial | None],
+        search: Search | None,
+        *,
+        parallel: int,
+        interrupts: Interrupts,
+    ) -> None:
+        self._world, self._sweep, self._load, self._suggest, self._search = world, sweep, load, suggest, search
+        self._parallel, self._interrupts = parallel, interrupts
+        self._backends: dict[str, Backend] = {}
+        self._hopes: dict[str, Hope] = {}
+        self._answered_s = self._said_s = self._began_s = world.clock()
+        self._chatty = True
+
+    def run(self) -> bool:
+        """Go on until every trial is over.
+
+        Returns:
+            False where Ctrl-C came first; trials that run go on.
+
+        Raises:
+            SpecError, Conflict, BackendUnreachable, PartlyApplied: of a trial that could not be started.
+            RlctlError: another command has asked for the end.
+        """
+        from rlctl.cli.display.view import Screen
+
+        for trial in self._sweep.trials:
+            trial.state = "waiting" if trial.state == "stopped" else trial.state
+            self._tell_search(trial)  # a command may have been killed between record and search
+        for trial in self._running():
+            self._look(trial)
+            if not trial.over:  # one whose `up` was killed in its middle, or that was stopped: `up` goes on with it
+                self._start(trial)
+        screen: Screen | None = None
+        try:
+            while True:
+                if record.asked_to_stop(self._sweep.name):
+                    raise RlctlError(f"sweep {self._sweep.name} was stopped by another command")
+                for trial in self._running():
+                    self._look(trial)
+                while not self._interrupts.asked and len(self._running()) < self._parallel:
+                    further = self._next()
+                    if further is None:
+                        break
+                    self._start(further)
+                if not self._running() or self._interrupts.asked:
+                    return not self._interrupts.asked
+                if screen is None:
+                    screen = Screen(self._world, self._world.stderr).__enter__()
+                self._show(screen)
+                self._world.sleep(max(poll_every_s(self._backends[trial.run]) for trial in self._running()))
+        finally:
+            if screen is not None:
+                screen.__exit__()
+
+    def _running(self) -> list[Trial]:
+        return [trial for trial in self._sweep.trials if trial.state == "running"]
+
+    def _next(self) -> Trial | None:
+        waiting = (trial for trial in self._sweep.trials if trial.state == "waiting")
+        return next(waiting, None) or self._suggest()
+
+    def _start(self, trial: Trial) -> None:
+        """`up` of a trial: makes its run, goes on with it, or finds that nothing is left to do."""
+        sweep = self._sweep
+        with self._hushed():
+            try:
+                loaded = self._load(trial)
+            except SpecError as error:
+                if trial.suggestion is None:
+                    raise
+                self._end(trial, "failed", str(error.problems[0]))  # settings that do not go together
+                return
+            images = loaded.spec.images.model_copy(update=sweep.images)
+            prepared = beside(
+                self._world, replace(loaded, spec=loaded.spec.model_copy(update={"images": images})), mint=True
+            )
+            if prepared.state is not None and prepared.state.uid != trial.uid:
+                raise Conflict(
+                    f"run {trial.run} is there, and sweep {sweep.name} has not made it",
+                    hint=f"another name: --name {sweep.name}-2; or remove it: rlctl down {trial.run} --volumes",
+                    objects=(trial.run,),
+                )
+            refuse(prepared)
+            if prepared.spec.target in ON_CLUSTERS and not sweep.images:  # a tag that moves would split the sweep
+                sweep.images = {name: ref for name, ref in prepared.spec.images.model_dump().items() if ref}
+            self._backends[trial.run] = prepared.backend
+            # before the run is made: one that a killed command has made is known as its own
+            trial.uid, trial.state, trial.why = prepared.plan.uid, "running", ""
+            sweep.save()
+            try:
+                self._apply(prepared)
+            except WorkloadFailed as error:
+                self._end(trial, "failed", error.message)
+            else:
+                self._tell(f"{trial.run} {_settings(trial)}: started")
+        self._chatty = False
+
+    def _apply(self, prepared: Prepared) -> None:
+        if not nothing_to_do(prepared):
+            preflight(self._world, prepared, None)
+            apply(self._world, prepared, atomic=False)
+
+    @contextmanager
+    def _hushed(self) -> Iterator[None]:
+        """What `up` says is said of the first trial alone."""
+        before = self._world.quiet
+        self._world.quiet = before or not self._chatty
+        try:
+            yield
+        finally:
+            self._world.quiet = before
+
+    def _look(self, trial: Trial) -> None:
+        """Take over what has become of a trial."""
+        world = self._world
+        try:
+            backend = self._backends.get(trial.run)
+            if backend is None:
+                backend = self._backends[trial.run] = backend_of(world, trial.run, self._sweep.target)
+            seen = take(world, backend, trial.run)
+        except BackendUnreachable:
+            if world.clock() - self._answered_s >= AWAY_S:
+                raise
+            return
+        self._answered_s = world.clock()
+        measured = trial.evaluation
+        state, why = update(trial, seen)
+        if state != "running" or seen is None:
+            self._end(trial, state, why)
+        elif (lost := self._lost(trial, seen)) is not None:
+            self._take_down(trial, backend)
+            self._end(trial, "failed", lost)
+        elif self._to_prune(trial, seen):
+            self._take_down(trial, backend)
+            self._end(trial, "pruned")
+        elif trial.evaluation is not None and trial.evaluation != measured:
+            self._tell(f"{trial.run}: {_figures(trial)}")
+
+    def _lost(self, trial: Trial, seen: Snapshot) -> str | None:
+        """Why a trial that has not learned anything yet never will."""
+        if trial.steps or seen.state.target not in ON_CLUSTERS:
+            return None
+        lost = self._hopes.setdefault(trial.run, Hope(self._world.clock)).lost(seen.processes)
+        return None if lost is None else f"{lost.role} cannot run: {lost.reason or lost.state}"
+
+    def _to_prune(self, trial: Trial, seen: Snapshot) -> bool:
+        if self._search is None or trial.suggestion is None or not self._sweep.search.get("prune"):
+            return False
+        curve = [(int(point[0]), float(point[2])) for point in seen.status["history"]]
+        return self._search.hopeless(trial.suggestion, curve, int(seen.state.spec["stop"]["agent_steps"]))
+
+    def _take_down(self, trial: Trial, backend: Backend) -> None:
+        """Its data stays."""
+        with self._hushed():
+            follow(self._world, backend.delete(trial.run, volumes=False, grace_s=GRACE_S), heard=False)
+
+    def _end(self, trial: Trial, state: record.State, why: str = "") -> None:
+        trial.state, trial.why = state, why
+        self._sweep.save()
+        told = f"{trial.run} {_settings(trial)}: {state}" + (f": {why}" if why else "")
+        self._tell(told + (f", {_figures(trial)}" if trial.evaluation is not None else ""))
+        self._tell_search(trial)
+
+    def _tell_search(self, trial: Trial) -> None:
+        """Tell of a suggestion all of whose seeds are over: the mean of their last evaluations."""
+        alike = [one for one in self._sweep.trials if one.suggestion == trial.suggestion]
+        if self._search is None or trial.suggestion is None or not all(one.over for one in alike):
+            return
+        pruned = any(one.state == "pruned" for one in alike)
+        found = [one.evaluation for one in alike if one.state in ("finished", "pruned") and one.evaluation is not None]
+        self._search.tell(trial.suggestion, fmean(found) if len(found) == len(alike) else None, pruned=pruned)
+
+    def _tell(self, text: str) -> None:
+        self._said_s = self._world.clock()
+        if not self._world.is_terminal(self._world.stderr):
+            self._world.say(f"{clock(self._said_s - self._began_s)} {plain(text)}")
+
+    def _show(self, screen: object) -> None:
+        from rlctl.cli.display.view import Screen
+
+        assert isinstance(screen, Screen)
+        if screen.live:
+            screen.show([*lines(self._sweep, room=screen.height - _ROOM), "Ctrl-C leaves; trials that run go on"])
+        elif self._world.clock() - self._said_s >= HEARTBEAT_S:
+            self._tell(summary(self._sweep))
+
+
+def update(trial: Trial, seen: Snapshot | None) -> tuple[record.State, str]:
+    """Figures of a trial as its run tells them.
+
+    Returns:
+        What it has come to, and why.
+    """
+    if seen is None:
+        return "stopped", "its run is not there"
+    status = seen.status
+    trial.steps = int(status["totals"]["consumed_steps"])
+    if status["evaluation"] is not None:
+        trial.evaluation = float(status["evaluation"]["mean"])
+        trial.best = max([trial.evaluation, *(float(point[2]) for point in status["history"])])
+    phase = seen.state.phase
+    if phase == "failed":
+        return "failed", seen.state.failure.text if seen.state.failure else "the run has failed"
+    return phase, "stopped by another command" if phase == "stopped" else ""
+
+
+def summary(sweep: Sweep) -> str:
+    """`sweep pole: 3 finished, 2 running, 5 waiting`."""
+    states: tuple[record.State, ...] = ("finished", "pruned", "failed", "stopped", "running", "waiting")
+    told = [f"{found} {state}" for state in states if (found := sweep.count(state))]
+    return f"sweep {sweep.name}: {', '.join(told) or 'no trial yet'}"
+
+
+def lines(sweep: Sweep, *, room: int | None = None) -> list[str]:
+    """Table of the trials.
+
+    Args:
+        room: so many at most: those that run first, then those that ended last.
+    """
+    shown = sweep.trials
+    if room is not None and len(shown) > room:
+        ranks: Mapping[str, int] = {"running": 0, "failed": 1, "stopped": 1, "pruned": 2, "finished": 2, "waiting": 3}
+        place = {id(trial): at for at, trial in enumerate(sweep.trials)}
+        chosen = sorted(shown, key=lambda one: (ranks[one.state], -place[id(one)]))[: max(room - 1, 1)]
+        shown = sorted(chosen, key=lambda one: place[id(one)])
+    axes = list(dict.fromkeys(path for trial in sweep.trials for path in trial.settings))
+    rows = [("TRIAL", *axes, "SEED", "PHASE", "STEPS", "NEWEST", "BEST")]
+    for trial in shown:
+        figures = (count(trial.steps) if trial.steps else "-", number(trial.evaluation), number(trial.best))
+        rows.append(
+            (trial.run, *(trial.settings.get(path, "-") for path in axes), str(trial.seed), trial.state, *figures)
+        )
+    return [*table(rows), *([] if len(shown) == len(sweep.trials) else ["..."]), summary(sweep)]
+
+
+def _settings(trial: Trial) -> str:
+    return " ".join([*(f"{path}={value}" for path, value in trial.settings.items()), f"seed={trial.seed}"])
+
+
+def _figures(trial: Trial) -> str:
+    return f"{number(trial.evaluation)} at {count(trial.steps)} steps, best {number(trial.best)}"

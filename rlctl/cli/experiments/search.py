@@ -1,0 +1,111 @@
+"""Search by Optuna: suggests settings, is told what they returned, and says which trial is not worth its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from rlctl.cli.experiments.axes import Axis
+from rlctl.errors import BackendUnreachable, UsageError
+
+T = TypeVar("T")
+LOOKS: Final = 20
+"""Of a pruner at one trial: trials are compared at the same share of stop.agent_steps."""
+
+
+class Search:
+    """A study that is kept in the folder of its sweep, so that it goes on after a kill.
+
+    Args:
+        folder: of the sweep.
+        axes: ranges, and values to choose from.
+        whole: a path's value has to be a whole number.
+        prune: by the median of the other trials at the same share of their steps.
+        seed: of the sampler. What is known already is counted in, or a sampler that is made anew would repeat itself.
+
+    Raises:
+        UsageError: Optuna is not installed.
+        BackendUnreachable: the file of the study cannot be used.
+    """
+
+    def __init__(self, folder: Path, axes: Sequence[Axis], whole: Container[str], *, prune: bool, seed: int) -> None:
+        try:
+            import optuna
+        except ModuleNotFoundError as error:
+            raise UsageError(f"{error.name} is not installed here", hint='pip install "rlctl[sweep]"') from error
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._optuna, self._axes, self._whole = optuna, axes, whole
+        self._study = self._asked(
+            lambda: optuna.create_study(
+                storage=f"sqlite:///{folder / 'optuna.db'}",
+                study_name=folder.name,
+                direction="maximize",
+                pruner=optuna.pruners.MedianPruner() if prune else optuna.pruners.NopPruner(),
+                load_if_exists=True,
+            )
+        )
+        known = self._asked(lambda: len(self._study.trials))
+        self._study.sampler = optuna.samplers.TPESampler(seed=(seed + known) % 2**32)
+
+    def ask(self) -> tuple[int, dict[str, str]]:
+        """Number and settings of the next suggestion."""
+        return self._asked(self._ask)
+
+    def _ask(self) -> tuple[int, dict[str, str]]:
+        trial = self._study.ask()
+        return trial.number, {axis.path: self._suggest(trial, axis) for axis in self._axes}
+
+    def _suggest(self, trial: Any, axis: Axis) -> str:
+        if not axis.range:
+            return str(trial.suggest_categorical(axis.path, axis.values))
+        low, high = (float(bound) for bound in axis.values)
+        if axis.path in self._whole:
+            return str(trial.suggest_int(axis.path, int(low), int(high), log=axis.log))
+        # as text and not in full: what the record says is what is trained
+        return f"{trial.suggest_float(axis.path, low, high, log=axis.log):.6g}"
+
+    def tell(self, number: int, value: float | None, *, pruned: bool = False) -> None:
+        """Result of a suggestion; None: it has none. One that is told already stays as it is."""
+        states = self._optuna.trial.TrialState
+        state = states.PRUNED if pruned else states.FAIL if value is None else states.COMPLETE
+        told = value if state is states.COMPLETE else None
+        self._asked(lambda: self._study.tell(number, told, state=state, skip_if_finished=True))
+
+    def forget(self, known: Container[int]) -> None:
+        """Give up suggestions that nobody trains: a command was killed before it had recorded them."""
+        running = self._optuna.trial.TrialState.RUNNING
+        for trial in self._asked(lambda: self._study.get_trials(deepcopy=False, states=(running,))):
+            if trial.number not in known:
+                self.tell(trial.number, None)
+
+    def hopeless(self, number: int, curve: Sequence[tuple[int, float]], steps: int) -> bool:
+        """Whether a trial is to be pruned.
+
+        Args:
+            curve: agent steps and mean of its evaluations so far, ascending.
+            steps: agent steps of a whole trial.
+        """
+        return self._asked(lambda: self._hopeless(number, curve, steps))
+
+    def _hopeless(self, number: int, curve: Sequence[tuple[int, float]], steps: int) -> bool:
+        frozen = self._study.get_trials(deepcopy=False)[number]
+        trial = self._optuna.trial.Trial(self._study, frozen._trial_id)
+        told = max(frozen.intermediate_values, default=0)
+        for look in range(told + 1, LOOKS):
+            reached = [mean for at, mean in curve if at * LOOKS >= look * steps]
+            if not reached:
+                return False
+            trial.report(reached[0], look)
+            if trial.should_prune():
+                return True
+        return False
+
+    def _asked(self, question: Callable[[], T]) -> T:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            return question()
+        except (SQLAlchemyError, self._optuna.exceptions.StorageInternalError) as error:
+            why = str(error).splitlines()[0]
+            raise BackendUnreachable(f"the study of the sweep cannot be read or written: {why}") from error

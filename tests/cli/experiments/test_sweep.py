@@ -1,0 +1,341 @@
+"""`rlctl sweep` on the memory target."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from rlctl.backends.base import RunState
+from rlctl.cli.experiments import record
+from rlctl.errors import BackendUnreachable
+from rlctl.probe import Probed
+from rlctl.spec.problems.messages import Fault
+from tests.cli.clusters import CLUSTER_SPEC, Clusters
+from tests.cli.conftest import Rlctl
+from tests.cli.experiments.training import Training, rate, write
+
+AXES = ("--set", "algorithm.lr=1e-3,3e-3", "--seeds", "2")
+
+
+def returned(state: RunState, look: int) -> float:
+    return 1000 * rate(state) * look + int(state.spec["seed"])
+
+
+@pytest.fixture
+def spec(rlctl: Rlctl) -> str:
+    return write(rlctl.folder)
+
+
+def states(name: str = "pole") -> dict[str, str]:
+    return {trial.run: trial.state for trial in record.known(name).trials}
+
+
+def test_every_combination_of_settings_and_seed_is_a_run_of_its_own(rlctl: Rlctl, spec: str) -> None:
+    training = Training(rlctl, returned)
+    result = rlctl("sweep", spec, *AXES, "--parallel", "3", "-o", "json")
+    assert result.code == 0, result.err
+    found = {state.run: (rate(state), state.spec["seed"]) for state in rlctl.backend.runs()}
+    assert found == {"pole-1": (1e-3, 0), "pole-2": (1e-3, 1), "pole-3": (3e-3, 0), "pole-4": (3e-3, 1)}
+    assert training.most == 3
+    assert [trial["evaluation"] for trial in result.json["trials"]] == [4, 5, 12, 13]
+    best, other = result.json["comparison"]["groups"]
+    assert (best["settings"], best["iqm"], best["best_improves"]) == ("algorithm.lr=0.003", 12.5, None)
+    assert (other["settings"], other["iqm"], other["best_improves"]) == ("algorithm.lr=0.001", 4.5, 1.0)
+    assert rlctl("status", "pole-3").code == 0
+    assert len(rlctl.trials) == 1, "what differs in numbers alone is tried once"
+
+
+def test_progress_is_told_by_lines_and_the_answer_is_the_comparison(rlctl: Rlctl, spec: str) -> None:
+    Training(rlctl, returned)
+    result = rlctl("sweep", spec, *AXES)
+    assert "pole-1 algorithm.lr=1e-3 seed=0: finished, 4 at 1.00k steps, best 4" in result.err
+    assert "pole-2: 2 at 250 steps" in result.err
+    assert "sweep pole: 4 finished" in result.err
+    assert result.err.count("created learner/0") == 1, "what `up` says is said of the first trial alone"
+    assert [line.split()[0] for line in result.out.splitlines()] == [
+        "SETTINGS",
+        "algorithm.lr=0.003",
+        "algorithm.lr=0.001",
+    ]
+
+
+def test_on_a_terminal_the_trials_are_a_table(rlctl: Rlctl, spec: str) -> None:
+    Training(rlctl, returned)
+    shown = rlctl("sweep", spec, *AXES, terminal=True, width=120).err
+    for word in ("TRIAL", "algorithm.lr", "SEED", "PHASE", "STEPS", "NEWEST", "BEST", "Ctrl-C leaves"):
+        assert word in shown
+
+
+def killed(rlctl: Rlctl, spec: str, at_s: float) -> Training:
+    """A sweep whose command is killed: nothing of it runs any more, and the record is as it was written last."""
+    training = Training(rlctl, returned)
+
+    class Killed(BaseException):
+        pass
+
+    def kill() -> None:
+        raise Killed
+
+    rlctl.at(at_s, kill)
+    save, record.Sweep.save = record.Sweep.save, lambda sweep: None if rlctl.time_s >= at_s else save(sweep)  # type: ignore[method-assign]
+    try:
+        with pytest.raises(Killed):
+            rlctl("sweep", spec, *AXES)
+    finally:
+        record.Sweep.save = save  # type: ignore[method-assign]
+    return training
+
+
+def test_after_a_kill_done_trials_stay_done_and_a_running_one_is_gone_on_with(rlctl: Rlctl, spec: str) -> None:
+    training = killed(rlctl, spec, 6.0)
+    assert states() == {"pole-1": "finished", "pole-2": "running", "pole-3": "waiting", "pole-4": "waiting"}
+    uids = {state.run: state.uid for state in rlctl.backend.runs()}
+    training.go_on()
+    result = rlctl("sweep", spec, *AXES)
+    assert result.code == 0, result.err
+    assert training.done == {"pole-1": 4, "pole-2": 4, "pole-3": 4, "pole-4": 4}
+    assert uids.items() <= {state.run: state.uid for state in rlctl.backend.runs()}.items()
+    writes = rlctl.backend.writes
+    assert rlctl("sweep", spec, *AXES).code == 0
+    assert rlctl.backend.writes == writes, "a sweep that is done writes nothing"
+
+
+def test_a_trial_that_stopped_meanwhile_is_started_again_by_up(rlctl: Rlctl, spec: str) -> None:
+    training = killed(rlctl, spec, 6.0)
+    rlctl("down", "pole-2")
+    training.go_on()
+    assert rlctl("sweep", spec, *AXES).code == 0
+    assert training.done["pole-2"] == 4
+
+
+def test_a_trial_that_failed_while_nobody_looked_is_not_begun_again(rlctl: Rlctl, spec: str) -> None:
+    training = killed(rlctl, spec, 6.0)
+    training._mean = lambda state, look: None if state.run == "pole-2" else returned(state, look)
+    training.go_on()
+    rlctl.sleep(1)
+    assert rlctl("sweep", spec, *AXES).code == 7
+    assert states()["pole-2"] == "failed"
+
+
+def test_failed_trials_are_named_others_go_on_and_retry_starts_them_again(rlctl: Rlctl, spec: str) -> None:
+    training = Training(rlctl, lambda state, look: None if state.run == "pole-2" else returned(state, look))
+    result = rlctl("sweep", spec, *AXES)
+    assert result.code == 7
+    assert "1 of 4 trials failed: pole-2" in result.err
+    assert "EnvError: step returned NaN reward" in result.err
+    assert set(states().values()) == {"finished", "failed"}
+    assert rlctl("sweep", spec, *AXES).code == 7
+    assert training.done["pole-2"] == 1, "a failed trial is over"
+    training._mean = returned
+    assert rlctl("sweep", spec, *AXES, "--retry").code == 0
+    assert states()["pole-2"] == "finished"
+
+
+def test_ctrl_c_leaves_the_trials_that_run_and_starts_no_further_one(rlctl: Rlctl, spec: str) -> None:
+    Training(rlctl, returned)
+    rlctl.at(2.2, lambda: signal.raise_signal(signal.SIGINT))
+    result = rlctl("sweep", spec, *AXES)
+    assert result.code == 0
+    assert "left sweep pole; 1 of its trials goes on" in result.err
+    assert "rlctl sweep stop pole" in result.err
+    assert states() == {"pole-1": "running", "pole-2": "waiting", "pole-3": "waiting", "pole-4": "waiting"}
+    state = rlctl.backend.find("pole-1")
+    assert state is not None
+    assert state.phase == "running"
+
+
+def test_a_wrong_value_is_told_with_all_the_others_before_anything_starts(rlctl: Rlctl, spec: str) -> None:
+    result = rlctl(
+        "sweep", spec, "--set", "algorithm.lr=1e-3,fast", "--set", "algorithm.gamme=0.9,0.99", "--set", "seed=0,-1"
+    )
+    assert result.code == 3
+    assert "--set algorithm.lr=fast: algorithm.lr:" in result.err
+    assert "algorithm.gamme: unknown key; did you mean `gamma`?" in result.err
+    assert "--set seed=-1: seed:" in result.err
+    assert result.err.count("unknown key") == 2, "each value is told once"
+    assert rlctl.backend.writes == 0
+    assert record.names() == []
+
+
+def test_an_environment_that_is_not_there_is_told_before_anything_starts(rlctl: Rlctl, spec: str) -> None:
+    rlctl.probed = Probed("problem", "", (Fault(("env", "id"), "Gymnasium has no CartPole-v9"),))
+    result = rlctl("sweep", spec, "--set", "env.id=CartPole-v8,CartPole-v9")
+    assert result.code == 3
+    assert result.err.count("Gymnasium has no CartPole-v9") == 2
+    assert rlctl.backend.writes == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--trials", "3"], 2, "--trials is for a search"),
+        (["--prune"], 2, "--prune is for a search"),
+        (["--search", "optuna"], 2, "nothing to search"),
+        (
+            ["--search", "optuna", "--prune", "--seeds", "2", "--set", "algorithm.lr=1..2"],
+            2,
+            "--prune judges single runs",
+        ),
+        (["--seeds", "2", "--set", "seed=1,2"], 2, "both say which seeds"),
+        (["--name", "Pole"], 2, "cannot be the name of a sweep"),
+        (["--set", "stop.agent_steps=null"], 3, "a sweep has runs that end"),
+        (["--set", "algorithm.lr=1e-4..1e-3"], 3, "a range needs --search optuna"),
+    ],
+)
+def test_what_makes_no_sweep_is_said(rlctl: Rlctl, spec: str, arguments: list[str], code: int, said: str) -> None:
+    result = rlctl("sweep", spec, *arguments)
+    assert (result.code, rlctl.backend.writes) == (code, 0)
+    assert said in result.err
+
+
+def test_a_changed_spec_is_refused_with_the_difference_and_the_way_out(rlctl: Rlctl, spec: str) -> None:
+    Training(rlctl, returned)
+    assert rlctl("sweep", spec, *AXES).code == 0
+    result = rlctl("sweep", spec, *AXES, "--set", "algorithm.gamma=0.9")
+    assert result.code == 5
+    assert "  algorithm.gamma: 0.99, now 0.9" in result.err
+    assert "rlctl sweep clean pole" in result.err
+    assert (
+        "algorithm.lr=3e-3: has trials, and is not asked for"
+        in rlctl("sweep", spec, "--set", "algorithm.lr=1e-3,1e-2").err
+    )
+    assert "seeds: 1 have trials, and are not asked for" in rlctl("sweep", spec, *AXES, "--seeds", "1").err
+
+
+def test_more_seeds_and_values_are_added(rlctl: Rlctl, spec: str) -> None:
+    training = Training(rlctl, returned)
+    assert rlctl("sweep", spec, *AXES).code == 0
+    assert rlctl("sweep", spec, "--set", "algorithm.lr=1e-4,1e-3,3e-3", "--seeds", "3").code == 0
+    assert len(training.done) == 9
+    assert set(training.done.values()) == {4}
+    added = [(one.run, one.settings["algorithm.lr"], one.seed) for one in record.known("pole").trials[4:6]]
+    assert added == [("pole-5", "1e-4", 0), ("pole-6", "1e-4", 1)]
+
+
+def test_a_run_of_the_same_name_that_is_not_of_the_sweep_is_left_alone(rlctl: Rlctl, spec: str) -> None:
+    rlctl.up(run="pole-2")
+    Training(rlctl, returned)
+    result = rlctl("sweep", spec, *AXES)
+    assert result.code == 5
+    assert "run pole-2 is there, and sweep pole has not made it" in result.err
+    assert "the same command again goes on" in result.err
+
+
+def test_a_second_command_on_the_same_sweep_is_refused(rlctl: Rlctl, spec: str) -> None:
+    with record.held("pole"):
+        result = rlctl("sweep", spec, *AXES)
+    assert result.code == 5
+    assert "another command runs sweep pole" in result.err
+
+
+def test_stop_ends_the_command_and_the_trials_and_the_same_command_goes_on(rlctl: Rlctl, spec: str) -> None:
+    training = Training(rlctl, returned)
+    rlctl.at(2.2, lambda: record.ask_to_stop("pole", wanted=True))
+    result = rlctl("sweep", spec, *AXES)
+    assert result.code == 1
+    assert "sweep pole was stopped by another command" in result.err
+    stopped = rlctl("sweep", "stop", "pole", "-o", "json")
+    assert stopped.json["stopped"] == ["pole-1"]
+    state = rlctl.backend.find("pole-1")
+    assert state is not None
+    assert state.phase == "stopped"
+    training.go_on()
+    assert rlctl("sweep", spec, *AXES).code == 0
+    assert training.done["pole-1"] == 4
+
+
+def test_a_trial_that_another_command_stops_is_not_started_again_by_this_one(rlctl: Rlctl, spec: str) -> None:
+    Training(rlctl, returned)
+    rlctl.at(2.2, lambda: list(rlctl.backend.delete("pole-1", volumes=False, grace_s=1)))
+    result = rlctl("sweep", spec, *AXES)
+    assert result.code == 1
+    assert "1 of 4 trials were stopped by another command: pole-1" in result.err
+
+
+def test_clean_asks_and_removes_the_runs_and_the_record(rlctl: Rlctl, spec: str) -> None:
+    Training(rlctl, returned)
+    assert rlctl("sweep", spec, *AXES).code == 0
+    assert rlctl("sweep", "clean", "pole").code == 9
+    assert rlctl("sweep", "clean", "pole", terminal=True, answer="poles\n").code == 9
+    assert len(rlctl.backend.runs()) == 4
+    assert rlctl("sweep", "clean", "pole", "--yes").code == 0
+    assert rlctl.backend.runs() == []
+    assert record.names() == []
+    assert rlctl("sweep", "clean", "pole", "--yes").code == 2
+
+
+def test_list_shows_sweeps_and_the_trials_of_one_as_they_are_now(rlctl: Rlctl, spec: str) -> None:
+    assert "there is no sweep" in rlctl("sweep", "list").err
+    Training(rlctl, returned)
+    rlctl.at(2.2, lambda: signal.raise_signal(signal.SIGINT))
+    rlctl("sweep", spec, *AXES)
+    for _ in range(5):
+        rlctl.sleep(1)
+    line = rlctl("sweep", "list").out.splitlines()[1].split()
+    assert line[:7] == ["pole", "local", "4", "1", "0", "0", "4"]
+    rows = [row.split() for row in rlctl("sweep", "list", "pole").out.splitlines()]
+    assert rows[1] == ["pole-1", "1e-3", "0", "finished", "1.00k", "4", "4"]
+    assert rows[2] == ["pole-2", "1e-3", "1", "waiting", "-", "-", "-"]
+
+
+def test_a_target_that_is_away_for_a_moment_ends_nothing(rlctl: Rlctl, spec: str) -> None:
+    training = Training(rlctl, returned)
+    find = rlctl.backend.find
+
+    def maybe(run: str) -> RunState | None:
+        if 2 <= rlctl.time_s < 60 and not training.busy:
+            raise BackendUnreachable("the target does not answer")
+        return find(run)
+
+    rlctl.backend.find = maybe  # type: ignore[method-assign]
+    assert rlctl("sweep", spec).code == 0
+
+
+def test_a_torn_record_is_told(rlctl: Rlctl, spec: str) -> None:
+    (record.folder("pole")).mkdir(parents=True)
+    (record.folder("pole") / "sweep.json").write_text('{"format": 1, "trials": [{}]}')
+    assert rlctl("sweep", "list").code == 4
+
+
+def test_a_sweep_on_a_cluster_goes_on_there_and_keeps_the_images_of_its_first_trial(rlctl: Rlctl) -> None:
+    clusters = Clusters(rlctl)
+    spec = write(rlctl.folder, "cluster.yaml", CLUSTER_SPEC)
+
+    def finish() -> None:
+        for state in clusters("stage", "lab").runs():
+            if state.phase == "running":
+                clusters("stage", "lab").finish(state.run, "eval_return")
+
+    for at in range(1, 20):
+        rlctl.at(at, finish)
+    assert rlctl("sweep", spec, "--seeds", "2", "-n", "lab", "--context", "stage").code == 0
+    sweep = record.known("pole")
+    assert (sweep.context, sweep.namespace) == ("stage", "lab")
+    assert set(sweep.images) == {"core", "actor", "learner"}
+    clusters.current = "prod"
+    assert rlctl("sweep", spec, "--seeds", "3").code == 0
+    assert len(clusters("stage", "lab").runs()) == 3
+    assert "namespace: lab, now team" in rlctl("sweep", spec, "--seeds", "3", "-n", "team").err
+
+
+def test_optuna_suggests_prunes_and_goes_on_after_a_kill(rlctl: Rlctl, spec: str) -> None:
+    pytest.importorskip("optuna")
+    training = Training(rlctl, lambda state, look: returned(state, look))
+    search = ("--search", "optuna", "--prune", "--set", "algorithm.lr=1e-5..1e-2:log")
+    assert rlctl("sweep", spec, *search, "--trials", "4").code == 0
+    assert rlctl("sweep", spec, *search, "--trials", "10", "--parallel", "2").code == 0
+    trials = record.known("pole").trials
+    assert sorted(one.suggestion or 0 for one in trials) == list(range(10))
+    assert len({one.settings["algorithm.lr"] for one in trials}) == 10, "a study that goes on does not repeat itself"
+    pruned = [one for one in trials if one.state == "pruned"]
+    assert pruned
+    assert all(training.done[one.run] < 4 for one in pruned)
+    assert len(training.done) == 10
+
+
+def test_without_optuna_one_sentence_names_the_extra(rlctl: Rlctl, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    result = rlctl("sweep", spec, "--search", "optuna", "--set", "algorithm.lr=1e-5..1e-3:log")
+    assert result.code == 2
+    assert 'pip install "rlctl[sweep]"' in result.err
