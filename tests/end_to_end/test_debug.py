@@ -7,6 +7,8 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -100,14 +102,13 @@ class Terminal:
         os.close(slave)
         self.said = ""
 
-    def until(self, text: str, timeout_s: float = 60.0) -> str:
+    def until(self, text: str, timeout_s: float = 120.0) -> str:
         """Read until this has been said; what was said since the last time, this included."""
         deadline = time.monotonic() + timeout_s
         while text not in self.said:
-            left = deadline - time.monotonic()
-            assert left > 0, f"waited {timeout_s} s for {text!r}: {self.said}"
-            if select.select([self._master], [], [], left)[0]:
-                self.said += self._read()
+            more = self._read(deadline)
+            assert more, f"waited {timeout_s} s for {text!r}: {self.said}"
+            self.said += more
         heard, _, self.said = self.said.partition(text)
         return heard + text
 
@@ -116,17 +117,39 @@ class Terminal:
 
     def end(self) -> int:
         """Exit code, once it has ended."""
-        while more := self._read():
+        deadline = time.monotonic() + 120.0
+        while more := self._read(deadline):
             self.said += more
-        code = self.process.wait(60)
-        os.close(self._master)
-        return code
+        return self.process.wait(10)
 
-    def _read(self) -> str:
+    def close(self) -> None:
+        """Leave nothing behind, whatever has failed."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    def _read(self, deadline: float) -> str:
+        """What has been said since; "" at the end, or when it is too late."""
+        if not select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            return ""
         try:
             return os.read(self._master, 4096).decode().replace("\r\n", "\n")
         except OSError:  # the other end is closed
             return ""
+
+
+Opened = Callable[..., Terminal]
+
+
+@pytest.fixture
+def debugged(cli: Cli) -> Iterator[Opened]:
+    """`rlctl debug` with these arguments, in a terminal."""
+    with ExitStack() as stack:
+
+        def opened(*arguments: str) -> Terminal:
+            return stack.enter_context(closing(Terminal(cli, "debug", *arguments)))
+
+        yield opened
 
 
 @pytest.fixture
@@ -134,9 +157,11 @@ def spec(cli: Cli) -> str:
     return cli.spec("lights", code={"path": "."}, env={"id": "lights:Lights"}, roles={"actor": {"envs": 8}})
 
 
-def test_a_breakpoint_in_the_environment_stops_at_its_line_shows_variables_and_goes_on(cli: Cli, spec: str) -> None:
+def test_a_breakpoint_in_the_environment_stops_at_its_line_shows_variables_and_goes_on(
+    cli: Cli, spec: str, debugged: Opened
+) -> None:
     (cli.folder / "lights.py").write_text(LIGHTS % 'breakpoint() if self.light and not hasattr(Lights, "met") else 0')
-    terminal = Terminal(cli, "debug", spec, "--updates", "2")
+    terminal = debugged(spec, "--updates", "2")
     at = terminal.until("(Pdb) ")
     assert f"> {cli.folder}/lights.py(" in at
     assert "no run is started, nothing is stored" in at
@@ -145,7 +170,7 @@ def test_a_breakpoint_in_the_environment_stops_at_its_line_shows_variables_and_g
     terminal.type("from rlctl_agents.debugging.session import DebugSession as d\n")
     terminal.until("(Pdb) ")
     terminal.type("p d.current.updates, d.current.actors[0].env.envs, d.current.trainer.version\n")
-    assert "(0, 8, 0)" in terminal.until("(Pdb) ")
+    assert "(0, 16, 0)" in terminal.until("(Pdb) ")
     terminal.type("Lights.met = True\n")
     terminal.until("(Pdb) ")
     terminal.type("c\n")
@@ -157,13 +182,13 @@ def test_a_breakpoint_in_the_environment_stops_at_its_line_shows_variables_and_g
     assert list(Path(cli.env["XDG_STATE_HOME"]).rglob("*")) == []
 
 
-def test_a_breakpoint_in_the_loss_has_the_batch_and_the_network(cli: Cli) -> None:
+def test_a_breakpoint_in_the_loss_has_the_batch_and_the_network(cli: Cli, debugged: Opened) -> None:
     (cli.folder / "told.py").write_text(
         TOLD.replace("        loss = super", "        breakpoint()\n        loss = super")
     )
     algorithm = {"name": "told:Told", "unroll_length": 10, "batch_size": 40}
     spec = cli.spec("told", code={"path": "."}, env={"id": "CartPole-v1"}, algorithm=algorithm)
-    terminal = Terminal(cli, "debug", spec, "--updates", "1", "--episodes", "0")
+    terminal = debugged(spec, "--updates", "1", "--episodes", "0")
     assert "note: roles.actor: 1 x 4 environments instead of 1 x 16" in terminal.until("(Pdb) ")
     terminal.type("p batch.fields['obs'].shape, self.net.training\n")
     assert "(torch.Size([11, 4, 4]), False)" in terminal.until("(Pdb) ")
@@ -172,9 +197,9 @@ def test_a_breakpoint_in_the_loss_has_the_batch_and_the_network(cli: Cli) -> Non
     assert "update 1  steps " in terminal.said
 
 
-def test_ctrl_c_ends_it_with_the_sum_of_what_was_done(cli: Cli, spec: str) -> None:
+def test_ctrl_c_ends_it_with_the_sum_of_what_was_done(cli: Cli, spec: str, debugged: Opened) -> None:
     (cli.folder / "lights.py").write_text(LIGHTS % "pass")
-    terminal = Terminal(cli, "debug", spec, "--updates", "100000")
+    terminal = debugged(spec, "--updates", "100000")
     terminal.until("update 3  ")
     terminal.type("\x03")
     assert terminal.end() == 130
@@ -183,9 +208,9 @@ def test_ctrl_c_ends_it_with_the_sum_of_what_was_done(cli: Cli, spec: str) -> No
     assert "Traceback" not in terminal.said
 
 
-def test_quit_of_the_debugger_ends_it_without_a_traceback(cli: Cli, spec: str) -> None:
+def test_quit_of_the_debugger_ends_it_without_a_traceback(cli: Cli, spec: str, debugged: Opened) -> None:
     (cli.folder / "lights.py").write_text(LIGHTS % "breakpoint()")
-    terminal = Terminal(cli, "debug", spec)
+    terminal = debugged(spec)
     terminal.until("(Pdb) ")
     terminal.type("q\n")
     assert terminal.end() == 130
@@ -193,14 +218,16 @@ def test_quit_of_the_debugger_ends_it_without_a_traceback(cli: Cli, spec: str) -
     assert "Traceback" not in terminal.said
 
 
-def test_a_failure_is_told_with_its_traceback_and_with_pdb_one_stays_at_its_line(cli: Cli, spec: str) -> None:
+def test_a_failure_is_told_with_its_traceback_and_with_pdb_one_stays_at_its_line(
+    cli: Cli, spec: str, debugged: Opened
+) -> None:
     (cli.folder / "lights.py").write_text(LIGHTS % "assert self.now < 3, 'no light left'")
     done = cli("debug", spec, exit_code=7)
     line = (LIGHTS.split("%s")[0]).count("\n") + 1
     assert f'File "{cli.folder}/lights.py", line {line}, in step' in done.stderr
     assert "AssertionError: no light left" in done.stderr
     assert "(lights:Lights, seed " in done.stderr
-    terminal = Terminal(cli, "debug", spec, "--pdb")
+    terminal = debugged(spec, "--pdb")
     assert "no light left" in terminal.until("(Pdb) ")
     terminal.type("p self.now, self.light in (0, 1)\n")
     assert "(3, True)" in terminal.until("(Pdb) ")
