@@ -102,6 +102,9 @@ DOORS = {
         "rlctl_agents.debugging",
         "rlctl_agents.roles",
     ],
+    "onnx": [],
+    "onnxscript": [],
+    "onnxruntime": ["rlctl_agents.policies.export"],
     "safetensors": ["rlctl_agents.models", "rlctl_agents.checkpoint"],
     "signal": [
         "rlctl.cli",

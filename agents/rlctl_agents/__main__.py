@@ -1,6 +1,6 @@
 """`python -m rlctl_agents ROLE ...` is one role process; `python -m rlctl_agents probe ...` looks at an environment,
 `python -m rlctl_agents tensorboard ...` shows the curves of a run, `evaluate` and `play` act with a stored model,
-`debug` is all roles in one thread, for a debugger.
+`export` writes one as a graph, `debug` is all roles in one thread, for a debugger.
 
 Before anything large is imported, the kernel is asked to kill this process when its parent dies: no role outlives a
 killed supervisor.
@@ -91,6 +91,10 @@ def main(arguments: Sequence[str]) -> int:
         from rlctl_agents.debugging.program import main as debug
 
         return debug(arguments[1:])
+    if arguments == ["export"]:
+        from rlctl_agents.policies.export import main as export
+
+        return export()
     from rlctl_agents.runtime.process import Process, run_role
 
     def run(process: Process) -> None:

@@ -16,6 +16,7 @@ from rlctl.cli.verbs import (
     doctor,
     down,
     eval,
+    export,
     history,
     image,
     init,
@@ -85,7 +86,7 @@ def make_command() -> Any:
     for verb in (
         init.init, lint.lint, debug.debug, show.render, show.diff, up.up,
         status.status, logs.logs, wait.wait, profile.profile,
-        models.models, pull.pull, play.play, compare.compare,
+        models.models, pull.pull, export.export, play.play, compare.compare,
         scale.scale, restart.restart, history.history, history.rollback, doctor.doctor, down.down, version.version,
     ):  # fmt: skip
         app.command()(verb)

@@ -1,16 +1,18 @@
 """The newcomer's path: one spec file, one command, a solved environment."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gymnasium
+import onnxruntime
 import pytest
 from PIL import Image, ImageSequence
 
 import rlctl_agents
 from benchmarks.learning.rows import find
 from benchmarks.learning.train import fell_back, success, train
-from rlctl_agents.policies.loaded import LoadedPolicy
 from tests.end_to_end.conftest import Cli, wait_until
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -55,17 +57,21 @@ def test_up_ends_0_with_cartpole_solved_by_the_evaluator(cli: Cli) -> None:
             shown_ms = sum(frame.info["duration"] for frame in ImageSequence.Iterator(film))
             assert shown_ms == 20 * (one["length"] + 1)
     assert "is not overwritten" in cli("play", "./model", "--video", "out", "--seed", "4", exit_code=1).stderr
-    assert played_by_hand(rlctl_agents.load(cli.folder / "model")) >= 100  # alone, without rlctl's environments
+    policy = rlctl_agents.load(cli.folder / "model")
+    assert played_by_hand(lambda obs: policy.act(obs)[0]) >= 100  # alone, without rlctl's environments
+    exported = json.loads(cli("export", "./model", "policy.onnx", "-o", "json").stdout)
+    assert exported["checked"]["observations"] == 68
+    session = onnxruntime.InferenceSession(cli.folder / "policy.onnx")
+    assert played_by_hand(lambda obs: session.run(["action"], {"obs": obs[None]})[0][0]) >= 100
 
 
-def played_by_hand(policy: LoadedPolicy) -> float:
+def played_by_hand(act: Callable[[Any], Any]) -> float:
     """Return of one episode of Gymnasium's own environment."""
     env = gymnasium.make("CartPole-v1")
     obs, _ = env.reset(seed=1)
-    state, returned, over = None, 0.0, False
+    returned, over = 0.0, False
     while not over:
-        action, state = policy.act(obs, state)
-        obs, reward, terminated, truncated, _ = env.step(action)
+        obs, reward, terminated, truncated, _ = env.step(act(obs))
         returned, over = returned + float(reward), terminated or truncated
     env.close()
     return returned

@@ -39,7 +39,7 @@ def answering(work: Callable[[Mapping[str, Any], TextIO], None]) -> int:
 
 
 class NoModel(Exception):
-    """A stored model that cannot be loaded."""
+    """A stored model that cannot be loaded, or cannot do what is asked."""
 
 
 def stored_model(question: Mapping[str, Any]) -> tuple[PolicyFile, Algorithm]:

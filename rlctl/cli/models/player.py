@@ -1,4 +1,4 @@
-"""Plays with a model in a child process, which has torch and the environment; this one needs neither."""
+"""Programs with a model in a child process, which has torch and the environment; this one needs neither."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ from typing import Any, Final
 
 from rlctl.errors import RlctlError, UsageError
 
+LOCAL: Final[Mapping[str, str]] = {"rlctl_agents": "local", "gymnasium": "local", "torch": "local"}
 CLOSING_S: Final = 10.0
 """For an environment to close, after the last answer."""
 
 
-def played(program: str, question: Mapping[str, Any], code: Path | None, *, answers: int) -> Iterator[dict[str, Any]]:
-    """Answers of `python -m rlctl_agents evaluate` or `play`, as they come.
+def played(
+    program: str, question: Mapping[str, Any], code: Path | None, *, answers: int, also: Mapping[str, str] = LOCAL
+) -> Iterator[dict[str, Any]]:
+    """Answers of `python -m rlctl_agents evaluate`, `play` or `export`, as they come.
 
     Args:
         question: `folder` and what is wanted; see there.
         code: folder of the user's own modules; None: this one.
         answers: as many come.
+        also: packages that it needs besides, with the extra that brings each.
 
     Raises:
-        UsageError: torch or gymnasium is not installed here.
+        UsageError: one of its packages is not installed here.
         RlctlError: the child failed; with what it says.
     """
-    for package in ("rlctl_agents", "gymnasium", "torch"):
+    for package, extra in {**LOCAL, **also}.items():
         if importlib.util.find_spec(package) is None:
-            raise UsageError(f"{package} is not installed here", hint='pip install "rlctl[local]"')
+            raise UsageError(f"{package} is not installed here", hint=f'pip install "rlctl[{extra}]"')
     environ = {**os.environ, **({"PYTHONPATH": str(code)} if code else {})}
     child = subprocess.Popen(
         [sys.executable, "-m", "rlctl_agents", program],
@@ -54,7 +58,7 @@ def played(program: str, question: Mapping[str, Any], code: Path | None, *, answ
             yield answer
         ended.join(None if answers else CLOSING_S)
         if not ended.is_alive() and (child.wait() != 0 or answers):
-            raise RlctlError(f"playing ended with exit code {child.returncode}", hint="its last words stand above")
+            raise RlctlError(f"{program} ended with exit code {child.returncode}", hint="its last words stand above")
     finally:
         if child.returncode is None:  # kill() would reap it first, and its group would live on
             os.kill(child.pid, signal.SIGKILL)

@@ -7,6 +7,7 @@ the tensors (github.com/huggingface/safetensors, "Format"). Read here by hand, b
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import BinaryIO, Final
 
 _LENGTH_BYTES: Final = 8
@@ -51,9 +52,7 @@ def weights(state: BinaryIO, steps: int) -> bytes:
         raise NoWeights(f"its header is not that of a learner: {type(error).__name__}: {error}") from error
     if not chosen:
         raise NoWeights("it holds no weights")
-    text = json.dumps(made).encode()
-    text += b" " * (-len(text) % 8)
-    data = bytearray(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+    data = bytearray(_beginning(made))
     for first, size in spans:
         state.seek(_LENGTH_BYTES + length + first)
         piece = state.read(size)
@@ -61,3 +60,25 @@ def weights(state: BinaryIO, steps: int) -> bytes:
             raise NoWeights("it ends before its last tensor")
         data += piece
     return bytes(data)
+
+
+def with_metadata(file: bytes, more: Mapping[str, str]) -> bytes:
+    """The same tensors with further entries of metadata.
+
+    Raises:
+        NoWeights: the bytes are no safetensors file.
+    """
+    end = _LENGTH_BYTES + int.from_bytes(file[:_LENGTH_BYTES], "little")
+    try:
+        header = json.loads(file[_LENGTH_BYTES:end])
+        made = {**header, "__metadata__": {**header.get("__metadata__", {}), **more}}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise NoWeights(f"it does not begin as a safetensors file: {error}") from error
+    return _beginning(made) + file[end:]
+
+
+def _beginning(header: Mapping[str, object]) -> bytes:
+    """A file up to its tensors."""
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text

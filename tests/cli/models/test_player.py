@@ -53,12 +53,12 @@ def test_answers_are_counted_and_nothing_is_left_running(asked: Any) -> None:
 
 @pytest.mark.processes
 def test_a_child_that_fails_after_its_last_answer_is_told(asked: Any) -> None:
-    with pytest.raises(RlctlError, match="playing ended with exit code 4"):
+    with pytest.raises(RlctlError, match="play ended with exit code 4"):
         asked(answers=1, given=1, code=4)
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("error", "said"), [(True, "no such thing"), (False, "playing ended with exit code 3")])
+@pytest.mark.parametrize(("error", "said"), [(True, "no such thing"), (False, "play ended with exit code 3")])
 def test_a_child_that_ends_early_is_told_though_its_pipe_is_held(asked: Any, error: bool, said: str) -> None:
     with pytest.raises(RlctlError, match=said):
         asked(answers=3, given=1, error=error, code=3)

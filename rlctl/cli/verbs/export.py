@@ -1,0 +1,130 @@
+"""`rlctl export`: a stored model as one file of another program."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from rlctl.backends.files import reported
+from rlctl.cli.context import World
+from rlctl.cli.display.text import count, table
+from rlctl.cli.models.fetched import Code, ModelOrFolder, code_of, fetched
+from rlctl.cli.models.player import played
+from rlctl.cli.models.pull import DESCRIPTION
+from rlctl.cli.models.tensors import NoWeights, with_metadata
+from rlctl.cli.options import Target, verb
+from rlctl.errors import Refused, RlctlError, UsageError
+
+_FORMATS: Final = (".onnx", ".pt2", ".safetensors")
+_ONNX: Final = {"onnx": "export", "onnxscript": "export"}
+_UNFINISHED: Final = ".rlctl-export-"
+_ORIGIN: Final[tuple[str, ...]] = ("run", "uid", "model", "rlctl_version")
+
+
+@verb("namespace", "context")
+def export(
+    world: World,
+    model: ModelOrFolder,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Its name ends with .onnx, .pt2 or .safetensors.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    code: Code = None,
+    target: Target = None,
+) -> int:
+    """Write a stored model as an ONNX, PyTorch or weights file.
+
+    .onnx and .pt2 (torch.export) hold the policy as one function: observations, memory and masks in; the most likely
+    action, the parameters of the distribution and the memory out; for any number of observations side by side. The file
+    is tried on random observations, and is not left there where it acts otherwise than the policy. .safetensors holds
+    the weights. Each describes itself. A file of yours is never overwritten without --force (exit 9).
+    """
+    if file.suffix not in _FORMATS:
+        raise UsageError(f"{file} is of no format that is known", hint="name it .onnx, .pt2 or .safetensors")
+    _require_free(file, force)
+    told: dict[str, Any] = {"inputs": [], "outputs": [], "checked": None}
+    with fetched(world, model, target) as (folder, name, origin), _whole(file, force) as made:
+        world.say(name)
+        known = {key: origin.get(key) for key in _ORIGIN}
+        if file.suffix == ".safetensors":
+            made.write_bytes(_weights(folder, known))
+        else:
+            question = {"folder": str(folder), "file": str(made), "origin": known}
+            also = _ONNX if file.suffix == ".onnx" else {}
+            (told,) = played("export", question, _code(folder, origin, code), answers=1, also=also)
+        data = made.read_bytes()
+    world.lines(table([(side, *_end(one)) for side in ("inputs", "outputs") for one in told[side]]))
+    checked = told["checked"]
+    if checked is not None:
+        world.say(f"checked by {checked['by']}: acts as the policy, largest difference {checked['difference']:.1g}")
+    elif file.suffix != ".safetensors":
+        world.complain('warning: not checked, onnxruntime is not installed here: pip install "rlctl[export]"')
+    world.say(f"{file}: {count(len(data))}B")
+    sha256 = hashlib.sha256(data).hexdigest()
+    world.document({"model": name, "file": str(file), "bytes": len(data), "sha256": sha256, **told})
+    return 0
+
+
+def _require_free(file: Path, force: bool) -> None:
+    """
+    Raises:
+        Refused: something is there that is not to be overwritten.
+    """
+    if file.is_dir() or (not force and os.path.lexists(file)):
+        hint = "name another file" + ", or overwrite with --force" * (not file.is_dir())
+        raise Refused(f"{file} is there, and is not overwritten", hint=hint)
+
+
+@contextmanager
+def _whole(file: Path, force: bool) -> Iterator[Path]:
+    """Path beside a file, of the same suffix; what is there when the block ends gets the name of the file.
+
+    Raises:
+        Refused: something is there meanwhile that is not to be overwritten.
+    """
+    with reported(f"cannot write {file}"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        aside = tempfile.TemporaryDirectory(dir=file.parent, prefix=_UNFINISHED)
+    with aside as folder:
+        made = Path(folder).resolve() / f"policy{file.suffix}"
+        yield made
+        _require_free(file, force)
+        with reported(f"cannot write {file}"):
+            made.replace(file) if force else os.link(made, file)
+
+
+def _weights(folder: Path, origin: Mapping[str, Any]) -> bytes:
+    """The weights of a pulled folder, with their description.
+
+    Raises:
+        RlctlError: they are damaged.
+    """
+    text = (folder / DESCRIPTION).read_bytes()
+    try:
+        described = json.loads(text)
+        data = (folder / Path(described["tensors"]).name).read_bytes()
+        if hashlib.sha256(data).hexdigest() != described["sha256"]:
+            raise NoWeights("its bytes are not those that were stored")
+        return with_metadata(data, {DESCRIPTION: json.dumps({**described, "origin": dict(origin)})})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RlctlError(f"the weights in {folder} are damaged: {error}") from error
+
+
+def _code(folder: Path, origin: Mapping[str, Any], stated: Path | None) -> Path | None:
+    """Folder of the user's modules, where the network or the algorithm is one of them: the environment is not asked."""
+    try:
+        described = json.loads((folder / DESCRIPTION).read_bytes())
+        names = described["network"]["torso"], described["algorithm"]["name"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RlctlError(f"{folder / DESCRIPTION} describes no policy: {error}") from error
+    return code_of(origin, stated) if any(":" in name for name in names) else None
+
+
+def _end(one: Mapping[str, Any]) -> tuple[str, str]:
+    return one["name"], f"{one['dtype']} [{', '.join(map(str, one['shape']))}]"
