@@ -185,8 +185,9 @@ class Clipped(ActorCritic):
         Args:
             plain: the network is an mlp without memory, whose steps are cheap.
         """
-        size = (64 if plain else 256) if self.minibatch_size == "auto" else self.minibatch_size
-        return self.model_copy(update={"minibatch_size": min(size, self.batch_size)})
+        if self.minibatch_size != "auto":
+            return self
+        return self.model_copy(update={"minibatch_size": min(64 if plain else 256, self.batch_size)})
 
     @property
     def schedules(self) -> dict[str, Schedule | None]:
