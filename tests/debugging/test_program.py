@@ -76,3 +76,13 @@ def test_a_fault_without_code_of_the_users_own_is_a_sentence(
     assert failed(UserFault("there is no such thing"), Telling(out, True, quiet=False), tmp_path, stay=True) == 3
     assert capsys.readouterr().err == "error: there is no such thing\n"
     assert json.loads(out.getvalue())["error"]["reason"] == "invalid_spec"
+
+
+def test_a_failure_without_standard_input_is_told_whole_and_opens_no_debugger(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    out = io.StringIO()
+    assert failed(ValueError("no light"), Telling(out, True, quiet=False), tmp_path, stay=True) == 7
+    assert json.loads(out.getvalue())["error"]["message"] == "ValueError: no light"
+    assert "standard input is closed" in capsys.readouterr().err

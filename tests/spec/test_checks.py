@@ -23,6 +23,25 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
             "4:25: algorithm.c_max: must not exceed rho_max, got c_max 1.5 > rho_max 1",
         ),
         (
+            "algorithm: {value_batches: 4}\nmodel: {share: true}",
+            "4:13: algorithm.value_batches: is for a value that shares nothing with the policy: must be auto or 0, or"
+            " model.share false, got 4",
+        ),
+        (
+            "algorithm: {value_batches: 4}\nmodel: {core: gru}",
+            "4:13: algorithm.value_batches: is for a value that shares nothing with the policy: must be auto or 0,"
+            " got 4",
+        ),
+        (
+            "algorithm: {value_batches: 4}\nmodel: {torso: nature_cnn}",
+            "4:13: algorithm.value_batches: is for a value that shares nothing with the policy: must be auto or 0, or"
+            " model.share false, got 4",
+        ),
+        (
+            "algorithm: {value_batches: 9, buffer_batches: 7}",
+            "4:31: algorithm.buffer_batches: must be at least value_batches - 1 = 8, got 7",
+        ),
+        (
             "algorithm: {name: appo, minibatch_size: 1000}",
             "4:25: algorithm.minibatch_size: must not exceed batch_size, got 1000 > 512",
         ),

@@ -29,10 +29,15 @@ from rlctl_agents.debugging.session import DebugSession, arranged
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.trainer import Updated
 
-INVALID, FAILED, INTERRUPTED = 3, 7, 130
-"""Exit codes, as of rlctl: the spec, or what it names; the user's own code; Ctrl-C, or the debugger's quit."""
+INVALID, FAILED, INTERRUPTED, NO_READER = 3, 7, 130, 141
+"""Exit codes, as of rlctl: the spec, or what it names; the user's own code; Ctrl-C, or the debugger's quit; a pipe that
+was closed at the other end."""
 SHOWN = ("policy_loss", "value_loss", "entropy", "grad_norm")
 """Metrics of a line beside the loss, where there are such; --json has all."""
+
+
+class ReaderGone(Exception):
+    """The answer goes into a pipe that was closed at the other end."""
 
 
 @dataclass
@@ -47,12 +52,19 @@ class Telling:
     def note(self, text: str) -> None:
         """Say something beside the answer."""
         if not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            self._print(text, sys.stderr)
 
     def answer(self, text: str, **content: Any) -> None:
         """Give a part of the answer, in words or as JSON."""
         line = json.dumps({"apiVersion": "rlctl/v1", **content}) if self.as_json else text
-        print(line, file=self.out, flush=True)
+        self._print(line, self.out)
+
+    @staticmethod
+    def _print(text: str, to: TextIO) -> None:
+        try:
+            print(text, file=to, flush=True)
+        except BrokenPipeError:
+            raise ReaderGone from None
 
     def update(self, session: DebugSession, updated: Updated) -> None:
         """Tell an update."""
@@ -112,6 +124,10 @@ def main(arguments: Sequence[str]) -> int:
         return run(loaded.spec, telling, updates=options.updates, episodes=options.episodes)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except ReaderGone:
+        for stream in (out, sys.stderr):  # for what is still to be flushed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return NO_READER
     except (Exception, SystemExit) as error:
         return failed(error, telling, code, stay=options.pdb)
 
@@ -189,11 +205,14 @@ def failed(error: BaseException, telling: Telling, code: Path | None, *, stay: b
     else:
         exit_code = FAILED
         traceback.print_exception(error)
-        if stay:
-            pdb.post_mortem(causes[-1].__traceback__)
     if telling.as_json:
         reason = {INVALID: "invalid_spec", FAILED: "workload_failed"}[exit_code]
         telling.answer("", error={"code": exit_code, "reason": reason, "message": f"{type(error).__name__}: {error}"})
+    if stay and exit_code == FAILED:
+        if sys.stdin is None:
+            telling.note("standard input is closed: pdb cannot ask")
+        else:
+            pdb.post_mortem(causes[-1].__traceback__)
     return exit_code
 
 

@@ -126,7 +126,7 @@ def _so_far(told: Mapping[str, Any]) -> str:
     discarded = sum((policy.get("ledger") or {}).get("discarded", 0) for policy in told["policies"].values())
     more = f" ({whole(discarded)} rows of the ledger were discarded in crashes)" if discarded else ""
     reuse = totals["learned_steps"] / max(totals["consumed_steps"], 1)
-    more += f", each learned from {reuse:.1f} times" if reuse >= 1.05 else ""
+    more += f", each learned from {reuse:.1f} times in all passes" if reuse >= 1.05 else ""
     learned = f"{whole(totals['consumed_steps'])} consumed steps{more}, {whole(totals['updates'])} updates"
     if steps_are_missing(totals):
         return f"{learned}; not all env steps are reported"

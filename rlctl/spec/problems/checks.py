@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import Final
 
 from rlctl.spec import fields
-from rlctl.spec.algorithms import NEED_REPLAY, ActorCritic, Algorithm, Appo, Clipped, External, OffPolicy, Planned, Ppo
+from rlctl.spec.algorithms import (
+    NEED_REPLAY,
+    ActorCritic,
+    Algorithm,
+    Appo,
+    Clipped,
+    External,
+    Impala,
+    OffPolicy,
+    Planned,
+    Ppo,
+)
 from rlctl.spec.cluster import DEFAULT_SIZE
 from rlctl.spec.problems.messages import Fault
 from rlctl.spec.schema import Network, Spec
@@ -48,7 +59,10 @@ def unsound(spec: Spec) -> Iterator[Fault]:
         for fault in _algorithm(spec, policy.algorithm, path) if policy.like is None else ():
             yield fault._replace(rests_on=(*fault.rests_on, (*path, "name")))
         if policy.like is None:
-            yield from _network(spec, policy.model, fields.as_written(spec, ("policies", name, "model")))
+            network = fields.as_written(spec, ("policies", name, "model"))
+            yield from _network(spec, policy.model, network)
+            if isinstance(policy.algorithm, Impala):
+                yield from _impala(policy.algorithm, policy.model, path, network)
     yield from _replay(spec, plain)
     if spec.target == "kubernetes":
         yield from _cluster(spec)
@@ -207,6 +221,21 @@ def _network(spec: Spec, model: Network, path: Keys) -> Iterator[Fault]:
         )
         rests_on = tuple((*path, "gaussian", key) for key in ("log_std_min", "log_std_max"))
         yield Fault((*path, "gaussian", "log_std_init"), message, rests_on)
+
+
+def _impala(algorithm: Impala, model: Network, path: Keys, network: Keys) -> Iterator[Fault]:
+    batches = algorithm.value_batches
+    if batches == "auto" or batches == 0:
+        return
+    convolutional = model.torso in ("small_cnn", "nature_cnn", "impala_cnn")
+    if model.core != "none" or model.share is True or (convolutional and model.share == "auto"):
+        named = "core" if model.core != "none" else "share" if model.share is True else "torso"
+        remedy = "must be auto or 0" if model.core != "none" else "must be auto or 0, or model.share false"
+        message = f"is for a value that shares nothing with the policy: {remedy}, got {batches}"
+        yield Fault((*path, "value_batches"), message, ((*network, named),))
+    if algorithm.buffer_batches < batches - 1:
+        message = f"must be at least value_batches - 1 = {batches - 1}, got {algorithm.buffer_batches}"
+        yield Fault((*path, "buffer_batches"), message, ((*path, "value_batches"),))
 
 
 def _ppo(spec: Spec, algorithm: Ppo, path: Keys) -> Iterator[Fault]:

@@ -77,7 +77,7 @@ def test_figures_of_the_actors_that_are_older_than_those_of_the_learner_are_not_
 def test_how_often_a_step_is_learned_from_is_told_where_it_is_not_once(rlctl: Rlctl) -> None:
     rlctl.up()
     rlctl.report(totals={**STATUS["totals"], "learned_steps": 228_000})
-    assert "76,000 consumed steps, each learned from 3.0 times, 118 updates" in rlctl("status").out
+    assert "76,000 consumed steps, each learned from 3.0 times in all passes, 118 updates" in rlctl("status").out
 
 
 def test_what_was_discarded_with_a_learner_that_died_is_told_beside_what_was_consumed(rlctl: Rlctl) -> None:
