@@ -359,7 +359,7 @@ class KubernetesBackend:
             Conflict: the run is taken down: its volume is there, and nobody who could read it.
         """
         state = self._known(run)
-        if state.phase == "stopped":
+        if state.phase != "running":  # as recorded: a run that has finished is running until it is taken down
             raise Conflict(
                 f"run {run} is taken down, and its manager with it, who alone reads its volume",
                 hint="`rlctl up SPEC` starts it again; of a run that has finished its manager stays until `rlctl down`",
