@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _NO_SETTINGS: Final = ("run", "seed", "target", "storage", "images", "kubernetes", "code", "checkpoint")
 """Sections and fields in which runs of one group may differ: they do not change what is learned."""
 _MOST_NAMED: Final = 4
+_WIDEST_NAME: Final = 60
 _NEAR: Final = 0.05
 Point = tuple[int, float]
 """Agent steps, and mean return of an evaluation."""
@@ -36,14 +37,24 @@ class Scored:
     settings: Mapping[str, Any]  # resolved spec by dotted path, of what may change what is learned
     curve: Sequence[Point]  # ascending
     wanted: int | None  # stop.agent_steps
+    goal: float | None = None  # stop.eval_return
 
     @property
-    def env(self) -> dict[str, Any]:
-        return {path: value for path, value in self.settings.items() if path.startswith("env.")}
+    def env(self) -> str:
+        """Its settings of the environment, as one key."""
+        mine = {path: value for path, value in self.settings.items() if path.startswith("env.")}
+        return json.dumps(mine, sort_keys=True, default=str)
 
-    def at(self, steps: int | None) -> float | None:
+    @property
+    def reached_goal(self) -> bool:
+        """True if its last evaluation is the one that ended it."""
+        return (
+            self.phase == "finished" and self.goal is not None and bool(self.curve) and self.curve[-1][1] >= self.goal
+        )
+
+    def at(self, steps: int | None) -> Point | None:
         """Its newest evaluation, of no more than so many agent steps; None: there is none."""
-        return next((mean for at, mean in reversed(self.curve) if steps is None or at <= steps), None)
+        return next((point for point in reversed(self.curve) if steps is None or point[0] <= steps), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,22 @@ class Group:
 
     name: str
     runs: Sequence[Scored]
-    values: Sequence[float]  # one a run
+    points: Sequence[Point]  # one a run: the evaluation that counts
+
+    @property
+    def env(self) -> str:
+        """Settings of the environment, as one key."""
+        return self.runs[0].env
+
+    @property
+    def values(self) -> list[float]:
+        """Mean returns, one a run."""
+        return [mean for _, mean in self.points]
+
+    @property
+    def reached(self) -> tuple[int, int]:
+        """Fewest and most agent steps of the evaluations that count."""
+        return min(at for at, _ in self.points), max(at for at, _ in self.points)
 
     @property
     def seeds(self) -> list[int]:
@@ -61,7 +87,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a table says of a group. Intervals are of 95 %; None: of one run there is none."""
+    """Statistics of a group, as the table shows them. Intervals are of 95 %; None: of one run there is none."""
 
     group: Group
     iqm: float
@@ -71,7 +97,8 @@ class Figures:
 
 
 def scored(world: World, run: str, target: str | None) -> Scored:
-    """
+    """A run with its evaluations, read from its target.
+
     Raises:
         UsageError: there is no such run.
         RlctlError: its evaluations cannot be had.
@@ -81,12 +108,16 @@ def scored(world: World, run: str, target: str | None) -> Scored:
     spec = dict(state.spec)
     mode = (spec.get("evaluation") or {}).get("mode", "greedy")
     settings = flat({key: value for key, value in spec.items() if key not in _NO_SETTINGS})
-    wanted = (spec.get("stop") or {}).get("agent_steps")
-    return Scored(run, int(spec.get("seed", 0)), mode, state.phase, settings, _curve(backend, state, mode), wanted)
+    stop = spec.get("stop") or {}
+    return Scored(
+        run, int(spec.get("seed", 0)), mode, state.phase, settings, _curve(backend, state, mode),
+        stop.get("agent_steps"), stop.get("eval_return"),
+    )  # fmt: skip
 
 
 def _curve(backend: Backend, state: RunState, mode: str) -> list[Point]:
-    """From its file; of a run that is taken down on a cluster, from the last words of its manager."""
+    """Evaluations of a run in one mode, from its file; of a run that is taken down on a cluster, from the last words of
+    its manager."""
     try:
         files = backend.stored_files(state.run)
         stored = (
@@ -107,8 +138,15 @@ def _curve(backend: Backend, state: RunState, mode: str) -> list[Point]:
 
 
 def curve(points: Sequence[Point]) -> list[Point]:
-    """Points in ascending order: one takes the place of an older one of as many steps, and of those of more, which a
-    learner that went back to a generation has lost."""
+    """Points in ascending order of steps, of which the last is the run's last evaluation.
+
+    A point takes the place of an older one of as many steps: the same model on fresh seeds, which says more than the
+    evaluation that it was chosen by. It also takes the place of those of more steps, which a learner that went back to
+    a generation has lost.
+
+    Args:
+        points: in the order in which they were measured.
+    """
     found: list[Point] = []
     for at, mean in points:
         while found and found[-1][0] >= at:
@@ -126,21 +164,42 @@ def grouped(runs: Sequence[Scored], steps: int | None) -> list[Group]:
     firsts = [some[0] for some in alike.values()]
     names = _names(firsts)
     return [
-        Group(name, some, [value for one in some if (value := one.at(steps)) is not None])
+        Group(name, some, [point for one in some if (point := one.at(steps)) is not None])
         for name, some in zip(names, alike.values(), strict=True)
     ]
 
 
 def _names(firsts: Sequence[Scored]) -> list[str]:
-    """Groups by what they differ in; by their first run where that does not tell them apart."""
+    """Names of groups, of the fields in which they differ.
+
+    At most _MOST_NAMED fields, those first that tell groups apart; without those that are None where that suffices.
+    The name of the first run is added where the fields are not enough.
+    """
     if len(firsts) < 2:
         return ["all" for _ in firsts]
     common = [path for path in firsts[0].settings if all(path in one.settings for one in firsts)]
-    differing = [path for path in common if len({json.dumps(one.settings[path], default=str) for one in firsts}) > 1]
-    named = differing[:_MOST_NAMED]
-    found = [" ".join(f"{_short(path)}={_value(one.settings[path])}" for path in named) for one in firsts]
-    alone = len(set(found)) == len(found) and len(differing) <= _MOST_NAMED and all(found)
-    return found if alone else [f"{name} ({one.run})".strip() for name, one in zip(found, firsts, strict=True)]
+    differing = [path for path in common if _kinds(firsts, [path]) > 1]
+    telling: list[str] = []
+    for path in differing:
+        if _kinds(firsts, [*telling, path]) > _kinds(firsts, telling):
+            telling.append(path)
+    chosen = [*telling, *(path for path in differing if path not in telling)][:_MOST_NAMED]
+    chosen.sort(key=differing.index)
+    plain = [_named(one, [path for path in chosen if one.settings[path] is not None]) for one in firsts]
+    found = [_named(one, chosen) for one in firsts]
+    for names in (plain, found):
+        if len(set(names)) == len(names) and all(names):
+            return names
+    return [f"{name} ({one.run})".strip() for name, one in zip(found, firsts, strict=True)]
+
+
+def _named(one: Scored, paths: Sequence[str]) -> str:
+    return " ".join(f"{_short(path)}={_value(one.settings[path])}" for path in paths)
+
+
+def _kinds(firsts: Sequence[Scored], paths: Sequence[str]) -> int:
+    """Number of groups that these fields tell apart."""
+    return len({json.dumps([one.settings[path] for path in paths], default=str) for one in firsts})
 
 
 def _short(path: str) -> str:
@@ -168,7 +227,7 @@ def figures(groups: Sequence[Group]) -> list[Figures]:
     for group in ordered:
         interval = bootstrap(group.values, iqm) if len(group.values) > 1 else None
         below, spread, best = None, None, ordered[0]
-        if group is not best and group.runs[0].env == best.runs[0].env:
+        if group is not best and group.env == best.env:
             below = improvement(best.values, group.values)
             if min(len(best.values), len(group.values)) > 1:
                 spread = compared(best.values, group.values, improvement)[1:]
@@ -177,39 +236,61 @@ def figures(groups: Sequence[Group]) -> list[Figures]:
 
 
 def notes(runs: Sequence[Scored], groups: Sequence[Group], steps: int | None) -> list[str]:
-    """What keeps the figures from being what they seem, in sentences."""
+    """Reasons for which the figures are not what they seem, in sentences."""
+    told = [note for one in runs if (note := _unfinished(one, steps))]
+    told += [*_seeds(groups), *_unlike(groups), *_apart(groups, steps)]
+    if any(len(group.points) == 1 for group in groups):
+        told.append("a group of one run has no interval; --seeds of a sweep makes more")
+    return told
+
+
+def _unfinished(one: Scored, steps: int | None) -> str:
+    """Why the evaluation of a run that counts is missing, or is not the one that was asked for; "" if it is."""
+    point = one.at(steps)
+    if point is None:
+        early = f" of at most {steps:,} agent steps" if steps is not None and one.curve else ""
+        return f"{one.run} has no evaluation{early} and is left out ({one.phase})"
+    at, asked = point[0], one.wanted if steps is None else steps
+    if steps is not None and one.curve[-1][0] >= steps:
+        near = at >= (1 - _NEAR) * steps
+        return "" if near else f"the newest evaluation of {one.run} of at most {steps:,} agent steps is at {at:,}"
+    if asked is not None and at < asked and not one.reached_goal:
+        return f"{one.run} has come to {at:,} of {asked:,} agent steps by its last evaluation ({one.phase})"
+    if one.phase == "finished":
+        return ""
+    of = f" of {asked:,}" if asked else ""
+    return f"{one.run} is {one.phase}: its evaluation at {at:,}{of} agent steps counts"
+
+
+def _seeds(groups: Sequence[Group]) -> list[str]:
+    """Seeds that make groups unequal, or their runs dependent."""
     told = []
-    for one in runs:
-        at = one.curve[-1][0] if one.curve else 0
-        if one.at(steps) is None:
-            early = f" of at most {steps:,} agent steps" if steps is not None and one.curve else ""
-            told.append(f"{one.run} has no evaluation{early} and is left out ({one.phase})")
-        elif steps is not None and at < steps and one.phase != "finished":
-            told.append(
-                f"{one.run} has not come to {steps:,} agent steps, and is {one.phase}: its evaluation at {at:,} counts"
-            )
-        elif steps is None and one.phase != "finished":
-            of = f" of {one.wanted:,}" if one.wanted else ""
-            told.append(f"{one.run} is {one.phase}: its evaluation at {at:,}{of} agent steps counts")
-    seeds = {tuple(group.seeds) for group in groups}
-    if len(seeds) > 1:
+    if len({tuple(group.seeds) for group in groups}) > 1:
         told.append("seeds differ: " + "; ".join(f"{group.name} has {_listed(group.seeds)}" for group in groups))
     for group in groups:
         if len(set(group.seeds)) < len(group.seeds):
             told.append(f"{group.name} has a seed twice: {_listed(group.seeds)}; such runs are not independent")
-    if len({json.dumps(group.runs[0].env, sort_keys=True, default=str) for group in groups}) > 1:
+    return told
+
+
+def _unlike(groups: Sequence[Group]) -> list[str]:
+    """Groups whose returns are not of one kind."""
+    told = []
+    if len({group.env for group in groups}) > 1:
         told.append("environments differ: returns of different ones are not compared")
     if len({one.mode for group in groups for one in group.runs}) > 1:
         told.append("evaluation.mode differs: greedy and sampled returns stand side by side")
-    ends = [one.curve[-1][0] for group in groups for one in group.runs]
-    if steps is None and ends and max(ends) - min(ends) > _NEAR * max(ends):
-        told.append(
-            f"the last evaluations are of {min(ends):,} to {max(ends):,} agent steps; "
-            "--steps N compares what was reached by then"
-        )
-    if any(len(group.values) == 1 for group in groups):
-        told.append("a group of one run has no interval; --seeds of a sweep makes more")
     return told
+
+
+def _apart(groups: Sequence[Group], steps: int | None) -> list[str]:
+    """Evaluations that count, at numbers of steps that differ by more than _NEAR of the most."""
+    ends = sorted((point[0], one.run) for group in groups for one, point in zip(group.runs, group.points, strict=True))
+    if not ends or ends[-1][0] - ends[0][0] <= _NEAR * ends[-1][0]:
+        return []
+    hint = "; --steps N compares what was reached by then" if steps is None else ""
+    (low, behind), (high, ahead) = ends[0], ends[-1]
+    return [f"the evaluations that count are of {low:,} ({behind}) to {high:,} ({ahead}) agent steps{hint}"]
 
 
 def _listed(seeds: Sequence[int]) -> str:
@@ -217,23 +298,26 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 def rows(found: Sequence[Figures]) -> list[tuple[str, ...]]:
-    """Cells of the table, with its heading."""
+    """Cells of the table, with its heading; a long name is cut where that leaves it different from the others."""
+    cut = [_cut(one.group.name) for one in found]
     head = ("SETTINGS", "RUNS", "IQM", "95 %", "LOWEST", "HIGHEST", "STEPS", "BEST IMPROVES ON IT", "95 %")
     body = []
-    for one in found:
-        ends = [run.curve[-1][0] for run in one.group.runs]
-        reached = (
-            count(min(ends)) if count(min(ends)) == count(max(ends)) else f"{count(min(ends))} to {count(max(ends))}"
-        )
+    for short, one in zip(cut, found, strict=True):
+        name = short if cut.count(short) == 1 else one.group.name
+        low, high = map(count, one.group.reached)
         values = one.group.values
         body.append(
             (
-                one.group.name, str(len(values)), number(one.iqm), _span(one.interval), number(min(values)),
-                number(max(values)), reached, "-" if one.below is None else f"{one.below:.2f}",
+                name, str(len(values)), number(one.iqm), _span(one.interval), number(min(values)), number(max(values)),
+                low if low == high else f"{low} to {high}", "-" if one.below is None else f"{one.below:.2f}",
                 _span(one.below_interval),
             )
         )  # fmt: skip
     return [head, *body]
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _WIDEST_NAME else f"{name[: _WIDEST_NAME - 1]}…"
 
 
 def _span(interval: tuple[float, float] | None) -> str:
@@ -241,14 +325,14 @@ def _span(interval: tuple[float, float] | None) -> str:
 
 
 def as_plain(found: Sequence[Figures]) -> list[dict[str, Any]]:
-    """For `-o json`."""
+    """The groups as `-o json` has them."""
     return [
         {
             "settings": one.group.name, "iqm": one.iqm, "interval": one.interval, "best_improves": one.below,
             "best_improves_interval": one.below_interval,
             "runs": [
-                {"run": run.run, "seed": run.seed, "phase": run.phase, "value": value, "steps": run.curve[-1][0]}
-                for run, value in zip(one.group.runs, one.group.values, strict=True)
+                {"run": run.run, "seed": run.seed, "phase": run.phase, "value": mean, "steps": at}
+                for run, (at, mean) in zip(one.group.runs, one.group.points, strict=True)
             ],
         }
         for one in found

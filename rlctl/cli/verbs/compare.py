@@ -42,8 +42,9 @@ def compare(
     A group is the runs whose specs differ in nothing but the seed and where they run. Of each run its last evaluation
     counts, or with --steps the newest one of no more agent steps. Told are the interquartile mean over the runs, with
     a 95 % stratified bootstrap interval, and the probability that a run of the best group returns more than one of
-    this group (Agarwal et al. 2021, arXiv:2108.13264). What makes the figures unequal is told as well: unfinished
-    runs, other seeds, other environments. Needs numpy, and matplotlib for the plot: pip install "rlctl[sweep]".
+    this group (Agarwal et al. 2021, arXiv:2108.13264). What makes the figures unequal is told as well: runs
+    that are unfinished or ended short of their steps, other seeds, other environments. Needs numpy, and matplotlib for
+    the plot: pip install "rlctl[sweep]".
     """
     from rlctl.cli.experiments import record
 
@@ -89,6 +90,6 @@ def tell(
     found = scores.figures(groups)
     world.lines(table(scores.rows(found)))
     if plot is not None:
-        plots.draw(found, plot)
+        plots.draw(found, plot, steps)
         world.say(f"plot: {plot}" + (f", of the best {plots.MOST} groups" if len(found) > plots.MOST else ""))
     return {"groups": scores.as_plain(found), "notes": told, "steps": steps, "plot": plot}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from rlctl.cli.experiments.scores import Group, Scored, curve, figures, grouped, notes
+from rlctl.cli.experiments.plot import draw
+from rlctl.cli.experiments.scores import Group, Scored, curve, figures, grouped, notes, rows
 from rlctl.spec.layout import Layout
 from tests.cli.conftest import MEASURED, Rlctl
 from tests.cli.experiments.training import write
@@ -49,9 +52,27 @@ def test_runs_of_equal_settings_are_a_group_named_by_what_differs(rlctl: Rlctl) 
 def test_steps_compares_what_was_reached_by_then(rlctl: Rlctl) -> None:
     trained(rlctl, "long", means=(5.0, 6.0, 7.0))
     trained(rlctl, "short", "algorithm.lr=1e-2", means=(8.0,))
-    assert "the last evaluations are of 500 to 1,500 agent steps; --steps N" in rlctl("compare", "long", "short").err
-    told = rlctl("compare", "long", "short", "--steps", "900", "-o", "json").json["groups"]
-    assert [one["iqm"] for one in told] == [8.0, 5.0]
+    said = "the evaluations that count are of 500 (short) to 1,500 (long) agent steps; --steps N"
+    assert said in rlctl("compare", "long", "short").err
+    told = rlctl("compare", "long", "short", "--steps", "1100", "-o", "json").json["groups"]
+    assert [(one["iqm"], one["runs"][0]["value"], one["runs"][0]["steps"]) for one in told] == [
+        (8.0, 8.0, 500),
+        (6.0, 6.0, 1000),
+    ]
+    result = rlctl("compare", "long", "short", "--steps", "600")
+    assert [line.split()[-3] for line in result.out.splitlines()[1:]] == ["500", "500"], "steps of what counts"
+    assert "note: the newest evaluation of long of at most 600 agent steps is at 500" in result.err
+    assert "note: short has come to 500 of 600 agent steps by its last evaluation (finished)" in result.err
+
+
+def test_a_run_that_ended_short_of_its_steps_is_told_unless_it_reached_its_goal(rlctl: Rlctl) -> None:
+    trained(rlctl, "crash", "stop.wall_time=1h", means=(1.0,))
+    trained(rlctl, "goal", "stop.eval_return=9", means=(9.0,))
+    trained(rlctl, "whole", means=(1.0, 2.0))
+    err = rlctl("compare", "crash", "goal", "whole").err
+    assert "note: crash has come to 500 of 1,000 agent steps by its last evaluation (finished)" in err
+    assert "goal has come" not in err
+    assert "whole has come" not in err
 
 
 def test_what_makes_figures_unequal_is_told(rlctl: Rlctl) -> None:
@@ -89,9 +110,25 @@ def test_the_plot_is_an_svg_with_a_curve_for_each_group(rlctl: Rlctl) -> None:
     assert result.code == 0, result.err
     words = {text.text for text in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")}
     assert {"algorithm.lr=0.01", "algorithm.lr=0.001", "agent steps"} <= words
+    assert "1400" in words
     first = path.read_bytes()
     rlctl("compare", "a0", "a1", "b0", "b1", "--plot", str(path))
     assert path.read_bytes() == first, "equal figures give an equal file"
+    rlctl("compare", "b0", "--steps", "1000", "--plot", str(path))
+    words = {text.text for text in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")}
+    assert "1000" in words
+    assert "1400" not in words, "curves end at --steps"
+
+
+def test_the_plot_has_a_row_for_each_environment_and_no_warning_about_names(tmp_path: Path) -> None:
+    path = tmp_path / "plot.svg"
+    runs = [run(f"r{at}", 0, 1.0, **{"env.id": f"env{at}", "code": "\u4e2d" * 400 + str(at)}) for at in range(2)]
+    draw(figures(grouped(runs, None)), path)
+    words = [text.text or "" for text in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
+    assert [word for word in words if word.startswith("env") and "IQM" in word] == [
+        f"env{at}: IQM over runs, 95 % band" for at in range(2)
+    ]
+    assert max(map(len, words)) <= 120
 
 
 @pytest.mark.parametrize(("package", "more"), [("numpy", []), ("matplotlib", ["--plot", "x.svg"])])
@@ -111,14 +148,42 @@ def test_an_older_point_goes_where_a_learner_went_back_behind_it() -> None:
     assert curve([(100, 1.0), (200, 2.0), (300, 3.0), (200, 2.5), (250, 2.6)]) == [(100, 1.0), (200, 2.5), (250, 2.6)]
 
 
+def test_of_two_evaluations_of_one_model_the_last_counts() -> None:
+    assert curve([(100, 1.0), (200, 9.5), (200, 8.0)]) == [(100, 1.0), (200, 8.0)]
+
+
 def run(name: str, seed: int, value: float, **settings: object) -> Scored:
     return Scored(name, seed, "greedy", "finished", {"env.id": "x", **settings}, [(10, value)], 10)
 
 
-def test_groups_that_their_first_differences_do_not_tell_apart_bear_the_name_of_a_run() -> None:
+def names(*settings: Mapping[str, object]) -> list[str]:
+    return [group.name for group in grouped([run(f"r{at}", 0, 1.0, **one) for at, one in enumerate(settings)], None)]
+
+
+def test_groups_are_named_by_the_fields_that_tell_them_apart() -> None:
     many = {f"k{at}": 0 for at in range(6)}
-    groups = grouped([run("a", 0, 1.0, **many), run("b", 0, 2.0, **dict.fromkeys(many, 1))], None)
-    assert [group.name for group in groups] == ["k0=0 k1=0 k2=0 k3=0 (a)", "k0=1 k1=1 k2=1 k3=1 (b)"]
+    assert names(many, dict.fromkeys(many, 1)) == ["k0=0 k1=0 k2=0 k3=0", "k0=1 k1=1 k2=1 k3=1"]
+    assert names({**many, "z": 1}, {**dict.fromkeys(many, 1), "z": 1}, {**many, "z": 2}) == [
+        "k0=0 k1=0 k2=0 z=1", "k0=1 k1=1 k2=1 z=1", "k0=0 k1=0 k2=0 z=2",
+    ]  # fmt: skip
+    assert names({}, {"k": 1}) == ["(r0)", "(r1)"], "no field that both have differs"
+
+
+def test_none_is_left_out_of_a_name_where_it_is_plain_without() -> None:
+    assert names({"lr": 1, "most": None}, {"lr": 2, "most": None}, {"lr": 3, "most": 9}) == [
+        "lr=1", "lr=2", "lr=3 most=9",
+    ]  # fmt: skip
+    assert names({"clip": None}, {"clip": 1}) == ["clip=None", "clip=1"]
+
+
+def test_a_long_name_is_cut_in_the_table_where_it_stays_different() -> None:
+    def cells(*settings: Mapping[str, object]) -> list[str]:
+        runs = [run(f"r{at}", 0, 1.0, **one) for at, one in enumerate(settings)]
+        return [row[0] for row in rows(figures(grouped(runs, None)))[1:]]
+
+    long = "x" * 80
+    assert cells({"k": f"a{long}"}, {"k": f"b{long}"}) == [f"k={first}{'x' * 56}…" for first in "ab"]
+    assert cells({"k": f"{long}a"}, {"k": f"{long}b"}) == [f"k={long}a", f"k={long}b"]
 
 
 def test_the_best_group_comes_first_and_improves_on_the_others() -> None:
