@@ -22,7 +22,7 @@ CARTPOLE: Final[Mapping[str, Any]] = {
     "env": {"id": "CartPole-v1"},
     "algorithm": {
         "name": "impala", "unroll_length": 16, "batch_size": 256, "reward_clip": 0.1, "gamma": 0.99, "lambda": 0.95,
-        "advantage": "vtrace",
+        "advantage": "vtrace", "value_batches": 0,
         "optimizer": "rmsprop", "lr": 1e-3, "entropy_coef": 0, "max_grad_norm": 0.1, "max_lag_versions": 4,
     },
     "model": {"hidden": [64, 64], "activation": "tanh"},
