@@ -22,7 +22,7 @@ from rlctl.cli.verbs.up import apply, nothing_to_do, preflight
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError, SpecError, WorkloadFailed
 
 if TYPE_CHECKING:
-    from rlctl.backends.base import Backend
+    from rlctl.backends.base import Backend, RunState
     from rlctl.cli.experiments.search import Search
     from rlctl.spec import Loaded
 
@@ -30,6 +30,7 @@ HEARTBEAT_S: Final = 10.0
 AWAY_S: Final = 300.0
 """A target that does not answer so long ends the command; what runs there goes on."""
 GRACE_S: Final = 10.0
+STOPPED: Final = "stopped by another command"
 _ROOM: Final = 4
 """Lines of a terminal that are no trials."""
 
@@ -60,6 +61,7 @@ class Scheduler:
         self._parallel, self._interrupts = parallel, interrupts
         self._backends: dict[str, Backend] = {}
         self._hopes: dict[str, Hope] = {}
+        self._again: set[str] = set()  # runs whose lost supervisor this command has made up for
         self._answered_s = self._said_s = self._began_s = world.clock()
         self._chatty = True
 
@@ -80,7 +82,7 @@ class Scheduler:
             self._tell_search(trial)  # a command may have been killed between record and search
         for trial in self._running():
             self._look(trial)
-            if not trial.over:  # one whose `up` was killed in its middle, or that was stopped: `up` goes on with it
+            if not trial.over:  # `up` was killed in its middle, or it was stopped or interrupted: `up` goes on
                 self._start(trial)
         screen: Screen | None = None
         try:
@@ -113,39 +115,47 @@ class Scheduler:
 
     def _start(self, trial: Trial) -> None:
         """`up` of a trial: makes its run, goes on with it, or finds that nothing is left to do."""
-        sweep = self._sweep
         with self._hushed():
-            try:
-                loaded = self._load(trial)
-            except SpecError as error:
-                if trial.suggestion is None:
-                    raise
-                self._end(trial, "failed", str(error.problems[0]))  # settings that do not go together
-                return
-            images = loaded.spec.images.model_copy(update=sweep.images)
-            prepared = beside(
-                self._world, replace(loaded, spec=loaded.spec.model_copy(update={"images": images})), mint=True
-            )
-            if prepared.state is not None and prepared.state.uid != trial.uid:
-                raise Conflict(
-                    f"run {trial.run} is there, and sweep {sweep.name} has not made it",
-                    hint=f"another name: --name {sweep.name}-2; or remove it: rlctl down {trial.run} --volumes",
-                    objects=(trial.run,),
-                )
-            refuse(prepared)
-            if prepared.spec.target in ON_CLUSTERS and not sweep.images:  # a tag that moves would split the sweep
-                sweep.images = {name: ref for name, ref in prepared.spec.images.model_dump().items() if ref}
-            self._backends[trial.run] = prepared.backend
-            # before the run is made: one that a killed command has made is known as its own
-            trial.uid, trial.state, trial.why = prepared.plan.uid, "running", ""
-            sweep.save()
-            try:
-                self._apply(prepared)
-            except WorkloadFailed as error:
-                self._end(trial, "failed", error.message)
-            else:
-                self._tell(f"{trial.run} {_settings(trial)}: started")
+            failed = self._up(trial)
         self._chatty = False
+        if failed is None:
+            self._tell(f"{trial.run} {_settings(trial)}: started")
+        else:
+            self._end(trial, "failed", failed)
+
+    def _up(self, trial: Trial) -> str | None:
+        """Why it has failed; None: it runs."""
+        sweep = self._sweep
+        try:
+            loaded = self._load(trial)
+        except SpecError as error:
+            if trial.suggestion is None:
+                raise
+            return str(error.problems[0])  # settings that do not go together
+        images = loaded.spec.images.model_copy(update=sweep.images)
+        prepared = beside(
+            self._world, replace(loaded, spec=loaded.spec.model_copy(update={"images": images})), mint=True
+        )
+        if prepared.state is not None and prepared.state.uid != trial.uid:
+            raise Conflict(
+                f"run {trial.run} is there, and sweep {sweep.name} has not made it",
+                hint=f"another name: --name {sweep.name}-2; or remove it: rlctl down {trial.run} --volumes",
+                objects=(trial.run,),
+            )
+        refuse(prepared)
+        if prepared.spec.target in ON_CLUSTERS and not sweep.images:  # a tag that moves would split the sweep
+            sweep.images = {name: ref for name, ref in prepared.spec.images.model_dump().items() if ref}
+        self._backends[trial.run] = prepared.backend
+        # before the run is made: one that a killed command has made is known as its own
+        trial.uid, trial.state, trial.why = prepared.plan.uid, "running", ""
+        sweep.save()
+        try:
+            self._apply(prepared)
+        except WorkloadFailed as error:
+            state = prepared.backend.find(trial.run)
+            if state is None or not interrupted(state):  # else the next look at it starts it again
+                return error.message
+        return None
 
     def _apply(self, prepared: Prepared) -> None:
         if not nothing_to_do(prepared):
@@ -177,7 +187,10 @@ class Scheduler:
         self._answered_s = world.clock()
         measured = trial.evaluation
         state, why = update(trial, seen)
-        if state != "running" or seen is None:
+        if seen is not None and interrupted(seen.state) and trial.run not in self._again:
+            self._again.add(trial.run)  # a machine that kills it each time ends the trial
+            self._end(trial, "waiting", why)
+        elif state != "running" or seen is None:
             self._end(trial, state, why)
         elif (lost := self._lost(trial, seen)) is not None:
             self._take_down(trial, backend)
@@ -215,8 +228,10 @@ class Scheduler:
 
     def _tell_search(self, trial: Trial) -> None:
         """Tell of a suggestion all of whose seeds are over: the mean of their last evaluations."""
+        if self._search is None or trial.suggestion is None:
+            return
         alike = [one for one in self._sweep.trials if one.suggestion == trial.suggestion]
-        if self._search is None or trial.suggestion is None or not all(one.over for one in alike):
+        if not all(one.over for one in alike):
             return
         pruned = any(one.state == "pruned" for one in alike)
         found = [one.evaluation for one in alike if one.state in ("finished", "pruned") and one.evaluation is not None]
@@ -237,6 +252,11 @@ class Scheduler:
             self._tell(summary(self._sweep))
 
 
+def interrupted(state: RunState) -> bool:
+    """Whether a run ended with its supervisor, by a kill or a reboot: `up` goes on with it."""
+    return state.phase == "failed" and state.failure is not None and state.failure.process == "supervisord"
+
+
 def update(trial: Trial, seen: Snapshot | None) -> tuple[record.State, str]:
     """Figures of a trial as its run tells them.
 
@@ -251,9 +271,11 @@ def update(trial: Trial, seen: Snapshot | None) -> tuple[record.State, str]:
         trial.evaluation = float(status["evaluation"]["mean"])
         trial.best = max([trial.evaluation, *(float(point[2]) for point in status["history"])])
     phase = seen.state.phase
+    if interrupted(seen.state):
+        return "stopped", seen.state.failure.text if seen.state.failure else ""
     if phase == "failed":
         return "failed", seen.state.failure.text if seen.state.failure else "the run has failed"
-    return phase, "stopped by another command" if phase == "stopped" else ""
+    return phase, STOPPED if phase == "stopped" else ""
 
 
 def summary(sweep: Sweep) -> str:

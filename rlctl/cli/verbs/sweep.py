@@ -165,17 +165,18 @@ def _judged(sweep: Sweep) -> int:
     """
     Raises:
         WorkloadFailed: trials have failed.
-        RlctlError: trials were stopped by another command.
+        RlctlError: trials were stopped by another command, or lost their supervisor twice.
     """
     failed = [trial for trial in sweep.trials if trial.state == "failed"]
-    stopped = [trial.run for trial in sweep.trials if trial.state == "stopped"]
+    stopped = [trial for trial in sweep.trials if trial.state == "stopped"]
     if failed:
         raise TrialsFailed(failed, len(sweep.trials))
     if stopped:
         raise RlctlError(
-            f"{len(stopped)} of {len(sweep.trials)} trials were stopped by another command: {', '.join(stopped)}",
+            f"{len(stopped)} of {len(sweep.trials)} trials have stopped: "
+            + ", ".join(f"{trial.run} ({trial.why})" for trial in stopped),
             hint="the same command again goes on with them",
-            objects=tuple(stopped),
+            objects=tuple(trial.run for trial in stopped),
         )
     return 0
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
-from rlctl.backends.base import RunState
+from rlctl.backends.base import Failure, RunState
 from rlctl.cli.experiments import record
 from rlctl.errors import BackendUnreachable
 from rlctl.probe import Probed
@@ -51,6 +54,7 @@ def test_progress_is_told_by_lines_and_the_answer_is_the_comparison(rlctl: Rlctl
     result = rlctl("sweep", spec, *AXES)
     assert "pole-1 algorithm.lr=1e-3 seed=0: finished, 4 at 1.00k steps, best 4" in result.err
     assert "pole-2: 2 at 250 steps" in result.err
+    assert re.findall(r"(pole-\d) .*: started", result.err) == ["pole-1", "pole-2", "pole-3", "pole-4"]
     assert "sweep pole: 4 finished" in result.err
     assert result.err.count("created learner/0") == 1, "what `up` says is said of the first trial alone"
     assert [line.split()[0] for line in result.out.splitlines()] == [
@@ -116,6 +120,42 @@ def test_a_trial_that_failed_while_nobody_looked_is_not_begun_again(rlctl: Rlctl
     rlctl.sleep(1)
     assert rlctl("sweep", spec, *AXES).code == 7
     assert states()["pole-2"] == "failed"
+
+
+LOST = Failure("supervisord", "supervisord is gone without a word", (), datetime(2026, 11, 21, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("text", [LOST.text, "the machine was restarted while the run was up"])
+def test_a_trial_whose_supervisor_was_killed_with_the_command_is_gone_on_with(
+    rlctl: Rlctl, spec: str, text: str
+) -> None:
+    training = killed(rlctl, spec, 6.0)
+    rlctl.backend.fail("pole-2", replace(LOST, text=text))
+    row = next(row for row in rlctl("sweep", "list", "pole").out.splitlines() if row.startswith("pole-2 "))
+    assert row.split()[3] == "stopped"
+    training.go_on()
+    result = rlctl("sweep", spec, *AXES)
+    assert result.code == 0, result.err
+    assert training.done["pole-2"] == 4
+    assert set(states().values()) == {"finished"}
+
+
+def test_a_supervisor_that_is_killed_meanwhile_is_made_up_for_once(rlctl: Rlctl, spec: str) -> None:
+    training = Training(rlctl, returned)
+    rlctl.at(2.2, lambda: rlctl.backend.fail("pole-1", LOST))
+    result = rlctl("sweep", spec, *AXES)
+    assert result.code == 0, result.err
+    assert training.done["pole-1"] == 4
+
+
+def test_a_supervisor_that_is_killed_each_time_is_not_started_for_ever(rlctl: Rlctl, spec: str) -> None:
+    Training(rlctl, returned)
+    for at_s in (1.2, 2.2):
+        rlctl.at(at_s, lambda: rlctl.backend.fail("pole-1", LOST))
+    result = rlctl("sweep", spec)
+    assert result.code == 1
+    assert f"1 of 1 trials have stopped: pole-1 ({LOST.text})" in result.err
+    assert rlctl("sweep", spec).code == 0, "the same command goes on"
 
 
 def test_failed_trials_are_named_others_go_on_and_retry_starts_them_again(rlctl: Rlctl, spec: str) -> None:
@@ -250,7 +290,7 @@ def test_a_trial_that_another_command_stops_is_not_started_again_by_this_one(rlc
     rlctl.at(2.2, lambda: list(rlctl.backend.delete("pole-1", volumes=False, grace_s=1)))
     result = rlctl("sweep", spec, *AXES)
     assert result.code == 1
-    assert "1 of 4 trials were stopped by another command: pole-1" in result.err
+    assert "1 of 4 trials have stopped: pole-1 (stopped by another command)" in result.err
 
 
 def test_clean_asks_and_removes_the_runs_and_the_record(rlctl: Rlctl, spec: str) -> None:
