@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from rlctl.cli.experiments.plot import draw
-from rlctl.cli.experiments.scores import Group, Scored, curve, figures, grouped, notes, rows
+from rlctl.cli.experiments.scores import Figures, Group, Scored, curve, figures, grouped, notes, rows
 from rlctl.spec.layout import Layout
 from tests.cli.conftest import MEASURED, Rlctl
 from tests.cli.experiments.training import write
@@ -129,6 +129,17 @@ def test_the_plot_has_a_row_for_each_environment_and_no_warning_about_names(tmp_
         f"env{at}: IQM over runs, 95 % band" for at in range(2)
     ]
     assert max(map(len, words)) <= 120
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
+def test_names_in_the_plot_are_letters_and_no_formula(tmp_path: Path, suffix: str) -> None:
+    names = [r"_under", r"env.id=$\frac{", "cost=$5 and $6"]
+    found = [Figures(Group(name, [run("a", 0, 1.0)], [(10, 1.0)]), 1.0, None, None, None) for name in names]
+    path = tmp_path / f"plot{suffix}"
+    draw(found, path)
+    if suffix == ".svg":
+        words = [text.text for text in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
+        assert set(names) <= set(words)
 
 
 @pytest.mark.parametrize(("package", "more"), [("numpy", []), ("matplotlib", ["--plot", "x.svg"])])
