@@ -7,18 +7,21 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rlctl.backends.files import broken, read_json, reported, to_json, write
+from pydantic import TypeAdapter, ValidationError
+
+from rlctl.backends.files import reported, to_json, write
 from rlctl.cli.experiments.axes import Settings, words
-from rlctl.errors import Conflict, Locked, UsageError
+from rlctl.errors import BackendUnreachable, Conflict, Locked, UsageError
 from rlctl.spec.layout import state_home
 from rlctl.spec.schema import RUN_NAME, Spec
 from rlctl.spec.words import show
@@ -94,6 +97,20 @@ class Sweep:
         return self.trials[-1]
 
 
+class Damaged(BackendUnreachable):
+    """A record that is torn or foreign; the runs of its sweep are there all the same."""
+
+    def __init__(self, name: str, path: Path, why: str) -> None:
+        super().__init__(
+            f"{path} is not the record of sweep {name}: {why}",
+            hint=(
+                f"the disk was full, or another program wrote it; its runs {name}-1, {name}-2, ... are not touched. "
+                f"Put the file right, or remove it: rlctl sweep clean {name}"
+            ),
+            objects=(str(path),),
+        )
+
+
 def folder(name: str) -> Path:
     return state_home() / "sweeps" / name
 
@@ -102,29 +119,49 @@ def names() -> list[str]:
     """All sweeps of this machine."""
     home = state_home() / "sweeps"
     with reported("cannot read"):
-        return sorted(path.parent.name for path in home.glob("*/sweep.json")) if home.is_dir() else []
+        found = sorted(path.parent.name for path in home.glob("*/sweep.json")) if home.is_dir() else []
+    return [name for name in found if re.fullmatch(RUN_NAME, name)]
 
 
 def find(name: str) -> Sweep | None:
     """The sweep of that name.
 
     Raises:
-        BackendUnreachable: its file is torn or foreign.
+        Damaged: its file is torn or foreign.
+        BackendUnreachable: the file cannot be read.
     """
-    if not re.fullmatch(RUN_NAME, name):
+    path = folder(name) / "sweep.json"
+    if not re.fullmatch(RUN_NAME, name) or not path.exists():
         return None
-    path, what = folder(name) / "sweep.json", f"the record of sweep {name}"
-    stored = read_json(path, what)
-    if stored is None:
-        return None
+    with reported(f"cannot read the record of sweep {name}"):
+        stored = path.read_bytes()
     try:
-        if stored.pop("format") != FORMAT:
-            raise ValueError(f"this rlctl knows format {FORMAT}")
-        known = {each.name for each in fields(Trial)}
-        trials = [Trial(**{key: one[key] for key in known & one.keys()}) for one in stored.pop("trials")]
-        return Sweep(**stored, trials=trials)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise broken(path, what, str(error)) from error
+        value = json.loads(stored)
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
+            raise ValueError(f"not a JSON object of format {FORMAT}, which this rlctl knows")
+        found = TypeAdapter(Sweep).validate_python(value)
+        _check(found, name)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise Damaged(name, path, f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
+    except (ValueError, RecursionError) as error:
+        raise Damaged(name, path, str(error)) from error
+    return found
+
+
+def _check(found: Sweep, name: str) -> None:
+    """
+    Raises:
+        ValueError: it is not the record of this sweep, or its parts do not go together.
+    """
+    if found.name != name:
+        raise ValueError(f"it is that of sweep {show(found.name)}")
+    for at, trial in enumerate(found.trials, 1):
+        if trial.run != f"{name}-{at}":
+            raise ValueError(f"trial {at} is {show(trial.run)}, not {name}-{at}")
+    axes = found.search.get("axes")
+    if found.search and (not isinstance(axes, list) or not {"method", "prune"} <= found.search.keys()):
+        raise ValueError("its search has no method, axes and prune")
 
 
 def known(name: str) -> Sweep:

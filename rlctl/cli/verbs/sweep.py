@@ -184,15 +184,23 @@ def _judged(sweep: Sweep) -> int:
 @app.command("list")
 @verb()
 def list_sweeps(world: World, sweep: OptionalSweep = None) -> int:
-    """List sweeps, or the trials of one."""
+    """List sweeps, or the trials of one; a record that cannot be read is left out and said."""
     from rlctl.cli.experiments import record
     from rlctl.cli.experiments.scheduler import lines
 
-    found = [record.known(name) for name in ([sweep] if sweep else record.names())]
+    found, left_out = [], list[RlctlError]()
+    for name in [sweep] if sweep else record.names():
+        try:
+            found.append(record.known(name))
+        except RlctlError as error:
+            if sweep:
+                raise
+            world.say(f"left out: {error.message}; {error.hint}")
+            left_out.append(error)
     for one in found:
         _refresh(world, one)
     if sweep:
-        world.lines(lines(found[0]))
+        world.lines([*lines(found[0]), *(f"{one.run}: {one.why}" for one in found[0].trials if one.why)])
         world.document(_document(found[0], None))
         return 0
     rows: list[tuple[str, ...]] = [
@@ -203,9 +211,9 @@ def list_sweeps(world: World, sweep: OptionalSweep = None) -> int:
         counts = (len(one.trials), one.count("finished", "pruned"), one.count("running"), one.count("failed"))
         rows.append((one.name, one.target, *map(str, counts), number(best), one.created[:19], one.spec))
     world.lines(table(rows) if found else ())
-    if not found:
+    if not found and not left_out:
         world.say("there is no sweep; to begin one: rlctl sweep SPEC --set PATH=VALUE,VALUE --seeds N")
-    world.document({"sweeps": [asdict(one) for one in found]})
+    world.document({"sweeps": [asdict(one) for one in found], "left_out": [error.message for error in left_out]})
     return 0
 
 
@@ -269,16 +277,19 @@ def stop(world: World, sweep: SweepArgument) -> int:
 @app.command()
 @verb()
 def clean(world: World, sweep: SweepArgument, yes: Yes = False) -> int:
-    """Remove a sweep, its runs and their data; asks."""
+    """Remove a sweep, its runs and their data; asks.
+
+    Of a sweep whose record is damaged the record alone is removed, and what is named after the sweep is told.
+    """
     from rlctl.cli.experiments import record
 
-    found = record.known(sweep)
-    made = [trial for trial in found.trials if trial.uid]
+    try:
+        runs = sum(bool(trial.uid) for trial in record.known(sweep).trials)
+        removes = f"sweep {sweep} for good: {runs} runs with their checkpoints, logs and results"
+    except record.Damaged as error:
+        removes = f"the record of sweep {sweep}, and no run: {error.message}\n{_staying(sweep)}"
     if not yes:
-        world.complain(
-            f"sweep clean removes sweep {sweep} on {found.target} for good: {len(made)} runs with their checkpoints, "
-            "logs and results"
-        )
+        world.complain(f"sweep clean removes {removes}")
         if not world.can_ask():
             raise Refused(
                 f"sweep {sweep} stays: there is no terminal to confirm on", hint=f"rlctl sweep clean {sweep} --yes",
@@ -287,11 +298,26 @@ def clean(world: World, sweep: SweepArgument, yes: Yes = False) -> int:
         if world.ask(f"type the name of the sweep to go on ({sweep}): ") != sweep:
             raise Refused(f"that is not its name; sweep {sweep} stays", objects=(sweep,))
     with record.held(sweep):
-        removed = _delete(world, found, made, volumes=True)
+        try:  # again: another command may have gone on with it meanwhile
+            found = record.known(sweep)
+            removed = _delete(world, found, [trial for trial in found.trials if trial.uid], volumes=True)
+            told = f"sweep {sweep} is removed, with {len(removed)} runs"
+        except record.Damaged:
+            removed, told = [], f"the record of sweep {sweep} is removed; {_staying(sweep)}"
         record.remove(sweep)
-    world.say(f"sweep {sweep} is removed, with {len(removed)} runs")
+    world.say(told)
     world.document({"sweep": sweep, "removed": removed})
     return 0
+
+
+def _staying(sweep: str) -> str:
+    """Runs that nothing but their names tells of."""
+    from rlctl.cli.options import run_names
+
+    found = [run for run in run_names() if run.removeprefix(f"{sweep}-").isdecimal()]
+    return f"runs that stay: {', '.join(found) or 'none is recorded here'}; one is removed by " + (
+        f"rlctl down {found[0] if found else f'{sweep}-1'} --volumes"
+    )
 
 
 def _delete(world: World, sweep: Sweep, trials: Sequence[Trial], *, volumes: bool) -> list[str]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from rlctl.backends.base import Failure, RunState
+from rlctl.cli.context import World
 from rlctl.cli.experiments import record
 from rlctl.errors import BackendUnreachable
 from rlctl.probe import Probed
@@ -165,6 +168,7 @@ def test_failed_trials_are_named_others_go_on_and_retry_starts_them_again(rlctl:
     assert "1 of 4 trials failed: pole-2" in result.err
     assert "EnvError: step returned NaN reward" in result.err
     assert set(states().values()) == {"finished", "failed"}
+    assert "\npole-2: actor 0 exited 1 after 00:00:03: EnvError" in rlctl("sweep", "list", "pole").out
     assert rlctl("sweep", spec, *AXES).code == 7
     assert training.done["pole-2"] == 1, "a failed trial is over"
     training._mean = returned
@@ -332,10 +336,77 @@ def test_a_target_that_is_away_for_a_moment_ends_nothing(rlctl: Rlctl, spec: str
     assert rlctl("sweep", spec).code == 0
 
 
-def test_a_torn_record_is_told(rlctl: Rlctl, spec: str) -> None:
-    (record.folder("pole")).mkdir(parents=True)
-    (record.folder("pole") / "sweep.json").write_text('{"format": 1, "trials": [{}]}')
-    assert rlctl("sweep", "list").code == 4
+@pytest.fixture
+def stored(rlctl: Rlctl, spec: str) -> dict[str, Any]:
+    """The record of a sweep that is done."""
+    Training(rlctl, returned)
+    assert rlctl("sweep", spec, "--name", "good").code == 0
+    found: dict[str, Any] = json.loads((record.folder("good") / "sweep.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (b'{"format": 1, "trials": [{', "EOF|Expecting"),
+        (b"[" * 100_000, "recursion|list"),
+        (b"\xff", "decode"),
+        (b"[1]", "not a JSON object of format 1"),
+        ({}, "it is that of sweep .?good"),
+        ({"format": 2}, "not a JSON object of format 1"),
+        ({"name": 3}, "name: Input should be a valid string"),
+        ({"trials": [{}]}, "trials.0.run: Field required"),
+        ({"trials": {"run": "bad-1"}}, "trials: Input should be a valid list"),
+        ({"name": "bad", "trials": [{"run": "../x", "settings": {}, "seed": 0}]}, "trial 1 is"),
+        ({"name": "bad", "trials": [{"run": "bad-1", "settings": {"a": 1}, "seed": 0}]}, "settings.a: Input should"),
+        ({"name": "bad", "trials": [], "search": {"method": "x"}}, "its search has no method, axes and prune"),
+    ],
+)
+def test_one_damaged_record_hides_no_other_sweep(
+    rlctl: Rlctl, stored: dict[str, Any], wrong: bytes | dict[str, Any], said: str
+) -> None:
+    record.folder("bad").mkdir()
+    path = record.folder("bad") / "sweep.json"
+    path.write_bytes(wrong if isinstance(wrong, bytes) else json.dumps({**stored, **wrong}).encode())
+    result = rlctl("sweep", "list")
+    assert (result.code, [line.split()[0] for line in result.out.splitlines()]) == (0, ["SWEEP", "good"])
+    assert re.search(f"left out: {path} is not the record of sweep bad: .*({said})", result.err)
+    for verb in ("list", "stop"):
+        one = rlctl("sweep", verb, "bad")
+        assert (one.code, "rlctl sweep clean bad" in one.err) == (4, True)
+
+
+def test_the_record_of_a_damaged_sweep_is_removed_and_its_runs_are_named(rlctl: Rlctl, stored: dict[str, Any]) -> None:
+    record.folder("bad").mkdir()
+    (record.folder("bad") / "sweep.json").write_text("{")
+    index = record.folder("bad").parent.parent / "index"
+    index.mkdir(exist_ok=True)
+    for run in ("bad-1", "bad-2", "bad", "badly-1", "bad-er"):
+        (index / f"{run}.json").touch()
+    asked = rlctl("sweep", "clean", "bad")
+    assert asked.code == 9
+    assert "removes the record of sweep bad, and no run" in asked.err
+    result = rlctl("sweep", "clean", "bad", "--yes")
+    assert result.code == 0
+    assert "runs that stay: bad-1, bad-2; one is removed by rlctl down bad-1 --volumes" in result.err
+    assert record.names() == ["good"]
+    assert [state.run for state in rlctl.backend.runs()] == ["good-1"]
+
+
+def test_clean_removes_what_is_there_once_it_is_confirmed(
+    rlctl: Rlctl, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Training(rlctl, returned)
+    assert rlctl("sweep", spec).code == 0
+
+    def ask(world: World, text: str) -> str:
+        assert rlctl("sweep", spec, "--seeds", "2").code == 0
+        return "pole"
+
+    monkeypatch.setattr(World, "ask", ask)
+    result = rlctl("sweep", "clean", "pole", terminal=True)
+    assert (result.code, rlctl.backend.runs()) == (0, [])
+    assert "with 2 runs" in result.err
 
 
 def test_a_sweep_on_a_cluster_goes_on_there_and_keeps_the_images_of_its_first_trial(rlctl: Rlctl) -> None:
