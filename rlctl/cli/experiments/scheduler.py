@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
@@ -267,9 +268,9 @@ def update(trial: Trial, seen: Snapshot | None) -> tuple[record.State, str]:
         return "stopped", "its run is not there"
     status = seen.status
     trial.steps = int(status["totals"]["consumed_steps"])
-    if status["evaluation"] is not None:
-        trial.evaluation = float(status["evaluation"]["mean"])
-        trial.best = max([trial.evaluation, *(float(point[2]) for point in status["history"])])
+    if status["evaluation"] is not None and isfinite(mean := float(status["evaluation"]["mean"])):
+        trial.evaluation = mean
+        trial.best = max([mean, *(best for point in status["history"] if isfinite(best := float(point[2])))])
     phase = seen.state.phase
     if interrupted(seen.state):
         return "stopped", seen.state.failure.text if seen.state.failure else ""

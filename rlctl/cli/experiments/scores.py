@@ -22,6 +22,9 @@ _NO_SETTINGS: Final = ("run", "seed", "target", "storage", "images", "kubernetes
 _MOST_NAMED: Final = 4
 _WIDEST_NAME: Final = 60
 _NEAR: Final = 0.05
+MOST_STEPS: Final = 2**53
+MOST_RETURN: Final = 1e100
+"""Above it, as in a file that another program wrote, means and spreads overflow."""
 Point = tuple[int, float]
 """Agent steps, and mean return of an evaluation."""
 
@@ -38,6 +41,7 @@ class Scored:
     curve: Sequence[Point]  # ascending
     wanted: int | None  # stop.agent_steps
     goal: float | None = None  # stop.eval_return
+    left_out: int = 0  # evaluations whose figures are no numbers
 
     @property
     def env(self) -> str:
@@ -109,13 +113,20 @@ def scored(world: World, run: str, target: str | None) -> Scored:
     mode = (spec.get("evaluation") or {}).get("mode", "greedy")
     settings = flat({key: value for key, value in spec.items() if key not in _NO_SETTINGS})
     stop = spec.get("stop") or {}
+    told = _told(backend, state, mode)
+    sound = [(int(at), float(mean)) for at, mean in told if _sound(at, MOST_STEPS) and _sound(mean, MOST_RETURN)]
     return Scored(
-        run, int(spec.get("seed", 0)), mode, state.phase, settings, _curve(backend, state, mode),
-        stop.get("agent_steps"), stop.get("eval_return"),
+        run, int(spec.get("seed", 0)), mode, state.phase, settings, curve(sound),
+        stop.get("agent_steps"), stop.get("eval_return"), len(told) - len(sound),
     )  # fmt: skip
 
 
-def _curve(backend: Backend, state: RunState, mode: str) -> list[Point]:
+def _sound(value: object, most: float) -> bool:
+    """A number that figures can be made of: JSON as Python reads it has NaN and Infinity, and numbers of any size."""
+    return isinstance(value, int | float) and abs(value) <= most
+
+
+def _told(backend: Backend, state: RunState, mode: str) -> list[tuple[Any, Any]]:
     """Evaluations of a run in one mode, from its file; of a run that is taken down on a cluster, from the last words of
     its manager."""
     try:
@@ -125,16 +136,16 @@ def _curve(backend: Backend, state: RunState, mode: str) -> list[Point]:
         )
     except Conflict:
         told = backend.stored_status(state.run) or {}
-        return curve([(point[0], point[2]) for point in told.get("history") or ()])
+        return [(point[0], point[2]) for point in told.get("history") or ()]
     found = []
     for line in stored.splitlines():
         try:
             one = json.loads(line)
             if one["mode"] == mode:
-                found.append((int(one["steps"]), float(one["mean"])))
+                found.append((one["steps"], one["mean"]))
         except (ValueError, KeyError, TypeError, RecursionError):  # the last may be half-written
             continue
-    return curve(found)
+    return found
 
 
 def curve(points: Sequence[Point]) -> list[Point]:
@@ -237,7 +248,11 @@ def figures(groups: Sequence[Group]) -> list[Figures]:
 
 def notes(runs: Sequence[Scored], groups: Sequence[Group], steps: int | None) -> list[str]:
     """Reasons for which the figures are not what they seem, in sentences."""
-    told = [note for one in runs if (note := _unfinished(one, steps))]
+    told = [
+        f"{one.run}: evaluations left out, of NaN, infinite or too large figures: {one.left_out}"
+        for one in runs if one.left_out
+    ]  # fmt: skip
+    told += [note for one in runs if (note := _unfinished(one, steps))]
     told += [*_seeds(groups), *_unlike(groups), *_apart(groups, steps)]
     if any(len(group.points) == 1 for group in groups):
         told.append("a group of one run has no interval; --seeds of a sweep makes more")

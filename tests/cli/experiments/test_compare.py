@@ -93,6 +93,25 @@ def test_what_makes_figures_unequal_is_told(rlctl: Rlctl) -> None:
     assert [one["best_improves"] for one in rlctl("compare", "one", "two", "-o", "json").json["groups"]] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((key, value) for key in ("mean", "steps") for value in ("NaN", "Infinity", "-Infinity", "1e400", "9" * 400)),
+        ("steps", '"1"'), ("mean", "null"), ("mean", "1.7e308"), ("steps", "9" * 5000),
+    ],
+)  # fmt: skip
+def test_evaluations_that_are_no_numbers_are_left_out_and_said(rlctl: Rlctl, key: str, value: str) -> None:
+    trained(rlctl, "one", means=(1.0, 2.0))
+    path = rlctl.backend.files_of["one"].results / "evaluations.jsonl"
+    line = json.dumps({**MEASURED, "steps": 900, key: "VALUE"}).replace('"VALUE"', value)
+    path.write_text(path.read_text().rsplit("\n", 1)[0] + f"\n{line}\n")
+    result = rlctl("compare", "one", "-o", "json")
+    assert result.code == 0, result.err
+    assert [one["iqm"] for one in result.json["groups"]] == [2.0]
+    if len(value) < 5000:  # Python does not read such a number at all
+        assert "one: evaluations left out, of NaN, infinite or too large figures: 1" in result.err
+
+
 def test_nothing_to_compare_is_said(rlctl: Rlctl) -> None:
     trained(rlctl, "none", means=())
     assert "there is no evaluation to compare" in rlctl("compare", "none").err
