@@ -141,6 +141,6 @@ def broken(path: Path, what: str, why: str) -> BackendUnreachable:
     """The error for a torn or foreign file."""
     return BackendUnreachable(
         f"{path} does not hold {what}: {why}",
-        hint="Somebody else wrote it, or the disk was full. Move it away; what the run learned lies beside it.",
+        hint="Another program wrote it, or the disk was full. Move it away; what the run learned lies beside it.",
         objects=(str(path),),
     )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ class Wish:
     seeds: int
     search: str | None  # method
     prune: bool
+    trials: int  # settings that a search tries
 
 
 class Design:
@@ -58,6 +60,9 @@ class Design:
         if wish.search is not None and not self._axes:
             raise UsageError("nothing to search", hint="as in --set algorithm.lr=1e-5..1e-3:log")
         _refuse(problems)
+        settings_many = wish.trials if wish.search else prod(len(axis.values) for axis in self._axes)
+        many = settings_many * (len(stated.values) if stated else wish.seeds)  # counted before they are made
+        record.check_room(wish.name or "", many)
         grid = grammar.grid(self._axes)
         self._loaded: dict[str, Loaded] = {}  # settings in words -> the spec with them
         self._seeds: list[int] = []
@@ -76,7 +81,8 @@ class Design:
         first = self._first
         check_place(world, first)
         self._seeds = self._seeds or [first.spec.seed + at for at in range(wish.seeds)]
-        self.sweep = self._new(wish.name or first.spec.run, first.spec.target)
+        self.sweep = self._new(first.spec.run if wish.name is None else wish.name, first.spec.target)
+        record.check_room(self.sweep.name, many)
         for settings in grid if wish.search is None else ():
             self.sweep.specs[words(settings)] = record.pinned(self._loaded[words(settings)].spec)
             for seed in self._seeds:
@@ -116,6 +122,7 @@ class Design:
             for one in now.trials:
                 if (words(one.settings), one.seed) not in have:
                     before.add(one.settings, one.seed)
+            record.check_room(before.name, len(before.trials))
             before.specs |= now.specs
             for one in before.trials if retry else ():
                 one.state = "waiting" if one.state == "failed" else one.state
@@ -192,6 +199,7 @@ class Design:
         """First trial of the next suggestion, all of whose seeds are added and recorded; None: there are so many."""
         if search is None or len({one.suggestion for one in self.sweep.trials}) >= most:
             return None
+        record.check_room(self.sweep.name, len(self.sweep.trials) + len(self._seeds))
         number, settings = search.ask()
         added = [self.sweep.add(settings, seed, number) for seed in self._seeds]
         self.sweep.save()

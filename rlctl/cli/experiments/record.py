@@ -30,8 +30,10 @@ FORMAT: Final = 1
 State = Literal["waiting", "running", "finished", "failed", "pruned", "stopped"]
 """stopped: by another command; it goes on with the same command as those that wait."""
 OVER: Final = ("finished", "failed", "pruned")
+MOST_TRIALS: Final = 10_000
 _LONGEST: Final = 35
-"""Of a name: that of a run has at most 40 characters, "-" and the number of a trial included."""
+"""Of a name: that of a run has at most _LONGEST_RUN characters, "-" and the number of a trial included."""
+_LONGEST_RUN: Final = 40
 _OF_ONE_RUN: Final = ("run", "seed")
 
 
@@ -186,6 +188,23 @@ def check_name(name: str) -> None:
         raise UsageError(
             f"{show(name)} cannot be the name of a sweep, whose runs are NAME-1, NAME-2, ...",
             hint=f"at most {_LONGEST} of a-z, 0-9 and -, with no - at the ends: --name NAME",
+        )
+
+
+def check_room(name: str, trials: int) -> None:
+    """
+    Raises:
+        UsageError: so many trials are too many, or the last of them could not be named.
+    """
+    if trials > MOST_TRIALS:
+        raise UsageError(
+            f"{trials:,} trials are too many: a sweep has at most {MOST_TRIALS:,}",
+            hint="fewer values or seeds; --search optuna tries some of many settings",
+        )
+    if len(last := f"{name}-{trials}") > _LONGEST_RUN:
+        raise UsageError(
+            f"the last trial would be {last}, and the name of a run has at most {_LONGEST_RUN} characters",
+            hint="a shorter one: --name NAME",
         )
 
 

@@ -32,13 +32,14 @@ class Search:
     def __init__(self, folder: Path, axes: Sequence[Axis], whole: Container[str], *, prune: bool, seed: int) -> None:
         try:
             import optuna
+            from sqlalchemy import URL
         except ModuleNotFoundError as error:
             raise UsageError(f"{error.name} is not installed here", hint='pip install "rlctl[sweep]"') from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna, self._axes, self._whole = optuna, axes, whole
         self._study = self._asked(
             lambda: optuna.create_study(
-                storage=f"sqlite:///{folder / 'optuna.db'}",
+                storage=URL.create("sqlite", database=str(folder / "optuna.db")).render_as_string(),
                 study_name=folder.name,
                 direction="maximize",
                 pruner=optuna.pruners.MedianPruner() if prune else optuna.pruners.NopPruner(),
@@ -73,7 +74,7 @@ class Search:
         self._asked(lambda: self._study.tell(number, told, state=state, skip_if_finished=True))
 
     def forget(self, known: Container[int]) -> None:
-        """Give up suggestions that nobody trains: a command was killed before it had recorded them."""
+        """Give up suggestions without a trial: a command was killed before it had recorded them."""
         running = self._optuna.trial.TrialState.RUNNING
         for trial in self._asked(lambda: self._study.get_trials(deepcopy=False, states=(running,))):
             if trial.number not in known:

@@ -96,8 +96,9 @@ def run(
     Commas in --set separate values, those in brackets or quotes do not: `--set algorithm.lr=1e-4,3e-4` is two
     settings, `--set model.hidden=[64,64]` one. With --search optuna a range is LOW..HIGH or LOW..HIGH:log. A trial is
     an ordinary run, SWEEP-1, SWEEP-2, ...; status, logs, models and eval work on it. The same command again goes on
-    after any end: what is done stays done, what runs is gone on with. More seeds, values or trials are added; any
-    other change is refused (exit 5). Ctrl-C once leaves: trials that run go on, no further one starts (exit 0).
+    after any end: what is done stays done, what runs is gone on with. More seeds, values or trials are added, 10,000
+    trials at most; any other change is refused (exit 5). Ctrl-C once leaves: trials that run go on, no further one
+    starts (exit 0).
     Exit 3: a value is wrong, and nothing was started; 7: a trial has failed, the others were trained.
     """
     from rlctl.cli.experiments import record
@@ -108,7 +109,7 @@ def run(
     if search is None and trials is not None:
         raise UsageError("--trials is for a search: --search optuna")
     method = None if search is None else search.value
-    design = Design(world, Wish(specs, sets or (), target, name, seeds, method, prune))
+    design = Design(world, Wish(specs, sets or (), target, name, seeds, method, prune, trials or DEFAULT_TRIALS))
     with record.held(design.sweep.name), Interrupts() as interrupts:
         record.ask_to_stop(design.sweep.name, wanted=False)
         sweep = design.begin(retry=retry)

@@ -116,7 +116,7 @@ def test_a_trial_that_stopped_meanwhile_is_started_again_by_up(rlctl: Rlctl, spe
     assert training.done["pole-2"] == 4
 
 
-def test_a_trial_that_failed_while_nobody_looked_is_not_begun_again(rlctl: Rlctl, spec: str) -> None:
+def test_a_trial_that_failed_without_the_command_is_not_begun_again(rlctl: Rlctl, spec: str) -> None:
     training = killed(rlctl, spec, 6.0)
     training._mean = lambda state, look: None if state.run == "pole-2" else returned(state, look)
     training.go_on()
@@ -223,6 +223,19 @@ def test_an_environment_that_is_not_there_is_told_before_anything_starts(rlctl: 
         ),
         (["--seeds", "2", "--set", "seed=1,2"], 2, "both say which seeds"),
         (["--name", "Pole"], 2, "cannot be the name of a sweep"),
+        (["--name", ""], 2, "cannot be the name of a sweep"),
+        (["--seeds", "100000000"], 2, "100,000,000 trials are too many: a sweep has at most 10,000"),
+        (
+            [word for at in range(9) for word in ("--set", f"env.kwargs.k{at}={','.join(map(str, range(100)))}")],
+            2,
+            "1,000,000,000,000,000,000 trials are too many",
+        ),
+        (
+            ["--search", "optuna", "--trials", "6000", "--seeds", "2", "--set", "algorithm.lr=1..2"],
+            2,
+            "12,000 trials are too many",
+        ),
+        (["--name", "n" * 35, "--seeds", "10000"], 2, f"the last trial would be {'n' * 35}-10000"),
         (["--set", "stop.agent_steps=null"], 3, "a sweep has runs that end"),
         (["--set", "algorithm.lr=1e-4..1e-3"], 3, "a range needs --search optuna"),
     ],
@@ -430,8 +443,11 @@ def test_a_sweep_on_a_cluster_goes_on_there_and_keeps_the_images_of_its_first_tr
     assert "namespace: lab, now team" in rlctl("sweep", spec, "--seeds", "3", "-n", "team").err
 
 
-def test_optuna_suggests_prunes_and_goes_on_after_a_kill(rlctl: Rlctl, spec: str) -> None:
+def test_optuna_suggests_prunes_and_goes_on_after_a_kill(
+    rlctl: Rlctl, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("optuna")
+    monkeypatch.setenv("XDG_STATE_HOME", str(rlctl.folder / "a?b=c#d%20"))  # letters that mean something in a URL
     training = Training(rlctl, lambda state, look: returned(state, look))
     search = ("--search", "optuna", "--prune", "--set", "algorithm.lr=1e-5..1e-2:log")
     assert rlctl("sweep", spec, *search, "--trials", "4").code == 0
@@ -443,6 +459,7 @@ def test_optuna_suggests_prunes_and_goes_on_after_a_kill(rlctl: Rlctl, spec: str
     assert pruned
     assert all(training.done[one.run] < 4 for one in pruned)
     assert len(training.done) == 10
+    assert (record.folder("pole") / "optuna.db").stat().st_size > 0
 
 
 def test_without_optuna_one_sentence_names_the_extra(rlctl: Rlctl, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def of(found: Object) -> Record:
             f"ConfigMap {name} does not hold the state of run {run}: {type(error).__name__}: {error}",
             run=run,
             storage=_storage(found),
-            hint=f"Somebody else wrote it, or a newer rlctl did. Look at it: kubectl get configmap {name} -o yaml",
+            hint=f"Another program wrote it, or a newer rlctl did. Look at it: kubectl get configmap {name} -o yaml",
             objects=(f"ConfigMap {name}",),
         ) from error
 
