@@ -133,9 +133,11 @@ def find(name: str) -> Sweep | None:
         BackendUnreachable: the file cannot be read.
     """
     path = folder(name) / "sweep.json"
-    if not re.fullmatch(RUN_NAME, name) or not path.exists():
+    if not re.fullmatch(RUN_NAME, name):
         return None
     with reported(f"cannot read the record of sweep {name}"):
+        if not path.exists():
+            return None
         stored = path.read_bytes()
     try:
         value = json.loads(stored)

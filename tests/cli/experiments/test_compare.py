@@ -150,7 +150,7 @@ def test_the_plot_has_a_row_for_each_environment_and_no_warning_about_names(tmp_
     assert max(map(len, words)) <= 120
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
 def test_names_in_the_plot_are_letters_and_no_formula(tmp_path: Path, suffix: str) -> None:
     names = [r"_under", r"env.id=$\frac{", "cost=$5 and $6"]
     found = [Figures(Group(name, [run("a", 0, 1.0)], [(10, 1.0)]), 1.0, None, None, None) for name in names]
