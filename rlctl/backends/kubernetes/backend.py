@@ -359,7 +359,8 @@ class KubernetesBackend:
             Conflict: the run is taken down: its volume is there, and nobody who could read it.
         """
         state = self._known(run)
-        if state.phase != "running":  # as recorded: a run that has finished is running until it is taken down
+        # the manager of a run that has finished stays; last words are those of one that was taken down
+        if state.phase == "stopped" or self.stored_status(run) is not None:
             raise Conflict(
                 f"run {run} is taken down, and its manager with it, who alone reads its volume",
                 hint="`rlctl up SPEC` starts it again; of a run that has finished its manager stays until `rlctl down`",
