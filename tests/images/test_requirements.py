@@ -207,7 +207,7 @@ def test_every_package_of_an_image_has_a_tested_version() -> None:
     assert with_all_they_need([*asked["ci"], *asked["kubernetes"]]) <= names(made["ci.txt"])
 
 
-TAKEN_WHERE_THERE = {"fsspec", "setuptools"}
+TAKEN_WHERE_THERE = {"fsspec", "setuptools", "tqdm"}
 """By TensorBoard and torch, which do without."""
 IMPORTED = """
 import importlib, importlib.metadata, json, sys
