@@ -156,7 +156,7 @@ class Impala(OffPolicy):
     """
 
     def entropy_weight(self, continuous: bool) -> float:
-        """What `entropy_coef` is: a tenth of what `auto` is elsewhere."""
+        """Weight of the entropy; `auto` is a tenth of that of other algorithms."""
         return super().entropy_weight(continuous) / (10 if self.entropy_coef == "auto" else 1)
 
 

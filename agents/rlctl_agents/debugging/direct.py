@@ -67,7 +67,7 @@ class DirectReceiver:
         return found
 
     def wake(self) -> None:
-        """Nobody waits."""
+        """Do nothing: no thread waits for blocks."""
 
     def settle(self, block: SegmentBlock, outcome: Outcome, rows: int | None = None) -> None:
         """Rows of a block are done with.

@@ -75,7 +75,7 @@ def parameters(leaf: LeafDistribution, part: Tensor, legal: Tensor | None) -> Te
 
 
 def sampling(leaf: LeafDistribution) -> dict[str, Any]:
-    """What it takes to draw an action from its parameters.
+    """Description of how an action is drawn from its parameters.
 
     categorical: an option of each choice, by the softmax of its `options` logits, one choice after the other; illegal
     ones have the smallest logit there is. bernoulli: bits, each by the sigmoid of its logit. gaussian:

@@ -1,4 +1,4 @@
-"""What a sweep varies: `--set PATH=VALUES` as values and ranges.
+"""Axes of a sweep: `--set PATH=VALUES` as values and ranges.
 
 Commas that stand outside of brackets, braces and quotes separate values: `1e-4,3e-4` is two, `[64, 64]` one,
 `[64],[64, 64]` two. `LOW..HIGH`, or `LOW..HIGH:log`, is a range, for a search.

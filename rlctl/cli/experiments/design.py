@@ -231,7 +231,7 @@ def _endless(spec: Spec, *, prune: bool) -> list[Problem]:
 
 
 def _named(spec: Spec) -> str:
-    """What a trial of the environment is about: equal for specs that differ in numbers of the algorithm alone."""
+    """Key of a trial of the environment: equal for specs that differ in numbers of the algorithm alone."""
     policies = [(name, spec.policy(name)) for name in spec.policy_names]
     named = [(name, one.algorithm.name, one.model.model_dump(mode="json")) for name, one in policies]
     code = None if spec.code is None else spec.code.model_dump(mode="json")

@@ -165,7 +165,7 @@ class Scheduler:
 
     @contextmanager
     def _hushed(self) -> Iterator[None]:
-        """What `up` says is said of the first trial alone."""
+        """Keep the words of `up` from the answer, but for the first trial."""
         before = self._world.quiet
         self._world.quiet = before or not self._chatty
         try:
