@@ -16,6 +16,7 @@ from typing import IO, Any, Final
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.images.registry.logins import passwords
 from rlctl.spec.words import plain
+from rlctl.waiting import Waiting
 from rlctl_ci.config.settings import Config, Project, secrets
 from rlctl_ci.core import stages
 from rlctl_ci.core.errors import BuildStopped, Busy, CiError, LostLease, Transient
@@ -36,6 +37,7 @@ MAX_NOTE: Final = 8000
 """Characters of a reason: a commit has its own words in what is wrong with it."""
 AWAY_S: Final = 30.0
 """Between attempts at a rollback of which the target does not hear."""
+LOCK_WITHIN_S: Final = 2.0
 
 
 class Service:
@@ -349,10 +351,17 @@ def _say(what: str, error: Exception) -> None:
 
 
 def _only_one(path: Path) -> IO[str]:
+    """Take the lock of a folder; waits, since a child that a killed service had just forked keeps it until its exec."""
     file = path.open("a+")
+    if not Waiting(LOCK_WITHIN_S).until(lambda: _locked(file), every_s=0.01):
+        file.close()
+        raise CiError(f"another `rlctl ci serve` uses {path.parent}", hint="one process for one folder")
+    return file
+
+
+def _locked(file: IO[str]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise CiError(f"another `rlctl ci serve` uses {path.parent}", hint="one process for one folder") from None
-    return file
+    except BlockingIOError:
+        return False
+    return True
