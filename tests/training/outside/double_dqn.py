@@ -14,12 +14,12 @@ from rlctl_agents.types.experience import Schema
 
 
 class Settings(specs.Algorithm):
-    lr: float = 2e-3
-    epsilon: float = 0.02  # after `anneal` agent steps
+    lr: float = 5e-4
+    epsilon: float = 0.05  # after `anneal` agent steps
     anneal: int = 8_000
-    copy_every: int = 20  # batches from one copy of the target to the next
+    copy_every: int = 200  # batches from one copy of the target to the next
     capacity: int = 50_000
-    reuse: float = 64.0  # batches that an agent step is in, on average
+    reuse: float = 16.0  # batches that an agent step is in, on average
 
 
 class DoubleDqn(Algorithm):
