@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Literal
 
 from rlctl.spec import fields
-from rlctl.spec.algorithms import ActorCritic
+from rlctl.spec.algorithms import ActorCritic, Clipped
 from rlctl.spec.problems.findings import simulator_missing
 from rlctl.spec.problems.messages import Fault
 from rlctl.spec.schema import Spec
@@ -166,7 +166,7 @@ class Probing:
             for policy, leaves in answer["inputs"].items()
         }
         masked = "; masks say which actions are legal" if answer.get("masked") else ""
-        settled = _settled(self._spec, bool(answer["continuous"]))
+        settled = _settled(self._spec, bool(answer["continuous"]), inputs)
         text = f"{_one_line(self._spec.env.id)}: {_shown(inputs)}{masked}{settled}"
         if found[False] or found[True]:
             text = "; ".join(fault.message for fault in (*found[False], *found[True]))
@@ -219,12 +219,15 @@ def _shown(inputs: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
     return "; ".join(parts)
 
 
-def _settled(spec: Spec, continuous: bool) -> str:
-    """`; entropy_coef 0.01` where a policy leaves it to us."""
-    algorithms = [policy.algorithm for policy in (fields.normal(spec).policies or {}).values()]
-    left = {
-        number(algorithm.entropy_weight(continuous))
-        for algorithm in algorithms
-        if isinstance(algorithm, ActorCritic) and algorithm.entropy_coef == "auto"
-    }
-    return "".join(f"; entropy_coef {value}" for value in left)
+def _settled(spec: Spec, continuous: bool, inputs: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
+    """`; entropy_coef 0.01, epochs 10, minibatch_size 64`: what a policy leaves to us."""
+    left = []
+    for name, policy in (fields.normal(spec).policies or {}).items():
+        if isinstance(algorithm := policy.algorithm, ActorCritic):
+            made = algorithm.settled(continuous)
+            if isinstance(made, Clipped):
+                plain_net = policy.model.core == "none" and {leaf["net"] for leaf in inputs.get(name, ())} == {"mlp"}
+                made = made.sized(plain=plain_net)
+            ours = [key for key, value in algorithm if value == "auto" and getattr(made, key) != "auto"]
+            left.append(", ".join(f"{key} {number(getattr(made, key))}" for key in sorted(ours)))
+    return "".join(f"; {settings}" for settings in dict.fromkeys(left) if settings)

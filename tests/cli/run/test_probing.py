@@ -12,12 +12,17 @@ from typing import Any
 import pytest
 
 from rlctl.probe import Probed, Probing
-from rlctl.spec.schema import Spec
+from rlctl.spec.schema import Network, Spec
+from rlctl_agents.algorithms.appo import Appo
+from rlctl_agents.algorithms.clipped import ClippedAlgorithm
+from rlctl_agents.algorithms.ppo import Ppo
+from rlctl_agents.types.spaces import Box, Discrete, Spaces
 
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[3]
 PLENTY_S = 40.0
+SPACES = Spaces(Box((4,), "float32"), Discrete(2))
 
 
 def probed(id: str, *, within_s: float = PLENTY_S, python: str = sys.executable, **spec: Any) -> Probed:
@@ -34,6 +39,19 @@ def test_the_child_says_which_leaf_goes_through_which_net() -> None:
         "tests.acting.owned:Several: obs.camera uint8 [84, 84, 3] -> nature_cnn;"
         " obs.room Discrete(5), obs.speed float32 [2] -> mlp; entropy_coef 0.001"
     )
+
+
+@pytest.mark.parametrize("model", [{}, {"core": "lstm"}])
+@pytest.mark.parametrize("algorithm", [Ppo, Appo])
+def test_what_is_left_to_us_is_said_as_the_algorithm_takes_it(
+    algorithm: type[ClippedAlgorithm], model: dict[str, Any]
+) -> None:
+    name = algorithm.settings().name
+    said = probed("CartPole-v1", algorithm={"name": name}, model=model).text.partition("mlp; ")[2]
+    built = algorithm(algorithm.settings(), Network(**model), SPACES, seed=0).config
+    told = dict(one.split() for one in said.split(", "))
+    assert told.keys() == {"entropy_coef", "minibatch_size", "epochs" if name == "ppo" else "reuse"}
+    assert {key: float(value) for key, value in told.items()} == {key: getattr(built, key) for key in told}
 
 
 def test_a_refusal_names_the_value_as_the_user_has_written_it() -> None:
