@@ -68,7 +68,14 @@ def start(cli: Cli, run: str, *, step_s: float = 0.0, **algorithm: Any) -> None:
     spec = cli.spec(
         run,
         env={"id": "slow:Lamp", "kwargs": {"step_s": step_s}},
-        algorithm={"name": "impala", "unroll_length": 10, "batch_size": 40, "max_lag_versions": 8} | algorithm,
+        algorithm={
+            "name": "impala",
+            "unroll_length": 10,
+            "batch_size": 40,
+            "max_lag_versions": 8,
+            "value_batches": 0,  # a pass over the value for each batch would keep the learner busy with few steps
+        }
+        | algorithm,
         code={"path": "."},
         roles={"actor": {"replicas": 1, "envs": 4}, "evaluator": {"replicas": 0}},
         stop={"wall_time": "1h"},
