@@ -68,14 +68,7 @@ def start(cli: Cli, run: str, *, step_s: float = 0.0, **algorithm: Any) -> None:
     spec = cli.spec(
         run,
         env={"id": "slow:Lamp", "kwargs": {"step_s": step_s}},
-        algorithm={
-            "name": "impala",
-            "unroll_length": 10,
-            "batch_size": 40,
-            "max_lag_versions": 8,
-            "value_batches": 0,  # a pass over the value for each batch would keep the learner busy with few steps
-        }
-        | algorithm,
+        algorithm={"name": "impala", "unroll_length": 10, "batch_size": 40, "max_lag_versions": 8} | algorithm,
         code={"path": "."},
         roles={"actor": {"replicas": 1, "envs": 4}, "evaluator": {"replicas": 0}},
         stop={"wall_time": "1h"},
@@ -119,14 +112,16 @@ def mostly_stopped(pid: int) -> Iterator[None]:
 
 
 def a_learner_with_too_few_actors_is_starved(cli: Cli) -> None:
-    start(cli, "starved", batch_size=1280)  # so much at once is cheap for each row: four environments are too few
+    # so much at once is cheap for each row, unless the value is moved again and again: four environments are too few
+    start(cli, "starved", batch_size=1280, value_batches=0)
     found = verdict(cli, "starved", "actor-bound")
     assert found["learner_waits_data"] > max(found["actor_waits_credit"], found["learner_waits_model"])
     assert found["suggest"].startswith("rlctl scale actor=") or "cores of this machine" in found["text"]
 
 
 def a_slow_modelpool_is_named_and_not_the_actors_that_wait_because_of_it(cli: Cli) -> None:
-    start(cli, "pool", batch_size=640)  # of 40 rows a healthy pool is the slow side: every update is published
+    # of 40 rows a healthy pool is the slow side: every update is published
+    start(cli, "pool", batch_size=640, value_batches=0)
     others = ("actor-bound", "simulator-bound", "learner-bound", "balanced")
     verdict(cli, "pool", *others)
     (pool,) = cli.pids("pool", "modelpool")
