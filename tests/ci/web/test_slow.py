@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -178,6 +178,29 @@ def test_connections_that_never_finish_a_handshake_hold_no_hook_off(
         idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(12)]
         assert pushed(port, 1, tls) == 202
         assert [ended(one) for one in idle[:5]] == [b""] * 5, "they are counted, and end for those that come later"
+
+
+def test_what_comes_with_the_end_of_a_handshake_is_answered(tmp_path: Path) -> None:
+    for name, text in zip(("cert.pem", "key.pem"), certificate("localhost"), strict=True):
+        (tmp_path / name).write_text(text)
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    tls = context.wrap_bio(received, sent, server_hostname="localhost")
+    fields = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
+    with served(tmp_path, **fields) as (port, _, _), socket.create_connection(("127.0.0.1", port)) as wire:
+
+        def finished(step: Callable[[], object]) -> object:
+            while True:
+                try:
+                    return step()
+                except ssl.SSLWantReadError:
+                    wire.sendall(sent.read())
+                    received.write(wire.recv(1 << 16))
+
+        finished(tls.do_handshake)
+        # in one packet with its end
+        tls.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nConnection: close\r\n\r\n" % port)
+        assert finished(lambda: tls.read(12)) == b"HTTP/1.1 200"
 
 
 def test_a_handshake_that_does_not_come_ends_the_connection(tmp_path: Path, impatient: None) -> None:
