@@ -75,7 +75,9 @@ def fetched(
         UsageError: the folder is none that `rlctl pull` has made, or a run's own model is to be verified.
         BadSignature: it was not signed so.
     """
-    if "/" in model or model.startswith("."):
+    from rlctl.spec.schema import is_folder
+
+    if is_folder(model):
         folder = Path(model).resolve()
         if verify is not None:
             signing.verify(folder, verify)

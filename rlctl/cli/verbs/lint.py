@@ -10,6 +10,7 @@ import typer
 
 from rlctl.cli.context import World
 from rlctl.cli.display.text import table
+from rlctl.cli.models.initial import initial
 from rlctl.cli.options import OptionalSpecs, Sets, verb
 from rlctl.cli.run import trial
 from rlctl.cli.run.prepare import load
@@ -46,7 +47,7 @@ def lint(
         return 0
     try:
         loaded = load(world, specs or (), sets)
-        with trial.begun(world, loaded) as asked:
+        with initial(world, loaded, only_here=True) as policy, trial.begun(world, loaded, policy) as asked:
             probed = None if asked is None else asked.answer()
         if probed is not None:
             trial.refuse(loaded, probed)

@@ -11,6 +11,7 @@ from rlctl.cli.context import ON_CLUSTERS, Signalled, World
 from rlctl.cli.display import checks, report
 from rlctl.cli.display.progress import Progress
 from rlctl.cli.display.text import span
+from rlctl.cli.models.initial import Initial, initial
 from rlctl.cli.options import Sets, Specs, Target, verb
 from rlctl.cli.run import trial
 from rlctl.cli.run.applied import follow, nothing_done
@@ -83,21 +84,22 @@ def up(
     with Interrupts() as interrupts:
         loaded = load(world, specs or (), sets, target)
         check_place(world, loaded, pull=pull)
-        with trial.begun(world, loaded) as asked:  # it imports a simulator while we look for the run and render it
-            prepared = beside(world, loaded, mint=True, pull=pull)
-            say_findings(world, prepared.loaded)
-            say_images(world, prepared)
-            refuse(prepared)
-            run = prepared.plan.run
-            if nothing_to_do(prepared):
-                return _already_finished(world, prepared)
-            if prepared.spec.target in ON_CLUSTERS:
-                world.say(f"{run} on {where(prepared.backend, prepared.spec.target)}")
-            looked_at = preflight(world, prepared, asked)
-        if interrupts.asked:
-            raise Signalled(130, f"nothing of {run} was changed")
-        force(prepared.backend, force_conflicts)
-        done = Done(prepared, apply(world, prepared, atomic=atomic), looked_at)
+        with initial(world, loaded) as policy:
+            with trial.begun(world, loaded, policy) as asked:  # imports a simulator while we look for the run
+                prepared = beside(world, loaded, mint=True, pull=pull)
+                say_findings(world, prepared.loaded)
+                say_images(world, prepared)
+                refuse(prepared)
+                run = prepared.plan.run
+                if nothing_to_do(prepared):
+                    return _already_finished(world, prepared)
+                if prepared.spec.target in ON_CLUSTERS:
+                    world.say(f"{run} on {where(prepared.backend, prepared.spec.target)}")
+                looked_at = preflight(world, prepared, asked)
+            if interrupts.asked:
+                raise Signalled(130, f"nothing of {run} was changed")
+            force(prepared.backend, force_conflicts)
+            done = Done(prepared, apply(world, prepared, atomic=atomic, policy=policy), looked_at)
         if wait or atomic:
             outcome = attach(
                 world, prepared.backend, run, interrupts=interrupts, progress=progress,
@@ -178,8 +180,11 @@ def _require_measurable(world: World, prepared: Prepared) -> None:
         )
 
 
-def apply(world: World, prepared: Prepared, *, atomic: bool) -> list[Applied]:
+def apply(world: World, prepared: Prepared, *, atomic: bool, policy: Initial | None = None) -> list[Applied]:
     """Make the target run what the spec says, told as it happens.
+
+    Args:
+        policy: that a new run begins with.
 
     Raises:
         PartlyApplied, WorkloadFailed, TimedOut, Conflict, BackendUnreachable: of the target.
@@ -193,7 +198,7 @@ def apply(world: World, prepared: Prepared, *, atomic: bool) -> list[Applied]:
             if replicas != wanted and state.spec_replicas.get(role) == wanted:
                 world.say(f"keeping {replicas} of {role} (the spec says {wanted}, and did before)")
     try:
-        done = follow(world, prepared.backend.apply(prepared.plan, prepared.documents, prepared.stored))
+        done = follow(world, prepared.backend.apply(prepared.plan, prepared.documents, prepared.stored, initial=policy))
     except (PartlyApplied, WorkloadFailed, TimedOut) as error:  # a target may see at once that it will not run
         if atomic:
             undone = undo(world, prepared.backend, state, prepared.plan.run)
