@@ -77,8 +77,9 @@ class Probing:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._spec, self._initial = spec, dict(initial or {})
-        self._within_s = within_s + (MORE_WITH_TORCH_S if self._initial else 0.0)
-        self._waiting = Waiting(self._within_s, clock=clock, sleep=sleep)
+        within_s += MORE_WITH_TORCH_S if self._initial else 0.0
+        self._within_s = within_s
+        self._waiting = Waiting(within_s, clock=clock, sleep=sleep)
         self._last_words = b""
         self._files = ExitStack()
         self._child: subprocess.Popen[bytes] | None = None

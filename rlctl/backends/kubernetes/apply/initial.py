@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from rlctl.backends.base import Applied, RunState
 from rlctl.backends.files import POLICY_FILES, reported
-from rlctl.backends.kubernetes.api.refusals import GO_ON
+from rlctl.backends.kubernetes.api.refusals import GO_ON, lasting
 from rlctl.backends.kubernetes.api.session import Session
 from rlctl.errors import BackendUnreachable, PartlyApplied, RlctlError, WorkloadFailed
 
@@ -61,9 +60,15 @@ def _there(session: Session, state: RunState) -> dict[str, object]:
     """Files of it that the manager has, once it answers."""
     patience, looked = session.patience(PATIENCE_S), session.clock()
     while True:
-        with suppress(BackendUnreachable):
+        try:
             found = session.ask(state, "/files?folder=init", None).get("files")
             return found if isinstance(found, dict) else {}
+        except BackendUnreachable as error:
+            if any(isinstance(one, RlctlError) and lasting(one) for one in (error, error.__cause__)):
+                raise PartlyApplied(
+                    f"the policy that the run begins with cannot be brought to it: {error.message}",
+                    hint="it takes the right pods/portforward: docs/operations.md",
+                ) from error
         if session.clock() - looked >= _TROUBLE_S:
             looked = session.clock()
             for process in session.trouble(state):

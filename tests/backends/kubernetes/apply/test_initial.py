@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rlctl.backends.base import Applied
+from rlctl.backends.kubernetes.api.interface import Key
 from rlctl.backends.kubernetes.apply import initial
 from rlctl.errors import PartlyApplied, WorkloadFailed
 from rlctl.spec.layout import Layout
@@ -18,6 +19,7 @@ from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.runtime.http_server import Request
 from tests.backends.kubernetes.fakes.lab import Lab, spec_of
+from tests.backends.kubernetes.fakes.selectors import forbidden
 
 INIT = {"init": {"run": "pong@best"}}
 
@@ -107,6 +109,18 @@ def test_the_manager_is_waited_for_until_it_answers(
     up(lab, lambda: policy)
     assert volume.layout.init.is_dir()
     assert len(answers) > 4
+
+
+def test_without_the_right_to_reach_the_manager_it_is_told_at_once(
+    lab: Lab, volume: Volume, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(pod: str, port: int) -> Any:
+        raise forbidden(Key("Pod", pod), "create")
+
+    monkeypatch.setattr(lab.api, "forward", forward)
+    with pytest.raises(PartlyApplied, match=r"cannot be brought to it: .*forbidden") as told:
+        up(lab, lambda: policy)
+    assert "pods/portforward" in told.value.hint
 
 
 def test_a_manager_that_never_answers_ends_the_wait(
