@@ -1,6 +1,7 @@
 """Every error that the command line reports to a user, with its exit code.
 
 RlctlError                 1   base: the answer is "no"
+├── BadSignature           1   a model is not as its signer left it, or is not signed
 ├── UsageError             2   the command line itself is wrong
 ├── SpecError              3   the spec (or a template) is invalid; carries every problem found
 ├── BackendUnreachable     4   the target does not answer, or refuses us
@@ -53,6 +54,12 @@ class Problem:
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: " if self.file else ""
         return f"{where}{self.path}: {self.message}" if self.path else f"{where}{self.message}"
+
+
+class BadSignature(RlctlError):
+    """A model that is not as its signer left it, or that somebody else has signed, or nobody."""
+
+    reason = "bad_signature"
 
 
 class UsageError(RlctlError):

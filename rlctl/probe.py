@@ -32,6 +32,7 @@ from rlctl.waiting import Waiting
 
 WITHIN_S: Final = 5.0
 """From the child's start to its answer."""
+MORE_WITH_TORCH_S: Final = 15.0
 _POLL_S: Final = 0.01
 _MOST_BYTES: Final = 1 << 20
 _MOST_CHARACTERS: Final = 600
@@ -57,7 +58,8 @@ class Probing:
     Args:
         spec: checked by `rlctl.spec.load`.
         base: folder of the spec file; `code.path` is relative to it.
-        within_s: from now to the answer.
+        initial: `of` and `arrays` of the policy that the run begins with, which brings torch; empty: none.
+        within_s: from now to the answer; longer where torch is needed for that.
         python: interpreter that the roles would run under.
         clock: seconds, monotonic.
         sleep: waits a few milliseconds.
@@ -68,18 +70,20 @@ class Probing:
         spec: Spec,
         base: Path,
         *,
+        initial: Mapping[str, Any] | None = None,
         within_s: float = WITHIN_S,
         python: str = sys.executable,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._spec = spec
+        self._spec, self._initial = spec, dict(initial or {})
+        within_s += MORE_WITH_TORCH_S if self._initial else 0.0
         self._within_s = within_s
         self._waiting = Waiting(within_s, clock=clock, sleep=sleep)
         self._last_words = b""
         self._files = ExitStack()
         self._child: subprocess.Popen[bytes] | None = None
-        self._unable = _lacking(spec)
+        self._unable = _lacking(spec, with_torch=bool(self._initial))
         if not self._unable:
             self._start(base, python)
 
@@ -128,7 +132,8 @@ class Probing:
         environ = {**os.environ, "PYTHONUNBUFFERED": "1", **({"PYTHONPATH": code} if code else {})}
         self._out = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         with tempfile.TemporaryFile() as question:
-            question.write(json.dumps(fields.normal(self._spec).model_dump(mode="json")).encode())
+            asked = {**fields.normal(self._spec).model_dump(mode="json"), "initial": self._initial}
+            question.write(json.dumps(asked).encode())
             question.seek(0)
             try:
                 self._child = subprocess.Popen(
@@ -182,14 +187,14 @@ class Probing:
         return Probed("not checked", f"{_one_line(self._spec.env.id)}: {why}")
 
 
-def _lacking(spec: Spec) -> str:
+def _lacking(spec: Spec, *, with_torch: bool) -> str:
     """What is not installed here without which there is nothing to try; "" when all is there."""
     own = any(
         ":" in name
         for policy in (fields.normal(spec).policies or {}).values()
         for name in (policy.model.torso, policy.algorithm.name)
     )
-    for package in ("rlctl_agents", "msgspec", "numpy", "gymnasium", *(["torch"] if own else [])):
+    for package in ("rlctl_agents", "msgspec", "numpy", "gymnasium", *(["torch"] if own or with_torch else [])):
         if importlib.util.find_spec(package) is None:
             return f'{package} is not installed here: pip install "rlctl[local]"'
     return "; ".join(simulator_missing(spec.env.id) or ())

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 # a module may import what stands above it in its own column; modules of one row do not import each other
 LAYERS = [
     ["rlctl.errors", "rlctl.waiting", "rlctl.statistics"],
-    ["rlctl.spec"],
+    ["rlctl.spec", "rlctl.signing"],
     ["rlctl.plan"],
     ["rlctl.render", "rlctl.backends", "rlctl.images", "rlctl.probe"],
     ["rlctl_ci"],
@@ -58,7 +58,7 @@ OUTSIDE_THE_MANAGER = (
     "rlctl_agents.debugging",
 )
 """What the manager does without: it imports no torch, and nothing that knows what a tensor is."""
-AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors")
+AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors", "rlctl.signing")
 NOT_FOR_ALGORITHMS = ("rlctl_agents.wire", "rlctl_agents.envs", "rlctl_agents.checkpoint")
 TARGETS = ("rlctl.backends.kubernetes", "rlctl.backends.local")
 DOORS = {
@@ -81,6 +81,7 @@ DOORS = {
     "sqlalchemy": ["rlctl.cli.experiments.search"],
     "matplotlib": ["rlctl.cli.experiments.plot"],
     "sqlite3": ["rlctl_ci.store"],
+    "model_signing": ["rlctl.signing"],
     "starlette": ["rlctl_ci.web"],
     "uvicorn": ["rlctl_ci.web.serve"],
     "kubernetes": ["rlctl.backends.kubernetes.api.client", "rlctl.backends.kubernetes.api.quantity"],
@@ -173,7 +174,7 @@ def fault(module: str, imported: str) -> str | None:
     if here is None or there is None or here[1] == there[1]:
         return None
     if module.startswith("rlctl_agents.") and imported.startswith("rlctl."):
-        return None if imported.startswith(AGENTS_FROM_RLCTL) else "agents know only rlctl.spec and rlctl.errors"
+        return None if imported.startswith(AGENTS_FROM_RLCTL) else f"agents know only {', '.join(AGENTS_FROM_RLCTL)}"
     if module.startswith(("rlctl.", "rlctl_ci.")) and imported.startswith("rlctl_agents"):
         return "neither the command line nor the webhook service imports the agents"
     if module.startswith("rlctl_agents") and imported.startswith("rlctl_ci"):

@@ -9,17 +9,18 @@ if TYPE_CHECKING:
     from rlctl_agents.policies.loaded import LoadedPolicy
 
 
-def load(where: str | Path, *, seed: int = 0) -> LoadedPolicy:
+def load(where: str | Path, *, seed: int = 0, verify: str | Path | None = None) -> LoadedPolicy:
     """A policy that a run of this machine has stored, or that `rlctl pull` has copied.
 
     Args:
         where: `RUN@best`, `RUN@goal`, `RUN@last` or `RUN@NUMBER`, of this machine; or a folder.
         seed: of what `act` samples.
+        verify: public key, a PEM file, whose owner must have signed the folder (`rlctl pull --sign`).
 
     Raises:
-        ImportError: torch is not installed.
+        ImportError: torch is not installed, or the extra `signing` to verify.
         LookupError: there is no such run, model or folder.
-        ValueError: it is damaged, or of another release.
+        ValueError: it is damaged, of another release, or not as the owner of the key signed it.
 
     Example:
         policy = rlctl_agents.load("cartpole@best")
@@ -33,4 +34,4 @@ def load(where: str | Path, *, seed: int = 0) -> LoadedPolicy:
             raise
         text = f'{error.name} is not installed, which a policy needs: pip install "rlctl[local]"'
         raise ImportError(text, name=error.name) from error
-    return loaded(where, seed=seed)
+    return loaded(where, seed=seed, verify=verify)

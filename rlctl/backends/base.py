@@ -162,7 +162,7 @@ class RunPlace(Protocol):
         """Its private folder for sockets, named by the first eight digits of the uid."""
 
 
-Folder = Literal["models", "checkpoints", "results"]
+Folder = Literal["models", "checkpoints", "results", "init"]
 
 
 class StoredFiles(Protocol):
@@ -200,7 +200,13 @@ class Backend(Protocol):
         """
 
     def apply(
-        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+        self,
+        plan: Plan,
+        documents: Iterable[Document],
+        spec: Mapping[str, Any],
+        *,
+        note: str = "",
+        initial: Callable[[], Path] | None = None,
     ) -> Iterator[Applied]:
         """Make the target run exactly these documents; idempotent, yields as it goes, converges after a kill.
 
@@ -208,6 +214,8 @@ class Backend(Protocol):
 
         Args:
             note: of the revision, when this makes one.
+            initial: gives the folder of the policy that a new run begins with (`rlctl pull` makes such), to be copied
+                into its storage; not called where it is there. None: it begins with weights of its own.
 
         Raises:
             Conflict: another command holds the run.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -80,6 +82,25 @@ def write_changed(path: Path, text: str) -> bool:
     return True
 
 
+def copy_policy(folder: Path, to: Path) -> None:
+    """Copy what `rlctl pull` has written into a new folder, in one step.
+
+    Raises:
+        BackendUnreachable: it cannot be read or written.
+    """
+    with reported(f"cannot copy {folder}"):
+        to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}-") as unfinished:
+            made = Path(unfinished) / "policy"
+            made.mkdir(mode=0o700)
+            for path in sorted(folder.iterdir()):
+                if path.is_file() and path.name in POLICY_FILES:
+                    shutil.copyfile(path, made / path.name)
+            made.rename(to)
+
+
+POLICY_FILES = ("policy.json", "policy.safetensors", "run.json")
+"""Of a folder that `rlctl pull` has written."""
 RESERVE = "reserve"
 _RESERVE_BYTES = 64 * 1024
 

@@ -88,11 +88,11 @@ def _browse(url: str) -> object:
     return webbrowser.open(url)
 
 
-def _probe(spec: Spec, base: Path) -> Probing:
-    """A child process on this machine that looks for what the spec names."""
+def _probe(spec: Spec, base: Path, initial: Mapping[str, Any]) -> Probing:
+    """A child process on this machine that looks for what the spec names, and at the policy it begins with."""
     from rlctl.probe import Probing
 
-    return Probing(spec, base)
+    return Probing(spec, base, initial=initial)
 
 
 def _become(command: Sequence[str]) -> None:
@@ -143,7 +143,7 @@ class World:
     width: int | None = None  # None: the terminal's
     machine: Machine | None = None  # None: this one
     browse: Callable[[str], object] = _browse
-    probe: Callable[[Spec, Path], Probing] = _probe
+    probe: Callable[[Spec, Path, Mapping[str, Any]], Probing] = _probe
     become: Callable[[Sequence[str]], object] = _become
 
     output: str = "table"

@@ -44,6 +44,11 @@ class Layout:
         return self.root / "models"
 
     @property
+    def init(self) -> Path:
+        """The policy that the run began with: whole once its `policy.json` is there. Only where the spec has `init`."""
+        return self.root / "init"
+
+    @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -17,6 +18,8 @@ from rlctl.spec.words import CLASS_PATH, show
 RUN_NAME = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 """A DNS label of at most 40 characters: objects and folders add a suffix to it."""
 POLICY_NAME = r"^[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$"
+MODEL = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?(@(goal|best|last|[0-9]{1,9}))?$"
+"""A model of a run."""
 PolicyName = Annotated[str, Field(pattern=POLICY_NAME)]
 ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]
 Side = Annotated[int, Field(ge=1, le=4096)]
@@ -32,6 +35,20 @@ def _wrapper(value: object) -> object:
     if fault := wrappers.fault(one["name"]):
         raise ValueError(fault)
     return {"name": one["name"], "kwargs": kwargs}
+
+
+def is_folder(model: str) -> bool:
+    """A folder is meant, not a run or one of its models."""
+    return "/" in model or model.startswith(".")
+
+
+def _stored(model: str) -> str:
+    if not is_folder(model) and not re.match(MODEL, model):
+        raise ValueError(
+            "must be a run or one of its models, as in cartpole@best, cartpole@goal, cartpole@last, cartpole@7; or a "
+            f"folder of `rlctl pull`, with a / in its name, got {show(model)}"
+        )
+    return model
 
 
 def _two(sides: list[int]) -> list[int]:
@@ -152,6 +169,19 @@ class Policy(Model):
     """Take algorithm and model from this policy. No role reads it: what a change does is what these two change."""
 
 
+class Init(Model):
+    """Weights of another run's policy that a new run begins with. Steps, optimizer and schedules begin at zero."""
+
+    run: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_stored), new_run("manager", "learner")]
+    """RUN, RUN@goal, RUN@best, RUN@last or RUN@NUMBER, as for `rlctl pull`; or a folder that it has made, with a / in
+    its name, relative to the spec file. Looked up once, when the run is made, and copied into its storage."""
+    parts: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], new_run("manager", "learner")] = []
+    """Parts of the network that are taken, as in [torso, observed]; []: all. Those of our networks: torso, core,
+    policy, value, log_std, value_torso, and the running moments, observed and returns."""
+    verify: Annotated[str | None, Field(min_length=1), live()] = None
+    """Public key that the signature of the folder is verified with, a PEM file relative to the spec file."""
+
+
 class InferenceMode(Model):
     """Location of inference."""
 
@@ -254,6 +284,7 @@ class Spec(Model):
     """Short for policies.main.model."""
     policies: Annotated[dict[PolicyName, Policy], Field(min_length=1)] | None = None
     """Several agents that learn side by side, by name; leaves out `algorithm` and `model` above."""
+    init: Init | None = None
     roles: Roles = Roles()
     inference: InferenceMode = InferenceMode()
     replay: ReplayBuffer | None = None

@@ -23,6 +23,7 @@ from benchmarks.learning.rows import Row
 from benchmarks.learning.stored import Stored
 from benchmarks.shared import product, store
 from benchmarks.shared.host import REPOSITORY
+from rlctl.plan import make
 from rlctl_agents.algorithms.base import hyperparameters
 from rlctl_agents.types import by_name
 
@@ -147,9 +148,12 @@ def test_a_seed_is_valid_until_what_the_learning_roles_read_changes() -> None:
         changed(row, algorithm={"name": "ppo", "lr": 1e-3}),
         changed(row, roles={"actor": {"envs": 8}}),
         changed(row, stop={"eval_return": 475, "agent_steps": 1000}),
+        changed(row, init={"run": "other@best"}),
     ):
         assert others.fingerprint(0) != row.fingerprint(0)
     assert row.fingerprint(1) != row.fingerprint(0)
+    planned = make(row.spec, uid="0" * 32, base=rows.SPECS)
+    assert not any("init" in role.run_file["spec"] for role in planned.roles), "seeds of before the field stay valid"
 
 
 @pytest.mark.parametrize(

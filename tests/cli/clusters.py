@@ -52,10 +52,10 @@ class Namespace(MemoryBackend):
         return super().runs(broken)
 
     def apply(
-        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], **more: Any
     ) -> Iterator[Applied]:
         self._clusters.record(plan.run, plan.uid, self.context, self.namespace)
-        yield from super().apply(plan, documents, spec, note=note)
+        yield from super().apply(plan, documents, spec, **more)
 
 
 class Clusters:

@@ -201,6 +201,7 @@ class Rlctl:
             inputs={"main": [{"leaf": "obs", "space": "float32 [4]", "net": "mlp"}]},
         )
         self.trials: list[Trial] = []
+        self.initials: list[Any] = []
         self._planned: list[tuple[float, Callable[[], object]]] = []
         self.spec = str(self.write("pole.yaml", SPEC))
 
@@ -248,7 +249,8 @@ class Rlctl:
             code = run(arguments, world)
         return Result(code, out.getvalue(), err.getvalue())
 
-    def _probe(self, spec: Spec, base: Path) -> Any:
+    def _probe(self, spec: Spec, base: Path, initial: Any) -> Any:
+        self.initials.append(initial)
         self.trials.append(Trial(self.probed))
         return self.trials[-1]
 

@@ -105,3 +105,26 @@ def test_a_package_that_is_not_installed_is_marked(tmp_path: Any, monkeypatch: p
     (fault,) = trial("needs_more:Env").faults
     assert fault.missing
     assert "needs_more imports nothing_like_it, which is not installed" in fault.message
+
+
+def fitted(arrays: dict[str, str], *parts: str, **spec: Any) -> list[str]:
+    """Faults of a policy with these arrays that a run begins from."""
+    init = {"run": "pole@best", "parts": list(parts)}
+    whole = Spec.model_validate({"run": "a", "env": {"id": "CartPole-v1"}, "init": init, **spec})
+    question = fields.normal(whole).model_dump(mode="json") | {"initial": {"of": "pole@best", "arrays": arrays}}
+    return [f"{'.'.join(fault.path)}: {fault.message}" for fault in tried(question).faults]
+
+
+def test_the_policy_that_a_run_begins_from_has_to_fit_its_network() -> None:
+    arrays = {"policy.weight": "float32 [2, 64]", "policy.bias": "float32 [2]"}
+    assert fitted(arrays, "policy") == []
+    assert fitted({**arrays, "policy.weight": "float32 [4, 64]"}, "policy") == [
+        "init.run: policy.weight is float32 [4, 64] in pole@best, and float32 [2, 64] in this network"
+    ]
+    missing = [text for text in fitted(arrays) if "this network has it, and pole@best has not" in text]
+    assert [text.split("`")[1] for text in missing] == ["torso", "value_torso", "value", "observed", "returns"]
+
+
+def test_a_network_that_cannot_be_made_is_the_fault_then() -> None:
+    (fault,) = fitted({}, model={"core": "gru", "share": False})
+    assert fault.startswith("policies.main.model: model.share: false needs `core: none`")

@@ -79,6 +79,7 @@ class MemoryBackend(Remembering):
         self.manager_refuses: str | None = None  # what every manager answers instead
         self.files = Layout(Path("/memory/files"))  # of every run; not there
         self.files_of: dict[str, Layout] = {}  # run -> its own
+        self.begun_with: dict[str, dict[str, bytes]] = {}  # run -> files of the policy that it began with
         self.unreachable = False  # every call raises BackendUnreachable
         self.partly_after: int | None = None  # so many objects are applied, then PartlyApplied
 
@@ -115,10 +116,18 @@ class MemoryBackend(Remembering):
         return None if found is None else found.state
 
     def apply(
-        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+        self,
+        plan: Plan,
+        documents: Iterable[Document],
+        spec: Mapping[str, Any],
+        *,
+        note: str = "",
+        initial: Callable[[], Path] | None = None,
     ) -> Iterator[Applied]:
         self._reach()
         documents = list(documents)
+        if initial is not None and plan.run not in self.begun_with:
+            self.begun_with[plan.run] = {path.name: path.read_bytes() for path in initial().iterdir()}
         run = self._runs.get(plan.run)
         wanted: dict[str, int] = {entry.role: entry.replicas for entry in plan.roles}
         hashes: dict[str, str] = {entry.role: entry.hash for entry in plan.roles}

@@ -68,7 +68,7 @@ class Remembering(ABC):
 
     @abstractmethod
     def apply(
-        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = "", **more: Any
     ) -> Iterator[Applied]: ...
 
     def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:

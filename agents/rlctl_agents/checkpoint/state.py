@@ -39,6 +39,18 @@ def pack_state(arrays: Mapping[str, NDArray[Any]], plain: Mapping[str, Any]) -> 
         raise TypeError(f"cannot be stored: {error}") from error
 
 
+def unpack_weights(data: bytes) -> dict[str, NDArray[Any]]:
+    """Arrays of a safetensors file, whatever else it holds.
+
+    Raises:
+        StateError: it is none, or has a dtype that numpy has not.
+    """
+    try:
+        return dict(load(data))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise StateError(f"{len(data)} bytes are no arrays: {type(error).__name__}: {error}") from error
+
+
 def unpack_state(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Arrays and plain data of `pack_state`.
 

@@ -118,10 +118,11 @@ def main(arguments: Sequence[str]) -> int:
     except SpecError as error:
         print(*error.problems, sep="\n", file=sys.stderr)
         return INVALID
-    code = None if loaded.spec.code is None else (loaded.base / loaded.spec.code.path).resolve()
+    base = loaded.base.resolve()
+    code = None if loaded.spec.code is None else (base / loaded.spec.code.path).resolve()
     go_to(code)
     try:
-        return run(loaded.spec, telling, updates=options.updates, episodes=options.episodes)
+        return run(loaded.spec, telling, updates=options.updates, episodes=options.episodes, base=base)
     except KeyboardInterrupt:
         return INTERRUPTED
     except ReaderGone:
@@ -132,14 +133,20 @@ def main(arguments: Sequence[str]) -> int:
         return failed(error, telling, code, stay=options.pdb)
 
 
-def run(spec: Spec, telling: Telling, *, updates: int, episodes: int) -> int:
-    """Make so many updates, then play so many whole episodes."""
+def run(spec: Spec, telling: Telling, *, updates: int, episodes: int, base: Path = Path()) -> int:
+    """Make so many updates, then play so many whole episodes.
+
+    Args:
+        base: folder of the spec file.
+    """
     telling.note("all roles in one process and one thread; no run is started, nothing is stored")
+    if spec.init is not None:
+        telling.note(f"begins from {spec.init.run}: {', '.join(spec.init.parts) or 'all parts'}")
     for in_turn in (False, True):
         possible = arranged(spec, in_turn=in_turn)
         for note in possible.notes:
             telling.note(f"note: {note}")
-        session = DebugSession(possible)
+        session = DebugSession(possible, base)
         try:
             learn(session, telling, updates, episodes)
             break

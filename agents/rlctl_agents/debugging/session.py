@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -30,6 +31,7 @@ from rlctl_agents.experience.segment_writer import SegmentWriter
 from rlctl_agents.experience.sources import Needs, make_source
 from rlctl_agents.models.weights import digest, unpack_into
 from rlctl_agents.policies.evaluate import ENVS, played
+from rlctl_agents.policies.initial import NotInitial, begin_from_stored
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.runtime.process import UserFault, as_users_fault
 from rlctl_agents.training.trainer import Trainer, Updated
@@ -124,15 +126,16 @@ class DebugSession:
 
     Args:
         arranged: the spec, and what its environment shows.
+        base: folder of the spec file, where it has `init`.
 
     Raises:
-        UserFault: an environment, network or algorithm cannot be made as the spec asks.
+        UserFault: an environment, network or algorithm cannot be made as the spec asks, or not begin as `init` says.
     """
 
     current: DebugSession | None = None
     """The newest: at a breakpoint, `from rlctl_agents.debugging.session import DebugSession`."""
 
-    def __init__(self, arranged: Arranged) -> None:
+    def __init__(self, arranged: Arranged, base: Path = Path()) -> None:
         DebugSession.current = self
         spec, spaces, _ = arranged
         self.spec, self.name = spec, spec.policy_names[0]
@@ -142,10 +145,12 @@ class DebugSession:
         self.updated: Updated | None = None
         """Outcome of the newest."""
         self.actors: list[DebugActor] = []
-        with self._learner(), as_users_fault(AlgorithmError):
+        with self._learner(), as_users_fault(AlgorithmError, NotInitial):
             schema = algorithms.schema_of(spec, spaces, self.name)
             seed_torch(spec.seed, "learner", 0)
             self.algorithm = make_algorithm(spec, self.name, spaces)
+            if spec.init is not None:
+                begin_from_stored(base, self.algorithm, spec.init)
             self.trainer = Trainer(self.algorithm, policy=self.name, lineage=1, device=CPU, lock_step=spec.sync)
             self.receiver = DirectReceiver(spaces, schema)
             needs = Needs(

@@ -17,6 +17,7 @@ from rlctl_agents.manager.checkpoints.schedule import Checkpoints
 from rlctl_agents.manager.evaluation.evaluations import Evaluations
 from rlctl_agents.manager.evaluation.matches import training
 from rlctl_agents.manager.events import Events
+from rlctl_agents.manager.lifecycle.beginning import Beginning
 from rlctl_agents.manager.lifecycle.stop import RunStop, require_measurable
 from rlctl_agents.manager.membership.admission import LeaseAdmission
 from rlctl_agents.manager.membership.learner_groups import Groups
@@ -104,6 +105,7 @@ class Coordinator:
         self.stop = RunStop(
             self.state, self.members, self.learners, self.checkpoints, self.evaluations, self.events, clock
         )
+        self.beginning = Beginning(settings.init, layout.init)
         self.profiles = Profiles(layout.root, run, clock)
         self.outliers = Outliers(clock.monotonic)
         self.events.add("start", f"manager started, term {term}", term=term)
@@ -257,6 +259,7 @@ class Coordinator:
             UserFault: the time is over, and nothing was ever learned from; or what is asked cannot be judged.
         """
         self._expire()
+        self.beginning.look(self.events, begun=any(map(self.checkpoints.manifests.of, self.learners.policies)))
         members, live = self.members, self.members.leases.live()
         members.addresses.alive((one.role, one.index) for one in live)
         if self.stop.phase == "running":

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlctl import signing
+from rlctl.errors import BadSignature, UsageError
 from rlctl.spec.layout import Layout, state_home
 from rlctl_agents.algorithms.base import ActInputs, Algorithm, AlgorithmError
 from rlctl_agents.checkpoint.parts import PartError
@@ -174,18 +176,44 @@ def _since(first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
     return last.masked_fill(first.view(-1, *[1] * (last.ndim - 1)), 0)
 
 
-def load(where: str | Path, *, seed: int = 0) -> LoadedPolicy:
+def load(where: str | Path, *, seed: int = 0, verify: str | Path | None = None) -> LoadedPolicy:
     """As `rlctl_agents.load`."""
+    if verify is not None:
+        where = Path(where)
+        require_signed(where, Path(verify))
+    return LoadedPolicy(*stored(where), seed=seed)
+
+
+def stored(where: str | Path) -> tuple[PolicyFile, Algorithm]:
+    """The same without what acts.
+
+    Raises:
+        LookupError, ValueError: as `rlctl_agents.load`.
+    """
     try:
         text = str(where)
         name, at, which = text.partition("@")
         if isinstance(where, str) and "/" not in text and not (Path(text) / DESCRIPTION).is_file():
-            described, made = _of_run(name, which if at else None)
-        else:
-            described, made = load_kept(_file(Path(where)))
+            return _of_run(name, which if at else None)
+        return load_kept(_file(Path(where)))
     except (PolicyFileError, PartError, StateError, WeightsError, AlgorithmError) as error:
         raise ValueError(f"{where}: {error}") from error
-    return LoadedPolicy(described, made, seed=seed)
+
+
+def require_signed(folder: Path, key: Path) -> None:
+    """
+    Raises:
+        LookupError: there is no such folder.
+        ImportError: the extra `signing` is not installed.
+        ValueError: it is not as the owner of the key signed it.
+    """
+    if not folder.is_dir():
+        raise LookupError(f"verify is for a folder of `rlctl pull`, and there is none at {folder}")
+    try:
+        signing.verify(folder, key)
+    except (UsageError, BadSignature) as error:
+        kind = ImportError if isinstance(error.__cause__, ModuleNotFoundError) else ValueError
+        raise kind(f"{error.message}: {error.hint}") from error
 
 
 def _file(folder: Path) -> Path:

@@ -7,7 +7,6 @@ import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,6 +20,8 @@ from rlctl_agents.checkpoint.policy import describe, pack_policy
 from rlctl_agents.experience.batching import LockStepError
 from rlctl_agents.experience.sources import QUEUED_BATCHES, BatchSource, Needs, make_source
 from rlctl_agents.experience.validation import ValueCheck
+from rlctl_agents.policies.initial import NotInitial, begin_from
+from rlctl_agents.policies.loaded import DESCRIPTION
 from rlctl_agents.runtime.manager_session import Member, Snapshot
 from rlctl_agents.runtime.metrics import VERSIONS
 from rlctl_agents.runtime.process import (
@@ -60,6 +61,8 @@ LAST_GENERATION_S = 6.0
 COMMIT_S = 3.0
 LISTEN_S = 0.01
 """Between two looks whether the modelpool has caught up."""
+AWAIT_S = 0.5
+"""Between two looks whether the policy that the run begins with is there."""
 SCHEMA_S = 60.0
 """So long a learner waits for actors that fit."""
 COUNTERS = ("consumed_steps", "learned_steps", "updates", "optimizer_steps", "nonfinite", "wait_model_seconds")
@@ -93,7 +96,10 @@ def main(process: Process) -> None:
         if lease.learners > 1:
             process.metrics.set(RANK, -1.0)  # what it reads may be older than what the others have
         member.start(Snapshot)  # reading a large generation takes longer than a lease outlives silence
-        learner = Learner(process, wire, member, lease, Layout(process.arguments.volume).checkpoints, device)
+        layout = Layout(process.arguments.volume)
+        if not lease.generations and not await_init(process, layout):
+            return
+        learner = Learner(process, wire, member, lease, layout, device)
         stack.callback(learner.close)
         process.metrics.set(RESUMING, 0.0)
         member.snapshot = learner.snapshot
@@ -123,6 +129,17 @@ def join(process: Process, member: Member) -> Lease | None:
             raise RuntimeError(f"learner and actors differ: {difference}; different releases of the algorithm?")
         process.stop.wait(1.0)
     return None
+
+
+def await_init(process: Process, layout: Layout) -> bool:
+    """Wait for the policy that the run begins with, which `rlctl up` brings; False when asked to stop meanwhile."""
+    throttle = LogThrottle()
+    while process.spec.init is not None and not (layout.init / DESCRIPTION).is_file():
+        if throttle.due("init"):
+            log.info("waiting for the policy of init.run %s: `rlctl up` brings it", process.spec.init.run)
+        if process.stop.wait(AWAIT_S):
+            return False
+    return True
 
 
 @dataclass
@@ -164,7 +181,7 @@ class Learner:
     """One policy's learner: wiring of what it learns from, what learns, and whom it tells."""
 
     def __init__(
-        self, process: Process, wire: Wire, member: Member, lease: Lease, folder: Path, device: torch.device
+        self, process: Process, wire: Wire, member: Member, lease: Lease, layout: Layout, device: torch.device
     ) -> None:
         assert lease.experience is not None, "joined with needs_experience"
         self._process, self._member = process, member
@@ -179,11 +196,14 @@ class Learner:
         )
         require_size(policy, self._trainer.weights_bytes())
         try:
-            resumed = resume(folder, lease.generations, self._trainer.restore)
+            resumed = resume(layout.checkpoints, lease.generations, self._trainer.restore)
         except NothingReadable as error:
             raise RuntimeError(str(error)) from error
         if resumed is not None:
             process.metrics.set(RESUMED, resumed.number)
+        elif spec.init is not None:
+            with as_users_fault(NotInitial):
+                log.info("begins from %s", begin_from(layout.init, algorithm, spec.init))
         process.metrics.set(STEPS, self._trainer.consumed_steps)
         self._base = {BASE_ROWS: float(self._trainer.taken_rows)}
         self._reached = self._trainer.reached  # replaced as a whole: reports read it
@@ -227,7 +247,7 @@ class Learner:
             else None,
         )
         self._checkpoints = CheckpointWriter(
-            folder,
+            layout.checkpoints,
             process.boot,
             described,
             commit=self._commit,

@@ -23,6 +23,7 @@ from rlctl_agents.manager.state_store import Damaged
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.manager.web import status_page
 from rlctl_agents.manager.web.control_api import ControlApi
+from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.addresses import Addresses
@@ -81,7 +82,9 @@ def main(process: Process) -> None:
             stack.callback(store.close)
         with as_users_fault(ValueError, said="--control: "):
             queries = LogQueries(layout.logs, lines, store, process.boot)
-            control = ControlApi(arguments.control, queries.answer, StoredFiles(layout).answer)
+            control = ControlApi(
+                arguments.control, queries.answer, StoredFiles(layout).answer, InitialPolicy(layout).answer
+            )
         stack.callback(control.close)
         context = ManagerContext(process, lines, store, refusals, control)
         process.pages.update(status_page.pages(lambda: context.shown))

@@ -1,15 +1,16 @@
 """`python -m rlctl_agents probe --check`: whether the environment, the networks and the algorithms that a spec names
 are there and fit together, tried on this machine before a run is started.
 
-The spec is read from stdin as JSON, every policy below `policies`; the answer goes to stdout as one JSON object:
+The spec is read from stdin as JSON, every policy below `policies`, and beside it `initial`: `of` and `arrays`, name and
+arrays of the policy that the run begins with, or nothing. The answer goes to stdout as one JSON object:
 
     {"faults": [{"path": ["env", "id"], "message": "...", "missing": false}],
      "inputs": {"main": [{"leaf": "obs", "space": "float32 [4]", "net": "mlp"}]},
      "masked": false, "continuous": false}
 
 A fault says in one sentence what is wrong with the value at a path of the spec; `missing` marks a package that is not
-installed here. torch is imported for a network or an algorithm of the user's own alone, because `rlctl up` waits for
-the answer. Whatever the user's code prints goes to stderr.
+installed here. torch is imported for a network or an algorithm of the user's own and for `initial` alone, because
+`rlctl up` waits for the answer. Whatever the user's code prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -108,6 +109,9 @@ def tried(spec: dict[str, Any]) -> Trial:
             chosen = {} if ":" in torso else nets(spaces.obs, torso)
             observed = leaves(spaces.obs, "obs")
             found.inputs[name] = [Input(leaf, described(space), chosen.get(leaf, torso)) for leaf, space in observed]
+            if spec.get("initial") and len(found.faults) == faults:
+                with found.telling(*path[:-1]):
+                    _fits(spec, name, spaces, found)
     return found
 
 
@@ -146,6 +150,20 @@ def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -
         if spaces is not None and len(found.faults) == faults:
             kind.schema(chosen.algorithm, chosen.model, spaces)
             kind(chosen.algorithm, chosen.model, spaces, seed=spec["seed"])
+
+
+def _fits(spec: dict[str, Any], name: str, spaces: Spaces, found: Trial) -> None:
+    """The policy that the run begins with: every array of it that does not fit the network."""
+    from rlctl.spec.problems.initial import misfits
+    from rlctl.spec.schema import Spec
+    from rlctl_agents import algorithms
+    from rlctl_agents.policies.initial import arrays_of
+
+    initial = spec["initial"]
+    chosen = Spec.model_validate({key: value for key, value in spec.items() if key != "initial"}).policy(name)
+    made = algorithms.find(chosen.algorithm.name)(chosen.algorithm, chosen.model, spaces, seed=spec["seed"])
+    different = misfits(initial["arrays"], arrays_of(made), spec["init"]["parts"], initial["of"])
+    found.faults += [Fault(tuple(map(str, fault.path)), fault.message) for fault in different]
 
 
 def _in_words(error: BaseException, path: tuple[str, ...]) -> str:

@@ -85,6 +85,7 @@ class HttpListener:
         answer: called for every request, from several threads.
         for_all: any address of this machine by number will do, and only GET and HEAD are answered.
         lifetime_s: of a connection that comes over such an address.
+        body_bytes: of a request, at most.
 
     Raises:
         ValueError: an address of another kind, or one that others could reach.
@@ -95,10 +96,17 @@ class HttpListener:
     """As bound."""
 
     def __init__(
-        self, address: str, answer: Answer, *, name: str, for_all: bool = False, lifetime_s: float = LIFETIME_S
+        self,
+        address: str,
+        answer: Answer,
+        *,
+        name: str,
+        for_all: bool = False,
+        lifetime_s: float = LIFETIME_S,
+        body_bytes: int = BODY_BYTES,
     ) -> None:
         kind, _, rest = address.partition(":")
-        handler = _handler(answer, read_only=for_all)
+        handler = _handler(answer, read_only=for_all, body_bytes=body_bytes)
         self._path: Path | None = None
         self._server: _Bounded
         if kind == "unix" and rest.startswith("/"):
@@ -217,7 +225,7 @@ class _UnixServer(_Bounded):
         self.socket.bind(self.server_address)
 
 
-def _handler(answer: Answer, *, read_only: bool) -> type[BaseHTTPRequestHandler]:
+def _handler(answer: Answer, *, read_only: bool, body_bytes: int) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         server_version, sys_version = "rlctl", ""
@@ -259,8 +267,8 @@ def _handler(answer: Answer, *, read_only: bool) -> type[BaseHTTPRequestHandler]
             length = self.headers.get("Content-Length", "0")
             if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit() and len(length) < 16):
                 return Response.refusal(411, "the body must come with its Content-Length")
-            if int(length) > BODY_BYTES:
-                return Response.refusal(413, f"the body is larger than {BODY_BYTES} bytes")
+            if int(length) > body_bytes:
+                return Response.refusal(413, f"the body is larger than {body_bytes} bytes")
             return None
 
         def _refuse(self, response: Response) -> None:

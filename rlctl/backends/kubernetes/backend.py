@@ -184,12 +184,20 @@ class KubernetesBackend:
         return listing.find(self._reach(run), run)
 
     def apply(
-        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+        self,
+        plan: Plan,
+        documents: Iterable[Document],
+        spec: Mapping[str, Any],
+        *,
+        note: str = "",
+        initial: Callable[[], Path] | None = None,
     ) -> Iterator[Applied]:
         """Make the namespace hold exactly these documents; the same call goes on after a kill at any moment.
 
         Args:
             note: of the revision, when this makes one.
+            initial: gives the folder of the policy that a new run begins with (`rlctl pull` makes such), to be copied
+                into its storage; not called where it is there. None: it begins with weights of its own.
 
         Raises:
             Conflict: another command holds the run, it or one of its objects is somebody else's, or so is a field.
@@ -211,7 +219,7 @@ class KubernetesBackend:
 
         session = replace(self._session(plan.run), locking=led_here)
         try:
-            yield from up.apply(session, replace(of_plan(plan, documents, spec), note=note))
+            yield from up.apply(session, replace(of_plan(plan, documents, spec), note=note), initial=initial)
         except RlctlError:
             self._forget_unless_there(api, entry, others)
             raise

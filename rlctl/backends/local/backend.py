@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from rlctl.backends.base import (
@@ -79,12 +80,20 @@ class LocalBackend:
             return None if place is None else run_state.read(place)
 
     def apply(
-        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+        self,
+        plan: Plan,
+        documents: Iterable[Document],
+        spec: Mapping[str, Any],
+        *,
+        note: str = "",
+        initial: Callable[[], Path] | None = None,
     ) -> Iterator[Applied]:
         """Make this machine run exactly these documents; the same call goes on after a kill at any moment.
 
         Args:
             note: of the revision, when this makes one.
+            initial: gives the folder of the policy that a new run begins with (`rlctl pull` makes such), to be copied
+                into its storage; not called where it is there. None: it begins with weights of its own.
             spec: resolved; `storage.path` absolute or absent, as given to `place`.
 
         Raises:
@@ -93,7 +102,7 @@ class LocalBackend:
             BackendUnreachable: the disk, the supervisor or a foreign file stands in the way.
         """
         with reported(f"cannot apply run {plan.run}"), _locked(plan.run, "up"):
-            yield from up.apply(plan, list(documents), spec, self.waiting, note)
+            yield from up.apply(plan, list(documents), spec, self.waiting, note, initial)
 
     def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
         """Add or remove single replicas; no other process is touched.

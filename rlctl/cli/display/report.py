@@ -103,6 +103,8 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
         facts.append(
             ("lag", f"mean {number(lag['mean'])}, p95 {number(lag['p95'])}, max {number(lag['max'])} versions")
         )
+    if told.get("init"):
+        facts.append(("began from", plain(str(told["init"]["text"]))))
     if told["checkpoint"]:
         point = told["checkpoint"]
         ago = "" if snapshot.over else f", {age(point['age_s'])} ago"

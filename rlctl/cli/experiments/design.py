@@ -17,6 +17,7 @@ from rlctl.cli.experiments import axes as grammar
 from rlctl.cli.experiments import record
 from rlctl.cli.experiments.axes import Settings, words
 from rlctl.cli.experiments.record import Sweep, Trial
+from rlctl.cli.models.initial import initial
 from rlctl.cli.run import trial as trying
 from rlctl.cli.run.clusters import IN_CLUSTER
 from rlctl.cli.run.prepare import check_place, load
@@ -147,9 +148,12 @@ class Design:
         """Try what the specs name on this machine, once where several name the same."""
         problems: list[Problem] = []
         for one in {_named(loaded.spec): loaded for loaded in self._loaded.values()}.values():
-            with trying.begun(self._world, one) as asked:
+            with (
+                initial(self._world, one, kept=self.sweep.kept(one.spec)) as policy,
+                trying.begun(self._world, one, policy) as asked,
+            ):
                 if asked is None:
-                    return
+                    continue
                 probed = asked.answer()
             problems += [one.problem(fault) for fault in probed.faults]
             if not probed.faults:
@@ -235,7 +239,8 @@ def _named(spec: Spec) -> str:
     policies = [(name, spec.policy(name)) for name in spec.policy_names]
     named = [(name, one.algorithm.name, one.model.model_dump(mode="json")) for name, one in policies]
     code = None if spec.code is None else spec.code.model_dump(mode="json")
-    return json.dumps([spec.env.model_dump(mode="json"), code, named])
+    init = None if spec.init is None else spec.init.model_dump(mode="json")
+    return json.dumps([spec.env.model_dump(mode="json"), code, named, init])
 
 
 def _digest(specs: Sequence[Path]) -> str:

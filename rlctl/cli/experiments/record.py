@@ -1,7 +1,7 @@
 """Record of a sweep: its trials and the spec that they were begun with, in a file beside the runs of this machine.
 
 `<state>/sweeps/<name>/` holds sweep.json, replaced in one step; `lock`, held by the command that runs the sweep;
-`stop`, which asks that command to end; and `optuna.db` of a search.
+`stop`, which asks that command to end; `optuna.db` of a search; and a folder for each policy that trials begin with.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -76,6 +77,12 @@ class Sweep:
     @property
     def folder(self) -> Path:
         return folder(self.name)
+
+    def kept(self, spec: Spec) -> Path | None:
+        """Folder of the policy that trials begin with: a better one meanwhile would split the sweep. None: of none."""
+        if spec.init is None:
+            return None
+        return self.folder / f"init-{sha256(spec.init.model_dump_json().encode()).hexdigest()[:12]}"
 
     def save(self) -> None:
         """

@@ -13,6 +13,7 @@ from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.display.text import clock, count, number, plain, table
 from rlctl.cli.experiments import record
 from rlctl.cli.experiments.record import Sweep, Trial
+from rlctl.cli.models.initial import initial
 from rlctl.cli.run.applied import follow
 from rlctl.cli.run.attach import Interrupts, poll_every_s
 from rlctl.cli.run.clusters import backend_of
@@ -151,17 +152,18 @@ class Scheduler:
         trial.uid, trial.state, trial.why = prepared.plan.uid, "running", ""
         sweep.save()
         try:
-            self._apply(prepared)
+            self._apply(prepared, loaded)
         except WorkloadFailed as error:
             state = prepared.backend.find(trial.run)
             if state is None or not interrupted(state):  # else the next look at it starts it again
                 return error.message
         return None
 
-    def _apply(self, prepared: Prepared) -> None:
+    def _apply(self, prepared: Prepared, loaded: Loaded) -> None:
         if not nothing_to_do(prepared):
             preflight(self._world, prepared, None)
-            apply(self._world, prepared, atomic=False)
+            with initial(self._world, loaded, kept=self._sweep.kept(loaded.spec)) as policy:
+                apply(self._world, prepared, atomic=False, policy=policy)
 
     @contextmanager
     def _hushed(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rlctl import signing
 from rlctl.cli.context import World
 from rlctl.cli.models.listing import chosen, split, stored_models, warn
 from rlctl.cli.models.pull import DESCRIPTION, ORIGIN
@@ -40,6 +41,14 @@ Code = Annotated[
     Path | None,
     typer.Option("--code", metavar="DIR", help="Where `code.path` of the spec lies here, if not where it did."),
 ]
+Sign = Annotated[
+    Path | None,
+    typer.Option("--sign", metavar="KEY", help="Private key, PEM: sign what is written. needs the extra `signing`."),
+]
+Verify = Annotated[
+    Path | None,
+    typer.Option("--verify", metavar="KEY", help="Public key: refuse a DIR that it has not signed (exit 1)."),
+]
 
 
 def drawn(seed: int | None) -> int:
@@ -54,16 +63,28 @@ def drawn(seed: int | None) -> int:
 
 
 @contextmanager
-def fetched(world: World, model: str, target: str | None) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+def fetched(
+    world: World, model: str, target: str | None, verify: Path | None = None
+) -> Iterator[tuple[Path, str, dict[str, Any]]]:
     """A model in a folder for as long as the block lasts: its folder, its name for people, and where it comes from.
 
+    Args:
+        verify: public key that must have signed the folder.
+
     Raises:
-        UsageError: the folder is none that `rlctl pull` has made.
+        UsageError: the folder is none that `rlctl pull` has made, or a run's own model is to be verified.
+        BadSignature: it was not signed so.
     """
-    if "/" in model or model.startswith("."):
+    from rlctl.spec.schema import is_folder
+
+    if is_folder(model):
         folder = Path(model).resolve()
+        if verify is not None:
+            signing.verify(folder, verify)
         yield folder, model, origin_of(folder)
         return
+    if verify is not None:
+        raise UsageError(f"--verify is for a folder, and {model} is a run, whose models have no signature")
     name, which = split(model)
     backend, state = find(world, name, target)
     files = backend.stored_files(state.run)

@@ -3,6 +3,7 @@
 policy.safetensors   the weights of the network
 policy.json          spaces, observations, network and algorithm: what it takes to make the policy anew
 run.json             where it comes from: run, generation, evaluations, and the resolved spec
+model.sig            signature of the three, where a key is given
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from rlctl import signing
 from rlctl.backends.files import reported
 from rlctl.cli.models.listing import PIECE_BYTES, StoredModel, require_described, whole
 from rlctl.cli.models.tensors import NoWeights, weights
@@ -29,20 +31,24 @@ ORIGIN: Final = "run.json"
 _UNFINISHED: Final = ".rlctl-pull-"
 
 
-def pull(files: StoredFiles, model: StoredModel, state: RunState, folder: Path) -> list[Path]:
+def pull(files: StoredFiles, model: StoredModel, state: RunState, folder: Path, sign: Path | None = None) -> list[Path]:
     """Copy a model into a folder, whole or not at all.
 
     Args:
         folder: new, or empty.
+        sign: private key.
 
     Returns:
         The files.
 
     Raises:
         Refused: the folder holds something.
+        UsageError: the key cannot sign.
         RlctlError: the model is damaged, or the folder cannot be written.
     """
-    written = [folder / name for name in (DESCRIPTION, TENSORS, ORIGIN)]
+    if sign is not None:
+        signing.require_signer(sign)
+    written = [folder / name for name in (DESCRIPTION, TENSORS, ORIGIN, *([signing.SIGNATURE] if sign else []))]
     folder = folder.resolve()
     with reported(f"cannot write {folder}"):
         there = folder.exists()
@@ -55,12 +61,31 @@ def pull(files: StoredFiles, model: StoredModel, state: RunState, folder: Path) 
             made = Path(unfinished) / "model"
             made.mkdir(mode=0o755)
             _write(files, model, state, made)
+            if sign is not None:
+                signing.sign(made, sign)
             if there:  # it may be a mount point, or the working directory of a shell: it stays itself
                 for path in written:  # what makes it a model comes last
                     os.link(made / path.name, folder / path.name)
             else:
                 made.rename(folder)
     return written
+
+
+def read(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """Description and weights of a pulled folder.
+
+    Raises:
+        RlctlError: they are damaged, or cannot be read.
+    """
+    try:
+        described = dict(json.loads((folder / DESCRIPTION).read_bytes()))
+        data = (folder / Path(described["tensors"]).name).read_bytes()
+        if hashlib.sha256(data).hexdigest() != described["sha256"]:
+            raise NoWeights("its bytes are not those that were stored")
+        return described, data
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise RlctlError(f"the weights in {folder} are damaged: {why}") from error
 
 
 def _write(files: StoredFiles, model: StoredModel, state: RunState, folder: Path) -> None:

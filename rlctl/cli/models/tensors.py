@@ -14,6 +14,11 @@ _LENGTH_BYTES: Final = 8
 _LARGEST_HEADER: Final = 100 * 2**20
 _KEY: Final = "rlctl"
 _PREFIX: Final = "weights/"
+_DTYPES: Final = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+"""As torch calls them."""
 
 
 class NoWeights(ValueError):
@@ -60,6 +65,21 @@ def weights(state: BinaryIO, steps: int) -> bytes:
             raise NoWeights("it ends before its last tensor")
         data += piece
     return bytes(data)
+
+
+def arrays(file: bytes) -> dict[str, str]:
+    """Name of each tensor -> dtype and shape, as in `float32 [64, 4]`.
+
+    Raises:
+        NoWeights: the bytes are no safetensors file.
+    """
+    end = _LENGTH_BYTES + int.from_bytes(file[:_LENGTH_BYTES], "little")
+    try:
+        header = json.loads(file[_LENGTH_BYTES:end])
+        header.pop("__metadata__", None)
+        return {name: f"{_DTYPES.get(one['dtype'], one['dtype'])} {one['shape']}" for name, one in header.items()}
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise NoWeights(f"it does not begin as a safetensors file: {error}") from error
 
 
 def with_metadata(file: bytes, more: Mapping[str, str]) -> bytes:

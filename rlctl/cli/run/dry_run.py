@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.display import checks
+from rlctl.cli.models.initial import initial
 from rlctl.cli.run import differing, trial
 from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import Offline, beside, check_place, load, offline, refuse, say_findings, say_images
@@ -37,7 +38,7 @@ def dry_run(
     check_place(world, loaded, pull=pull)
     if how is DryRun.client and loaded.spec.target in ON_CLUSTERS:
         return _sent(world, offline(world, loaded, pull=pull))
-    with trial.begun(world, loaded) as asked:
+    with initial(world, loaded) as policy, trial.begun(world, loaded, policy) as asked:
         prepared = beside(world, loaded, mint=False, pull=pull)
         force(prepared.backend, force_conflicts)
         say_findings(world, prepared.loaded)

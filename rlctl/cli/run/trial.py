@@ -11,17 +11,22 @@ from rlctl.errors import SpecError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Check
+    from rlctl.cli.models.initial import Initial
     from rlctl.probe import Probed, Probing
     from rlctl.spec import Loaded
 
 
 @contextmanager
-def begun(world: World, loaded: Loaded) -> Iterator[Probing | None]:
-    """The child, started; its answer is fetched with `answer`. None on a cluster, where all of it lies in the image."""
+def begun(world: World, loaded: Loaded, initial: Initial | None = None) -> Iterator[Probing | None]:
+    """The child, started; its answer is fetched with `answer`. None on a cluster, where all of it lies in the image.
+
+    Args:
+        initial: the policy that the run begins with, which has to fit its network.
+    """
     if loaded.spec.target in ON_CLUSTERS:
         yield None
         return
-    with world.probe(loaded.spec, loaded.base) as probing:
+    with world.probe(loaded.spec, loaded.base, {} if initial is None else initial.plain()) as probing:
         yield probing
 
 

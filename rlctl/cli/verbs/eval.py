@@ -9,7 +9,7 @@ import typer
 
 from rlctl.cli.context import World
 from rlctl.cli.display.text import number, table
-from rlctl.cli.models.fetched import Code, ModelOrFolder, Seed, code_of, drawn, fetched
+from rlctl.cli.models.fetched import Code, ModelOrFolder, Seed, Verify, code_of, drawn, fetched
 from rlctl.cli.models.player import played
 from rlctl.cli.options import Target, verb
 from rlctl.errors import UsageError
@@ -31,6 +31,7 @@ def evaluate(
     mode: Annotated[Mode, typer.Option("--mode", help="The most likely action, a sampled one, or both.")] = Mode.both,
     seed: Seed = None,
     code: Code = None,
+    verify: Verify = None,
     target: Target = None,
 ) -> int:
     """Evaluate a stored model again, on this machine.
@@ -43,7 +44,7 @@ def evaluate(
     seed = drawn(seed)
     modes = ["greedy", "sample"] if mode is Mode.both else [mode.value]
     results: dict[str, Any] = {}
-    with fetched(world, model, target) as (folder, name, origin):
+    with fetched(world, model, target, verify) as (folder, name, origin):
         modules = code_of(origin, code)
         world.say(f"{name}: {episodes} episodes each, {' and '.join(modes)}, seed {seed}")
         question = {

@@ -13,12 +13,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from rlctl import signing
 from rlctl.backends.files import reported
 from rlctl.cli.context import World
 from rlctl.cli.display.text import count, table
-from rlctl.cli.models.fetched import Code, ModelOrFolder, code_of, fetched
+from rlctl.cli.models.fetched import Code, ModelOrFolder, Sign, Verify, code_of, fetched
 from rlctl.cli.models.player import played
-from rlctl.cli.models.pull import DESCRIPTION
+from rlctl.cli.models.pull import DESCRIPTION, read
 from rlctl.cli.models.tensors import NoWeights, with_metadata
 from rlctl.cli.options import Target, verb
 from rlctl.errors import Refused, RlctlError, UsageError
@@ -36,6 +37,8 @@ def export(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Its name ends with .onnx, .pt2 or .safetensors.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
     code: Code = None,
+    verify: Verify = None,
+    sign: Sign = None,
     target: Target = None,
 ) -> int:
     """Write a stored model as an ONNX, PyTorch or weights file.
@@ -43,13 +46,17 @@ def export(
     .onnx and .pt2 (torch.export) hold the policy as one function: observations, memory and masks in; the most likely
     action, the parameters of the distribution and the memory out; for any number of observations side by side. The file
     is tried on random observations, and is not left there where it acts otherwise than the policy. .safetensors holds
-    the weights. Each describes itself. A file of yours is never overwritten without --force (exit 9).
+    the weights. Each describes itself. With --sign its signature lies beside it, in FILE.sig. A file of yours is never
+    overwritten without --force (exit 9).
     """
     if file.suffix not in _FORMATS:
         raise UsageError(f"{file} is of no format that is known", hint="name it .onnx, .pt2 or .safetensors")
     _require_free(file, force)
+    if sign is not None:
+        signing.require_signer(sign)
+        _require_free(signing.signature_of(file), force)
     told: dict[str, Any] = {"inputs": [], "outputs": [], "checked": None}
-    with fetched(world, model, target) as (folder, name, origin), _whole(file, force) as made:
+    with fetched(world, model, target, verify) as (folder, name, origin), _whole(file, force) as made:
         world.say(name)
         known = {key: origin.get(key) for key in _ORIGIN}
         if file.suffix == ".safetensors":
@@ -59,6 +66,9 @@ def export(
             also = _ONNX if file.suffix == ".onnx" else {}
             (told,) = played("export", question, _code(folder, origin, code), answers=1, also=also)
         data = made.read_bytes()
+    if sign is not None:
+        with reported(f"cannot sign {file}"):
+            signing.sign(file, sign)
     world.lines(table([(side, *_end(one)) for side in ("inputs", "outputs") for one in told[side]]))
     checked = told["checked"]
     if checked is not None:
@@ -105,14 +115,10 @@ def _weights(folder: Path, origin: Mapping[str, Any]) -> bytes:
     Raises:
         RlctlError: they are damaged.
     """
-    text = (folder / DESCRIPTION).read_bytes()
+    described, data = read(folder)
     try:
-        described = json.loads(text)
-        data = (folder / Path(described["tensors"]).name).read_bytes()
-        if hashlib.sha256(data).hexdigest() != described["sha256"]:
-            raise NoWeights("its bytes are not those that were stored")
         return with_metadata(data, {DESCRIPTION: json.dumps({**described, "origin": dict(origin)})})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except NoWeights as error:
         raise RlctlError(f"the weights in {folder} are damaged: {error}") from error
 
 

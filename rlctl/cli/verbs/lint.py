@@ -10,6 +10,7 @@ import typer
 
 from rlctl.cli.context import World
 from rlctl.cli.display.text import table
+from rlctl.cli.models.initial import initial
 from rlctl.cli.options import OptionalSpecs, Sets, verb
 from rlctl.cli.run import trial
 from rlctl.cli.run.prepare import load
@@ -34,7 +35,8 @@ def lint(
 
     Exit 3 when it is invalid, 1 when there are findings only, 0 when all is well. One line for every problem:
     file:line:column: path: what is wrong and what to do. Of a run on this machine the environment is made and reset,
-    in a process of its own and for 5 seconds at most; the line says what goes through which net, or "not checked".
+    in a process of its own and for 5 seconds at most; the line says what goes through which net, or "not checked". So
+    is the policy that a new run begins from (`init`), where it is of this machine: whether its arrays fit the network.
     """
     if schema:
         from rlctl.spec import json_schema
@@ -46,7 +48,7 @@ def lint(
         return 0
     try:
         loaded = load(world, specs or (), sets)
-        with trial.begun(world, loaded) as asked:
+        with initial(world, loaded, only_here=True) as policy, trial.begun(world, loaded, policy) as asked:
             probed = None if asked is None else asked.answer()
         if probed is not None:
             trial.refuse(loaded, probed)

@@ -11,7 +11,7 @@ import typer
 from rlctl.backends.files import reported
 from rlctl.cli.context import World
 from rlctl.cli.display.text import number
-from rlctl.cli.models.fetched import Code, ModelOrFolder, Seed, code_of, drawn, fetched
+from rlctl.cli.models.fetched import Code, ModelOrFolder, Seed, Verify, code_of, drawn, fetched
 from rlctl.cli.models.player import played
 from rlctl.cli.options import Target, verb
 from rlctl.errors import UsageError
@@ -40,6 +40,7 @@ def play(
     ),
     seed: Seed = None,
     code: Code = None,
+    verify: Verify = None,
     target: Target = None,
 ) -> int:
     """Watch a stored model play, on this machine.
@@ -53,7 +54,7 @@ def play(
         raise UsageError("there is no screen for a window here", hint="--video DIR makes animated GIFs")
     seed = drawn(seed)
     shown: list[dict[str, Any]] = []
-    with fetched(world, model, target) as (folder, name, origin):
+    with fetched(world, model, target, verify) as (folder, name, origin):
         modules = code_of(origin, code)
         world.say(f"{name}: {episodes} episodes, {mode.value}, seeds from {seed}")
         question = {

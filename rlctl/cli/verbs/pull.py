@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rlctl.cli.context import World
+from rlctl.cli.models.fetched import Sign
 from rlctl.cli.models.listing import chosen, split, stored_models, warn
 from rlctl.cli.models.pull import pull as copy
 from rlctl.cli.options import Target, complete_run, verb
@@ -29,13 +30,15 @@ def pull(
     world: World,
     model: ModelArgument,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, or an empty one.")],
+    sign: Sign = None,
     target: Target = None,
 ) -> int:
     """Copy a model of a run into a folder of this machine.
 
     The folder describes itself: weights (policy.safetensors), what it takes to make the policy anew (policy.json), and
     where it comes from with the resolved spec (run.json). `rlctl_agents.load(DIR)` makes a policy of it in Python, and
-    `rlctl eval DIR` plays with it. Every file is checked against its sha256; nothing is overwritten.
+    `rlctl eval DIR` plays with it. Every file is checked against its sha256; nothing is overwritten. With --sign the
+    folder has a signature (model.sig), which `eval`, `play`, `export` and `load` look at where --verify is said.
     """
     name, which = split(model)
     backend, state = find(world, name, target)
@@ -43,7 +46,7 @@ def pull(
     stored = stored_models(files)
     warn(stored, world.complain)
     found = chosen(stored, state.run, which)
-    made = copy(files, found, state, folder)
+    made = copy(files, found, state, folder, sign)
     world.say(f"{state.run}@{found.name}: version {found.version}, learned from {found.steps:,} agent steps")
     world.lines(str(path) for path in made)
     world.document({"run": state.run, "model": as_plain(found), "files": [str(path) for path in made]})

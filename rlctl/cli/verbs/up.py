@@ -11,6 +11,7 @@ from rlctl.cli.context import ON_CLUSTERS, Signalled, World
 from rlctl.cli.display import checks, report
 from rlctl.cli.display.progress import Progress
 from rlctl.cli.display.text import span
+from rlctl.cli.models.initial import Initial, initial
 from rlctl.cli.options import Sets, Specs, Target, verb
 from rlctl.cli.run import trial
 from rlctl.cli.run.applied import follow, nothing_done
@@ -72,10 +73,11 @@ def up(
     On this machine the environment is tried first, by a process of its own and for 5 seconds at most: exit 3 when
     it does not exist or fails. The same again changes nothing, and says so. Stays until a stop condition is met
     (exit 0) or the run has failed (exit 7). Ctrl-C once leaves and says how to come back, the run goes on (exit 0);
-    twice leaves at once (exit 130). --wait ends with 7 when a replica never will run, with 6 after --timeout (10m);
-    with it or --atomic Ctrl-C is exit 130 and undoes nothing. --dry-run client asks no cluster, server lets the
-    cluster judge; neither changes anything. The tag of an image is resolved once: its digest is recorded and holds
-    until the spec names another tag, or --pull.
+    twice leaves at once (exit 130). What `init` of a new run names is looked up first, and copied into its storage:
+    exit 3 when it is not there or does not fit. --wait ends with 7 when a replica never will run, with 6 after
+    --timeout (10m); with it or --atomic Ctrl-C is exit 130 and undoes nothing. --dry-run client asks no cluster, server
+    lets the cluster judge; neither changes anything. The tag of an image is resolved once: its digest is recorded and
+    holds until the spec names another tag, or --pull.
     """
     timeout_s = None if timeout is None else span(timeout, "--timeout")
     if dry is not None:
@@ -83,21 +85,22 @@ def up(
     with Interrupts() as interrupts:
         loaded = load(world, specs or (), sets, target)
         check_place(world, loaded, pull=pull)
-        with trial.begun(world, loaded) as asked:  # it imports a simulator while we look for the run and render it
-            prepared = beside(world, loaded, mint=True, pull=pull)
-            say_findings(world, prepared.loaded)
-            say_images(world, prepared)
-            refuse(prepared)
-            run = prepared.plan.run
-            if nothing_to_do(prepared):
-                return _already_finished(world, prepared)
-            if prepared.spec.target in ON_CLUSTERS:
-                world.say(f"{run} on {where(prepared.backend, prepared.spec.target)}")
-            looked_at = preflight(world, prepared, asked)
-        if interrupts.asked:
-            raise Signalled(130, f"nothing of {run} was changed")
-        force(prepared.backend, force_conflicts)
-        done = Done(prepared, apply(world, prepared, atomic=atomic), looked_at)
+        with initial(world, loaded) as policy:
+            with trial.begun(world, loaded, policy) as asked:  # imports a simulator while we look for the run
+                prepared = beside(world, loaded, mint=True, pull=pull)
+                say_findings(world, prepared.loaded)
+                say_images(world, prepared)
+                refuse(prepared)
+                run = prepared.plan.run
+                if nothing_to_do(prepared):
+                    return _already_finished(world, prepared)
+                if prepared.spec.target in ON_CLUSTERS:
+                    world.say(f"{run} on {where(prepared.backend, prepared.spec.target)}")
+                looked_at = preflight(world, prepared, asked)
+            if interrupts.asked:
+                raise Signalled(130, f"nothing of {run} was changed")
+            force(prepared.backend, force_conflicts)
+            done = Done(prepared, apply(world, prepared, atomic=atomic, policy=policy), looked_at)
         if wait or atomic:
             outcome = attach(
                 world, prepared.backend, run, interrupts=interrupts, progress=progress,
@@ -178,8 +181,11 @@ def _require_measurable(world: World, prepared: Prepared) -> None:
         )
 
 
-def apply(world: World, prepared: Prepared, *, atomic: bool) -> list[Applied]:
+def apply(world: World, prepared: Prepared, *, atomic: bool, policy: Initial | None = None) -> list[Applied]:
     """Make the target run what the spec says, told as it happens.
+
+    Args:
+        policy: that a new run begins with.
 
     Raises:
         PartlyApplied, WorkloadFailed, TimedOut, Conflict, BackendUnreachable: of the target.
@@ -193,7 +199,7 @@ def apply(world: World, prepared: Prepared, *, atomic: bool) -> list[Applied]:
             if replicas != wanted and state.spec_replicas.get(role) == wanted:
                 world.say(f"keeping {replicas} of {role} (the spec says {wanted}, and did before)")
     try:
-        done = follow(world, prepared.backend.apply(prepared.plan, prepared.documents, prepared.stored))
+        done = follow(world, prepared.backend.apply(prepared.plan, prepared.documents, prepared.stored, initial=policy))
     except (PartlyApplied, WorkloadFailed, TimedOut) as error:  # a target may see at once that it will not run
         if atomic:
             undone = undo(world, prepared.backend, state, prepared.plan.run)

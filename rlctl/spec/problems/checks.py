@@ -23,7 +23,7 @@ from rlctl.spec.algorithms import (
 )
 from rlctl.spec.cluster import DEFAULT_SIZE
 from rlctl.spec.problems.messages import Fault
-from rlctl.spec.schema import Network, Spec
+from rlctl.spec.schema import Network, Spec, is_folder
 from rlctl.spec.words import CLASS_PATH, both, closest, either, number, printable, show
 
 Keys = tuple[str, ...]
@@ -43,6 +43,7 @@ def impossible(spec: Spec, base: Path) -> Iterator[Fault]:
     """
     yield from unsound(spec)
     yield from _code(spec, base)
+    yield from _init(spec, base)
     yield from _storage(spec)
 
 
@@ -90,6 +91,16 @@ def _roles(spec: Spec) -> Iterator[Fault]:
             " evaluation.envs"
         )
         yield Fault(("evaluation", "episodes"), message, (("evaluation", "envs"),))
+
+
+def _init(spec: Spec, base: Path) -> Iterator[Fault]:
+    if spec.init is None or spec.init.verify is None:
+        return
+    if not is_folder(spec.init.run):
+        message = f"is for a folder, and {spec.init.run} is a run, whose models have no signature; remove it"
+        yield Fault(("init", "verify"), message, (("init", "run"),))
+    elif not os.path.isfile(base / spec.init.verify):
+        yield Fault(("init", "verify"), f"no such file: {printable(str(base / spec.init.verify))}")
 
 
 def _multiples(value: int, of: int) -> list[str]:

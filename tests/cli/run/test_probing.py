@@ -61,6 +61,15 @@ def test_a_refusal_names_the_value_as_the_user_has_written_it() -> None:
     assert [fault.path for fault in found.faults] == [("policies", "main", "model", "torso")]
 
 
+def test_a_policy_to_begin_from_that_does_not_fit_is_told_with_every_array() -> None:
+    whole = Spec.model_validate({"run": "a", "env": {"id": "CartPole-v1"}, "init": {"run": "b", "parts": ["value"]}})
+    arrays = {"value.weight": "float32 [1, 32]", "value.bias": "float32 [2]"}
+    with Probing(whole, ROOT, within_s=PLENTY_S, initial={"of": "b@best", "arrays": arrays}) as asked:
+        found = asked.answer()
+    assert [fault.path for fault in found.faults] == [("init", "run"), ("init", "run")]
+    assert found.faults[0].message == "value.weight is float32 [1, 32] in b@best, and float32 [1, 64] in this network"
+
+
 def test_what_the_users_code_says_does_not_stop_the_child() -> None:
     assert probed("tests.acting.owned:Talking").verdict == "ok"
 

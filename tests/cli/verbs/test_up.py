@@ -153,10 +153,10 @@ def test_ctrl_c_twice_leaves_at_once(rlctl: Rlctl) -> None:
 def test_ctrl_c_while_documents_are_written_lets_them_be_finished(rlctl: Rlctl) -> None:
     class Interrupted(MemoryBackend):
         def apply(
-            self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+            self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], **more: Any
         ) -> Iterator[Applied]:
             signal.raise_signal(signal.SIGINT)
-            yield from super().apply(plan, documents, spec, note=note)
+            yield from super().apply(plan, documents, spec, **more)
 
     rlctl.backend = Interrupted(now=rlctl.now)
     result = rlctl("up", rlctl.spec)

@@ -16,9 +16,9 @@ class Killed(MemoryBackend):
     """A target whose supervisor is killed while it starts a run."""
 
     def apply(
-        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], *, note: str = ""
+        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], **more: Any
     ) -> Iterator[Applied]:
-        yield from super().apply(plan, documents, spec, note=note)
+        yield from super().apply(plan, documents, spec, **more)
         self.fail(plan.run, KILLED)
 
 

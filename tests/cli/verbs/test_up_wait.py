@@ -277,8 +277,8 @@ def test_ctrl_c_during_atomic_says_that_the_change_stays_and_how_to_undo_it(
     clusters.up()
     apply = clusters.here.apply
 
-    def slow(*arguments: Any) -> Any:
-        yield from apply(*arguments)
+    def slow(*arguments: Any, **named: Any) -> Any:
+        yield from apply(*arguments, **named)
         clusters.here.set_process("pole", "learner", 0, state="starting")
 
     monkeypatch.setattr(clusters.here, "apply", slow)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import os
@@ -20,6 +21,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rlctl.backends.kubernetes.apply.initial import PIECE_BYTES
+from rlctl.backends.local.process.unix_http import request
 from rlctl.spec.layout import Layout
 from rlctl_agents.manager.events import Events, Lines
 from rlctl_agents.manager.logs.log_queries import LogQueries
@@ -27,6 +30,7 @@ from rlctl_agents.manager.settings import merged, settings
 from rlctl_agents.manager.status.report import StatusBuilder
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi
+from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.http_server import Request
@@ -51,7 +55,10 @@ def api(short: Path) -> Iterator[ControlApi]:
     events.add("start", "manager started")
     lines.add([line("actor/3"), line("actor/30"), "not json"])
     api = ControlApi(
-        f"unix:{short}/control", LogQueries(short, lines, None, "").answer, StoredFiles(Layout(short)).answer
+        f"unix:{short}/control",
+        LogQueries(short, lines, None, "").answer,
+        StoredFiles(Layout(short)).answer,
+        InitialPolicy(Layout(short)).answer,
     )
     api.events = events
     yield api
@@ -146,6 +153,11 @@ def test_an_order_comes_with_its_body_and_a_body_that_is_no_object_is_refused(ap
         status, answer = order(api, "/reload", lambda what, body: body, body)
         assert status == 400
         assert "body" in answer["error"]["message"]
+
+
+def test_a_piece_of_a_policy_is_larger_than_any_order(api: ControlApi, short: Path) -> None:
+    piece = {"name": "policy.safetensors", "offset": 0, "data": base64.b64encode(bytes(PIECE_BYTES)).decode()}
+    assert request(short / "control", "POST", "/init", piece, timeout_s=5, who="it") == {"bytes": PIECE_BYTES}
 
 
 def test_live_settings_can_come_with_the_request_and_are_checked_like_the_file(tmp_path: Path) -> None:

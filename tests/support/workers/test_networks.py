@@ -66,8 +66,7 @@ def test_a_learner_begins_with_torchs_generator_as_the_seed_says_whatever_was_dr
         member = Member(process, wire)
         lease = learner.join(process, member)
         assert lease is not None
-        cpu, parts = torch.device("cpu"), Layout(folder).checkpoints
-        made = learner.Learner(process, wire, member, lease, parts, cpu)
+        made = learner.Learner(process, wire, member, lease, Layout(folder), torch.device("cpu"))
         states.append(torch.get_rng_state())
         made.close()
         member.close()

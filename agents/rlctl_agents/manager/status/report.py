@@ -97,6 +97,7 @@ class StatusBuilder:
             "members": {role: counts(members, silent) for role, members in live.items()},
             "roles": {role: [self._member(one, silent) for one in listed(members, silent)]
                       for role, members in live.items()},
+            "init": view.beginning.found,
             "checkpoint": self._checkpoint(),
             "resumed": None if resumed is None else to_plain(resumed),
             "problems": find(self._facts(live, rows, faults, silent), view.run),

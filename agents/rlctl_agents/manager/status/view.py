@@ -8,6 +8,7 @@ from rlctl.spec.schema import Spec
 from rlctl_agents.manager.accounting.outliers import Outliers
 from rlctl_agents.manager.checkpoints.schedule import Checkpoints
 from rlctl_agents.manager.evaluation.evaluations import Evaluations
+from rlctl_agents.manager.lifecycle.beginning import Beginning
 from rlctl_agents.manager.lifecycle.stop import RunStop
 from rlctl_agents.manager.membership.admission import LeaseAdmission
 from rlctl_agents.manager.membership.learner_progress import Learners
@@ -69,6 +70,9 @@ class RunView(Protocol):
 
     @property
     def stop(self) -> RunStop: ...
+
+    @property
+    def beginning(self) -> Beginning: ...
 
     @property
     def outliers(self) -> Outliers: ...

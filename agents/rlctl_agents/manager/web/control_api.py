@@ -9,6 +9,7 @@
     POST /reload                read live.json again, or take {"live": {...}} instead; {"changes": [...]}
     POST /checkpoint            order a generation; {"number": N}
     POST /profile               {"role", "index" or null, "seconds"}: look what a process does; {"id", "process", ...}
+    POST /init                  a piece of the policy that the run begins with; see `initial_policy`
     POST /stop                  finish the run in good order
 
 Reads are answered from what is there; orders wait for the manager's main loop, which alone changes anything.
@@ -23,6 +24,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from rlctl_agents.manager.events import Events
+from rlctl_agents.manager.web.initial_policy import BODY_BYTES
 from rlctl_agents.manager.web.profiles import Profiles
 from rlctl_agents.runtime.http_server import HttpListener, Request, Response
 
@@ -33,7 +35,12 @@ Answer = Callable[[dict[str, str]], Response]
 """To a query."""
 
 READS = ("/status", "/events", "/logs", "/checkpoints", "/files", "/profiles")
-ORDERS = ("/reload", "/checkpoint", "/profile", "/stop")
+ORDERS = ("/reload", "/checkpoint", "/profile", "/init", "/stop")
+"""All but /init are for the main loop."""
+
+
+def _none(request: Request) -> Response:
+    return Response.refusal(404, "there is no /init")
 
 
 class ControlOrder(NamedTuple):
@@ -51,12 +58,15 @@ class ControlApi:
         address: `unix:/path` or `tcp:127.0.0.1:port`.
         logs: answers /logs, given the query; called in several threads.
         files: the same for /files.
+        initial: answers POST /init; the same.
 
     Raises:
         ValueError, OSError: as HttpListener.
     """
 
-    def __init__(self, address: str, logs: Answer, files: Answer) -> None:
+    def __init__(
+        self, address: str, logs: Answer, files: Answer, initial: Callable[[Request], Response] = _none
+    ) -> None:
         self.status: bytes = b""
         """Newest status, as it is served; replaced as a whole by the main loop."""
         self.checkpoints: dict[str, Any] = {"generations": [], "wanted": {}}
@@ -67,7 +77,8 @@ class ControlApi:
         """The same."""
         self._of_query = {"/logs": logs, "/files": files}
         self._orders: queue.Queue[ControlOrder] = queue.Queue(maxsize=16)
-        self._listener = HttpListener(address, self.answer, name="control")
+        self._initial = initial
+        self._listener = HttpListener(address, self.answer, name="control", body_bytes=BODY_BYTES)
         self.address = self._listener.address
 
     def answer(self, request: Request) -> Response:
@@ -79,7 +90,7 @@ class ControlApi:
         if request.path in ORDERS:
             if request.method != "POST":
                 return Response.refusal(405, f"{request.path} is ordered with POST")
-            return self._order(request)
+            return self._order(request) if request.path != "/init" else self._initial(request)
         return Response.refusal(404, f"there is no {request.path}; here are {', '.join(READS + ORDERS)}")
 
     def carry_out(self, do: Callable[[str, dict[str, Any]], Any]) -> None:

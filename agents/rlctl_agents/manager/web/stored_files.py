@@ -26,12 +26,14 @@ class StoredFiles:
         GET /files?folder=models                                  {"files": {"best.json": 1193, ...}}: bytes of each
         GET /files?folder=models&name=N&offset=0&length=1000      {"data": base64}: fewer bytes only at the end
 
-    Folders are models, checkpoints and results, of which only the evaluations can be had. What is no plain file there,
-    such as a link, is not.
+    Folders are models, checkpoints, init, and results, of which only the evaluations can be had. What is no plain file
+    there, such as a link, is not.
     """
 
     def __init__(self, layout: Layout) -> None:
-        self._folders = {"models": layout.models, "checkpoints": layout.checkpoints, "results": layout.results}
+        self._folders = {
+            folder.name: folder for folder in (layout.models, layout.checkpoints, layout.results, layout.init)
+        }
 
     def answer(self, query: dict[str, str]) -> Response:
         """Names and sizes of a folder, or a piece of a file."""

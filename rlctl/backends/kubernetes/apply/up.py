@@ -3,15 +3,17 @@
 Read everything, and when nothing differs, write nothing. Otherwise take the lock, read again, and write in this order:
 the record with every object that there may be from now on; keys; documents in waves, what others need first; then
 away with what is not wanted any more; the revision; to the manager what it has to know, and what it has meanwhile
-released of a run that now goes on; the record as it is now. A kill after any of these writes leaves
+released of a run that now goes on; the record as it is now. The policy that a new run begins with goes to its manager
+then, without the lock; the learner waits for it. A kill after any of these writes leaves
 a state from which the same call goes on. The last actors come without the lock, because waiting for the first ones
 can take minutes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from rlctl.backends.base import Applied
@@ -22,6 +24,7 @@ from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply import ramp
 from rlctl.backends.kubernetes.apply.conflicts import check, refused
 from rlctl.backends.kubernetes.apply.drift import admitted
+from rlctl.backends.kubernetes.apply.initial import bring
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.run_state import inventory, keys, replicas, revisions
 from rlctl.backends.kubernetes.run_state import record as records
@@ -36,12 +39,16 @@ GONE_TIMEOUT_S: Final = 120.0
 _BOOKKEEPING: Final = ("resourceVersion", "generation", "managedFields")
 
 
-def apply(session: Session, wanted: Wanted, verb: str = "up") -> Iterator[Applied]:
+def apply(
+    session: Session, wanted: Wanted, verb: str = "up", initial: Callable[[], Path] | None = None
+) -> Iterator[Applied]:
     """See KubernetesBackend.apply."""
     seen = survey(session, wanted)
     if seen.settled:
         for item in seen.items:
             yield Applied(str(item.key), "unchanged", _kept_words(item))
+        if initial is not None:
+            yield from bring(session, seen.state, initial)
         session.lock(wanted.run, verb).sweep()
         return
     check(session, seen)
@@ -56,6 +63,10 @@ def apply(session: Session, wanted: Wanted, verb: str = "up") -> Iterator[Applie
                     yield from _Up(session, seen, writer).run()
             finally:
                 written = writer.written > 0
+        if initial is not None:
+            for applied in bring(session, seen.state, initial):
+                written = True
+                yield applied
         for applied in ramp.go_on(session, wanted.run, seen.state, _actors(seen), verb):
             written = True
             yield applied

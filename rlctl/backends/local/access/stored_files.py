@@ -18,7 +18,9 @@ class FilesOfFolder:
     """Models, generations and evaluations of a run."""
 
     def __init__(self, layout: Layout) -> None:
-        self._folders = {"models": layout.models, "checkpoints": layout.checkpoints, "results": layout.results}
+        self._folders: dict[Folder, Path] = {
+            "models": layout.models, "checkpoints": layout.checkpoints, "results": layout.results, "init": layout.init
+        }  # fmt: skip
 
     def sizes(self, folder: Folder) -> Mapping[str, int]:
         """Bytes of each file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.backends.base import Applied, Document, RunState, Say
-from rlctl.backends.files import remove_asides, reserve, write_changed
+from rlctl.backends.files import copy_policy, remove_asides, reserve, write_changed
 from rlctl.backends.local.access.names import in_order, shown
 from rlctl.backends.local.apply.converge import converge, remove_old, sections, write_files
 from rlctl.backends.local.process import supervisord
@@ -30,7 +30,12 @@ _RELOAD_TIMEOUT_S = 15.0
 
 
 def apply(
-    plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any], say: Say, note: str = ""
+    plan: Plan,
+    documents: Sequence[Document],
+    spec: Mapping[str, Any],
+    say: Say,
+    note: str = "",
+    initial: Callable[[], Path] | None = None,
 ) -> Iterator[Applied]:
     """See LocalBackend.apply. Every step is a comparison first, so a second call writes nothing.
 
@@ -42,6 +47,8 @@ def apply(
     layout.make()
     places.record(place)
     remove_asides(layout.run)
+    if initial is not None and not layout.init.exists():
+        copy_policy(initial(), layout.init)
     reserve(layout.run)
     _await_end(place, say)
 

@@ -1,0 +1,97 @@
+"""The policy that a new run begins with: into its storage by its manager, in pieces, since nobody else here has it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from rlctl.backends.base import Applied, RunState
+from rlctl.backends.files import POLICY_FILES, reported
+from rlctl.backends.kubernetes.api.refusals import GO_ON, lasting
+from rlctl.backends.kubernetes.api.session import Session
+from rlctl.errors import BackendUnreachable, PartlyApplied, RlctlError, WorkloadFailed
+
+PIECE_BYTES: Final = 2**18
+"""Of one request, for which the manager waits 5 s."""
+PATIENCE_S: Final = 600.0
+"""For the manager to answer: its image may have to be pulled."""
+_LOOK_S: Final = 2.0
+_TROUBLE_S: Final = 15.0
+"""Between two looks at why it does not run."""
+_TRIES: Final = 3
+"""For each piece."""
+
+
+def bring(session: Session, state: RunState, initial: Callable[[], Path]) -> Iterator[Applied]:
+    """Bring the policy to the manager unless it has it.
+
+    Args:
+        initial: gives the folder that holds it; not called where it is there.
+
+    Raises:
+        PartlyApplied: the manager does not answer, or refuses; the same command goes on.
+        WorkloadFailed: it cannot run.
+        RlctlError: of `initial`.
+    """
+    if "policy.json" in _there(session, state):
+        return
+    folder, digests = initial(), {}
+    with reported(f"cannot read {folder}"):
+        files = {name: (folder / name).read_bytes() for name in POLICY_FILES if (folder / name).is_file()}
+    try:
+        for name, data in files.items():
+            digests[name] = hashlib.sha256(data).hexdigest()
+            for offset in range(0, len(data), PIECE_BYTES):
+                piece = base64.b64encode(data[offset : offset + PIECE_BYTES]).decode()
+                _post(session, state, {"name": name, "offset": offset, "data": piece})
+        _post(session, state, {"whole": digests})
+    except RlctlError as error:
+        raise PartlyApplied(
+            f"the policy that the run begins with did not reach it: {error.message}", hint=GO_ON
+        ) from error
+    size = sum(map(len, files.values()))
+    yield Applied("init", "created", f"{size:,} bytes brought to the manager")
+
+
+def _there(session: Session, state: RunState) -> dict[str, object]:
+    """Files of it that the manager has, once it answers."""
+    patience, looked = session.patience(PATIENCE_S), session.clock()
+    while True:
+        try:
+            found = session.ask(state, "/files?folder=init", None).get("files")
+            return found if isinstance(found, dict) else {}
+        except BackendUnreachable as error:
+            if any(isinstance(one, RlctlError) and lasting(one) for one in (error, error.__cause__)):
+                raise PartlyApplied(
+                    f"the policy that the run begins with cannot be brought to it: {error.message}",
+                    hint="it takes the right pods/portforward: docs/operations.md",
+                ) from error
+        if session.clock() - looked >= _TROUBLE_S:
+            looked = session.clock()
+            for process in session.trouble(state):
+                if process.role == "manager" and process.permanent:
+                    raise WorkloadFailed(
+                        f"the manager cannot run, who takes the policy that the run begins with: {process.reason}",
+                        hint=process.next or "rlctl status says more.",
+                    )
+        if patience.over(f"the manager of run {state.run}, who takes the policy that it begins with"):
+            raise PartlyApplied(
+                f"the manager of run {state.run} does not answer for {PATIENCE_S:g} s, who takes the policy that it "
+                "begins with",
+                hint=GO_ON,
+            )
+        session.sleep(_LOOK_S)
+
+
+def _post(session: Session, state: RunState, body: dict[str, object]) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            session.ask(state, "/init", body)
+        except BackendUnreachable:
+            if not left:
+                raise
+        else:
+            return
