@@ -20,6 +20,14 @@ from scripts.pages import command_line, spec
 ROOT = Path(__file__).resolve().parents[2]
 RENAMED = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
 """Pages from outside of docs/, by their path in the repository -> that in the site."""
+SHOWN = {
+    "rlctl/spec/schema.py": "reference/spec.md",
+    "rlctl/cli/app.py": "reference/command-line.md",
+    "agents/rlctl_agents/types/spaces.py": "reference/python.md#spaces",
+    "agents/rlctl_agents/algorithms/base.py": "reference/python.md#algorithms",
+    "agents/rlctl_agents/experience/sources.py": "reference/python.md#sources-of-batches",
+}
+"""Sources with a page of reference: a link to one leads there in the site."""
 IMAGES = (".svg", ".png", ".gif")
 REFERENCE: dict[str, Callable[[], str]] = {
     "reference/spec.md": spec.page,
@@ -32,8 +40,8 @@ _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^()\s]+)\)")
 
 def place(path: str) -> str | None:
     """Path in the site of a file of the repository; None of one that the site does not have."""
-    if path in RENAMED:
-        return RENAMED[path]
+    if path in RENAMED or path in SHOWN:
+        return (RENAMED | SHOWN)[path]
     if path.rstrip("/") == "docs/decisions":
         return "decisions/index.md"
     if path.startswith("docs/") and path.endswith(".md"):

@@ -36,6 +36,7 @@ def test_the_readme_is_the_first_page_and_images_come_along(tmp_path: Path) -> N
         ("docs/learning.md", "[specs](../specs/learn)", "specs"),
         ("docs/sweeps.md", "[why](decisions/0005-dependencies.md)", "[why](decisions/0005-dependencies.md)"),
         ("README.md", "[docs/decisions/](docs/decisions/)", "[docs/decisions/](decisions/index.md)"),
+        ("docs/ci.md", "[the spec](../rlctl/spec/schema.py)", "[the spec](reference/spec.md)"),
         ("docs/ci.md", "[a](https://example.org) [b](#all-keys)", "[a](https://example.org) [b](#all-keys)"),
         ("docs/up.md", "![up](up.svg)", "![up](images/docs/up.svg)"),
         ("docs/ci.md", "```\n[a](nowhere.md)\n```", "```\n[a](nowhere.md)\n```"),
