@@ -54,7 +54,7 @@ def _word(argument: Any) -> str:
 def _names(option: Any) -> str:
     choices = [choice.value for choice in getattr(option.type_descriptor, "choices", None) or ()]
     value = "" if option.is_flag else f" {'|'.join(choices) or option.metavar or 'VALUE'}"
-    return ", ".join(f"`{name}{value}`" for name in [*option.opts, *option.secondary_opts]).replace("|", "\\|")
+    return ", ".join(f"`{name}{value}`" for name in [*option.opts, *option.secondary_opts])
 
 
 def _default(option: Any) -> str:
@@ -64,4 +64,4 @@ def _default(option: Any) -> str:
 
 
 def _cell(text: str | None) -> str:
-    return " ".join((text or "").split()).replace("|", "\\|")
+    return " ".join((text or "").split()).replace("|", "&#124;")

@@ -59,12 +59,10 @@ def sections(schema: Node) -> Iterator[tuple[str, str, Node]]:
 
 def table(node: Node) -> str:
     """Fields of one mapping."""
-    lines = ["| field | type | default | | a change |", "|---|---|---|---|---|"]
+    lines = ["| field | type | default | | change |", "|---|---|---|---|---|"]
     for name, field in node["properties"].items():
         inner = _references(field)
-        default = (
-            "needed" if name in node.get("required", ()) else "" if inner else f"`{json.dumps(field.get('default'))}`"
-        )
+        default = "needed" if name in node.get("required", ()) else "" if inner else _written(field.get("default"))
         kind = "see below" if inner else _type(field)
         lines.append(f"| `{name}` | {kind} | {default} | {_cell(field.get('description', ''))} | {_change(field)} |")
     return "\n".join(lines) + "\n"
@@ -91,9 +89,15 @@ def _type(field: Node) -> str:
         case "object":
             return "mapping"
         case str(name):
-            bounds = ", ".join(f"{sign} {field[key]}" for key, sign in SIGNS.items() if key in field)
+            given = {sign: field[key] for key, sign in SIGNS.items() if key in field}
+            bounds = ", ".join(f"{sign} {'2^63' if bound == 2**63 else bound}" for sign, bound in given.items())
             return f"{TYPES[name]} {bounds}".strip()
     return "any"
+
+
+def _written(value: Any) -> str:
+    """A default as one writes it in YAML."""
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
 
 
 def _change(field: Node) -> str:
@@ -108,4 +112,4 @@ def _change(field: Node) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(text.split()).replace("|", "&#124;")

@@ -52,7 +52,7 @@ SETTINGS = {
     "README.md": Setting(
         POLE,
         {
-            "rlctl up spec.yaml\n": "rlctl up spec.yaml --set stop.agent_steps=2000\ncd ..\n",
+            "rlctl up spec.yaml\n": "rlctl up spec.yaml --set stop.agent_steps=2000\n$ cd ..\n",
             "return>=475": "return>=15",
             "spec.yaml --seeds 5": "short.yaml --name few --seeds 1",
             "compare cartpole": "compare few",
