@@ -18,7 +18,7 @@ LISTS := $(VENV)/lists
 export PYTHONDONTWRITEBYTECODE :=
 INPUTS := pyproject.toml requirements.lock rlctl/images/requirements.py
 
-.PHONY: up test test-fast test-fast-list test-full test-cluster learn bench bench-regression check format lint types checkov lock clean
+.PHONY: up test test-fast test-fast-list test-full test-cluster learn bench bench-regression check format lint types checkov site lock clean
 
 up: $(VENV)/.local
 	$(BIN)/rlctl up $(SPEC)
@@ -91,9 +91,18 @@ checkov: $(VENV)/.dev $(VENV)-checkov/.ready
 	$(BIN)/python -m tests.render.write build/checkov
 	$(VENV)-checkov/bin/checkov --config-file tests/render/checkov/config.yaml --directory build/checkov
 
+# docs/ as pages to read in a browser, build/site/index.html: every link is followed, none asks another host for anything
+site: $(VENV)/.local $(VENV)-site/.ready
+	$(BIN)/python -m scripts.pages build/pages
+	rm -rf build/site
+	$(VENV)-site/bin/zensical build --strict --clean
+	$(BIN)/python -m scripts.pages.local build/site
+
 $(VENV)-checkov/.ready: tests/render/checkov/requirements.lock
-	$(PYTHON) -m venv $(VENV)-checkov
-	$(VENV)-checkov/bin/$(PIP) --require-hashes -r $<
+$(VENV)-site/.ready: scripts/pages/requirements.lock
+$(VENV)-checkov/.ready $(VENV)-site/.ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/$(PIP) --require-hashes -r $<
 	@touch $@
 
 # the locks anew from pyproject.toml: every version that still fits stays. UPGRADE=--upgrade takes the newest of all; a new
@@ -105,7 +114,7 @@ lock:
 	$(VENV)-lock/bin/python scripts/lock.py $(UPGRADE) $(TORCH_INDEX)
 
 clean:
-	rm -rf $(VENV) $(VENV)-checkov $(VENV)-lock build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-checkov $(VENV)-site $(VENV)-lock build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rlctl needs Python 3.11 or newer; choose one with: make PYTHON=python3.12"; exit 1; }

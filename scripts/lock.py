@@ -1,4 +1,4 @@
-"""`make lock`: writes requirements.lock, and that of the scanner, from what pyproject.toml asks for.
+"""`make lock`: writes requirements.lock, and those of tools with an environment of their own, from pyproject.toml.
 
     python scripts/lock.py                                  # keeps every version that still fits
     python scripts/lock.py --upgrade                        # takes the newest of all
@@ -25,14 +25,15 @@ sys.path.insert(0, str(ROOT))  # so that it needs no more than uv
 
 from rlctl.images.requirements import LOCK, SETS, Release, name_of, parse  # noqa: E402
 
-CHECKOV = Path("tests/render/checkov", LOCK)
+APART = {"checkov": (Path("tests/render/checkov", LOCK), "3.11.5"), "site": (Path("scripts/pages", LOCK), "3.11")}
+"""Dependency group of a `make` target with an environment of its own -> its lock, and the oldest Python for it."""
 HEAD = """\
 # Every file of every release that rlctl is tested with: pip installs nothing else. Written by `make lock`; do not edit.
 # Above each release stand the lists that it is part of, which rlctl/images/requirements.py writes: an extra of
 # pyproject.toml (without torch), torch and what it needs, what builds the wheel, what writes this file.
 # torch stands here twice: as the package index has it, and its builds without CUDA (+cpu).
 """
-CHECKOV_HEAD = "# What `make checkov` installs: pip installs nothing else. Written by `make lock`; do not edit.\n"
+APART_HEAD = "# What `make {}` installs: pip installs nothing else. Written by `make lock`; do not edit.\n"
 Resolve = Callable[[Sequence[str], Sequence[str]], list[Release]]
 
 
@@ -133,20 +134,21 @@ def uv(requirements: Sequence[str], constraints: Sequence[str], *more: str, pyth
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write both locks; 2 when one cannot be made."""
+    """Write all locks; 2 when one cannot be made."""
     parser = argparse.ArgumentParser("lock.py")
     parser.add_argument("--upgrade", action="store_true", help="forget the versions of before")
     parser.add_argument("--torch-index", metavar="URL", help="torch's own index of builds for CPUs")
     options = parser.parse_args(arguments)
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    before = {path: parse(path.read_text()) if path.exists() else [] for path in (ROOT / LOCK, ROOT / CHECKOV)}
+    locks = (Path(LOCK), *(path for path, _ in APART.values()))
+    before = {path: parse((ROOT / path).read_text()) if (ROOT / path).exists() else [] for path in locks}
     index: str | None = options.torch_index
 
     def cpu_builds(version: str) -> Sequence[str]:
         if index is not None:
             limited = ["--no-deps", "--default-index", index]
             return [one for release in uv([f"torch=={version}+cpu"], (), *limited) for one in release.hashes]
-        known = next((one for one in before[ROOT / LOCK] if one.version == f"{version}+cpu"), None)
+        known = next((one for one in before[Path(LOCK)] if one.version == f"{version}+cpu"), None)
         if known is None:
             raise ValueError(
                 f"torch {version}: the hashes of its builds for CPUs are not known; give --torch-index URL"
@@ -155,14 +157,15 @@ def main(arguments: Sequence[str]) -> int:
 
     try:
         kept = {path: [] if options.upgrade else releases for path, releases in before.items()}
-        made = text(make(pyproject, kept[ROOT / LOCK], uv, cpu_builds), HEAD)
-        scanned_by = uv(pyproject["dependency-groups"]["checkov"], pins(kept[ROOT / CHECKOV]), python="3.11.5")
-        scanner = text(scanned_by, CHECKOV_HEAD)
+        made = {Path(LOCK): text(make(pyproject, kept[Path(LOCK)], uv, cpu_builds), HEAD)}
+        for group, (path, python) in APART.items():
+            releases = uv(pyproject["dependency-groups"][group], pins(kept[path]), python=python)
+            made[path] = text(releases, APART_HEAD.format(group))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    (ROOT / LOCK).write_text(made)
-    (ROOT / CHECKOV).write_text(scanner)
+    for path, written in made.items():
+        (ROOT / path).write_text(written)
     return 0
 
 

@@ -104,7 +104,7 @@ class Ci:
     """
 
     def __init__(
-        self, rlctl: Callable[..., Any], folder: Path, env: Mapping[str, str], forge: Forge, **project: Any
+        self, rlctl: Callable[..., Any], folder: Path, env: Mapping[str, str], forge: Forge, /, **project: Any
     ) -> None:
         self.rlctl, self.folder, self.env = rlctl, folder, env
         with socket.socket() as probe:

@@ -84,6 +84,7 @@ def test_the_json_of_every_verb_has_the_frozen_shape(rlctl: Rlctl) -> None:
 
     note("version", "version")
     note("init", "init", str(rlctl.folder / "new"))
+    note("init --list", "init", "--list")
     note("lint", "lint", rlctl.spec)
     note("lint --show-origin", "lint", rlctl.spec, "--show-origin")
     note("lint, invalid", "lint", rlctl.spec, "--set", "seed=x", code=3)

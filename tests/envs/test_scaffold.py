@@ -14,7 +14,7 @@ from rlctl_agents import envs
 from rlctl_agents.envs import Env
 from rlctl_agents.envs.check import check_env
 
-SCAFFOLD = Path(__file__).parents[2] / "templates" / "init"
+SCAFFOLD = Path(__file__).parents[2] / "templates" / "init" / "environment"
 DOWN, UP = 1, 3
 RIGHT, LEFT = 0, 2
 

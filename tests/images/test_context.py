@@ -50,7 +50,7 @@ def test_the_context_holds_what_the_dockerfiles_need_and_no_bytecode(tmp_path: P
         "rlctl/__init__.py",
         "agents/rlctl_agents/__main__.py",
         "ci/rlctl_ci/web/static/style.css",
-        "templates/init/spec.yaml",
+        "templates/init/environment/spec.yaml",
     } <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
 

@@ -66,7 +66,7 @@ def test_a_build_by_hand_sees_what_the_dockerfiles_copy_and_little_else() -> Non
     ignore = Ignore.parse((ROOT / ".dockerignore").read_text())
     needed = ["pyproject.toml", "requirements.lock", "rlctl/images/requirements.py", "agents/rlctl_agents/__main__.py"]
     needed += ["ci/rlctl_ci/web/static/style.css"]
-    needed += ["templates/init/spec.yaml", "README.md", "LICENSE", "Dockerfile.actor", "Dockerfile.learner"]
+    needed += ["templates/init/environment/spec.yaml", "README.md", "LICENSE", "Dockerfile.actor", "Dockerfile.learner"]
     assert [name for name in needed if ignore.leaves_out(name)] == []
     others = [".git/HEAD", "tests/__init__.py", "docs/wire.md", ".venv/bin/python", "rlctl/__pycache__/plan.pyc"]
     assert [name for name in others if not ignore.leaves_out(name)] == []

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from rlctl.images.requirements import LOCK, SOURCES, Release, default_torch, lists, main, name_of, parse
-from scripts.lock import make, text, wanted
+from scripts.lock import APART, make, text, wanted
 
 ROOT = Path(__file__).parents[2]
 RELEASES = parse((ROOT / LOCK).read_text())
@@ -157,7 +157,7 @@ def test_two_versions_of_a_package_make_no_lock() -> None:
         make(PROJECT, [], forked, lambda _: [TWO])
 
 
-@pytest.mark.parametrize("lock", [LOCK, "tests/render/checkov/requirements.lock"])
+@pytest.mark.parametrize("lock", [LOCK, *(str(path) for path, _ in APART.values())])
 def test_a_lock_says_nothing_of_where_files_come_from(lock: str) -> None:
     assert not re.search(r"://|--(extra-)?index-url|--find-links", (ROOT / lock).read_text())
 

@@ -1,4 +1,4 @@
-"""`rlctl init`: a folder with a spec and a small environment of the user's own."""
+"""`rlctl init`: a folder to begin with, from one of the scaffolds."""
 
 from __future__ import annotations
 
@@ -13,25 +13,50 @@ from rlctl.cli.context import World
 from rlctl.cli.options import verb
 from rlctl.errors import Refused, UsageError
 
+DEFAULT = "environment"
 
-def scaffold() -> Path:
-    """The folder that is copied: inside the installed package, or at the root of a working copy."""
+
+def scaffolds() -> dict[str, Path]:
+    """The folders that can be copied, by name: inside the installed package, or in a working copy."""
     package = Path(rlctl.__file__).parent
-    packaged = package / "templates" / "init"
-    return packaged if packaged.is_dir() else package.parent / "templates" / "init"
+    places = (package / "templates" / "init", package.parent / "templates" / "init")
+    place = next(folder for folder in places if folder.is_dir())
+    return {folder.name: folder for folder in sorted(place.iterdir()) if (folder / "README.md").is_file()}
+
+
+def _complete(incomplete: str) -> list[str]:
+    return [name for name in scaffolds() if name.startswith(incomplete)]
+
+
+def _purpose(scaffold: Path) -> str:
+    """First sentence of its README."""
+    return (scaffold / "README.md").read_text(encoding="utf-8").split("\n\n")[1].replace("\n", " ")
 
 
 @verb()
 def init(
     world: World,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; made when it is not there.")] = Path("."),
+    kind: Annotated[
+        str,
+        typer.Option("--kind", metavar="NAME", help="What to begin with; see --list.", autocompletion=_complete),
+    ] = DEFAULT,
+    show: Annotated[bool, typer.Option("--list", help="Print what there is to begin with, and write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
 ) -> int:
-    """Write a spec and a small environment to begin with.
+    """Write a project to begin with: spec, code, README.
 
     A file of yours is never overwritten without --force (exit 9).
     """
-    source = scaffold()
+    known = scaffolds()
+    if show:
+        found = [{"name": name, "purpose": _purpose(scaffold)} for name, scaffold in known.items()]
+        world.lines(f"{one['name']:<13}{one['purpose']}" for one in found)
+        world.document({"scaffolds": found, "default": DEFAULT})
+        return 0
+    if kind not in known:
+        raise UsageError(f"--kind: there is no {kind!r}; there is {', '.join(known)}", hint="rlctl init --list")
+    source = known[kind]
     files = sorted(
         path.relative_to(source) for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     )
@@ -41,13 +66,15 @@ def init(
         raise UsageError(f"cannot write below {folder}: {(error.strerror or str(error)).lower()}") from error
     for name in files:
         world.data(str(folder / name) + ("" if name in new else "  unchanged"))
-    world.say("next:")
-    if folder != Path("."):
-        world.say(f"  cd {shlex.quote(str(folder))}")
+    (spec,) = (name for name in files if name.name == "spec.yaml")
+    world.say(f"next, as {folder / 'README.md'} says:")
+    if (there := folder / spec.parent) != Path("."):
+        world.say(f"  cd {shlex.quote(str(there))}")
     world.say("  rlctl up spec.yaml")
     world.document(
         {
             "folder": str(folder),
+            "kind": kind,
             "files": [{"name": str(name), "what": "written" if name in new else "unchanged"} for name in files],
         }
     )

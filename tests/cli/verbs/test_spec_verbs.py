@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.cli.verbs.init import scaffold
+from rlctl.cli.verbs.init import DEFAULT, scaffolds
 from tests.cli.conftest import Rlctl
 
 FAULTY = """\
@@ -133,9 +133,36 @@ def test_init_copies_the_scaffold(rlctl: Rlctl) -> None:
     result = rlctl("init", str(folder))
     assert result.code == 0
     assert "rlctl up spec.yaml" in result.err
-    wanted = {path.relative_to(scaffold()) for path in scaffold().rglob("*") if path.is_file()}
-    wanted = {path for path in wanted if "__pycache__" not in path.parts}
-    assert {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} == wanted
+    assert {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} == files(scaffolds()[DEFAULT])
+
+
+def files(folder: Path) -> set[Path]:
+    found = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    return {path for path in found if "__pycache__" not in path.parts}
+
+
+@pytest.mark.parametrize("kind", scaffolds())
+def test_init_copies_what_was_chosen_and_its_spec_is_valid(rlctl: Rlctl, kind: str) -> None:
+    folder = rlctl.folder / "new"
+    made = rlctl("init", str(folder), "--kind", kind, "-o", "json")
+    assert {Path(one["name"]) for one in made.json["files"]} == files(scaffolds()[kind])
+    (spec,) = folder.rglob("spec.yaml")
+    assert f"  cd {spec.parent}\n" in made.err
+    assert rlctl("render", str(spec)).code == 0
+
+
+def test_init_lists_what_there_is_to_begin_with(rlctl: Rlctl) -> None:
+    shown = rlctl("init", "--list")
+    assert [line.split()[0] for line in shown.out.splitlines()] == list(scaffolds())
+    assert all(len(line) < 120 for line in shown.out.splitlines())
+    assert list(rlctl.folder.glob("*/README.md")) == [], "nothing is written"
+
+
+def test_init_names_the_scaffolds_where_one_is_misspelt(rlctl: Rlctl) -> None:
+    refused = rlctl("init", str(rlctl.folder / "new"), "--kind", "networks")
+    assert refused.code == 2
+    assert "there is no 'networks'; there is algorithm, atari, ci, continuous, environment, network" in refused.err
+    assert not (rlctl.folder / "new").exists()
 
 
 def test_init_says_how_to_go_there_as_a_shell_reads_it(rlctl: Rlctl) -> None:
@@ -147,7 +174,7 @@ def test_init_never_overwrites_without_force(rlctl: Rlctl) -> None:
     folder = rlctl.folder / "hello"
     rlctl("init", str(folder))
     assert rlctl("init", str(folder)).code == 0, "the same files again are no harm"
-    name = next(path.name for path in scaffold().iterdir() if path.is_file())
+    name = min(path.name for path in scaffolds()[DEFAULT].iterdir() if path.is_file())
     (folder / name).write_text("mine")
     result = rlctl("init", str(folder))
     assert result.code == 9

@@ -17,10 +17,14 @@ class Treasure(gymnasium.Env[np.ndarray, int]):
 
     Args:
         size: cells along each side of the grid.
+        render_mode: rgb_array when `rlctl play` wants to show it; training leaves it out.
     """
 
-    def __init__(self, size: int = 7) -> None:
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}
+
+    def __init__(self, size: int = 7, render_mode: str | None = None) -> None:
         self.size = size
+        self.render_mode = render_mode
         self.observation_space = spaces.Box(0.0, 1.0, (4,), np.float32)  # our row and column, those of the treasure
         self.action_space = spaces.Discrete(len(STEPS))
 
@@ -35,6 +39,11 @@ class Treasure(gymnasium.Env[np.ndarray, int]):
         self.position = np.clip(self.position + STEPS[action], 0, self.size - 1)
         found = bool((self.position == self.treasure).all())
         return self._observation(), float(found) - 0.02, found, False, {}
+
+    def render(self) -> np.ndarray:
+        frame = np.full((self.size, self.size, 3), 40, np.uint8)
+        frame[tuple(self.treasure)], frame[tuple(self.position)] = (255, 190, 0), (70, 130, 255)  # gold, and us in blue
+        return frame.repeat(32, 0).repeat(32, 1)
 
     def _observation(self) -> np.ndarray:
         return np.concatenate([self.position, self.treasure]).astype(np.float32) / (self.size - 1)
