@@ -111,8 +111,8 @@ def fitted(arrays: dict[str, str], *parts: str, **spec: Any) -> list[str]:
     """Faults of a policy with these arrays that a run begins from."""
     init = {"run": "pole@best", "parts": list(parts)}
     whole = Spec.model_validate({"run": "a", "env": {"id": "CartPole-v1"}, "init": init, **spec})
-    question = fields.normal(whole).model_dump(mode="json") | {"initial": {"of": "pole@best", "arrays": arrays}}
-    return [f"{'.'.join(fault.path)}: {fault.message}" for fault in tried(question).faults]
+    found = tried(fields.normal(whole).model_dump(mode="json"), {"of": "pole@best", "arrays": arrays})
+    return [f"{'.'.join(fault.path)}: {fault.message}" for fault in found.faults]
 
 
 def test_the_policy_that_a_run_begins_from_has_to_fit_its_network() -> None:

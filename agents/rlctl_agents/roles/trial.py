@@ -76,11 +76,12 @@ class Trial(msgspec.Struct):
             self.faults.append(Fault(path, _in_words(error, path), _package_missing(error)))
 
 
-def tried(spec: dict[str, Any]) -> Trial:
+def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
     """Look for everything that the spec names, make one environment and reset it.
 
     Args:
         spec: plain data, whole, in its normal form.
+        initial: `of` and `arrays` of the policy that the run begins with; nothing: it begins with none.
     """
     found = Trial(faults=[], inputs={})
     spaces: Spaces | None = None
@@ -109,9 +110,9 @@ def tried(spec: dict[str, Any]) -> Trial:
             chosen = {} if ":" in torso else nets(spaces.obs, torso)
             observed = leaves(spaces.obs, "obs")
             found.inputs[name] = [Input(leaf, described(space), chosen.get(leaf, torso)) for leaf, space in observed]
-            if spec.get("initial") and len(found.faults) == faults:
+            if initial and len(found.faults) == faults:
                 with found.telling(*path[:-1]):
-                    _fits(spec, name, spaces, found)
+                    _fits(spec, initial, name, spaces, found)
     return found
 
 
@@ -152,15 +153,14 @@ def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -
             kind(chosen.algorithm, chosen.model, spaces, seed=spec["seed"])
 
 
-def _fits(spec: dict[str, Any], name: str, spaces: Spaces, found: Trial) -> None:
+def _fits(spec: dict[str, Any], initial: dict[str, Any], name: str, spaces: Spaces, found: Trial) -> None:
     """The policy that the run begins with: every array of it that does not fit the network."""
     from rlctl.spec.problems.initial import misfits
     from rlctl.spec.schema import Spec
     from rlctl_agents import algorithms
     from rlctl_agents.policies.initial import arrays_of
 
-    initial = spec["initial"]
-    chosen = Spec.model_validate({key: value for key, value in spec.items() if key != "initial"}).policy(name)
+    chosen = Spec.model_validate(spec).policy(name)
     made = algorithms.find(chosen.algorithm.name)(chosen.algorithm, chosen.model, spaces, seed=spec["seed"])
     different = misfits(initial["arrays"], arrays_of(made), spec["init"]["parts"], initial["of"])
     found.faults += [Fault(tuple(map(str, fault.path)), fault.message) for fault in different]
@@ -210,8 +210,9 @@ def main() -> int:
     answer = os.dup(1)
     os.dup2(2, 1)
     spec = json.loads(sys.stdin.buffer.read())
+    initial = spec.pop("initial", None)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    text = msgspec.json.encode(tried(spec))
+    text = msgspec.json.encode(tried(spec, initial))
     with open(answer, "wb") as stream:
         stream.write(text)
     return 0

@@ -41,6 +41,11 @@ def test_the_child_says_which_leaf_goes_through_which_net() -> None:
     )
 
 
+def test_a_network_of_ones_own_is_made_by_the_child() -> None:
+    found = probed("Pendulum-v1", model={"torso": "tests.acting.owned_nets:Sound"})
+    assert found.verdict == "ok", found.text
+
+
 @pytest.mark.parametrize("model", [{}, {"core": "lstm"}])
 @pytest.mark.parametrize("algorithm", [Ppo, Appo])
 def test_what_is_left_to_us_is_said_as_the_algorithm_takes_it(
