@@ -57,7 +57,7 @@ class Problem:
 
 
 class BadSignature(RlctlError):
-    """A model that is not as its signer left it, or that somebody else has signed, or nobody."""
+    """A model without a valid signature of the expected key."""
 
     reason = "bad_signature"
 

@@ -33,6 +33,7 @@ from rlctl.waiting import Waiting
 WITHIN_S: Final = 5.0
 """From the child's start to its answer."""
 MORE_WITH_TORCH_S: Final = 15.0
+"""For its import and that of the networks."""
 _POLL_S: Final = 0.01
 _MOST_BYTES: Final = 1 << 20
 _MOST_CHARACTERS: Final = 600

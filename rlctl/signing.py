@@ -108,7 +108,7 @@ def _hashing(signature: Path) -> Any:
 
 
 def _why(error: Exception, model: Path, signature: Path) -> str:
-    """What is wrong, in words."""
+    """Reason for a refused signature, in words."""
     if "Key mismatch" in str(error) or type(error).__name__ == "InvalidSignature":
         return "its signature is of another key, or was changed"
     try:

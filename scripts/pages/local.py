@@ -1,4 +1,4 @@
-"""Proof that a built site asks nobody else for anything: no script, style, font or image of another host.
+"""Check of a built site: every script, style, font and image is its own.
 
 python -m scripts.pages.local build/site
 """

@@ -41,6 +41,14 @@ def test_the_spec_of_the_laptop_trains_to_its_target_on_the_cluster(
     assert ana("logs", "learner", "--run", "cartpole", "--tail", "5").stdout, "logs of pods that are gone"
     assert "finished" in ana("up", str(SPEC), overlay).said
 
+    goal = next(one for one in ana("models", "cartpole", "-o", "json").json()["models"] if one["name"] == "goal")
+    beginning = ("--set", "run=second", "--set", "init.run=cartpole@goal", "--set", "stop.agent_steps=2000")
+    ana("up", str(SPEC), overlay, *beginning, timeout_s=300)
+    assert ana.status("second")["init"]["version"] == goal["version"]
+    begun = ana("logs", "learner", "--run", "second", "--grep", "begins with").stdout
+    assert f"begins with the weights of cartpole@goal, version {goal['version']}" in begun
+    ana("down", "second", "--volumes", "--yes")
+
     ana("down", "cartpole")
     stored = ana.status("cartpole")
     assert stored["phase"] == "finished"

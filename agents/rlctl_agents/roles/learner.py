@@ -203,7 +203,8 @@ class Learner:
             process.metrics.set(RESUMED, resumed.number)
         elif spec.init is not None:
             with as_users_fault(NotInitial):
-                log.info("begins from %s", begin_from(layout.init, algorithm, spec.init))
+                begun = begin_from(layout.init, algorithm, spec.init)
+                log.info("begins with the weights of %s, version %d", spec.init.run, begun.version)
         process.metrics.set(STEPS, self._trainer.consumed_steps)
         self._base = {BASE_ROWS: float(self._trainer.taken_rows)}
         self._reached = self._trainer.reached  # replaced as a whole: reports read it

@@ -95,7 +95,7 @@ class Initial:
 def initial(
     world: World, loaded: Loaded, *, only_here: bool = False, kept: Path | None = None
 ) -> Iterator[Initial | None]:
-    """What a spec's run begins with, for as long as the block lasts; None without `init`.
+    """Initial policy of a spec's run, for as long as the block lasts; None without `init`.
 
     That of a run that is not there yet is fetched at once, so that nothing is begun where it cannot be had.
 

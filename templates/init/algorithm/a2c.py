@@ -27,8 +27,8 @@ from rlctl_agents.types.spaces import Spaces
 
 
 class Settings(specs.Algorithm):
-    """What `algorithm.params` may say. Fields of every algorithm, such as unroll_length and gamma, stand beside it:
-    rlctl reads them too."""
+    """Hyperparameters below `algorithm.params`. Those of every algorithm, such as unroll_length and gamma, stand beside
+    it: rlctl reads them too."""
 
     lr: Annotated[float, Field(gt=0)] = 7e-4
     value_coef: Annotated[float, Field(ge=0)] = 0.5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,20 +12,7 @@ from rlctl.errors import PartlyApplied
 from rlctl.spec.layout import Layout
 from tests.cli.conftest import Rlctl
 from tests.cli.models import store
-from tests.cli.models.test_signing import Pair, ours, theirs
-from tests.training.test_stored_policy import KINDS
-
-__all__ = ["ours", "theirs"]  # fixtures
-
-
-@pytest.fixture
-def pole(rlctl: Rlctl, tmp_path: Path) -> Rlctl:
-    """A run that has stored a model."""
-    rlctl.up()
-    layout = Layout(tmp_path / "pole-00000000")
-    store.best(layout, store.generation(layout, *KINDS[0]), *KINDS[0])
-    rlctl.backend.files = layout
-    return rlctl
+from tests.cli.models.conftest import Pair
 
 
 def spec(rlctl: Rlctl, **init: Any) -> str:

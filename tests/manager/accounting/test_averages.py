@@ -12,6 +12,7 @@ from rlctl_agents.manager.accounting.averages import LearnerAverages
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.loop import ManagerContext, RunningLoop
 from rlctl_agents.manager.web.control_api import ControlApi
+from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.metrics import Metrics
@@ -141,7 +142,10 @@ def test_the_manager_draws_the_mean_of_all_updates_between_two_points(run: Run, 
     process = process_of("manager", Manager(short), run.settings, volume=run.layout.root)
     lines, curves = run.manager.members.lines, Curves(run.layout.results / "tensorboard")
     control = ControlApi(
-        f"unix:{short}/control", LogQueries(run.layout.logs, lines, None, "").answer, StoredFiles(run.layout).answer
+        f"unix:{short}/control",
+        LogQueries(run.layout.logs, lines, None, "").answer,
+        StoredFiles(run.layout).answer,
+        InitialPolicy(run.layout).answer,
     )
     context = ManagerContext(process, lines, None, Refusals(process.metrics), control)
     loop = RunningLoop(context, run.manager, curves)

@@ -27,7 +27,7 @@ def test_what_a_run_began_from_is_an_event_once_and_stays_in_its_status(tmp_path
     brought(run)
     run.manager.turn()
     run.manager.turn()
-    text = "pole@best, version 17, learned from 1234 steps: torso"
+    text = "pole@best, version 17, learned from 1,234 agent steps: torso"
     assert told(run) == [f"the run begins from {text}"]
     shown = {"model": "pole@best", "version": 17, "steps": 1234, "sha256": "ab" * 32, "parts": ["torso"], "text": text}
     assert status(run)["init"] == shown

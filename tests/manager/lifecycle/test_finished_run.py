@@ -87,7 +87,7 @@ class Rest:
             process, layout, known, self.lines, settings=SimpleNamespace(read=lambda: self.settings, reload=self.given),
             release=lambda: next(releases), clock=lambda: self.now,
         )  # fmt: skip
-        self.control = ControlApi(f"unix:{folder}/c", lambda query: Response.of({}), lambda query: Response.of({}))
+        self.control = ControlApi(f"unix:{folder}/c", *[lambda query: Response.of({})] * 3)
 
     def given(self, live: Mapping[str, Any] | None) -> Spec:
         return self.settings if live is None else spec(**live)

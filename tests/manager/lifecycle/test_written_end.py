@@ -15,6 +15,7 @@ from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.loop import ManagerContext, RunningLoop
 from rlctl_agents.manager.state_store import StateStore
 from rlctl_agents.manager.web.control_api import ControlApi
+from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.process import Refusals, UserFault
@@ -31,7 +32,10 @@ def loop_of(short: Path) -> Iterator[Callable[[Run, Waiting], RunningLoop]]:
         process.stop = stop
         lines = run.manager.members.lines
         control = ControlApi(
-            f"unix:{short}/control", LogQueries(run.layout.logs, lines, None, "").answer, StoredFiles(run.layout).answer
+            f"unix:{short}/control",
+            LogQueries(run.layout.logs, lines, None, "").answer,
+            StoredFiles(run.layout).answer,
+            InitialPolicy(run.layout).answer,
         )
         curves = CurveWriter(run.layout.results / "tensorboard", run.manager.term)
         opened.callback(control.close)

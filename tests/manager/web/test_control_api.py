@@ -87,7 +87,10 @@ def test_the_control_socket_is_for_its_user_alone_whatever_the_umask(short: Path
     before = os.umask(0)
     try:
         api = ControlApi(
-            f"unix:{short}/control", LogQueries(short, Lines(), None, "").answer, StoredFiles(Layout(short)).answer
+            f"unix:{short}/control",
+            LogQueries(short, Lines(), None, "").answer,
+            StoredFiles(Layout(short)).answer,
+            InitialPolicy(Layout(short)).answer,
         )
     finally:
         os.umask(before)

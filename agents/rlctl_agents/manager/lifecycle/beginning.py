@@ -45,7 +45,7 @@ class Beginning:
         parts = ", ".join(self._init.parts) or "all parts"
         self.found = {
             "model": name, "version": version, "steps": steps, "sha256": sha256, "parts": list(self._init.parts),
-            "text": f"{name}, version {version}, learned from {steps} steps: {parts}",
+            "text": f"{name}, version {version}, learned from {steps:,} agent steps: {parts}",
         }  # fmt: skip
         if not begun:
             events.add("init", f"the run begins from {self.found['text']}", version=version, sha256=sha256)

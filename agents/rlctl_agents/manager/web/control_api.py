@@ -35,12 +35,9 @@ Answer = Callable[[dict[str, str]], Response]
 """To a query."""
 
 READS = ("/status", "/events", "/logs", "/checkpoints", "/files", "/profiles")
-ORDERS = ("/reload", "/checkpoint", "/profile", "/init", "/stop")
-"""All but /init are for the main loop."""
-
-
-def _none(request: Request) -> Response:
-    return Response.refusal(404, "there is no /init")
+ORDERS = ("/reload", "/checkpoint", "/profile", "/stop")
+TAKES = ("/init",)
+"""Posted as orders are, but not for the main loop."""
 
 
 class ControlOrder(NamedTuple):
@@ -58,15 +55,13 @@ class ControlApi:
         address: `unix:/path` or `tcp:127.0.0.1:port`.
         logs: answers /logs, given the query; called in several threads.
         files: the same for /files.
-        initial: answers POST /init; the same.
+        initial: the same for POST /init, given the request.
 
     Raises:
         ValueError, OSError: as HttpListener.
     """
 
-    def __init__(
-        self, address: str, logs: Answer, files: Answer, initial: Callable[[Request], Response] = _none
-    ) -> None:
+    def __init__(self, address: str, logs: Answer, files: Answer, initial: Callable[[Request], Response]) -> None:
         self.status: bytes = b""
         """Newest status, as it is served; replaced as a whole by the main loop."""
         self.checkpoints: dict[str, Any] = {"generations": [], "wanted": {}}
@@ -87,11 +82,11 @@ class ControlApi:
             if request.method not in ("GET", "HEAD"):
                 return Response.refusal(405, f"{request.path} is read with GET")
             return self._read(request)
-        if request.path in ORDERS:
+        if request.path in ORDERS + TAKES:
             if request.method != "POST":
                 return Response.refusal(405, f"{request.path} is ordered with POST")
-            return self._order(request) if request.path != "/init" else self._initial(request)
-        return Response.refusal(404, f"there is no {request.path}; here are {', '.join(READS + ORDERS)}")
+            return self._order(request) if request.path in ORDERS else self._initial(request)
+        return Response.refusal(404, f"there is no {request.path}; here are {', '.join(READS + ORDERS + TAKES)}")
 
     def carry_out(self, do: Callable[[str, dict[str, Any]], Any]) -> None:
         """Carry out all orders since the last call; by the main loop.

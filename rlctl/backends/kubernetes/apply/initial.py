@@ -1,4 +1,4 @@
-"""The policy that a new run begins with: into its storage by its manager, in pieces, since nobody else here has it."""
+"""Upload of the policy that a new run begins with, in pieces, to its manager, which has the volume."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def _there(session: Session, state: RunState) -> dict[str, object]:
             for process in session.trouble(state):
                 if process.role == "manager" and process.permanent:
                     raise WorkloadFailed(
-                        f"the manager cannot run, who takes the policy that the run begins with: {process.reason}",
+                        f"the manager, which takes the policy that the run begins with, cannot run: {process.reason}",
                         hint=process.next or "rlctl status says more.",
                     )
-        if patience.over(f"the manager of run {state.run}, who takes the policy that it begins with"):
+        if patience.over(f"the manager of run {state.run}, which takes the policy that it begins with"):
             raise PartlyApplied(
-                f"the manager of run {state.run} does not answer for {PATIENCE_S:g} s, who takes the policy that it "
-                "begins with",
+                f"the manager of run {state.run}, which takes the policy that it begins with, has not answered for "
+                f"{PATIENCE_S:g} s",
                 hint=GO_ON,
             )
         session.sleep(_LOOK_S)
