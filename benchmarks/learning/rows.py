@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from benchmarks.shared.host import REPOSITORY
 from rlctl import plan
 from rlctl.spec import loading
-from rlctl.spec.algorithms import BUILT
+from rlctl.spec.algorithms import BUILT, NEED_REPLAY
 from rlctl.spec.schema import Spec
 from rlctl.spec.words import CLASS_PATH
 
@@ -24,8 +24,8 @@ ARMS = REPOSITORY / "specs" / "ablations"
 AGENTS = REPOSITORY / "agents" / "rlctl_agents"
 LEARNS = ("acting", "algorithms", "envs", "experience", "models", "ops", "training")
 """Packages of AGENTS that decide what is learned: a change of one makes every stored seed stale. Delivery, books and
-evaluation do not. Of `algorithms`, files of other algorithms than the row's are left out; what a row names as
-`module:Class` counts where its module is in this repository."""
+evaluation do not. Files of other algorithms than the row's are left out, with what they alone import; what a row names
+as `module:Class` counts where its module is in this repository."""
 READERS = ("learner", "actor")
 """Roles whose part of the resolved spec decides what is learned."""
 SEEDS = 5
@@ -193,9 +193,27 @@ def _sources(algorithm: str, named: frozenset[Path]) -> Iterator[Path]:
     while more := {name for one in needed for name in _imported(folder / f"{one}.py")} - needed:
         needed |= more
     left_out = {folder / f"{name}.py" for name in BUILT if name not in needed}
+    used = [*(AGENTS / "roles" / f"{role}.py" for role in READERS), *(folder / f"{name}.py" for name in needed), *named]
+    left_out |= _reached(left_out) - _reached(used)
+    if algorithm in BUILT and algorithm not in NEED_REPLAY:
+        left_out |= set((AGENTS / "experience" / "replay").rglob("*.py"))
     for package in LEARNS:
         yield from set((AGENTS / package).rglob("*.py")) - left_out
     yield from named
+
+
+def _reached(paths: Iterable[Path]) -> set[Path]:
+    """Modules of AGENTS that these import, and those that they import in turn."""
+    todo, found = [path for path in paths if path.is_file()], set[Path]()
+    while todo:
+        named = re.findall(r"^ *(?:from|import) rlctl_agents\.([\w.]+)(?: import (.+))?$", todo.pop().read_text(), re.M)
+        for module, inside in named:
+            one = AGENTS / module.replace(".", "/")
+            parts = [one / f"{name}.py" for name in re.findall(r"\w+", inside)]
+            new = {path for path in (one.with_suffix(".py"), one / "__init__.py", *parts) if path.is_file()} - found
+            found |= new
+            todo += new
+    return found
 
 
 def _imported(path: Path) -> list[str]:

@@ -140,6 +140,7 @@ def test_last_action_and_reward_are_those_of_the_slots_own_last_decision_in_its_
             expected = np.zeros_like(chosen.action["action"][number]) if first else last[slot]
             assert np.array_equal(told.last_action["action"][number].numpy(), expected)
             assert float(told.last_reward[number]) == (0.0 if first else float(decisions.reward[number]))
+            assert int(told.stream[number]) == slot, "its slots are numbered as its streams"
             last[slot] = chosen.action["action"][number].copy()
         decisions = env.step(decisions.slot, dict(chosen.action))
     env.close()

@@ -81,9 +81,20 @@ def test_every_published_score_has_its_row() -> None:
 @pytest.fixture
 def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package that learns, of one line a module."""
-    for name in ("algorithms/ppo.py", "algorithms/impala.py", "ops/gae.py", "manager/loop.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("x = 1\n")
+    imports = {"algorithms/ppo.py": "ops.gae", "algorithms/impala.py": "ops.vtrace", "roles/actor.py": "ops.shared"}
+    for name in (
+        *imports,
+        "ops/gae.py",
+        "ops/vtrace.py",
+        "ops/shared.py",
+        "experience/replay/tree.py",
+        "manager/loop.py",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(f"from rlctl_agents.{imports[name]} import x\n" if name in imports else "x = 1\n")
+    (tmp_path / "algorithms/impala.py").write_text(
+        "from rlctl_agents.ops.vtrace import x\nfrom rlctl_agents.ops import shared\n"
+    )
     monkeypatch.setattr(rows, "AGENTS", tmp_path)
     return tmp_path
 
@@ -93,7 +104,10 @@ def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("ops/gae.py", '"""Text."""\n# said\nx = 1\n', True),
         ("manager/loop.py", "x = 2\n", True),
-        ("algorithms/impala.py", "x = 2\n", True),
+        ("algorithms/impala.py", "from rlctl_agents.ops.vtrace import x\nx = 2\n", True),
+        ("ops/vtrace.py", "x = 2\n", True),
+        ("experience/replay/tree.py", "x = 2\n", True),
+        ("ops/shared.py", "x = 2\n", False),
         ("algorithms/ppo.py", "x = 2\n", False),
         ("ops/gae.py", "x = 2\n", False),
         ("ops/new.py", "", False),
@@ -120,9 +134,10 @@ def test_a_class_of_the_repository_that_a_row_names_counts_with_the_algorithm_th
     (tmp_path / "mine.py").write_text("from rlctl_agents.algorithms import impala\n")
     row = changed(rows.find("cartpole-ppo"), algorithm={"name": "mine:Own"})
     before = row.fingerprint(0)
-    (agents / "algorithms/ppo.py").write_text("x = 2\n")
+    ppo, impala = agents / "algorithms/ppo.py", agents / "algorithms/impala.py"
+    ppo.write_text(ppo.read_text() + "x = 2\n")
     assert row.fingerprint(0) == before
-    (agents / "algorithms/impala.py").write_text("x = 2\n")
+    impala.write_text(impala.read_text() + "x = 2\n")
     after = row.fingerprint(0)
     assert after != before
     (tmp_path / "mine.py").write_text("from rlctl_agents.algorithms import impala\nx = 1\n")

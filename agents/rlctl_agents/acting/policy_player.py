@@ -53,6 +53,7 @@ class NetworkPolicy(Policy):
         self._greedy = greedy
         self._slots = stream.size
         self._noise = Noise(seed, stream, algorithm.noise_width, rows)
+        self._stream = torch.from_numpy(stream)
         self._state: dict[str, NDArray[Any]] = {
             name: values.numpy() for name, values in algorithm.initial_state(self._slots).items()
         }
@@ -92,6 +93,7 @@ class NetworkPolicy(Policy):
                 self.progress,
                 self._last_action(decisions) if self._keeps_action else None,
                 as_tensor(np.where(decisions.first, np.float32(0), decisions.reward)) if self._keeps_reward else None,
+                self._stream if slot.size == self._slots else self._stream[slot],
             )
         )
         for name, values in act.state.items():

@@ -43,6 +43,7 @@ class ActInputs(NamedTuple):
         None  # leaf name -> [K, ...] the slot's previous choice, 0 where `first`; if asked for
     )
     last_reward: Tensor | None = None  # [K] float32 raw reward of it, 0 where `first`; if asked for
+    stream: Tensor | None = None  # [K] int64 id of each slot's stream, unique in the run; None: not a run's actor
 
 
 class Act(NamedTuple):

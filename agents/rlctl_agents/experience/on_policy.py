@@ -26,6 +26,7 @@ BATCHES = 2
 def on_policy(needs: Needs) -> OnPolicySource:
     """Lock-step orders segments by their streams; otherwise the first to come is the first to be learned from."""
     schema, config, streams = needs.schema, needs.config, needs.streams
+    assert needs.receiver is not None, "an on-policy learner receives from actors"
     return OnPolicySource(
         needs.receiver,
         LockStep(schema, streams) if needs.lock_step else ArrivalOrder(schema, config.max_lag_versions),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import torch
@@ -11,8 +11,10 @@ from torch import Tensor
 from rlctl.spec import algorithms as specs
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, Batch
 from rlctl_agents.types import by_name
+from rlctl_agents.types.control import Channels
 from rlctl_agents.types.experience import ModelRef, Schema, SegmentBlock
 from rlctl_agents.wire.experience import Outcome
+from rlctl_agents.wire.sockets import Wire
 
 BUILT_IN = {"on_policy": "rlctl_agents.experience.on_policy:on_policy"}
 """Kind -> factory."""
@@ -48,6 +50,9 @@ class BatchSource(Protocol):
     All methods are called by the learner's thread. A source owns the receiver that it was given: every block that
     comes is settled, once and for all of its rows.
     """
+
+    leads: bool = True
+    """This learner is the first of those that step together: rows of which all draw are counted by it alone."""
 
     def start(self) -> None:
         """Begin to receive."""
@@ -98,7 +103,7 @@ class BatchSource(Protocol):
 class Needs(NamedTuple):
     """Inputs from which a source may be made."""
 
-    receiver: Receiver
+    receiver: Receiver | None  # None: actors send to replay shards
     schema: Schema
     config: specs.Algorithm
     algorithm: Algorithm
@@ -107,6 +112,9 @@ class Needs(NamedTuple):
     streams: int  # columns of a batch
     lock_step: bool = False
     seed: int = 0
+    shards: Callable[[], Mapping[int, Channels]] = dict  # replay shards that live, by index; by the learner's thread
+    wire: Wire | None = None  # for a source that asks them
+    boot: str = ""  # of the learner
 
 
 Factory = Callable[[Needs], BatchSource]

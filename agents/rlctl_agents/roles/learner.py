@@ -221,7 +221,7 @@ class Learner:
             queue_rows=0 if spec.sync else QUEUED_BATCHES * config.batch_size,
             check=ValueCheck(lease.experience.spaces, schema),
         )
-        self._source = self._make_source(algorithm, schema, config, device)
+        self._source = self._make_source(wire, algorithm, schema, config, device)
         example = self._source.example() if compiles(spec, device) and lease.learners == 1 else None
         if example is not None:
             self._trainer.compile(example)  # before the first beat, after which a minute of silence is a fault
@@ -318,12 +318,13 @@ class Learner:
         self._source.close()
 
     def _make_source(
-        self, algorithm: Algorithm, schema: Schema, config: specs.Algorithm, device: torch.device
+        self, wire: Wire, algorithm: Algorithm, schema: Schema, config: specs.Algorithm, device: torch.device
     ) -> BatchSource:
         spec = self._process.spec
         needs = Needs(
             self._receiver, schema, config, algorithm, lambda: self._trainer.ref, device, self._streams,
-            lock_step=spec.sync, seed=spec.seed,
+            lock_step=spec.sync, seed=spec.seed, shards=lambda: self._member.peers_of("replay"), wire=wire,
+            boot=self._process.boot,
         )  # fmt: skip
         with as_users_fault(AlgorithmError):
             return make_source(needs)
@@ -338,6 +339,7 @@ class Learner:
         self._reached = self._trainer.reached
         self._standing.placed = True
         self._publisher.begin(self._trainer.version, leads=self._ranks.leads)
+        self._source.leads = self._ranks.leads
         if not first or streams != self._streams:
             self._source.resize(streams)
         if first:
