@@ -1,0 +1,393 @@
+"""The replay's batches for one learner: drawn from all shards by their masses, ahead of the learner."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlctl.spec import algorithms as specs
+from rlctl_agents.algorithms.base import AlgorithmError, Batch, Delivery
+from rlctl_agents.experience.batching import BatchMemory
+from rlctl_agents.experience.replay.messages import CHANGES, Draw, Drawn, Totals, drawn_schema, from_buffers, layout, to_buffers
+from rlctl_agents.experience.sources import BatchSource, Needs
+from rlctl_agents.experience.staging import Staging
+from rlctl_agents.types.control import Channels
+from rlctl_agents.types.experience import Arrays, Schema
+from rlctl_agents.wire.log_throttle import LogThrottle
+from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
+
+AHEAD = 2
+"""Batches that are drawn before the learner asks for them: one is learned from while the next ones are made."""
+ASK_S = 0.02
+"""Between two looks at the shards while there is nothing to draw, or the learner is ahead of the actors."""
+ANSWER_S = 3.0
+"""A shard without an answer for so long counts as dead until it answers again."""
+AGAIN_S = 1.0
+"""Between two questions to a shard that counts as dead."""
+
+log = logging.getLogger(__name__)
+
+
+def replay(needs: Needs) -> ReplaySource:
+    """Source of an algorithm that learns from a replay.
+
+    Raises:
+        AlgorithmError: its settings say nothing about one.
+    """
+    config = needs.config
+    if not isinstance(config, specs.Replayed) or needs.wire is None:
+        raise AlgorithmError(f"{config.name} learns from a replay, but its settings are no `Replayed`")
+    wire, boot = needs.wire, needs.boot
+    drawer = Drawer(
+        Shards(needs.shards, lambda channels: RpcClient(wire, channels["rpc"], boot)),
+        needs.schema,
+        n_step=config.n_step,
+        beta=config.priority_beta if config.prioritized else 0.0,
+        rng=np.random.default_rng([needs.seed, int(boot or "0", 16)]),
+    )
+    return ReplaySource(drawer, Staging(needs.device), needs.streams)
+
+
+class Part(NamedTuple):
+    """Rows of one shard in a batch."""
+
+    shard: int
+    boot: str
+    count: int
+    arrays: Arrays
+    chance: float  # with which a row of this batch was asked of this shard
+    mass: float  # of the shard when it drew
+
+
+class Shard:
+    """A shard as the learner knows it."""
+
+    def __init__(self, client: RpcClient, channels: Channels) -> None:
+        self.client, self.channels = client, channels
+        self.boot = ""
+        self.totals: Totals | None = None  # None: it has not answered, or not for long
+        self.counted = 0  # rows inserted by this boot that are in the learner's books
+        self.changes: list[tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]] = []
+        self.silent_until = 0.0
+
+
+class Shards:
+    """Connections to the shards that live.
+
+    Args:
+        named: index -> channels of those that the manager names.
+        connect: to the channels of one.
+    """
+
+    def __init__(self, named: Callable[[], Mapping[int, Channels]], connect: Callable[[Channels], RpcClient]) -> None:
+        self._named, self._connect = named, connect
+        self.known: dict[int, Shard] = {}
+        self._pool = ThreadPoolExecutor(8, "shards")
+        self._throttle = LogThrottle()
+        self._clock = time.monotonic
+
+    def look(self) -> None:
+        """Connect to those that are new, and give up those that are named no longer."""
+        named = dict(self._named())
+        for index, shard in list(self.known.items()):
+            if named.get(index) != shard.channels:
+                shard.client.close()
+                del self.known[index]
+        for index, channels in named.items():
+            if index not in self.known:
+                self.known[index] = Shard(self._connect(channels), channels)
+
+    @property
+    def live(self) -> dict[int, Totals]:
+        """Totals of those that answer, by index."""
+        return {index: one.totals for index, one in sorted(self.known.items()) if one.totals is not None}
+
+    def ask(self, counts: Mapping[int, int], may_insert: Mapping[int, int]) -> list[tuple[int, Drawn, list[memoryview]]]:
+        """Ask several at once, each for so many rows; the answers of those that answer."""
+        asked = list(counts)
+        if len(asked) == 1:
+            answers = [self._ask(asked[0], counts[asked[0]], may_insert.get(asked[0], -1))]
+        else:
+            answers = list(self._pool.map(lambda one: self._ask(one, counts[one], may_insert.get(one, -1)), asked))
+        return [one for one in answers if one is not None]
+
+    def _ask(self, index: int, count: int, may_insert: int) -> tuple[int, Drawn, list[memoryview]] | None:
+        shard = self.known[index]
+        if shard.totals is None and self._clock() < shard.silent_until:
+            return None
+        told, shard.changes = shard.changes, []
+        arrays = {
+            name: np.concatenate([one[at] for one in told]) if told else np.zeros(0, dtype)
+            for at, (name, dtype) in enumerate(CHANGES)
+        }
+        size = int(arrays["slot"].size)
+        try:
+            drawn, buffers = shard.client.call(
+                Draw(count, may_insert, size), Drawn, to_buffers(arrays, list(arrays)) if size else (), deadline_s=ANSWER_S
+            )
+        except (TimeoutError, RemoteError) as error:
+            if shard.totals is not None or self._throttle.due(f"shard {index}"):
+                log.warning("replay shard %d does not answer, its rows are left out: %s", index, error)
+            shard.totals, shard.silent_until = None, self._clock() + AGAIN_S
+            return None
+        if shard.totals is None:
+            log.info("replay shard %d answers: %d rows", index, drawn.totals.rows)
+        if drawn.boot != shard.boot:
+            shard.boot, shard.counted = drawn.boot, 0
+        shard.totals = drawn.totals
+        return index, drawn, buffers
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.shutdown()
+        for shard in self.known.values():
+            shard.client.close()
+
+
+class Limits(NamedTuple):
+    """Samples per insert, over all shards that live."""
+
+    inserted: int
+    sampled: int
+    starts: int
+    ratio: float
+
+    @classmethod
+    def of(cls, totals: Sequence[Totals]) -> Limits:
+        return cls(
+            sum(one.inserted for one in totals),
+            sum(one.sampled for one in totals),
+            sum(one.starts for one in totals),
+            max((one.ratio for one in totals), default=0.0),
+        )
+
+    def may_sample(self, rows: int) -> bool:
+        """Whether a batch of so many rows may be drawn: there are enough rows, and drawing is not ahead of inserting."""
+        if self.inserted < self.starts:
+            return False
+        return not self.ratio or self.sampled + rows <= self.ratio * (self.inserted - self.starts) + rows
+
+    def may_insert(self, rows: int) -> int:
+        """Rows that may be inserted from now on, so that one more batch of so many rows may be drawn."""
+        if not self.ratio:
+            return 1 << 40
+        return max(0, int(self.starts + (self.sampled + rows) / self.ratio) + 1 - self.inserted)
+
+
+class Drawer:
+    """Draws batches from shards: so many rows from each as a multinomial over their masses says.
+
+    A row's chance is that of its shard, as it was used, times its share of the shard's mass when it was drawn: exact
+    even where the learner's masses are stale, or a shard has died. Weights are (N P)^-beta, of Schaul et al. 2016,
+    arXiv:1511.05952, over the largest of the batch.
+    """
+
+    def __init__(
+        self, shards: Shards, schema: Schema, *, n_step: int, beta: float, rng: np.random.Generator
+    ) -> None:
+        self.shards, self.schema, self.n_step = shards, drawn_schema(schema, n_step), n_step
+        self._from, self._beta, self._rng = schema, beta, rng
+        self.fresh = 0
+        """Rows inserted anywhere that no batch has counted yet."""
+
+    def draw(self, rows: int) -> list[Part] | None:
+        """Rows of one batch; None: there is nothing to draw, or it is not yet time."""
+        shards = self.shards
+        shards.look()
+        limits = Limits.of(list(shards.live.values()))
+        silent = [index for index, one in shards.known.items() if one.totals is None]
+        if not limits.may_sample(rows) or not any(one.mass > 0 for one in shards.live.values()):
+            self._ask(dict.fromkeys(shards.known, 0), rows)
+            return None
+        if silent:
+            self._ask(dict.fromkeys(silent, 0), rows)
+        parts: list[Part] = []
+        while (left := rows - sum(one.count for one in parts)) > 0:
+            live = {index: one for index, one in shards.live.items() if one.mass > 0}
+            if not live:
+                return None  # what was drawn is forgotten: another draw is as good
+            masses = np.array([one.mass for one in live.values()])
+            chances = masses / masses.sum()
+            counts = self._rng.multinomial(left, chances)
+            chance = dict(zip(live, chances.tolist(), strict=True))
+            asked = {index: int(count) for index, count in zip(live, counts, strict=True) if count}
+            for index, drawn, arrays in self._ask(asked, rows):
+                if drawn.count:
+                    mass = drawn.totals.mass
+                    parts.append(Part(index, drawn.boot, drawn.count, arrays, chance[index], mass))
+        return parts
+
+    def _ask(self, counts: Mapping[int, int], rows: int) -> list[tuple[int, Drawn, Arrays]]:
+        live = self.shards.live
+        more = Limits.of(list(live.values())).may_insert(rows) // max(1, len(live))
+        answers = self.shards.ask(counts, {index: one.inserted + more for index, one in live.items()})
+        found = []
+        for index, drawn, buffers in answers:
+            shard = self.shards.known[index]
+            self.fresh += max(0, drawn.totals.inserted - shard.counted)
+            shard.counted = drawn.totals.inserted
+            arrays = from_buffers(buffers, layout(self._from, self.n_step, drawn.count)) if drawn.count else {}
+            found.append((index, drawn, arrays))
+        return found
+
+    def fill(self, memory: BatchMemory, parts: Sequence[Part]) -> None:
+        """Parts side by side into the memory of a batch, with their weights."""
+        first, weights = 0, np.ones(memory.version.shape[1], np.float64)
+        size = sum(one.size for one in self.shards.live.values())
+        for part in parts:
+            columns = slice(first, first + part.count)
+            first += part.count
+            for name, values in memory.fields.items():
+                if name == "valid":
+                    values[:, columns] = True
+                elif name == "rewards":
+                    values[columns] = part.arrays[name].T
+                elif name != "weight":
+                    place = values[columns] if name in memory.segment_fields else values[:, columns]
+                    place[...] = part.arrays[name]
+            memory.version[0, columns] = part.arrays["version"]
+            if self._beta:
+                chance = part.chance * part.arrays["mass"].astype(np.float64) / part.mass
+                weights[columns] = (size * chance) ** -self._beta
+        memory.fields["weight"][:] = weights / weights.max()
+
+
+class ReplaySource(BatchSource):
+    """A thread that draws ahead of the learner.
+
+    Args:
+        drawer: used by the thread alone, but for `priorities` of its shards.
+        staging: makes the memory of batches, and brings them to the device.
+        rows: of a batch of this learner.
+    """
+
+    def __init__(self, drawer: Drawer, staging: Staging, rows: int) -> None:
+        self._drawer, self._staging, self._rows = drawer, staging, rows
+        self._free: deque[BatchMemory] = deque()
+        self._allocate()
+        self._ready: queue.SimpleQueue[tuple[BatchMemory, list[Part], int] | None] = queue.SimpleQueue()
+        self._taken: list[tuple[Batch, BatchMemory, list[Part]]] = []
+        self._told: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._woken, self._stop = threading.Event(), threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def take(self, timeout_s: float) -> Batch | None:
+        try:
+            found = self._ready.get(timeout=timeout_s) if timeout_s > 0 else self._ready.get_nowait()
+        except queue.Empty:
+            return None
+        if found is None:
+            assert self._failure is not None
+            raise self._failure
+        memory, parts, fresh = found
+        versions = memory.version[0].copy()
+        batch = self._staging.batch(memory)._replace(delivery=Delivery(versions, fresh, fresh))
+        self._taken.append((batch, memory, parts))
+        return batch
+
+    def update_priorities(self, batch: Batch, priorities: Tensor) -> None:
+        parts = next(parts for taken, _, parts in self._taken if taken is batch)
+        told = priorities.detach().to("cpu", torch.float32).numpy()
+        self._told.put(lambda: self._change(parts, told))
+
+    def give_back(self, batch: Batch) -> None:
+        at = next(number for number, (taken, *_) in enumerate(self._taken) if taken is batch)
+        memory = self._taken.pop(at)[1]
+        self._told.put(lambda: self._take_back(memory))
+        self._woken.set()
+
+    def passed_by(self) -> None:
+        """Nothing that is drawn depends on the weights."""
+
+    def resize(self, streams: int) -> None:
+        self._told.put(lambda: self._move(streams))
+        self._woken.set()
+
+    @property
+    def waiting_rows(self) -> int:
+        """Rows that may be drawn."""
+        return sum(one.size for one in self._drawer.shards.live.values())
+
+    def waits_for(self) -> str:
+        live = self._drawer.shards.live
+        if not live:
+            return "no replay shard answers"
+        limits = Limits.of(list(live.values()))
+        if limits.inserted < limits.starts:
+            return f"{limits.inserted} of {limits.starts} rows are in the replay"
+        return f"{limits.sampled} rows were drawn of {limits.inserted}: actors are behind replay.samples_per_insert"
+
+    def close(self) -> None:
+        self._stop.set()
+        self._woken.set()
+        if self._thread.ident is not None:
+            self._thread.join(ANSWER_S + 2.0)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                if not self.step():
+                    self._woken.wait(ASK_S)
+                self._woken.clear()
+        except Exception as error:
+            self._failure = error
+            self._ready.put(None)
+        finally:
+            self._drawer.shards.close()
+
+    def step(self) -> bool:
+        """Draw one batch, if there is room for one; whether one was drawn."""
+        while not self._told.empty():
+            self._told.get()()
+        if not self._free:
+            return False
+        memory = self._free[0]
+        parts = self._drawer.draw(memory.version.shape[1])
+        if parts is None:
+            return False
+        self._free.popleft()
+        self._drawer.fill(memory, parts)
+        self._staging.begin(memory)
+        fresh, self._drawer.fresh = self._drawer.fresh, 0
+        self._ready.put((memory, parts, fresh if self.leads else 0))
+        return True
+
+    def _allocate(self) -> None:
+        self._free = deque(self._staging.allocate(self._drawer.schema, self._rows) for _ in range(1 + AHEAD))
+
+    def _take_back(self, memory: BatchMemory) -> None:
+        if memory.version.shape[1] == self._rows:
+            self._free.append(memory)
+        else:
+            self._free.append(self._staging.allocate(self._drawer.schema, self._rows))
+
+    def _move(self, rows: int) -> None:
+        if rows != self._rows:
+            self._rows = rows
+            self._free = deque(self._staging.allocate(self._drawer.schema, rows) for _ in self._free)
+
+    def _change(self, parts: Sequence[Part], told: NDArray[np.float32]) -> None:
+        first = 0
+        for part in parts:
+            delta = told[first : first + part.count]
+            first += part.count
+            shard = self._drawer.shards.known.get(part.shard)
+            seen = ~np.isnan(delta)
+            if shard is not None and shard.boot == part.boot and seen.any():
+                shard.changes.append((part.arrays["slot"][seen], part.arrays["generation"][seen], delta[seen]))

@@ -1,0 +1,212 @@
+"""The replay: a shard of what actors have experienced, from which learners draw."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from rlctl.spec.algorithms import Replayed
+from rlctl_agents.experience.replay.messages import CHANGES, Draw, Drawn, Totals, changes, from_buffers, layout, to_buffers
+from rlctl_agents.experience.replay.shard import ReplaySettings, Shard
+from rlctl_agents.experience.validation import ValueCheck
+from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections
+from rlctl_agents.types.experience import SegmentBlock
+from rlctl_agents.wire.classes import REPLAY
+from rlctl_agents.wire.experience import ExperienceReceiver
+from rlctl_agents.wire.rpc.server import RpcServer
+from rlctl_agents.wire.sockets import Wire
+
+SERVE_S = 0.1
+POLL_S = 0.2
+QUEUE_BYTES = 1 << 26
+"""Of blocks that have come, or may come, and may not be inserted yet."""
+LEAST_BUDGET = 256
+"""Rows that may be on their way, however large they are."""
+
+log = logging.getLogger(__name__)
+
+
+def main(process: Process) -> None:
+    """Store and draw until asked to stop.
+
+    Raises:
+        UserFault: the spec's replay does not fit this machine.
+    """
+    spec = process.spec
+    policy = spec.policy_names[0]
+    config = spec.policy(policy).algorithm
+    assert isinstance(config, Replayed), "the spec has a replay for an algorithm that learns from one"
+    assert spec.replay is not None
+    with ExitStack() as stack:
+        wire = open_wire(process.arguments)
+        stack.callback(wire.close)
+        member = Member(process, wire)
+        lease = member.join(needs_experience=True)
+        if lease is None:
+            return
+        stack.callback(member.close)
+        assert lease.experience is not None, "joined with needs_experience"
+        schema, shards = lease.experience.schema, spec.roles.replay.replicas if spec.roles.replay else 1
+        capacity = -(-spec.replay.capacity // shards)
+        shard = Shard(schema, settings(config), capacity=capacity, seed=spec.seed + lease.index)
+        desk = Desk(
+            shard,
+            process.boot,
+            n_step=config.n_step,
+            starts=-(-spec.replay.learning_starts // shards),
+            ratio=spec.replay.ratio_of(config),
+            metrics=process.metrics,
+        )
+        row_bytes = max(1, Shard.bytes_for(schema, settings(config), capacity) // capacity)
+        receiver = ExperienceReceiver(
+            wire,
+            lease.bind["experience"],
+            run=process.uid,
+            boot=process.boot,
+            schema=schema,
+            budget_rows=max(LEAST_BUDGET, QUEUE_BYTES // row_bytes),
+            term=lease.term,
+            leased_since_s=lease.leased_since_s,
+            check=ValueCheck(lease.experience.spaces, schema),
+        )
+        intake = Intake(desk, receiver, member)
+        stack.callback(intake.close)
+        server = RpcServer(wire, lease.bind["rpc"], process.boot, {Draw: desk.draw}, REPLAY)
+        stack.callback(server.close)
+        refusals = Refusals(process.metrics, lambda: dict(receiver.rejected), lambda: refused_connections(wire))
+        member.start(lambda: Snapshot(accounts=receiver.accounts, gauges=desk.gauges()))
+        intake.start()
+        log.info("storing", extra={"kv": {"capacity": capacity, "bytes_of_a_row": row_bytes, "shards": shards}})
+        process.pulse.ready = True
+        while not process.stop.is_set():
+            process.pulse.beat()
+            server.serve(SERVE_S)
+            intake.require_life()
+            refusals.count()
+        if member.moved:
+            raise RuntimeError(member.moved)
+
+
+def settings(config: Replayed) -> ReplaySettings:
+    """What a shard must know of an algorithm."""
+    return ReplaySettings(
+        n_step=config.n_step,
+        gamma=config.gamma,
+        prioritized=config.prioritized,
+        alpha=config.priority_alpha,
+        epsilon=config.priority_epsilon,
+        reward_scale=config.reward_scale,
+        reward_clip=config.reward_clip,
+    )
+
+
+class Desk:
+    """A shard that several threads use: actors' rows come in, learners draw; neither goes too far ahead.
+
+    Args:
+        starts: rows that are inserted before a learner has said how many may be.
+        ratio: rows drawn for each that is inserted; 0: no limit.
+    """
+
+    def __init__(
+        self, shard: Shard, boot: str, *, n_step: int, starts: int, ratio: float, metrics: Metrics
+    ) -> None:
+        self._shard, self._boot, self._n_step = shard, boot, n_step
+        self._starts, self._ratio, self._metrics = starts, ratio, metrics
+        self._lock = threading.Lock()
+        self.may_insert = starts
+        self.wake: Callable[[], None] = lambda: None
+        """Called when more rows may be inserted than before."""
+        for name in ("inserted", "sampled", "priorities", "stale_priorities", "draw_seconds", "insert_seconds"):
+            metrics.add(name, 0.0)
+
+    def insert(self, block: SegmentBlock) -> bool:
+        """Store a block, if a row of it may be; a block is never taken apart."""
+        with self._lock:
+            if self._ratio and self._shard.totals.inserted >= self.may_insert:
+                return False
+            with self._metrics.timed("insert_seconds"):
+                self._metrics.add("inserted", self._shard.insert(block))
+            return True
+
+    def draw(self, request: Draw, buffers: Sequence[memoryview]) -> tuple[Drawn, list[memoryview]]:
+        """Answer a learner: first its priorities are taken, then rows are drawn."""
+        changed = from_buffers(buffers, changes(request.changes)) if request.changes or buffers else None
+        with self._lock, self._metrics.timed("draw_seconds"):
+            if changed is not None:
+                taken = self._shard.update(*(changed[name] for name, _ in CHANGES))
+                self._metrics.add("priorities", taken)
+                self._metrics.add("stale_priorities", request.changes - taken)
+            if request.may_insert > self.may_insert:
+                self.may_insert = request.may_insert
+                self.wake()
+            drawn = self._shard.draw(request.count) if request.count else None
+            count = 0 if drawn is None else drawn.count
+            self._metrics.add("sampled", count)
+            answer = Drawn(self._boot, count, self._totals())
+        if drawn is None or not count:
+            return answer, []
+        return answer, to_buffers(drawn.fields, list(layout(self._shard.schema, self._n_step, count)))
+
+    def gauges(self) -> dict[str, float]:
+        """Figures of the shard for a report; called by another thread."""
+        with self._lock:
+            totals = self._totals()
+        return {"replay_size": totals.size, "replay_rows": totals.rows, "replay_mass": totals.mass}
+
+    def _totals(self) -> Totals:
+        now = self._shard.totals
+        return Totals(
+            now.mass, now.size, now.rows, now.inserted, now.sampled, self._starts, self._ratio, now.highest
+        )
+
+
+class Intake:
+    """Thread that takes blocks from actors, and leaves those that may not be inserted yet unsettled: out of credit,
+    their senders wait."""
+
+    def __init__(self, desk: Desk, receiver: ExperienceReceiver, member: Member) -> None:
+        self._desk, self._receiver, self._member = desk, receiver, member
+        self._held: deque[SegmentBlock] = deque()
+        self._stop = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
+        desk.wake = receiver.wake
+
+    def start(self) -> None:
+        """Begin to receive."""
+        self._thread.start()
+
+    def require_life(self) -> None:
+        """Raise what has ended the thread."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Stop receiving; what is held stays in flight."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._receiver.wake()
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self.step(POLL_S)
+        except Exception as error:
+            self._failure = error
+        finally:
+            self._receiver.close()
+
+    def step(self, timeout_s: float) -> None:
+        """One round: receive, then insert what may be."""
+        receiver, desk = self._receiver, self._desk
+        receiver.term, receiver.leased_since_s = self._member.term, self._member.leased_since_s
+        self._held.extend(receiver.poll(timeout_s))
+        while self._held and desk.insert(self._held[0]):
+            receiver.settle(self._held.popleft(), "consumed")
