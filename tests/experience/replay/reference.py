@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,10 +75,12 @@ class Row:
 class Stream:
     """An actor's seat: endless episodes of 1 to `longest` steps, half of them cut short."""
 
-    numbers = 0
-
-    def __init__(self, id: int, boot: str, rng: np.random.Generator, stack: int, longest: int = 7) -> None:
+    def __init__(
+        self, id: int, boot: str, rng: np.random.Generator, stack: int = 0, longest: int = 7,
+        numbers: Iterator[int] | None = None,
+    ) -> None:  # fmt: skip
         self.id, self.boot = id, boot
+        self._numbers = numbers or count(1)
         self._rng, self._stack, self._longest = rng, stack, longest
         self._rows: list[Row] = []
         self.row0 = 0
@@ -94,9 +97,9 @@ class Stream:
         length = int(self._rng.integers(1, self._longest + 1))
         seen = [0] * self._stack
         for step in range(length + 1):
-            Stream.numbers += 1
-            seen = [*seen, Stream.numbers][1:] if seen else []
-            self._rows.append(Row(Stream.numbers, step == 0, step < length, frames=seen))
+            number = next(self._numbers)
+            seen = [*seen, number][1:] if seen else []
+            self._rows.append(Row(number, step == 0, step < length, frames=seen))
         end = "terminated" if self._rng.random() < 0.5 else "truncated"
         setattr(self._rows[-2], end, True)
 

@@ -1,4 +1,4 @@
-"""Draws follow the masses: of one shard, and of several as of one, with stale masses and a shard killed and returned."""
+"""Draws follow the masses: of one shard, of several as of one, with stale masses, a shard killed and returned."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shard(seed: int) -> Shard:
     rng = np.random.default_rng(seed)
     agreed = schema(5)
     made = Shard(agreed, ReplaySettings(2, prioritized=True, alpha=1.0), capacity=ROWS, seed=seed)
-    streams = [Stream(number, "b", rng, 0) for number in range(4)]
+    streams = [Stream(number, "b", rng) for number in range(4)]
     for _ in range(25):
         made.insert(block(agreed, [one.segment(5) for one in streams]))
     change(made, rng)

@@ -69,7 +69,7 @@ def test_nothing_is_drawn_before_enough_is_there_wherever_it_is(shards_with_acto
     for _ in range(1000):
         for number in range(shards_with_actors):
             play.insert(number)
-        assert play.learn() == (play.limit.inserted >= 1000)
+        assert not play.learn() or play.limit.inserted >= 1000
     assert play.limit.sampled > 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from rlctl_agents.types.experience import Field, Schema
 from tests.experience.replay.reference import Column, Reference, Stream, block, schema
 
 FATES = ("sent", "sent", "sent", "lost", "late", "twice", "restarted", "renamed")
-"""What becomes of a segment: it may arrive, or not, or after the next ones, or twice; or its actor is started again first,
-under the old stream's number or a new one."""
+"""Of a segment: it arrives, or does not, or after the next ones, or twice; or its actor is started again first, and its
+stream has the old number or a new one."""
 
 
 class World:
@@ -32,19 +33,24 @@ class World:
         self.shard = Shard(self.schema, self.settings, capacity=columns * steps, seed=seed)
         self.reference = Reference(self.schema, columns, n_step)
         self._rng, self._frames, self._longest = np.random.default_rng(seed), frames, longest
-        self.boots = 0
+        self.boots, self._numbers = 0, count(1)
         self.streams = [self.stream(number) for number in range(streams)]
         self._late: list[Column] = []
 
     def stream(self, number: int) -> Stream:
         self.boots += 1
-        return Stream(number, f"boot{self.boots}", self._rng, self._frames, self._longest)
+        return Stream(number, f"boot{self.boots}", self._rng, self._frames, self._longest, self._numbers)
 
     def arrive(self, columns: Sequence[Column]) -> None:
-        """As blocks of one boot each."""
-        for boot in dict.fromkeys(column.boot for column in columns):
-            together = [column for column in columns if column.boot == boot]
-            assert self.shard.insert(block(self.schema, together)) == len(together) * self.schema.unroll_length
+        """As blocks of one boot each, no stream twice in one."""
+        steps, left = self.schema.unroll_length, list(columns)
+        while left:
+            together: list[Column] = []
+            for one in list(left):
+                if one.boot == left[0].boot and one.stream not in [other.stream for other in together]:
+                    together.append(one)
+            left = [one for one in left if not any(one is other for other in together)]
+            assert self.shard.insert(block(self.schema, together)) == len(together) * steps
             self.reference.insert(together)
 
     def next(self, chosen: Sequence[int], fate: str = "sent") -> None:
@@ -106,6 +112,15 @@ def of_one_boot(world: World, count: int) -> list[Stream]:
     for one in made:
         one.boot = made[0].boot
     return made
+
+
+def test_a_sender_that_was_started_again_is_not_stitched_to_its_former_life() -> None:
+    world = World(3, 2, 12, streams=1, frames=4, longest=100)
+    world.next([0])
+    world.streams = [world.stream(0)]  # the same number, and rows from 0 on again
+    world.next([0], "lost")
+    world.next([0])  # begins where the former life ended
+    assert world.compare() == 1, "row 0 of the former life; of the new one no row sees all of its frames"
 
 
 @pytest.mark.parametrize("frames", [0, 4])

@@ -59,16 +59,18 @@ class Windows:
         end in them, and those whose frames were overwritten."""
         steps, begin, length = self._ring.steps, placed.columns * self._ring.steps, self.length
         overwritten = (begin[:, None] + np.arange(steps)).ravel()
-        gone = np.concatenate((overwritten, self._lost_frames(placed.cut * steps)))
-        gone = gone[length[gone] > 0]
-        length[gone] = 0
+        overwritten = overwritten[length[overwritten] > 0]
+        length[overwritten] = 0
+        lost = self._lost_frames(placed.cut * steps)  # which may reach into the new columns, where nothing is yet
+        lost = lost[length[lost] > 0]
+        length[lost] = 0
         before = self._ring.behind(begin, self._n_step + self._history)[:0:-1]
         rows = np.concatenate((before, begin + np.arange(steps)[:, None]))
         found = window_lengths(self._ring.records["flags"][rows], self._n_step, self._history)
         new = (found > 0) & (length[rows] == 0)
         made = rows[new]
         length[made] = found[new]
-        return Changed(made, gone)
+        return Changed(made, np.concatenate((overwritten, lost)))
 
     def outcome(self, slot: NDArray[np.int64]) -> Outcome:
         """Rewards and ends of windows.
