@@ -15,7 +15,7 @@ class Play:
     def __init__(self, ratio: float, starts: int, shards: int, draw: int) -> None:
         self.limit, self.draw, self.starts = SampleLimit(ratio, starts), draw, starts // shards
         self.shards: dict[int, tuple[ShardCounts, InsertLimit]] = {}
-        self.boots = 0
+        self.boots = self.inserted = 0
         for number in range(shards):
             self.start(number)
 
@@ -28,6 +28,7 @@ class Play:
         if not limit.may_insert(counts.inserted):
             return False
         self.shards[number] = counts._replace(inserted=counts.inserted + 20), limit
+        self.inserted += 20
         return True
 
     def learn(self) -> bool:
@@ -91,6 +92,14 @@ def test_a_shard_that_dies_stops_nobody_and_its_new_rows_count_when_it_is_back()
             assert play.limit.sampled > before or play.learn(), turn
     counted = play.limit.inserted - 1000
     assert abs(play.limit.sampled / counted - 8) / 8 < 0.02
+    assert counted == pytest.approx(play.inserted - 1000, rel=0.02), "but what nobody had heard of when it died"
+
+
+def test_rows_of_a_shard_that_was_started_again_count_from_its_first() -> None:
+    limit = SampleLimit(8.0, 100)
+    for boot, inserted in (("a", 1000), ("b", 600), ("b", 700)):
+        limit.hear(0, ShardCounts(boot, inserted, 8 * inserted))
+    assert (limit.inserted, limit.sampled) == (1700, 13600)
 
 
 def test_a_learner_that_is_started_again_hears_what_was_counted() -> None:

@@ -26,6 +26,8 @@ BITS = {"-": THERE | VALID, "f": THERE | VALID | FIRST, "T": THERE | VALID | TER
         ("bxbx", 3, 0, "1010"),
         ("--f-", 2, 0, "0000"),  # an episode that begins without an end before it
         ("- --", 1, 0, "0010"),
+        ("x--", 1, 0, "010"),  # as no actor sends them: not valid, and no end before
+        ("f-x--", 3, 0, "00000"),
         ("-----", 1, 2, "00110"),
         ("f----", 1, 2, "11110"),
         ("-f---", 1, 2, "01110"),

@@ -54,7 +54,7 @@ class Ring:
         }
         # one row more than there are slots, of zeros, which is never written: slot -1 is no row
         self.records = np.zeros(self.slots + 1, packed)
-        """[slots + 1] packed fields, `version`, `flags`, and the `length` of the window from a row, which `Windows` sets."""
+        """[slots + 1] packed fields, `version`, `flags`, and `length`, of the window from a row: `Windows` sets it."""
         self.large: dict[str, NDArray[Any]] = {
             name: np.zeros((self.slots + 1, *shape), dtype) for name, (dtype, shape) in large.items()
         }
