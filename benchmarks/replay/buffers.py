@@ -70,9 +70,12 @@ def rlctl(case: str, rows: int, *, prioritized: bool = True, n_step: int = 1, sh
         return all_of_them[at].insert(SegmentBlock(header, version, fields))
 
     def draw() -> None:
+        if shards == 1:
+            drawn[0] = all_of_them[0].draw(BATCH, drawn[0]).fields
+            return
         masses = np.array([one.totals.mass for one in all_of_them])
         for at, count in enumerate(rng.multinomial(BATCH, masses / masses.sum()).tolist()):
-            drawn[at] = all_of_them[at].draw(count, drawn[at] if shards == 1 else None).fields
+            drawn[at] = all_of_them[at].draw(count).fields
 
     def update() -> None:
         for one, fields_ in zip(all_of_them, drawn, strict=True):
@@ -161,7 +164,7 @@ def cpu_us(work: Callable[[], object], seconds: float) -> float:
     """CPU of one call."""
     work()
     calls, began, cpu = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() < began + seconds:
+    while not calls or time.perf_counter() < began + seconds:
         work()
         calls += 1
     return 1e6 * (time.process_time() - cpu) / calls

@@ -69,6 +69,8 @@ class Ring:
         self._boot = np.zeros(self.columns, np.int64)
         self._newest: dict[int, int] = {}  # stream -> its newest column, while that is here
         self._head = 0
+        self.filled = 0
+        """Rows that it holds."""
 
     @staticmethod
     def bytes_for(schema: Schema, capacity: int) -> int:
@@ -90,11 +92,6 @@ class Ring:
         """Rows that it holds at most."""
         return self.steps * self.columns
 
-    @property
-    def filled(self) -> int:
-        """Rows that it holds."""
-        return self.steps * int(np.count_nonzero(self.generation))
-
     def insert(self, block: SegmentBlock) -> Placed:
         """Store a block over the oldest columns; of one that is larger than the ring, its last columns."""
         count = min(block.version.shape[1], self.columns)
@@ -107,6 +104,7 @@ class Ring:
             if end > first:
                 self._write(block, slice(skip + first, skip + end), int(columns[first]))
         self.generation[columns] += 1
+        self.filled = min(self.filled + count * self.steps, self.slots)
         self._head = int((self._head + count) % self.columns)
         self._link(block.header.stream[skip:], block.header.row0[skip:], hash(block.header.boot), columns)
         return Placed(columns, cut)

@@ -131,7 +131,7 @@ class Shard:
         known = (slot >= 0) & (slot < self._ring.slots) & ~np.isnan(delta)
         slot = np.where(known, slot, 0)
         known &= self._ring.generation[slot // self._ring.steps] == generation
-        known &= self._windows.length[slot] > 0
+        known &= self._tree.mass[slot] > 0
         if not known.all():
             slot, delta = slot[known], delta[known]
         if slot.size:

@@ -67,10 +67,8 @@ class SumTree:
             return
         self._changed = True
         for below, level in zip(self._levels, self._levels[1:], strict=False):
-            at = at // FAN_OUT
-            if at.size > 1:  # neighbours have one parent; others that come twice are summed twice
-                at = at[np.concatenate(([True], at[1:] != at[:-1]))]
-            level[at] = _sum(below.reshape(-1, FAN_OUT)[at])
+            at = at // FAN_OUT  # what comes several times is summed as often: to find out takes as long
+            level[at] = _sum(below.reshape(-1, FAN_OUT).take(at, 0))
 
     def rebuild(self) -> None:
         """Compute every sum anew."""
