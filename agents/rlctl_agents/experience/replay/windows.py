@@ -21,7 +21,7 @@ class Changed(NamedTuple):
     gone: NDArray[np.int64]  # [G] slots of rows that are still there, or were overwritten
 
 
-class Outcome(NamedTuple):
+class WindowEnds(NamedTuple):
     """Windows, from their first row to the row after them."""
 
     rewards: NDArray[np.float32]  # [n, B], 0 after the end
@@ -72,7 +72,7 @@ class Windows:
         length[made] = found[new]
         return Changed(made, np.concatenate((overwritten, lost)))
 
-    def outcome(self, slot: NDArray[np.int64]) -> Outcome:
+    def outcome(self, slot: NDArray[np.int64]) -> WindowEnds:
         """Rewards and ends of windows.
 
         Args:
@@ -85,7 +85,7 @@ class Windows:
         begin = np.arange(streams)
         end = begin + streams * steps
         reward = records["reward"].reshape(rows.shape)[:-1]
-        return Outcome(
+        return WindowEnds(
             rewards=np.where(np.arange(self._n_step)[:, None] < steps, reward, np.float32(0)),
             steps=steps,
             terminated=(records.take(end - streams)["flags"] & TERMINATED) != 0,
