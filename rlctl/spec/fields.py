@@ -18,10 +18,8 @@ HIDDEN = (
     "policies.*.like",
     "env.splits",
     "inference",
-    "replay",
     "league",
     "pbt",
-    "roles.replay",
     "roles.inference",
 )
 """Sections and fields (`*` is any key) of which nothing can be used before a later release: neither the JSON Schema,
@@ -72,7 +70,8 @@ def leaves(section: Model, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
 
 def folded(spec: Spec) -> Spec:
     """The same spec with `algorithm` and `model` below `policies`, as far as they are not there already."""
-    policies = spec.policies or {"main": spec.policy()}
+    given = spec.policies or {"main": spec.policy()}
+    policies = {name: policy.with_network for name, policy in given.items()}
     return spec.model_copy(update={"policies": policies, "algorithm": None, "model": None})
 
 
