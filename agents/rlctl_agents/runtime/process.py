@@ -45,6 +45,8 @@ FORMAT = 1
 
 STOPPING = "stopping"
 """Gauge of every process: 1 once it has begun to end in good order; the manager does not wait long for it to speak."""
+MEMORY = "memory_bytes"
+"""Gauge of every process: its resident memory."""
 STEPS = "steps"
 """Gauge of a learner: agent steps that its weights were learned from, those of the generation it resumed from too."""
 LEARNED = "learned"
@@ -151,6 +153,7 @@ class Process:
 
     def __post_init__(self) -> None:
         self.metrics.sample(STOPPING, lambda: float(self.stop.is_set()))
+        self.metrics.sample(MEMORY, resident_bytes)
 
     @property
     def role(self) -> str:
@@ -170,6 +173,14 @@ class Process:
             return exposition(self.families())
         labels = {"run": self.run, "role": self.role}
         return exposition(families_of(self.role, self.metrics.values(), labels))
+
+
+def resident_bytes() -> float:
+    """Resident memory of this process; 0 where the system does not say."""
+    try:
+        return float(int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize())
+    except OSError:
+        return 0.0
 
 
 def new_boot() -> str:

@@ -18,7 +18,7 @@ from rlctl_agents.manager.status.problems import SILENT_S, Facts, find
 from rlctl_agents.manager.status.view import RunView
 from rlctl_agents.manager.timing import report_every_s
 from rlctl_agents.runtime.metrics import INFO
-from rlctl_agents.runtime.process import ENDLESS, RANK, RESUMING, STARVED, WORLD
+from rlctl_agents.runtime.process import ENDLESS, MEMORY, RANK, RESUMING, STARVED, WORLD
 from rlctl_agents.types.control import to_plain
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.figures import MAX_INFO, info_numbers
@@ -222,6 +222,8 @@ class StatusBuilder:
             "age_s": round(now - holder.since, 1),
             "silent_s": round(now - holder.heard, 1),
             "model": None if seen is None or seen.model is None else to_plain(seen.model),
+            "cpu": round(view.members.rates.of(holder.boot, "cpu_seconds"), 2),
+            "memory_bytes": None if seen is None or MEMORY not in seen.gauges else int(seen.gauges[MEMORY]),
         }
         if holder.role == "actor":
             shown["env_steps_per_s"] = round(view.members.rates.of(holder.boot, "env_steps"), 1)
