@@ -147,7 +147,7 @@ class Process:
     stop: threading.Event = field(default_factory=threading.Event)
     explained: tuple[type[Exception], ...] = ()  # errors whose text says it all: told without frames of our own
     families: Callable[[], Iterable[Metric]] | None = None  # of /metrics; None: this process's own metrics
-    pages: dict[str, Callable[[], Response]] = field(default_factory=dict)  # what else its probe listener shows
+    pages: dict[str, Callable[[str], Response]] = field(default_factory=dict)  # what else its probe listener shows
     reported: Report | None = None  # the last report to the manager
     dismissed: bool = False  # the manager has ordered it to stop
 

@@ -32,7 +32,7 @@ from rlctl_agents.types.control import EvalResult, to_plain
 from tests.manager.test_memory import measured
 from tests.manager.world import Run, ref
 
-VOID = {"meta", "link", "br"}
+VOID = {"meta", "link", "br", "img"}
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 
 
@@ -179,8 +179,8 @@ def test_a_text_without_an_end_is_cut_wherever_it_stands(run: Run) -> None:
 
 
 def test_nothing_is_fetched_from_elsewhere_and_no_script_may_run(run: Run) -> None:
-    status = status_of(run)
-    answer = pages(lambda: Shown.of(status), lambda: status["time"])["/"]()
+    status = status_of(run) | {"recordings": [recorded(1)]}
+    answer = pages(lambda: Shown.of(status), lambda: status["time"])["/"]("")
     headers = dict(answer.headers)
     policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
     assert policy["default-src"] == "'none'"
@@ -191,7 +191,7 @@ def test_nothing_is_fetched_from_elsewhere_and_no_script_may_run(run: Run) -> No
     assert policy["style-src"] == f"'sha256-{digest}'"
     for _, attrs in parsed(answer.body.decode()).tags:
         for name in ("src", "href"):
-            assert (attrs.get(name) or "data:").startswith(("data:", "status.json"))
+            assert (attrs.get(name) or "data:").startswith(("data:", "status.json", "episodes/"))
     assert "url(" not in style[1]
     assert "@import" not in style[1]
 
@@ -218,16 +218,16 @@ def test_title_and_icon_carry_the_state(run: Run, changes: dict[str, Any], age_s
 
 def test_a_page_is_there_from_the_first_second_and_without_figures() -> None:
     answers = pages(Shown)
-    assert answers["/"]().status == 503
-    assert "only just started" in words(answers["/"]().body.decode())
-    assert answers["/status.json"]().status == 503
+    assert answers["/"]("").status == 503
+    assert "only just started" in words(answers["/"]("").body.decode())
+    assert answers["/status.json"]("").status == 503
     torn = Shown.of({"run": "r", "phase": "finished", "problems": []})
-    assert "cannot be read" in words(pages(lambda: torn)["/"]().body.decode())
+    assert "cannot be read" in words(pages(lambda: torn)["/"]("").body.decode())
 
 
 def test_the_twin_of_the_page_is_the_status_itself(run: Run) -> None:
     status = status_of(run)
-    answer = pages(lambda: Shown.of(status))["/status.json"]()
+    answer = pages(lambda: Shown.of(status))["/status.json"]("")
     assert answer.content_type == "application/json"
     assert json.loads(answer.body)["totals"] == status["totals"]
 
@@ -280,14 +280,14 @@ def test_a_page_stays_small_however_long_the_run_is(run: Run) -> None:
 
 def test_the_charts_are_those_of_the_history_and_are_drawn_once_for_all_who_look(run: Run) -> None:
     history, status = RunHistory(run.layout.results), status_of(run)
-    answer = pages(lambda: Shown.of(status, history=history.view()), lambda: status["time"])["/"]
-    assert b"<figure" not in answer().body, "there is nothing to draw yet"
+    look = pages(lambda: Shown.of(status, history=history.view()), lambda: status["time"])["/"]
+    assert b"<figure" not in look("").body, "there is nothing to draw yet"
     for second in range(1, 11):
         history.sample(1.7e9 + second, second, 100 * second, {"return/train": float(second), "lag/mean": 1.5})
-    first = answer().body.decode()
+    first = look("").body.decode()
     titles = re.findall("<figcaption><strong>(.*?)</strong>", first)
     assert titles == ["Return", "Lag of what is learned from"]
-    assert first == answer().body.decode()
+    assert first == look("").body.decode()
 
 
 def test_names_that_an_environment_or_a_process_makes_up_become_no_markup(run: Run) -> None:
@@ -315,6 +315,42 @@ def test_the_newest_log_lines_and_events_are_shown(run: Run) -> None:
     assert "generation 1" not in said, "those are listed apart"
     assert "04:05:06ERRORactor/3line 24" in said
     assert "line 4 " not in said
+
+
+def recorded(match: int, *, best: bool = False) -> dict[str, Any]:
+    return {"file": f"{match:010d}-v{match:012d}.gif", "version": match, "steps": 1000 * match, "mode": "greedy",
+            "returned": 12.5, "length": 300, "mean": 11.0, "seconds": 12.4, "time": 1.7e9, "best": best}  # fmt: skip
+
+
+def test_newest_and_best_episode_are_shown_and_run_to_their_end_before_the_page_is_renewed(run: Run) -> None:
+    status = status_of(run) | {"problems": []}
+    assert '<meta http-equiv="refresh" content="5">' in page(status, [], 0.0)
+    status["recordings"] = [recorded(9), recorded(8), recorded(7), recorded(2, best=True)]
+    text = page(status, [], status["time"])
+    shown = [attrs["src"] for tag, attrs in parsed(text).tags if tag == "img"]
+    assert shown == ["episodes/0000000009-v000000000009.gif", "episodes/0000000002-v000000000002.gif"]
+    assert '<meta http-equiv="refresh" content="14">' in text
+    assert "Newest: version 9, 9,000 agent steps, greedy. This episode: return 12.5, 300 decisions." in words(text)
+    assert "Before it: version 8, return 12.5; version 7, return 12.5" in words(text)
+
+
+def test_episodes_are_served_by_their_names_alone(run: Run) -> None:
+    folder = run.layout.results / "episodes"
+    folder.mkdir()
+    name = recorded(7)["file"]
+    (folder / name).write_bytes(b"GIF89a")
+    (folder / "index.json").write_text("[]")
+    (folder / recorded(8)["file"]).symlink_to(run.layout.results / "progress.json")
+    (folder / recorded(9)["file"]).mkdir()
+    serve = pages(Shown, episodes=folder)["/episodes/"]
+    answer = serve(name)
+    assert (answer.status, answer.content_type, answer.body) == (200, "image/gif", b"GIF89a")
+    assert dict(answer.headers)["X-Content-Type-Options"] == "nosniff"
+    assert "sandbox" in dict(answer.headers)["Content-Security-Policy"]
+    for other in ("", "index.json", f"../episodes/{name}", f"{name}\n", recorded(8)["file"], recorded(9)["file"],
+                  recorded(10)["file"], name.replace("0", "٠")):  # fmt: skip
+        assert serve(other).status == 404, other
+    assert pages(Shown)["/episodes/"](name).status == 404
 
 
 def test_each_process_has_its_cpu_and_memory(run: Run) -> None:

@@ -88,6 +88,7 @@ class StatusBuilder:
             "evaluation": None if progress.evaluation is None else to_plain(progress.evaluation),
             "evaluations": {one.mode: to_plain(one) for one in (progress.other, progress.evaluation) if one},
             "models": {name: self._selected(name) for name in NAMES},
+            "recordings": self._recordings(),
             "cadence": self._cadence(),
             "history": [list(point) for point in progress.history],
             "stop": {"conditions": view.settings.stop.model_dump(mode="json", exclude_none=True), "met": progress.met,
@@ -133,6 +134,12 @@ class StatusBuilder:
             return None
         files = {part: f"models/{getattr(found, part)}" for part in ("policy", "tensors")}
         return {"version": found.evaluation.ref.version, **to_plain(found), **files}
+
+    def _recordings(self) -> list[dict[str, Any]]:
+        """Recorded episodes, the newest first; their files are below results/episodes."""
+        recordings = self._view.evaluations.recordings
+        best = recordings.best(recordings.episodes)
+        return [{**to_plain(one), "best": one is best} for one in reversed(recordings.episodes)]
 
     def _ending(self) -> dict[str, str]:
         """Verdict on a run that ends, in place of one on its training; {} before, and at the very end."""

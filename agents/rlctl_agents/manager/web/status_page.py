@@ -8,20 +8,25 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from markupsafe import Markup
 
+from rlctl_agents.manager.evaluation.recordings import FILE
 from rlctl_agents.manager.status.history import EMPTY, HistoryView
 from rlctl_agents.manager.web.panels import PanelCache, Panels
 from rlctl_agents.manager.web.rendering import ENGINE, TEMPLATES
+from rlctl_agents.manager.web.stored_files import piece
 from rlctl_agents.runtime.http_server import Response
+from rlctl_agents.types.control import MAX_RECORDING_BYTES
 
-REFRESH_S = 5
+REFRESH_S, FINISHED_REFRESH_S = 5, 300
 STALE_S = 10.0
 """Figures older than this are not what the run is like now: the manager's main loop hangs."""
 MOST_ROWS = 50
@@ -39,15 +44,20 @@ STATES: Mapping[str, tuple[str, str, str]] = {
 
 STYLE = (TEMPLATES / "status.css").read_text(encoding="utf-8")
 _HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+_SAFE = (("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))
 HEADERS = (
     (
         "Content-Security-Policy",
-        f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src data:; base-uri 'none'; form-action 'none'; "
+        f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'",
     ),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
+    *_SAFE,
     ("Cache-Control", "no-store"),
+)
+FILM_HEADERS = (
+    ("Content-Security-Policy", "default-src 'none'; sandbox"),
+    *_SAFE,
+    ("Cache-Control", "private, max-age=86400, immutable"),  # no two episodes have one name
 )
 
 
@@ -81,26 +91,36 @@ def pages(
     shown: Callable[[], Shown],
     unix: Callable[[], float] = time.time,
     lines: Callable[[], Sequence[str]] = tuple,
-) -> dict[str, Callable[[], Response]]:
+    episodes: Path | None = None,
+) -> dict[str, Callable[[str], Response]]:
     """Pages of a manager's probe listener beside those of every process.
 
     Args:
         lines: the newest log lines of all processes, oldest first.
+        episodes: folder of the recorded ones.
     """
     cache = PanelCache()
 
-    def html() -> Response:
+    def html(_: str) -> Response:
         now = shown()
         found = now.status.get("evaluation") or {}
         panels = cache.of(now.history, str(found.get("mode", "")))
         text = page(now.status, now.generations, unix(), now.stale_s, now.history, panels, lines())
         return Response(200 if now.status else 503, text.encode(), "text/html; charset=utf-8", HEADERS)
 
-    def json() -> Response:
+    def twin(_: str) -> Response:
         encoded = shown().encoded
         return Response(200, encoded) if encoded else Response.refusal(503, "the manager has only just started")
 
-    return {"/": html, "/status.json": json}
+    def film(name: str) -> Response:
+        try:
+            if episodes is None or not FILE.fullmatch(name):
+                raise FileNotFoundError(name)
+            return Response(200, piece(episodes / name, 0, MAX_RECORDING_BYTES), "image/gif", FILM_HEADERS)
+        except OSError:
+            return Response.refusal(404, "there is no such episode, or not any more")
+
+    return {"/": html, "/status.json": twin, "/episodes/": film}
 
 
 def state_of(status: Mapping[str, Any], now: float, stale_s: float = STALE_S) -> str:
@@ -135,6 +155,7 @@ def page(
         lines: log lines of all processes, oldest first.
     """
     state = state_of(status, now, stale_s)
+    films = status.get("recordings", [])
     sign, words, colour = STATES[state]
     shown: dict[str, Any] = {}
     if "members" in status:
@@ -146,12 +167,20 @@ def page(
             "marks": [mark for mark in reversed(history.marks) if mark.kind != "generation"][:MOST_MARKS],
             "lines": [*filter(None, map(log_line, lines))][-MOST_LINES:],
             "panels": panels,
+            "films": films,
         }
     return ENGINE.get_template("status.html.j2").render(
         state=state, sign=sign, words=words, colour=colour, run=status.get("run", "run"), status=status, now=now,
-        generations=generations[:MOST_GENERATIONS], style=Markup(STYLE), refresh_s=REFRESH_S, most_rows=MOST_ROWS,
-        **shown,
+        generations=generations[:MOST_GENERATIONS], style=Markup(STYLE), refresh_s=_refresh_s(state, films),
+        most_rows=MOST_ROWS, **shown,
     )  # fmt: skip
+
+
+def _refresh_s(state: str, films: Sequence[Mapping[str, Any]]) -> int:
+    """Until the page renews itself: a film that is shown begins anew then, so not before it has ended."""
+    if state == "finished":
+        return FINISHED_REFRESH_S
+    return max([REFRESH_S, *(math.ceil(float(one["seconds"])) + 1 for one in films[:1])])
 
 
 def log_line(text: str) -> tuple[str, str, str, str] | None:
