@@ -39,6 +39,7 @@ STATES: Mapping[str, tuple[str, str, str]] = {
     "problem": ("!", "running, with problems", "#bc4c00"),
     "stale": ("?", "figures are old", "#bc4c00"),
     "finished": ("✓", "finished", "#0969da"),
+    "over": ("■", "over", "#57606a"),
 }
 """State -> sign, words, colour: never colour alone."""
 
@@ -125,8 +126,8 @@ def pages(
 
 def state_of(status: Mapping[str, Any], now: float, stale_s: float = STALE_S) -> str:
     """One of STATES."""
-    if status.get("phase") == "finished":
-        return "finished"
+    if status.get("phase") in ("finished", "over"):
+        return str(status["phase"])
     if status and now - status["time"] >= stale_s:
         return "stale"
     if status.get("problems"):
@@ -178,7 +179,7 @@ def page(
 
 def _refresh_s(state: str, films: Sequence[Mapping[str, Any]]) -> int:
     """Until the page renews itself: a film that is shown begins anew then, so not before it has ended."""
-    if state == "finished":
+    if state in ("finished", "over"):
         return FINISHED_REFRESH_S
     return max([REFRESH_S, *(math.ceil(float(one["seconds"])) + 1 for one in films[:1])])
 
