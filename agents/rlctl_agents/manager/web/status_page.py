@@ -165,6 +165,8 @@ def page(
         shown = {
             "processes": processes,
             "more": sum(one["live"] for one in status["members"].values()) - len(processes),
+            "more_silent": sum(one["silent"] for one in status["members"].values())
+            - sum(bool(one.get("silent")) for _, one in processes),
             "marks": [mark for mark in reversed(history.marks) if mark.kind != "generation"][:MOST_MARKS],
             "lines": [*filter(None, map(log_line, lines))][-MOST_LINES:],
             "panels": panels,
