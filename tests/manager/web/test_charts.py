@@ -96,6 +96,6 @@ def test_a_column_shows_the_values_of_all_lines_and_a_mark_what_happened() -> No
     marks = [ChartMark("failure", 50.0, "learner 0 was lost"), ChartMark("restart", 500.0, "beyond the axis")]
     found = ElementTree.fromstring(drawn(Chart("lag", "versions", STEPS, lines, marks), large=True))
     columns = [("".join(one.itertext())) for one in found.iter("text") if one.get("class") is None]
-    assert columns == ["0mean 1max 3", "100mean 2max 4 of 5"]
+    assert columns == ["0 stepsmean 1max 3", "100 stepsmean 2max 4 of 5"]
     assert [one.text for one in found.iter("title")] == ["learner 0 was lost"]
     assert [(one.get("class"), one.get("d")) for one in found.iter("path")][-1] == ("failure", "M500,1000V0")

@@ -96,7 +96,7 @@ def drawn(chart: Chart, *, large: bool = False) -> Markup:
     every = [one for line in lines for one in line.points]
     ys = [value for one in every for value in (one.y, one.low, one.high) if value is not None]
     ys += [bound for bound in (chart.floor, chart.ceiling) if bound is not None]
-    x = _Scale.over((one.x for one in every), times=chart.x.time)
+    x = _Scale.over([0.0, *(one.x for one in every)], times=chart.x.time)
     y = _Scale.over(ys, margin=0.04, floor=chart.floor, ceiling=chart.ceiling)
     return Markup(
         ENGINE.get_template("chart.html.j2").render(
@@ -130,8 +130,6 @@ class _Scale(NamedTuple):
     ) -> _Scale:
         known = [*values]
         low, high = min(known), max(known)
-        if times:
-            low = min(low, 0.0)
         if high - low <= 1e-9 * max(abs(low), abs(high)):
             room = 0.1 * abs(high) or 1.0
             low, high = (low if floor == low or times else low - room), (high if ceiling == high else high + room)
@@ -175,7 +173,9 @@ def _shown(line: Line, x: _Scale, y: _Scale) -> dict[str, object]:
         across, down = _INNER / 100 * x.share(at), _INNER / 100 * (100 - y.share(value))
         return f"{across:.0f},{down:.0f}"
 
-    kept, void = _standing(_thinned(line.points))
+    kept, void = _standing(line.points)
+    together = math.ceil(len(line.points) / MOST_POINTS)
+    kept, void = _thinned(kept, together), [_thinned(part, together) for part in void]
     band = [one for one in kept if one.low is not None and one.high is not None]
     around = [place(one.x, one.high or 0.0) for one in band] + [place(one.x, one.low or 0.0) for one in reversed(band)]
     alone = line.dots or len(kept) == 1
@@ -188,13 +188,12 @@ def _shown(line: Line, x: _Scale, y: _Scale) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """Few of many points: means of those beside each other; first and last stay."""
-    if len(points) <= MOST_POINTS:
+def _thinned(points: list[Point], together: int) -> list[Point]:
+    """Means of so many points beside each other, from the first place to the last."""
+    if together == 1:
         return points
-    width = math.ceil((len(points) - 2) / (MOST_POINTS - 2))
-    inner = [points[at : at + width] for at in range(1, len(points) - 1, width)]
-    return [points[0], *map(_mean, inner), points[-1]]
+    first, *others = [_mean(points[at : at + together]) for at in range(0, len(points), together)]
+    return [first._replace(x=points[0].x), *others]
 
 
 def _mean(points: Sequence[Point]) -> Point:
@@ -236,7 +235,7 @@ def _columns(lines: Sequence[Line], axis: XAxis, x: _Scale) -> list[dict[str, An
     halves: tuple[list[Any], list[Any]] = [], []
     for column, values in sorted(found.items()):
         last = max(one.x for one in values.values())
-        told = [(0, clock(last) if axis.time else f"{last:,.0f}")]
+        told = [(0, clock(last) if axis.time else f"{last:,.0f} steps")]
         for at, one in values.items():
             name = f"{lines[at].name} " if len(lines) > 1 else ""
             told.append((lines[at].colour if name else 0, name + (one.told or number(one.y))))
@@ -253,7 +252,7 @@ def _marks(marks: Sequence[ChartMark], x: _Scale, *, told: bool) -> list[dict[st
     for kind, places in found.items():
         newest = [near[-1] for near in places.values()][-100 if told else -MOST_MARKS :]
         lines = "".join(
-            f"M{_INNER / 100 * x.share(mark.x):.0f},{_INNER}V{960 if kind == 'generation' else 0}" for mark in newest
+            f"M{_INNER / 100 * x.share(mark.x):.0f},{_INNER}V{970 if kind == 'generation' else 0}" for mark in newest
         )
         texts = []
         for near in [*places.values()][-MOST_MARKS:] if told and kind != "generation" else ():
