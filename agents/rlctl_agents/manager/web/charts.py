@@ -17,6 +17,8 @@ from rlctl_agents.manager.web.rendering import ENGINE, number
 
 MOST_POINTS = 150
 """Of a line: those that lie beside each other become one."""
+CHARACTER_PX = 6.0
+"""Width of a character of 11 pixels in a wide font: of the paper below values."""
 COLUMNS = 25
 """That answer to a pointer: as wide as the style sheet says."""
 MOST_MARKS, LONGEST_MARK = 20, 100
@@ -43,7 +45,7 @@ class Point(NamedTuple):
     y: float
     low: float | None = None  # of its spread
     high: float | None = None
-    told: str = ""  # shown on hover in place of the value
+    told: str = ""  # shown in place of the value; in the legend without what follows a comma
 
 
 class Line(NamedTuple):
@@ -180,7 +182,8 @@ def _shown(line: Line, x: _Scale, y: _Scale) -> dict[str, object]:
     around = [place(one.x, one.high or 0.0) for one in band] + [place(one.x, one.low or 0.0) for one in reversed(band)]
     alone = line.dots or len(kept) == 1
     return {
-        "name": line.name, "colour": line.colour, "told": line.points[-1].told or number(line.points[-1].y),
+        "name": line.name, "colour": line.colour,
+        "told": line.points[-1].told.partition(", ")[0] or number(line.points[-1].y),
         "path": Markup(" ".join(place(one.x, one.y) for one in kept)),  # numbers, which are not cut like a text
         "band": Markup(" ".join(around) if len(band) > 1 else ""),
         "dots": Markup("".join(f"M{place(one.x, one.y)}h0" for one in kept) if alone else ""),
@@ -237,9 +240,10 @@ def _columns(lines: Sequence[Line], axis: XAxis, x: _Scale) -> list[dict[str, An
         last = max(one.x for one in values.values())
         told = [(0, clock(last) if axis.time else f"{last:,.0f} steps")]
         for at, one in values.items():
-            name = f"{lines[at].name} " if len(lines) > 1 else ""
+            name = f"{lines[at].name.removeprefix('evaluation, ')} " if len(lines) > 1 else ""
             told.append((lines[at].colour if name else 0, name + (one.told or number(one.y))))
-        halves[2 * column >= COLUMNS].append((100 / COLUMNS * column, told))
+        wide = CHARACTER_PX * max(len(text) for _, text in told) + 12
+        halves[2 * column >= COLUMNS].append((100 / COLUMNS * column, math.ceil(wide), told))
     return [{"name": "at right", "x": 100, "columns": halves[0]}, {"name": "at", "x": 0, "columns": halves[1]}]
 
 

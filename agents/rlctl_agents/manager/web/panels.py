@@ -38,7 +38,7 @@ NAMED: Mapping[str, tuple[str, str, float | None, float | None]] = {
     "loss/kl_actors": ("KL divergence from the actors", "nats", None, None),
     "loss/explained_variance": ("Explained variance of the value", "share, 1 is all", None, 1.0),
     "learner/grad_norm": ("Norm of the gradient", "norm", 0.0, None),
-    "learner/lr": ("Learning rate", "a step", 0.0, None),
+    "learner/lr": ("Learning rate", "per step", 0.0, None),
 }
 """Curve -> title, unit, and bounds that the axis holds; in the order in which they are shown. Others follow."""
 INNER = frozenset(
