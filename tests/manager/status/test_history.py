@@ -106,6 +106,7 @@ def test_marks_say_where_generations_restarts_and_failures_were(tmp_path: Path) 
     told(tmp_path, BEGAN + 12, "gone", role="learner", lost=True)
     told(tmp_path, BEGAN + 17, "resumed", steps=480)
     told(tmp_path, BEGAN + 18, "start", term=2)
+    measured(tmp_path, 300, time=BEGAN + 11)  # of weights that had been learned eight seconds before
     history = RunHistory(tmp_path)
     sampled(history, 20)
     assert [(mark.kind, mark.steps, mark.running_s) for mark in history.view().marks] == [

@@ -152,7 +152,7 @@ def test_a_column_under_the_pointer_shows_its_values_without_any_script(site: st
         page.goto("/")
         column = page.locator(".large .at g").nth(8)
         expect(column.locator("text")).to_be_hidden()
-        column.locator(".column").hover()
+        column.locator("rect").first.hover()
         expect(column.locator("text")).to_be_visible()
         expect(column.locator("text")).to_contain_text("greedy")
         look(page, "hover")

@@ -116,8 +116,8 @@ def long_history(names: int = 60, told: str = "score") -> HistoryView:
     return HistoryView(rows, evaluations, marks)
 
 
-def logged(text: str, level: str = "INFO") -> str:
-    return json.dumps({"ts": "2026-11-25T04:05:06.789Z", "level": level, "id": "actor/3", "msg": text})
+def logged(text: str, level: str = "INFO", second: int = 6) -> str:
+    return json.dumps({"ts": f"2026-11-25T04:05:{second:02d}.789Z", "level": level, "id": "actor/3", "msg": text})
 
 
 def status_of(run: Run) -> dict[str, Any]:
@@ -309,11 +309,13 @@ def test_the_newest_log_lines_and_events_are_shown(run: Run) -> None:
         RunMark("failure", 1.7e9, 5, 5.0, "learner 0 was lost"),
     ]
     text = page(status, [], 1.7e9 + 90, history=HistoryView(CurveRows(), {}, marks),
-                lines=[logged(f"line {at}", "ERROR") for at in range(MOST_LINES + 5)])  # fmt: skip
+                lines=[*(logged(f"line {at}", "ERROR", 6 + at) for at in range(MOST_LINES + 5)),
+                       logged("it came late", second=25)])  # fmt: skip
     said = words(text)
     assert "failurelearner 0 was lost90 s ago" in said
     assert "generation 1" not in said, "those are listed apart"
-    assert "04:05:06ERRORactor/3line 24" in said
+    assert "04:05:30ERRORactor/3line 24" in said
+    assert said.index("line 18") < said.index("it came late") < said.index("line 20")
     assert "line 4 " not in said
 
 

@@ -7,6 +7,7 @@ anyway, evaluations.jsonl and events.jsonl, so they survive a manager that was k
 from __future__ import annotations
 
 import logging
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -195,8 +196,10 @@ class RunHistory:
 
     def _marks(self, rows: CurveRows) -> list[RunMark]:
         found = []
-        known = sorted([*zip(rows.unix, rows.steps, strict=True),
-                        *((one.time, one.steps) for of in self._measured.values() for one in of)])  # fmt: skip
+        sampled = rows.unix[0] if rows.unix else math.inf
+        before = [(one.time, one.steps) for of in self._measured.values() for one in of if one.time < sampled]
+        # an evaluation is of weights of a while ago: where there are samples, these are nearer to what had been
+        known = [*sorted(before), *zip(rows.unix, rows.steps, strict=True)]
         times = [unix for unix, _ in known]
         for kind, events in self._marked.items():
             for one in events:

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def page(
             "more_silent": sum(one["silent"] for one in status["members"].values())
             - sum(bool(one.get("silent")) for _, one in processes),
             "marks": [mark for mark in reversed(history.marks) if mark.kind != "generation"][:MOST_MARKS],
-            "lines": [*filter(None, map(log_line, lines))][-MOST_LINES:],
+            "lines": sorted(filter(None, map(log_line, lines)), key=itemgetter(0))[-MOST_LINES:],
             "panels": panels,
             "films": films,
         }
