@@ -244,6 +244,10 @@ class Evaluation(Model):
     """Environments of one evaluator; null: 25, or episodes when that is less.
 
     Each plays the same number of episodes."""
+    video_every: Annotated[int | None, Field(ge=1), live("manager")] = None
+    """Of so many evaluations one is followed by an episode that is recorded as a GIF, beginning with the first; so are
+    the one that confirms a goal and that of the last model. The newest and the best are on the status page, and below
+    results/episodes. Null: none."""
 
 
 class Checkpoint(Model):

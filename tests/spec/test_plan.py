@@ -102,7 +102,7 @@ def test_live_fields_of_the_manager_lie_apart_in_the_shape_of_the_spec() -> None
     found = plan(stop={"eval_return": 475, "wall_time": "5m"}, evaluation={"episodes": 20})
     assert found.live == {
         "stop": {"eval_return": 475.0, "agent_steps": None, "wall_time": 300.0},
-        "evaluation": {"episodes": 20, "every": None, "mode": "greedy"},
+        "evaluation": {"episodes": 20, "every": None, "mode": "greedy", "video_every": None},
         "checkpoint": {"every": 60.0, "keep": 3},
         "roles": {"learner": {"replicas": 1}, "evaluator": {"replicas": 1}},
     }

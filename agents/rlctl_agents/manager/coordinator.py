@@ -294,7 +294,7 @@ class Coordinator:
         grant = self.admission.grant(hello, closed=self.stop.tells)
         holder, role, index = grant.holder, grant.holder.role, grant.holder.index
         if grant.replaced is not None:
-            self._gone(grant.replaced, f"{role} {index} was replaced by a new process")
+            self._gone(grant.replaced, f"{role} {index} was replaced by a new process", lost=not grant.replaced.leaving)
         if grant.new:
             self.members.rates.begin(hello.boot)
             self.events.add("lease", f"{role} {index} joined", role=role, index=index, boot=hello.boot)
@@ -366,12 +366,12 @@ class Coordinator:
         for holder in self.members.expire():
             silent_s = self.clock.monotonic() - holder.heard
             how = "ended" if holder.leaving else f"was not heard for {silent_s:.0f} s and lost its lease"
-            self._gone(holder, f"{holder.role} {holder.index} {how}")
+            self._gone(holder, f"{holder.role} {holder.index} {how}", lost=not holder.leaving)
         for boot in self.members.bury():
             self.learners.bury(boot)
 
-    def _gone(self, holder: Holder, text: str) -> None:
-        self.events.add("gone", text, role=holder.role, index=holder.index, boot=holder.boot)
+    def _gone(self, holder: Holder, text: str, *, lost: bool) -> None:
+        self.events.add("gone", text, role=holder.role, index=holder.index, boot=holder.boot, lost=lost)
         self.members.forget(holder.boot)
         self.evaluations.drop(holder.boot)
         self.profiles.drop(holder.boot)

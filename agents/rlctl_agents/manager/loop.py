@@ -21,6 +21,7 @@ from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.settings import LiveSettings
 from rlctl_agents.manager.status import report
+from rlctl_agents.manager.status.history import EMPTY, HistoryView, RunHistory
 from rlctl_agents.manager.timing import Every
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi
@@ -36,6 +37,7 @@ BUILD_S = 1.0
 WRITE_S = 2.0
 STORE_S = 5.0
 DRAW_S = 5.0
+STORE_HISTORY_S = 60.0
 SAME_TERM_S = 5.0
 """Between two looks whether another manager has taken over."""
 
@@ -80,10 +82,14 @@ class ManagerContext:
         self.control.carry_out(carry_out)
 
     def show(
-        self, status: Mapping[str, Any], generations: Sequence[Mapping[str, Any]] = (), every_s: float = 0.0
+        self,
+        status: Mapping[str, Any],
+        generations: Sequence[Mapping[str, Any]] = (),
+        every_s: float = 0.0,
+        history: HistoryView = EMPTY,
     ) -> None:
         """Replace the status for watchers, as `Shown` takes it."""
-        self.shown = Shown.of(status, generations, every_s)
+        self.shown = Shown.of(status, generations, every_s, history)
         self.control.status = self.shown.encoded
 
 
@@ -100,16 +106,18 @@ class RunningLoop:
         self._builder = report.StatusBuilder(coordinator)
         self._status: dict[str, Any] = {}
         self._averages = LearnerAverages()
+        self._history = RunHistory(context.layout.results)
         self._families: Sequence[Metric] = ()
         context.control.events, context.control.profiles = coordinator.events, coordinator.profiles
         clock = coordinator.clock.monotonic
         self._term, self._build = Every(SAME_TERM_S, clock), Every(BUILD_S, clock)
-        self._due: list[tuple[Every, Callable[[], None]]] = [
+        self._due: list[tuple[Every, Callable[[], object]]] = [
             (Every(TURN_S, clock), coordinator.turn),
             (self._build, self._publish),
             (Every(WRITE_S, clock), self._write_status),
             (Every(DRAW_S, clock), self._draw_curves),
             (Every(STORE_S, clock), coordinator.store),
+            (Every(STORE_HISTORY_S, clock), lambda: self._history.store(coordinator.state)),
         ]
 
     @property
@@ -154,6 +162,7 @@ class RunningLoop:
 
         def store() -> None:
             coordinator.store()
+            self._history.store(state)
             state.require_stored()
 
         try:
@@ -227,7 +236,7 @@ class RunningLoop:
             self._status["problems"].insert(0, {"text": context.store.failure, "next": "df -h"})
         checkpoints, policies = coordinator.checkpoints, coordinator.learners.policies
         generations = [to_plain(one) for policy in policies for one in checkpoints.manifests.of(policy)]
-        context.show(self._status, generations, self._build.period_s)
+        context.show(self._status, generations, self._build.period_s, self._history.view())
         context.control.checkpoints = {
             "generations": generations,
             "wanted": {policy: checkpoints.wanted(policy) for policy in policies},
@@ -248,6 +257,11 @@ class RunningLoop:
             else:
                 self._curves.add(steps, values)
         coordinator.evaluations.undrawn.clear()
-        if coordinator.state.progress.started:
-            learner = self._averages.look(coordinator.members.reports("learner"))
-            self._curves.add(learners.steps(learners.policies[0]), report.scalars(self._status, learner))
+        if not coordinator.state.progress.started:
+            self._history.look()
+            return
+        learner = self._averages.look(coordinator.members.reports("learner"))
+        steps, curves = learners.steps(learners.policies[0]), report.scalars(self._status, learner)
+        self._curves.add(steps, curves)
+        clock = coordinator.clock
+        self._history.sample(clock.unix(), clock.monotonic() - coordinator.state.began, steps, curves)

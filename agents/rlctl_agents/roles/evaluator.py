@@ -19,11 +19,12 @@ from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.checkpoint.policy import PolicyFileError, pack_policy, unpack_policy
-from rlctl_agents.envs.base import Env
+from rlctl_agents.envs.base import Env, EnvError
 from rlctl_agents.models.weights import unpack_into
+from rlctl_agents.policies.recording import Unwanted, recorded
 from rlctl_agents.runtime.manager_session import Member, Snapshot
 from rlctl_agents.runtime.process import PLAYS, Process
-from rlctl_agents.types.control import EvalResult, Match, Said
+from rlctl_agents.types.control import EvalResult, Match, Recording, Said
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights.client import Model, Pool
 from rlctl_agents.wire.rpc.client import RemoteError
@@ -88,7 +89,8 @@ class Evaluator:
             try:
                 played = self._play(match)
                 if played is not None:
-                    self._tell(match, played, time.perf_counter() - started)
+                    seconds = time.perf_counter() - started
+                    self._tell(match, played, seconds, self._record(match))
                     self._done = match.id
             finally:
                 self._process.metrics.set(PLAYS, 0.0)
@@ -116,6 +118,24 @@ class Evaluator:
             metrics=self._process.metrics,
             keep_going=lambda: self._keep_going(match),
         )
+
+    def _record(self, match: Match) -> Recording | None:
+        """Film of one more episode, if it is wanted. One that fails, however it does, is no reason to end."""
+        assert match.quota is not None
+        loaded = self._networks[match.seats[min(match.seats)]]
+        if not match.quota.record:
+            return None
+        try:
+            return recorded(
+                self._process.spec.env.model_dump(), loaded.algorithm, seed=match.seed,
+                greedy=match.quota.mode == "greedy", progress=loaded.progress,
+                keep_going=lambda: self._keep_going(match),
+            )  # fmt: skip
+        except Unwanted:
+            return None
+        except Exception as error:
+            log.warning("no episode is recorded: %s", error, exc_info=not isinstance(error, EnvError))
+            return Recording(fault=f"{type(error).__name__}: {error}"[:500])
 
     def _seat(self, ref: ModelRef, slots: NDArray[np.int64], match: Match) -> NetworkPolicy:
         assert match.quota is not None
@@ -188,7 +208,7 @@ class Evaluator:
             return None
         return None
 
-    def _tell(self, match: Match, played: Played, seconds: float) -> None:
+    def _tell(self, match: Match, played: Played, seconds: float, recording: Recording | None) -> None:
         assert match.quota is not None
         ref = match.seats[min(match.seats)]
         mean = math.fsum(played.returns) / len(played.returns)
@@ -198,8 +218,9 @@ class Evaluator:
         )  # fmt: skip
         kept, fault = self._keep(match, ref) if mean > match.quota.keep_above else ("", "")
         result = EvalResult(
-            match.id, ref, match.quota.mode, played.returns, played.lengths, seconds, played.info, kept, fault
-        )
+            match.id, ref, match.quota.mode, played.returns, played.lengths, seconds, played.info, kept, fault,
+            recording,
+        )  # fmt: skip
         try:
             said = self._member.call(result, Said, deadline_s=SAY_S)
         except (TimeoutError, RemoteError) as error:

@@ -20,6 +20,7 @@ from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.loop import ManagerContext, RunningLoop
 from rlctl_agents.manager.membership.newcomers import Newcomers
 from rlctl_agents.manager.state_store import Damaged
+from rlctl_agents.manager.status.history import RunHistory
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.manager.web import status_page
 from rlctl_agents.manager.web.control_api import ControlApi
@@ -87,7 +88,9 @@ def main(process: Process) -> None:
             )
         stack.callback(control.close)
         context = ManagerContext(process, lines, store, refusals, control)
-        process.pages.update(status_page.pages(lambda: context.shown))
+        newest = partial(lines.newest, status_page.MOST_LINES)
+        episodes = layout.results / "episodes"
+        process.pages.update(status_page.pages(lambda: context.shown, lines=newest, episodes=episodes))
         while True:
             end = finished.finished(layout) if arguments.stay else None
             with ExitStack() as opened:
@@ -164,7 +167,7 @@ def resting(context: ManagerContext, opened: ExitStack, end: finished.End) -> fi
     run = finished.Finished(process, context.layout, end, context.lines, settings=context.settings, release=release)
     opened.callback(run.end)
     context.control.events = run.events
-    context.show(run.status)
+    context.show(run.status, history=RunHistory(context.layout.results).view())
     process.families, process.pulse.ready = None, True
     log.info("the run is finished: %s", end.met)
     run.begin()

@@ -81,6 +81,9 @@ def _roles(spec: Spec) -> Iterator[Fault]:
     if spec.stop.eval_return is not None and evaluator.replicas == 0:
         message = "needs an evaluator: set roles.evaluator.replicas to at least 1, got 0"
         yield Fault(("stop", "eval_return"), message, (("roles", "evaluator", "replicas"),))
+    if spec.evaluation.video_every is not None and evaluator.replicas == 0:
+        message = "needs an evaluator: set roles.evaluator.replicas to at least 1, got 0"
+        yield Fault(("evaluation", "video_every"), message, (("roles", "evaluator", "replicas"),))
     episodes, envs = spec.evaluation.episodes, spec.evaluation.envs
     players = min(DEFAULT_EVALUATION_ENVS, episodes) if envs is None else envs
     if episodes % players:

@@ -48,16 +48,25 @@ class StoredFiles:
                 return Response.refusal(400, "offset and length must be numbers")
             if not _offered(folder, name):
                 return Response.refusal(404, f"there is no {name[:200]!r} in {folder.name}")
-            with open(folder / name, "rb", opener=_no_link) as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    return Response.refusal(404, f"{name[:200]!r} in {folder.name} is no file")
-                file.seek(int(span[0]))
-                data = file.read(min(int(span[1]), LARGEST_PIECE_BYTES))
+            data = piece(folder / name, int(span[0]), min(int(span[1]), LARGEST_PIECE_BYTES))
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ELOOP):
                 return Response.refusal(404, f"there is no {query.get('name', '')[:200]!r} in {folder.name}")
             return Response.refusal(503, f"the volume cannot be read: {error.strerror}")
         return Response.of({"data": base64.b64encode(data).decode()})
+
+
+def piece(path: Path, offset: int, length: int) -> bytes:
+    """Piece of a plain file; fewer bytes at its end.
+
+    Raises:
+        OSError: it cannot be read; with ENOENT or ELOOP: there is none, or a link or something else in its place.
+    """
+    with open(path, "rb", opener=_no_link) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.ENOENT, "no plain file", str(path))
+        file.seek(offset)
+        return file.read(length)
 
 
 def _offered(folder: Path, name: str) -> bool:
