@@ -298,7 +298,7 @@ class Wandb(Model):
 class Mlflow(Model):
     """MLflow, of the extra mlflow."""
 
-    uri: Annotated[str | None, AfterValidator(_uri), restart("manager")] = None
+    uri: Annotated[Annotated[str, AfterValidator(_uri)] | None, restart("manager")] = None
     """http://HOST:PORT of a tracking server, or sqlite:////FILE; null: mlflow.db in the storage folder of its runs."""
     experiment: Annotated[Name, restart("manager")] = "rlctl"
     group: Annotated[Name | None, restart("manager")] = None

@@ -29,6 +29,12 @@ def test_only_the_manager_reads_of_trackers_and_is_restarted_by_a_change() -> No
     assert found == {("manager", "restart")}
 
 
+def test_the_managers_run_file_with_every_default_of_a_tracker_is_a_spec() -> None:
+    asked = spec(trackers={"wandb": {}, "mlflow": {}})
+    (read,) = [one.run_file["spec"] for one in make(asked, uid=UID, base=Path()).roles if one.role == "manager"]
+    assert Spec.model_validate(read).trackers == asked.trackers
+
+
 def test_trackers_get_the_resolved_spec_in_its_own_shape() -> None:
     plan = make(spec(trackers=BOTH, algorithm={"name": "ppo", "lr": 1e-4}), uid=UID, base=Path())
     assert plan.tracked is not None

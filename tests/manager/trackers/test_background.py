@@ -16,6 +16,7 @@ from rlctl_agents.manager.trackers.background import Background, await_end
 from rlctl_agents.manager.trackers.base import Outcome, Point, TrackedRun, flat, said
 from rlctl_agents.manager.trackers.curves import WENT_BACK, Curves, opened_trackers
 from rlctl_agents.manager.trackers.tensorboard import CurveWriter
+from tests.support.fakes import wait_until
 
 WITHIN_S = 20.0
 
@@ -125,8 +126,7 @@ def test_a_tracker_that_cannot_be_opened_is_tried_again_and_gets_what_has_waited
 
     tracker = Background("fake", open_run, retry_s=0.0)
     tracker.put(point(100))
-    while not tracker.where:
-        threading.Event().wait(0.001)
+    wait_until(lambda: bool(tracker.where), "the tracker to open", WITHIN_S)
     end(tracker)
     assert [steps for steps, _ in fake.got] == [100]
     assert (len(tries), tracker.lost) == (3, 0)
@@ -194,9 +194,8 @@ def test_losses_and_problems_are_told_by_name(tmp_path: Path) -> None:
 
     with curves(tmp_path, Fake(refuse)) as made:
         made.add(1, {"a": 1.0})
-        while not (found := made.problems) or "lost" not in found[0]["text"]:
-            threading.Event().wait(0.001)
-        assert found == [
+        wait_until(lambda: "lost" in str(made.problems), "the point to be refused", WITHIN_S)
+        assert made.problems == [
             {"text": "tracker fake: RuntimeError: quota exceeded; 1 points are lost", "next": "rlctl logs manager"}
         ]
     assert made.losses == ["tracker fake: 1 points are lost"]
