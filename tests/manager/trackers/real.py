@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.spec.schema import Trackers
+from rlctl_agents.manager.trackers import curves as module
 from rlctl_agents.manager.trackers.base import TrackedRun
 from rlctl_agents.manager.trackers.curves import WENT_BACK, Curves, opened_trackers
 from rlctl_agents.manager.trackers.tensorboard import CurveWriter
@@ -153,6 +154,7 @@ def check_tensorboard(root: Path) -> None:
 def main() -> int:
     """Write, and read back; 1 where something did not arrive."""
     os.environ["WANDB_API_KEY"] = KEY
+    module.CLOSE_S = 300.0  # the first import, and a new database, take long on a busy machine
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         said = write(root)
