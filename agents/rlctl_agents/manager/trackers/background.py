@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -137,16 +138,18 @@ class Background:
         self._failure = said(error)
 
 
-def await_end(trackers: list[Background], within_s: float, beat: Callable[[], None]) -> None:
-    """Wait for closed trackers, all of them together at most so long.
+def await_end(trackers: list[Background], allowed_s: Callable[[], float], beat: Callable[[], None]) -> None:
+    """Wait for closed trackers.
 
     Args:
+        allowed_s: for all of them together, from now on; falls once the process is told to leave.
         beat: says that this process is alive.
     """
-    until = time.monotonic() + within_s
+    until = math.inf
     for tracker in trackers:
         while not tracker.ended(min(0.5, max(until - time.monotonic(), 0.0))):
             beat()
+            until = min(until, time.monotonic() + allowed_s())
             if time.monotonic() >= until:
                 tracker.give_up()
                 break

@@ -65,7 +65,7 @@ class Curves:
             self.outcome = "failed"
         for tracker in self._trackers:
             tracker.close(self.outcome)
-        await_end(self._trackers, LEAVE_S if self._hurry() else CLOSE_S, self._beat)
+        await_end(self._trackers, lambda: LEAVE_S if self._hurry() else CLOSE_S, self._beat)
         self._tensorboard.close()
 
     def add(self, steps: int, values: Mapping[str, float]) -> None:

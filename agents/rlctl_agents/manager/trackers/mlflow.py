@@ -13,6 +13,10 @@ from urllib.parse import unquote, urlsplit
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing is told to others than the run's own server
 
+# a server that is away is told of within minutes, and tried again by us: MLflow's own are 8 tries of 120 s, and pauses
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
