@@ -70,6 +70,10 @@ def test_mlflow_goes_on_with_the_run_of_that_uid_and_parameters_that_changed_bec
     def log_batch(run_id: str, **what: Any) -> None:
         told.append((run_id, what))
 
+    def create_run(experiment: str, run_name: str, tags: dict[str, str]) -> Any:
+        told.append(("created", tags))
+        return run
+
     def search_runs(experiments: list[str], text: str, max_results: int) -> list[Any]:
         assert UID in text
         return [run] if known else []
@@ -79,7 +83,7 @@ def test_mlflow_goes_on_with_the_run_of_that_uid_and_parameters_that_changed_bec
         "create_experiment": lambda name, place: "7",
         "search_runs": search_runs,
         "update_run": lambda run_id, status: told.append(("status", status)),
-        "create_run": lambda experiment, run_name, tags: told.append(("created", tags)) or run,
+        "create_run": create_run,
         "get_run": lambda run_id: SimpleNamespace(data=data),
         "log_batch": log_batch,
         "set_terminated": lambda run_id, status: told.append(("end", status)),
