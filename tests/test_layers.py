@@ -38,7 +38,7 @@ LAYERS = [
             ["evaluation"],
             ["lifecycle"],
             ["status"],
-            ["web", "logs"],
+            ["web", "logs", "trackers"],
             ["coordinator"],
             ["loop"],
         )
@@ -90,7 +90,9 @@ DOORS = {
     "zstandard": ["rlctl_agents.wire"],
     "gymnasium": ["rlctl_agents.envs"],
     "ale_py": ["rlctl_agents.envs.ale"],
-    "tensorboard": ["rlctl_agents.manager.web.tensorboard", "rlctl_agents.roles.tensorboard_server"],
+    "tensorboard": ["rlctl_agents.manager.trackers.tensorboard", "rlctl_agents.roles.tensorboard_server"],
+    "wandb": ["rlctl_agents.manager.trackers.wandb"],
+    "mlflow": ["rlctl_agents.manager.trackers.mlflow"],
     "torch": [
         "rlctl_agents.models",
         "rlctl_agents.ops",

@@ -87,6 +87,21 @@ def normal(spec: Spec) -> Spec:
     return spec.model_copy(update={"policies": policies, "algorithm": None, "model": None})
 
 
+def resolved(spec: Spec) -> dict[str, Any]:
+    """Every value of a spec as plain data in its own shape, defaults included; what is not built yet is left out."""
+    if spec.policies is None:
+        policy = spec.policy()
+        spec = spec.model_copy(update={"algorithm": policy.algorithm, "model": policy.model})
+    values, found = spec.model_dump(mode="json"), dict[str, Any]()
+    for path, _, _ in leaves(spec):
+        if not hidden(path):
+            source, place = values, found
+            for key in path[:-1]:
+                source, place = source[key], place.setdefault(key, {})
+            place[path[-1]] = source[path[-1]]
+    return found
+
+
 def as_written(spec: Spec, path: tuple[str, ...]) -> tuple[str, ...]:
     """A path of the normal spec in the form that the user chose: `algorithm.lr` for `policies.main.algorithm.lr`."""
     return path[2:] if spec.policies is None and path[:2] == ("policies", "main") and len(path) > 2 else path

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
@@ -23,6 +24,9 @@ MODEL = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?(@(goal|best|last|[0-9]{1,9}))?$"
 PolicyName = Annotated[str, Field(pattern=POLICY_NAME)]
 ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]
 Side = Annotated[int, Field(ge=1, le=4096)]
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+TRACKERS: Final = ("wandb", "mlflow")
+"""Trackers beside TensorBoard: section of the spec, package, module and extra of rlctl in one."""
 
 
 def _wrapper(value: object) -> object:
@@ -55,6 +59,25 @@ def _two(sides: list[int]) -> list[int]:
     if len(sides) != 2:
         raise ValueError(f"must be rows and columns, as in [84, 84], got {show(sides)}")
     return sides
+
+
+def _uri(uri: str) -> str:
+    """The address of a tracking server, or of a database in a file."""
+    try:
+        parts = urlsplit(uri)
+        password = parts.password
+    except ValueError as error:
+        raise ValueError(f"must be an address, as in http://mlflow:5000, got {show(uri)}: {error}") from None
+    if password is not None or (parts.scheme in ("http", "https") and parts.username is not None):
+        raise ValueError(
+            "holds a password or a name to log in with: give them as MLFLOW_TRACKING_USERNAME and"
+            " MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the manager's environment"
+        )
+    if parts.scheme == "sqlite" and not parts.path.startswith("//"):
+        raise ValueError(f"must name a file from the root, as in sqlite:////home/me/mlflow.db, got {show(uri)}")
+    if parts.scheme not in ("http", "https", "sqlite"):
+        raise ValueError(f"must begin with http://, https:// or sqlite:////, got {show(uri)}")
+    return uri
 
 
 Wrapper = Annotated[
@@ -259,6 +282,56 @@ class Checkpoint(Model):
     not among them: they stay, below models/."""
 
 
+class TensorBoard(Model):
+    """Files below results/tensorboard, always written."""
+
+
+class Wandb(Model):
+    """Weights & Biases, of the extra wandb. Its key is WANDB_API_KEY of the manager's environment, never of a spec."""
+
+    mode: Annotated[Literal["offline", "online"], restart("manager")] = "offline"
+    """offline: into results/wandb, from where `wandb sync` sends it."""
+    project: Annotated[Name, Field(pattern=r"^[^/\\#?%:]+$"), restart("manager")] = "rlctl"
+    entity: Annotated[Name | None, restart("manager")] = None
+    """A team or user; null: that of the key."""
+    group: Annotated[Name | None, restart("manager")] = None
+    """Runs that belong together; null: of a trial the name of its sweep."""
+    tags: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], restart("manager")] = []
+
+
+class Mlflow(Model):
+    """MLflow, of the extra mlflow."""
+
+    uri: Annotated[Annotated[str, AfterValidator(_uri)] | None, restart("manager")] = None
+    """http://HOST:PORT of a tracking server, or sqlite:////FILE; null: mlflow.db in the storage folder of its runs."""
+    experiment: Annotated[Name, restart("manager")] = "rlctl"
+    group: Annotated[Name | None, restart("manager")] = None
+    """Becomes the tag `group`; null: of a trial the name of its sweep."""
+    tags: Annotated[dict[Name, str], restart("manager")] = {}
+
+
+class Trackers(Model):
+    """Where curves, evaluations, the resolved spec and the end of a run go. Only the manager reads this."""
+
+    tensorboard: TensorBoard = TensorBoard()
+    wandb: Wandb | None = None
+    mlflow: Mlflow | None = None
+
+    @property
+    def asked(self) -> dict[str, Wandb | Mlflow]:
+        """Section of each tracker that is a package of its own."""
+        return {name: section for name in TRACKERS if (section := getattr(self, name)) is not None}
+
+    def grouped(self, group: str) -> Trackers:
+        """The same, with that group where none is given."""
+        update = {"group": group}
+        return self.model_copy(
+            update={
+                name: section.model_copy(update=update) for name, section in self.asked.items() if section.group is None
+            }
+        )
+
+
 class Code(Model):
     """The user's own package: put on PYTHONPATH on one machine, added to the image on a cluster."""
 
@@ -297,6 +370,7 @@ class Spec(Model):
     stop: Stop = Stop()
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
+    trackers: Trackers = Trackers()
     storage: Storage = Storage()
     code: Code | None = None
     images: Images = Images()

@@ -70,7 +70,7 @@ def _flat(values: dict[str, object], path: str = "") -> list[tuple[str, object]]
     found: list[tuple[str, object]] = []
     for key, value in values.items():
         name = f"{path}.{key}" if path else key
-        if isinstance(value, dict) and key not in ("kwargs", "params"):
+        if isinstance(value, dict) and key not in ("kwargs", "params", "tags"):
             found += _flat(value, name)
         else:
             found.append((name, value))

@@ -23,10 +23,10 @@ from rlctl_agents.manager.settings import LiveSettings
 from rlctl_agents.manager.status import report
 from rlctl_agents.manager.status.history import EMPTY, HistoryView, RunHistory
 from rlctl_agents.manager.timing import Every
+from rlctl_agents.manager.trackers.curves import Curves
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.status_page import Shown
-from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.process import Process, Refusals, UserFault
 from rlctl_agents.runtime.profiling import Profiler
 from rlctl_agents.runtime.storage import patiently, replace_file
@@ -97,10 +97,10 @@ class RunningLoop:
     """Work of one life of a run's manager. Slow parts are done more rarely: there may be ten thousand actors.
 
     Args:
-        curves: drawn for TensorBoard.
+        curves: drawn for TensorBoard and other trackers.
     """
 
-    def __init__(self, context: ManagerContext, coordinator: Coordinator, curves: CurveWriter) -> None:
+    def __init__(self, context: ManagerContext, coordinator: Coordinator, curves: Curves) -> None:
         self._context, self._coordinator, self._curves = context, coordinator, curves
         self._profiler = Profiler("manager", coordinator.life.boot, context.process.stop)
         self._builder = report.StatusBuilder(coordinator)
@@ -139,6 +139,7 @@ class RunningLoop:
         if self._context.process.stop.is_set():
             coordinator.stop.leave()
         if self._term.due() and (newest := standing_term(self._context.layout.run, term)) != term:
+            self._curves.outcome = "replaced"
             raise Fenced(f"a manager of term {newest} has taken over from term {term}")
         for every, do in self._due:
             if every.due():
@@ -180,6 +181,7 @@ class RunningLoop:
             at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(coordinator.clock.unix()))
             end = finished.End(at, state.progress.met or "", coordinator.term)
             self._patiently(partial(finished.finish, self._context.layout, end, state))
+            self._curves.outcome = "finished"
             self._publish(is_finished=True)
             self._write_status()
 
@@ -234,6 +236,7 @@ class RunningLoop:
         self._status = self._builder.build(finished=is_finished)
         if context.store is not None and context.store.failure:
             self._status["problems"].insert(0, {"text": context.store.failure, "next": "df -h"})
+        self._status["problems"] += self._curves.problems
         checkpoints, policies = coordinator.checkpoints, coordinator.learners.policies
         generations = [to_plain(one) for policy in policies for one in checkpoints.manifests.of(policy)]
         context.show(self._status, generations, self._build.period_s, self._history.view())
@@ -257,11 +260,13 @@ class RunningLoop:
             else:
                 self._curves.add(steps, values)
         coordinator.evaluations.undrawn.clear()
-        if not coordinator.state.progress.started:
+        if coordinator.state.progress.started:
+            learner = self._averages.look(coordinator.members.reports("learner"))
+            steps, curves = learners.steps(learners.policies[0]), report.scalars(self._status, learner)
+            self._curves.add(steps, curves)
+            clock = coordinator.clock
+            self._history.sample(clock.unix(), clock.monotonic() - coordinator.state.began, steps, curves)
+        else:
             self._history.look()
-            return
-        learner = self._averages.look(coordinator.members.reports("learner"))
-        steps, curves = learners.steps(learners.policies[0]), report.scalars(self._status, learner)
-        self._curves.add(steps, curves)
-        clock = coordinator.clock
-        self._history.sample(clock.unix(), clock.monotonic() - coordinator.state.began, steps, curves)
+        for text in self._curves.turn():
+            coordinator.events.add("tracker", text)
