@@ -162,8 +162,11 @@ class EpisodeReplay:
         except EnvError as error:
             if isinstance(error, EnvRefused):
                 raise
-            if any(isinstance(cause, bdb.BdbQuit) for cause in chain(error)):
-                raise KeyboardInterrupt from error
+            for cause in chain(error):
+                if isinstance(cause, RecordError):
+                    raise cause from None
+                if isinstance(cause, bdb.BdbQuit):
+                    raise KeyboardInterrupt from error
             self._outcome.raised = error
         finally:
             self._outcome.differs = differences(self._header.provenance, provenance())

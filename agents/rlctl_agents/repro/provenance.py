@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from rlctl_agents.repro.record import Provenance
@@ -20,7 +22,7 @@ def provenance() -> Provenance:
     """Of now: the modules that are loaded, and the distributions that they are of."""
     names = {name.partition(".")[0] for name in sys.modules} | {"rlctl"}
     packages = {"python": platform.python_version()}
-    for package, distributions in importlib.metadata.packages_distributions().items():
+    for package, distributions in _distributions().items():
         if package in names:
             for distribution in distributions:
                 try:
@@ -28,6 +30,12 @@ def provenance() -> Provenance:
                 except importlib.metadata.PackageNotFoundError:  # it is being installed anew just now
                     continue
     return Provenance(code_digests(), packages, os.environ.get(IMAGE, ""), machine())
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    """Of every package that is installed; looking for them takes a tenth of a second."""
+    return importlib.metadata.packages_distributions()
 
 
 def code_digests() -> dict[str, str]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from rlctl_agents.runtime.storage import create_file
 from rlctl_agents.types.control import Recorded
 
-KEPT = 8
-"""Of crashes, and of the best and worst of evaluations: the newest."""
+KEPT: Final = {"crash": 64, "extreme": 8}
+"""The newest: a run that fails for good has seen five crashes of each of its processes, and names the first."""
+KEPT_BYTES: Final = 1 << 26
+"""Of crashes together, and of the worst and best of evaluations."""
 _NAME = re.compile(r"([a-z]+)-([0-9]+)-([0-9]+)-(crash|worst|best)\.episode")
 
 
@@ -44,13 +47,19 @@ class Episodes:
         number = max(self._numbers(), default=0) + 1
         while not create_file(self._folder / f"{process}-{number}-{recorded.kind}.episode", data):
             number += 1
-        crash = recorded.kind == "crash"
-        alike = {at: path for at, path in self._numbers().items() if path.stem.endswith("-crash") == crash}
-        for old in sorted(alike)[:-KEPT]:
-            with suppress(FileNotFoundError):
-                alike[old].unlink()
+        self._tidy(recorded.kind == "crash")
         role, _, index = process.partition("-")
         return f"{role}/{index}@{number}"
+
+    def _tidy(self, crash: bool) -> None:
+        """Remove the oldest of those that are too many, or too large together."""
+        alike = {at: path for at, path in self._numbers().items() if path.stem.endswith("-crash") == crash}
+        total, most = 0, KEPT["crash" if crash else "extreme"]
+        for place, number in enumerate(sorted(alike, reverse=True)):
+            with suppress(FileNotFoundError):
+                total += alike[number].stat().st_size
+                if place and (place >= most or total > KEPT_BYTES):
+                    alike[number].unlink()
 
     def _numbers(self) -> dict[int, Path]:
         """Number of every episode that is there."""
