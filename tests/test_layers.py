@@ -32,7 +32,8 @@ LAYERS = [
     *(
         [f"rlctl_agents.manager.{name}" for name in row]
         for row in (
-            ["timing", "events", "state_store", "settings"],
+            ["timing", "events", "episodes", "settings"],
+            ["state_store"],
             ["accounting"],
             ["membership"],
             ["checkpoints"],

@@ -28,7 +28,6 @@ from rlctl_agents.manager.settings import changes
 from rlctl_agents.manager.state_store import StateStore
 from rlctl_agents.manager.status.view import ManagerLife
 from rlctl_agents.manager.timing import Clock
-from rlctl_agents.manager.web.episodes import Episodes
 from rlctl_agents.manager.web.profiles import Profiles
 from rlctl_agents.runtime.addresses import Addresses
 from rlctl_agents.runtime.process import FAILED_GENERATION, STOPPING, group_of
@@ -111,7 +110,6 @@ class Coordinator:
         )
         self.beginning = Beginning(settings.init, layout.init)
         self.profiles = Profiles(layout.root, run, clock)
-        self.episodes = Episodes(layout.episodes)
         self.outliers = Outliers(clock.monotonic)
         self.events.add("start", f"manager started, term {term}", term=term)
         if self.state.lost:
@@ -214,7 +212,7 @@ class Coordinator:
         if holder is None or (holder.role, recorded.kind) not in RECORDS:
             return Said(False, "it is of no process that records such episodes")
         try:
-            name = self.episodes.keep(f"{holder.role}-{holder.index}", recorded)
+            name = self.state.episodes.keep(f"{holder.role}-{holder.index}", recorded)
         except (ValueError, OSError) as fault:
             return Said(False, getattr(fault, "strerror", None) or str(fault))
         if recorded.kind == "crash":

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.manager.web import episodes
-from rlctl_agents.manager.web.episodes import Episodes
+from rlctl_agents.manager import episodes
+from rlctl_agents.manager.episodes import Episodes
 from rlctl_agents.types.control import Recorded, Said
 from tests.manager.world import ACTOR, JUDGE, Run, boot, everybody
 
