@@ -11,8 +11,8 @@ import pytest
 from rlctl_agents.debugging.terminal import Telling
 from rlctl_agents.repro import playing, record, recording
 from rlctl_agents.repro.playing import Outcome, play
-from rlctl_agents.repro.provenance import Provenance, differences
-from rlctl_agents.repro.record import Chunk, Header, RecordError, steps_of, unpack
+from rlctl_agents.repro.provenance import differences
+from rlctl_agents.repro.record import Chunk, Header, Provenance, RecordError, steps_of, unpack
 from tests.repro.worlds import HERE, Lamps, crash, drive, file_of, recorder
 
 LAMPS = {"id": f"{HERE}:Lamps"}
@@ -157,16 +157,6 @@ def test_only_so_much_is_kept_and_a_single_environment_needs_no_more(monkeypatch
     assert header.why_not.startswith("of the ")
 
 
-def test_of_old_steps_that_were_stepped_together_a_whole_chunk_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "RECENT_STEPS", 300)
-    header, chunks = crash({"id": f"{HERE}:Together", "kwargs": {"last": 1500}}, 2)
-    assert [bool(chunk.digests) for chunk in chunks] == [False] * 5 + [True]
-    assert again(header, chunks)[0].diverged is None
-    other = msgspec.structs.replace(chunks[1], mark=chunks[1].mark ^ 1)
-    outcome, _ = again(header, [chunks[0], other, *chunks[2:]])
-    assert (outcome.diverged, outcome.at) == (512, 1500)
-
-
 def test_a_life_is_no_episode_to_play_again() -> None:
     env = recorder({"id": "tests.envs.test_wrapping:Film", "episodic_life": True}, 2, training=True)
     drive(env, 30)
@@ -218,9 +208,9 @@ def test_a_damaged_record_is_refused_with_what_is_wrong() -> None:
 
 def test_a_record_cannot_unpack_to_more_than_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     header, chunks = crash(LAMPS)
-    monkeypatch.setattr(record, "_LARGEST_BODY_BYTES", 100)
-    with pytest.raises(RecordError, match="it is damaged"):
-        unpack(file_of(header, chunks))
+    monkeypatch.setattr(record, "_LARGEST_CHUNK_BYTES", 100)
+    with pytest.raises(RecordError, match="cannot be read"):
+        again(header, chunks)
 
 
 def test_code_comes_first_among_what_differs() -> None:
@@ -291,6 +281,12 @@ def test_the_program_refuses_what_cannot_be_played_in_a_sentence(
     other = msgspec.structs.replace(header, env={"id": "CartPole-v1"})
     assert program(tmp_path, other, chunks) == 3
     assert "it has other actions or seats than when the episode was recorded" in capsys.readouterr().out
+    assert playing.main([str(tmp_path / "none"), "--quiet"]) == 1
+    assert "it cannot be read: No such file or directory" in capsys.readouterr().out
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(playing.LARGEST_BYTES + 1)
+    assert playing.main([str(tmp_path / "huge"), "--quiet"]) == 1
+    assert "no episode is larger than 16 MiB" in capsys.readouterr().out
     lost = msgspec.structs.replace(header, starts=[], why_not="the first are not kept")
     assert program(tmp_path, lost, []) == 1
     assert "it cannot be played again: the first are not kept" in capsys.readouterr().out

@@ -12,7 +12,6 @@ import json
 import re
 import time
 import traceback
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +38,7 @@ from rlctl_agents.repro.record import Chunk, Digests, Header, RecordError, Start
 from rlctl_agents.repro.recording import singles
 from rlctl_agents.types.experience import Decisions
 
+LARGEST_BYTES = 16 << 20
 NO = 1
 """Exit code: it diverged, or it cannot be played."""
 SAID_EVERY_S = 2.0
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     telling = Telling(answers(options.json), options.json, options.quiet)
     try:
-        header, chunks = unpack(options.record.read_bytes())
+        header, chunks = unpack(read(options.record))
         if not header.starts:
             raise RecordError(f"it cannot be played again: {header.why_not}")
         go_to(None if options.code is None else options.code.resolve())
@@ -96,6 +96,22 @@ def main(arguments: Sequence[str]) -> int:
     if outcome.raised is not None and options.pdb:
         stay_there(outcome.raised, telling)
     return code
+
+
+def read(file: Path) -> bytes:
+    """A recorded episode as it is stored.
+
+    Raises:
+        RecordError: it cannot be read, or is larger than any.
+    """
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        raise RecordError(f"it cannot be read: {error.strerror}") from error
+    if len(data) > LARGEST_BYTES:
+        raise RecordError(f"it is damaged: no episode is larger than {LARGEST_BYTES >> 20} MiB")
+    return data
 
 
 def described(name: str, header: Header) -> str:
@@ -144,7 +160,6 @@ class EpisodeReplay:
             self._env.close()
             raise EnvRefused("it has other actions or seats than when the episode was recorded")
         self._digests = Digests(self._env.spaces, alone=header.alone)
-        self._mark = 0
         one = header.alone or header.envs == 1
         self._slot = 0 if one else None if header.index is None else header.index * header.seats
         """Whose rewards are summed."""
@@ -181,7 +196,7 @@ class EpisodeReplay:
             self._restore(start.generator)
         decisions = self._env.reset(self._seeds)
         known = next(steps).digest if start.answer else header.opening
-        self._compare(decisions, Step(start.answer, decisions.slot, {}, known, None))
+        self._compare(decisions, Step(start.answer, decisions.slot, {}, known))
         for step in steps:
             if step.number > header.actions or (outcome.diverged is not None and not to_the_end):
                 return
@@ -221,15 +236,12 @@ class EpisodeReplay:
 
     def _compare(self, decisions: Decisions, step: Step) -> None:
         """Note whether an answer is the one that it was."""
-        seen = self._digests.observed(decisions, step.number)[0]
-        flags = (decisions.reward, decisions.terminated, decisions.truncated, decisions.first)
-        came = int(self._digests.came([decisions.slot.size], [one.tobytes() for one in flags])[0])
-        self._mark = zlib.crc32(np.array([seen, came], np.uint32).tobytes(), self._mark)
+        copies: list[bytes] = []
+        self._digests.copy(decisions, copies)
+        seen, came = self._digests.of(copies, len(copies))[0].tolist()
         if step.digest is not None and step.digest != (seen, came):
             odd = ["the observation"] * (step.digest[0] != seen) + ["reward or end"] * (step.digest[1] != came)
             self._diverge(step.number, f"{' and '.join(odd)} {'differs' if len(odd) == 1 else 'differ'}")
-        elif step.digest is None and step.mark is not None and step.mark != self._mark:
-            self._diverge(step.number, "an answer differs there, or shortly before")
 
     def _diverge(self, at: int, what: str) -> None:
         if self._outcome.diverged is None:

@@ -1,7 +1,7 @@
 """Recording of what is done to a vector of environments, at the cost of a few copies a step.
 
 What comes back is not kept, but digests of it. Copies are bytes, which are made three times as fast as arrays, and are
-packed some hundred steps at a time.
+packed, and digests made, some hundred steps at a time.
 """
 
 from __future__ import annotations
@@ -14,21 +14,18 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.envs.base import Env, Rests
 from rlctl_agents.repro.provenance import code_digests
-from rlctl_agents.repro.record import FORMAT, Chunk, Digests, Header, Kind, Start, action_leaves
+from rlctl_agents.repro.record import FORMAT, Chunk, Digests, Header, Kind, Start, action_leaves, opened
 from rlctl_agents.types.experience import Arrays, Decisions
 
-CHUNK_STEPS = 256
+CHUNK_STEPS, CHUNK_BYTES = 256, 1 << 20
+"""Most that is copied before it is packed; of answers that are large more than a step's."""
 KEPT_BYTES = 8 << 20
-"""Of packed actions and digests in memory, and so of a record: some ten million discrete actions, or half a million of
-four float32."""
-RECENT_STEPS = 1 << 16
-"""Digests of so many steps are kept; of earlier ones the CRC of each chunk, where environments are stepped together."""
+"""Of packed actions and digests in memory, and so of a record."""
 _PLACE = re.compile(r"\(.*, seed ([0-9]+), step [0-9]+\)$")  # as `EnvError.at` writes it
 
 log = logging.getLogger(__name__)
@@ -60,6 +57,7 @@ class Recorder:
         self._told_apart = self._alone or not training  # episodes of each environment
         self._slots = env.envs * env.spaces.seats
         self._leaves = action_leaves(env.spaces)
+        self._names = [leaf.name for leaf in self._leaves]
         self._digests = Digests(env.spaces, alone=self._alone)
         self._begin([])
 
@@ -68,8 +66,10 @@ class Recorder:
         self._begin(list(seeds or ()))
         decisions = self._env.reset(seeds)
         self._take(decisions)
+        self._width = len(self._copies)  # of each answer
         self._opening = self._digested()
-        self._mark = zlib.crc32(self._opening.tobytes())
+        size = sum(map(len, self._copies)) * self._slots // decisions.slot.size
+        self._most = max(1, min(CHUNK_STEPS, CHUNK_BYTES // max(1, size)))
         self._empty()
         return decisions
 
@@ -78,11 +78,11 @@ class Recorder:
         if not self.records:
             return self._env.step(slot, action)
         self._acting.append(self._waiting)
-        for leaf, stored, kept in self._acted:
-            kept.append(action[leaf].astype(stored).tobytes())
+        for name in self._names:
+            self._acted.append(action[name].tobytes())
         decisions = self._env.step(slot, action)
         self._take(decisions)
-        if len(self._acting) == CHUNK_STEPS:
+        if len(self._acting) >= self._most:
             self._seal()
         return decisions
 
@@ -117,7 +117,8 @@ class Recorder:
     def _begin(self, seeds: list[int]) -> None:
         self._seeds, self.records = seeds, bool(seeds)
         self._chunks: list[Chunk] = []
-        self._bytes = self._mark = self._sealed = self._old = 0  # sealed: number of the last action in a chunk
+        self._bytes = self._sealed = 0  # sealed: number of the last action in a chunk
+        self._most = CHUNK_STEPS
         self._answers = -1  # number of the last one
         self._episodes: list[list[tuple[int, int]]] = [[] for _ in range(self.envs)]
         self._count, self._first = [1] * self.envs, [0] * self.envs  # of the present episodes
@@ -128,27 +129,15 @@ class Recorder:
     def _empty(self) -> None:
         """Begin a chunk."""
         self._acting: list[bytes] = []  # slots of each action; b"": all
-        self._acted: list[tuple[str, np.dtype[Any], list[bytes]]] = [
-            (leaf.name, np.dtype(leaf.stored), []) for leaf in self._leaves
-        ]
-        self._counts: list[int] = []  # rows of each answer
-        self._seen: list[int] = []  # digests of their observations
-        self._outcome: tuple[list[bytes], ...] = ([], [], [], [])
+        self._acted: list[bytes] = []  # leaves of actions, likewise
+        self._copies: list[bytes] = []  # of answers, one after the other
 
     def _take(self, decisions: Decisions) -> None:
         """Copy an answer."""
         self._answers += 1
-        rows = decisions.slot.size
-        self._waiting = b"" if rows == self._slots else decisions.slot.tobytes()
-        self._counts.append(rows)
-        self._seen += self._digests.observed(decisions, self._answers)
-        terminated, truncated = decisions.terminated.tobytes(), decisions.truncated.tobytes()
-        rewards, ends, cuts, firsts = self._outcome
-        rewards.append(decisions.reward.tobytes())
-        ends.append(terminated)
-        cuts.append(truncated)
-        firsts.append(decisions.first.tobytes())
-        if self._told_apart and (b"\1" in terminated or b"\1" in truncated):
+        self._waiting = b"" if decisions.slot.size == self._slots else decisions.slot.tobytes()
+        self._digests.copy(decisions, self._copies)
+        if self._told_apart and (b"\1" in self._copies[-2] or b"\1" in self._copies[-1]):
             self._end(decisions)
 
     def _end(self, decisions: Decisions) -> None:
@@ -166,37 +155,32 @@ class Recorder:
 
     def _digested(self) -> NDArray[np.uint32]:
         """[answers, environments, 2] where they are alone, else [answers, 2]: of the answers of this chunk."""
-        came = self._digests.came(self._counts, [b"".join(kept) for kept in self._outcome])
-        both = np.stack([np.array(self._seen, np.uint32), came], axis=-1)
+        both = self._digests.of(self._copies, self._width)
         return both.reshape(-1, self.envs, 2) if self._alone else both
 
     def _seal(self) -> None:
         """Pack what was copied."""
         if not self._acting:
             return
-        digests = self._digested().tobytes() if self._counts else b""
-        self._mark = zlib.crc32(digests, self._mark)
+        digests = self._digested().tobytes() if self._copies else b""
         whole, data = not any(self._acting), b""
         counts = [len(slots) // 8 or self._slots for slots in self._acting]
         if not whole:
             everybody = np.arange(self._slots).tobytes()
             slot = np.frombuffer(b"".join(slots or everybody for slots in self._acting), np.int64)
             data = np.array(counts, np.int32).tobytes() + slot.astype(np.int32).tobytes()
-        for leaf, (_, stored, kept) in zip(self._leaves, self._acted, strict=True):
-            data += leaf.pack(np.frombuffer(b"".join(kept), stored))
-        self._chunks.append(Chunk(self._sealed + 1, len(counts), sum(counts), whole, data, digests, self._mark))
+        for n, leaf in enumerate(self._leaves):
+            data += (
+                np.frombuffer(b"".join(self._acted[n :: len(self._leaves)]), leaf.dtype).astype(leaf.stored).tobytes()
+            )
+        self._chunks.append(Chunk(self._sealed + 1, len(counts), sum(counts), whole, zlib.compress(data, 1), digests))
         self._sealed += len(counts)
-        self._bytes += len(data) + len(digests)
+        self._bytes += len(self._chunks[-1].data) + len(digests)
         self._empty()
         self._forget()
 
     def _forget(self) -> None:
         """Keep it within bounds."""
-        while not self._alone and self._chunks[self._old].first + RECENT_STEPS < self._sealed:
-            old = self._chunks[self._old]
-            self._bytes -= len(old.digests)
-            self._chunks[self._old] = msgspec.structs.replace(old, digests=b"")
-            self._old += 1
         while self._bytes > KEPT_BYTES and self._chunks:
             if self._singles is None:
                 self._chunks, self.records = [], False
@@ -223,8 +207,8 @@ class Recorder:
             index=index, episode=episode, begin=first, answers=answers, actions=actions, leaves=self._leaves,
             starts=starts, why_not=why_not, opening=opening,
         )  # fmt: skip
-        if alone:
-            return header, self._column(chunks, index, actions)
+        if alone and index is not None:
+            chunks = [self._column(chunk, index) for chunk in chunks]
         return header, [chunk for chunk in chunks if chunk.first <= actions]
 
     def _starts(self, index: int | None, first: int) -> tuple[list[Start], str]:
@@ -242,20 +226,12 @@ class Recorder:
         )
         return starts, "" if starts else why
 
-    def _column(self, chunks: list[Chunk], index: int | None, actions: int) -> list[Chunk]:
-        """The same of one environment, in one chunk."""
-        columns: list[list[NDArray[Any]]] = [[] for _ in self._leaves]
-        digests: list[bytes] = []
-        used = [chunk for chunk in chunks if chunk.first <= actions]
-        for chunk in used:
-            at = 0
-            for leaf, column in zip(self._leaves, columns, strict=True):
-                values, at = leaf.unpack(chunk.data, chunk.rows, at)
-                column.append(values[index :: self.envs])
-            digests.append(np.frombuffer(chunk.digests, np.uint32).reshape(-1, self.envs, 2)[:, index].tobytes())
-        steps = sum(chunk.steps for chunk in used)
-        data = [leaf.pack(np.concatenate(column)) for leaf, column in zip(self._leaves, columns, strict=True) if column]
-        return [Chunk(used[0].first, steps, steps, True, b"".join(data), b"".join(digests), 0)] if used else []
+    def _column(self, chunk: Chunk, index: int) -> Chunk:
+        """The same of one environment."""
+        _, _, action = opened(self._leaves, chunk, np.arange(self.envs))
+        data = [action[leaf.name][index :: self.envs].astype(leaf.stored).tobytes() for leaf in self._leaves]
+        digests = np.frombuffer(chunk.digests, np.uint32).reshape(-1, self.envs, 2)[:, index].tobytes()
+        return Chunk(chunk.first, chunk.steps, chunk.steps, True, zlib.compress(b"".join(data), 1), digests)
 
 
 def singles(env: Any) -> Sequence[Any] | None:
