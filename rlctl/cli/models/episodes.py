@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _FILE: Final = re.compile(r"([a-z]+)-([0-9]+)-([0-9]+)-(crash|worst|best)\.episode")
 _NAME: Final = re.compile(r"[a-z]+/[0-9]+@[0-9]+")
 _LARGEST_LINE_BYTES: Final = 2**20
+_LARGEST_BYTES: Final = 2**24
 _LAST_MOMENT: Final = 253_402_300_000  # end of the year 9999
 _KINDS: Final = {
     "actions": (int,), "begin": (int,), "created": (int, float), "returned": (int, float, type(None)), "error": (str,),
@@ -55,7 +56,7 @@ def recorded(files: StoredFiles) -> list[Episode]:
     found = []
     for file, size in files.sizes("episodes").items():
         if named := _FILE.fullmatch(file):
-            header, damaged = _header(files, file)
+            header, damaged = _header(files, file, size)
             name = f"{named[1]}/{named[2]}@{named[3]}"
             found.append(Episode(name, named[4], file, int(named[3]), size, header, damaged))
     return sorted(found, key=lambda one: -one.number)
@@ -79,9 +80,11 @@ def chosen(episodes: list[Episode], run: str, name: str) -> Episode:
 WHEN: Final = "one is recorded where an environment fails, and the worst and best of each evaluation"
 
 
-def _header(files: StoredFiles, file: str) -> tuple[dict[str, Any], str]:
+def _header(files: StoredFiles, file: str, size: int) -> tuple[dict[str, Any], str]:
     """What the first line says, or why it says nothing."""
     line = b""
+    if size > _LARGEST_BYTES:
+        return {}, f"it is damaged: no episode is larger than {_LARGEST_BYTES >> 20} MiB"
     try:
         while b"\n" not in line and len(line) < _LARGEST_LINE_BYTES:
             piece = files.read("episodes", file, len(line), PIECE_BYTES if line else 2**14)
@@ -98,6 +101,8 @@ def _header(files: StoredFiles, file: str) -> tuple[dict[str, Any], str]:
             raise ValueError("it was recorded at no time that has a date")
     except RlctlError as error:  # removed just now
         return {}, error.message
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except KeyError as error:
+        return {}, f"it is damaged: it lacks {error}"
+    except (ValueError, TypeError, RecursionError) as error:
         return {}, f"it is damaged: {error}"
     return header, ""

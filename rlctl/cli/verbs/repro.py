@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -40,10 +41,13 @@ def repro(
     """Play a recorded episode again, on this machine.
 
     A run records the episode in which an environment failed, and the worst and best of each evaluation: seeds, actions,
-    a digest of each answer. Where the environment fails again, its traceback is shown, exit 7. Exit 0: it ended as
-    recorded, or did not fail this time. Exit 1: it diverged, and at which step; or the record cannot be used. Exit 3:
-    the environment cannot be made here.
+    a digest of each answer. Instead of a run, a file FILE.episode of another machine may be named. Where the
+    environment fails again, its traceback is shown, exit 7. Exit 0: it ended as recorded, or did not fail this time.
+    Exit 1: it diverged, and at which step; or the record cannot be used. Exit 3: the environment cannot be made here.
     """
+    if run is not None and run.endswith(".episode") and episode is None:
+        _play(world, run, run, Path.cwd() if code is None else code, pdb=pdb)
+        return 0
     if run is not None and is_name(run) and episode is None:
         run, episode = None, run
     if episode is not None and not is_name(episode):
@@ -56,19 +60,23 @@ def repro(
     found = chosen(episodes, state.run, episode)
     if found.damaged:
         raise RlctlError(f"episode {found.name} of run {state.run}: {found.damaged}")
-    for package in ("rlctl_agents", "gymnasium"):
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"{package} is not installed here", hint='pip install "rlctl[local]"')
     modules = code_of({"run": state.run, "spec": state.spec, "code": state.code}, code)
     with tempfile.TemporaryFile() as file:  # that program reads it when this one is no more
         file.write(whole(files, "episodes", found.file))
         file.seek(0)
         os.set_inheritable(file.fileno(), True)
-        options = {"--json": world.as_json, "--quiet": world.quiet, "--pdb": pdb, f"--code={modules}": modules}
-        command = [sys.executable, "-m", "rlctl_agents", "repro", f"/dev/fd/{file.fileno()}"]
-        command += [f"--name={found.name} of run {state.run}", *(name for name, given in options.items() if given)]
-        world.become(command)
+        _play(world, f"/dev/fd/{file.fileno()}", f"{found.name} of run {state.run}", modules, pdb=pdb)
     return 0
+
+
+def _play(world: World, file: str, name: str, code: Path | None, *, pdb: bool) -> None:
+    """Become the program that plays a recorded episode."""
+    for package in ("rlctl_agents", "gymnasium"):
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"{package} is not installed here", hint='pip install "rlctl[local]"')
+    options = {"--json": world.as_json, "--quiet": world.quiet, "--pdb": pdb, f"--code={code}": code}
+    given = [option for option, wanted in options.items() if wanted]
+    world.become([sys.executable, "-m", "rlctl_agents", "repro", file, f"--name={name}", *given])
 
 
 def _list(world: World, run: str, episodes: list[Episode], *, utc: bool) -> int:

@@ -39,12 +39,15 @@ def episodes(rlctl: Rlctl) -> Path:
     return layout.episodes
 
 
-def asked(rlctl: Rlctl, *arguments: str) -> tuple[int, str, list[Any]]:
+def asked(rlctl: Rlctl, *arguments: str, read: bool = True) -> tuple[int, str, list[Any]]:
     """Exit code, stderr, and the program that it became with what that would read."""
     became: list[Any] = []
 
     def become(command: Sequence[str]) -> None:
         file = command[4]
+        if not read:
+            became.append(list(command))
+            return
         assert os.get_inheritable(int(file.rpartition("/")[2]))
         became.append([*command[:4], Path(file).read_bytes(), *command[5:]])
 
@@ -125,3 +128,11 @@ def test_without_the_environments_package_it_names_the_extra(
     assert code == 2
     assert "gymnasium is not installed here" in chat
     assert 'pip install "rlctl[local]"' in chat
+
+
+def test_a_file_that_was_carried_elsewhere_needs_no_run_and_takes_the_modules_of_its_folder(rlctl: Rlctl) -> None:
+    code, _, became = asked(rlctl, "there.episode", read=False)
+    assert code == 0
+    assert became == [
+        [sys.executable, "-m", "rlctl_agents", "repro", "there.episode", "--name=there.episode", f"--code={Path.cwd()}"]
+    ]
