@@ -28,10 +28,12 @@ LAYERS = [
     ["rlctl_agents.training", "rlctl_agents.acting"],
     ["rlctl_agents.policies"],
     ["rlctl_agents.debugging"],
+    ["rlctl_agents.repro"],
     *(
         [f"rlctl_agents.manager.{name}" for name in row]
         for row in (
-            ["timing", "events", "state_store", "settings"],
+            ["timing", "events", "episodes", "settings"],
+            ["state_store"],
             ["accounting"],
             ["membership"],
             ["checkpoints"],
@@ -56,6 +58,7 @@ OUTSIDE_THE_MANAGER = (
     "rlctl_agents.training",
     "rlctl_agents.acting",
     "rlctl_agents.debugging",
+    "rlctl_agents.repro",
 )
 """What the manager does without: it imports no torch, and nothing that knows what a tensor is."""
 AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors", "rlctl.signing")

@@ -43,11 +43,14 @@ from rlctl_agents.types.control import (
     Noted,
     Orders,
     Place,
+    Recorded,
     Report,
     Said,
     Sampled,
 )
 
+RECORDS = {("actor", "crash"), ("evaluator", "crash"), ("evaluator", "worst"), ("evaluator", "best")}
+"""Roles, and the kinds of episodes that they record."""
 SPEAKS_REPORTS = 2.5
 """A process that was heard within so many times the time between reports still runs."""
 
@@ -202,6 +205,21 @@ class Coordinator:
     def sampled(self, sampled: Sampled) -> Said:
         """Take the profile of a process that was asked to look at itself."""
         return _said(lambda: self.profiles.take(sampled))
+
+    def recorded(self, recorded: Recorded) -> Said:
+        """Keep an episode; `why` is its name, or why it is not kept."""
+        holder = next((one for one in self.members.leases.live() if one.boot == recorded.boot), None)
+        if holder is None or (holder.role, recorded.kind) not in RECORDS:
+            return Said(False, "it is of no process that records such episodes")
+        try:
+            name = self.state.episodes.keep(f"{holder.role}-{holder.index}", recorded)
+        except (ValueError, OSError) as fault:
+            return Said(False, getattr(fault, "strerror", None) or str(fault))
+        if recorded.kind == "crash":
+            again = f"rlctl repro {self.run} {name}"
+            text = f"{holder.role} {holder.index} kept the episode in which its environment failed: {again}"
+            self.events.add("episode", text, role=holder.role, index=holder.index, episode=name)
+        return Said(True, name)
 
     def commit(self, commit: Commit) -> Said:
         """Commit a generation that a learner has written."""
@@ -384,6 +402,7 @@ ROUTES: dict[type[msgspec.Struct], Callable[[Coordinator, Any], msgspec.Struct]]
     Commit: Coordinator.commit,
     Enlist: Coordinator.enlist,
     Note: Coordinator.note,
+    Recorded: Coordinator.recorded,
     Sampled: Coordinator.sampled,
 }
 """Kind of a request -> its handler."""

@@ -22,6 +22,8 @@ from rlctl_agents.checkpoint.policy import PolicyFileError, pack_policy, unpack_
 from rlctl_agents.envs.base import Env, EnvError
 from rlctl_agents.models.weights import unpack_into
 from rlctl_agents.policies.recording import Unwanted, recorded
+from rlctl_agents.repro.recording import Recorder
+from rlctl_agents.repro.sending import tell_extremes, told_crash
 from rlctl_agents.runtime.manager_session import Member, Snapshot
 from rlctl_agents.runtime.process import PLAYS, Process
 from rlctl_agents.types.control import EvalResult, Match, Recording, Said
@@ -61,7 +63,7 @@ class Evaluator:
 
     def __init__(self, process: Process, wire: Wire, member: Member, env: Env) -> None:
         self._process, self._wire, self._member = process, wire, member
-        self.env = env
+        self.env: Env = self._recorded(env)
         self._networks: dict[ModelRef, _Loaded] = {}  # of the present match
         self._pool: Pool | None = None
         self._pool_address = ""
@@ -87,9 +89,14 @@ class Evaluator:
             started = time.perf_counter()
             self._process.metrics.set(PLAYS, match.id)
             try:
-                played = self._play(match)
+                try:
+                    played = self._play(match)
+                except EnvError as error:
+                    raise told_crash(error, self.env, self._process, self._member, *self._acted(match)) from error
                 if played is not None:
                     seconds = time.perf_counter() - started
+                    acted = self._acted(match)
+                    tell_extremes(played, self.env, self._process, self._member, match.quota.mode, *acted)
                     self._tell(match, played, seconds, self._record(match))
                     self._done = match.id
             finally:
@@ -104,7 +111,7 @@ class Evaluator:
         assert match.quota is not None
         if self._process.spec.evaluation.envs is None and match.quota.episodes < self.env.envs:
             self.env.close()
-            self.env = make_env(self._process.spec, match.quota.episodes, training=False)
+            self.env = self._recorded(make_env(self._process.spec, match.quota.episodes, training=False))
         env, seats = self.env, [(seat, ref) for seat, ref in sorted(match.seats.items())]
         torch.manual_seed(match.seed)  # what a network draws does not depend on what was played before
         table = Table.of_seats(env.spaces, env.envs, [[seat] for seat, _ in seats])
@@ -145,6 +152,14 @@ class Evaluator:
         )
         player.progress = loaded.progress
         return player
+
+    def _recorded(self, env: Env) -> Recorder:
+        return Recorder(env, self._process.spec.env.model_dump(), training=False)
+
+    def _acted(self, match: Match) -> tuple[ModelRef, str]:
+        """The model of the lowest seat, and the sha256 of its weights."""
+        ref = match.seats[min(match.seats)]
+        return ref, self._networks[ref].model.sha256
 
     def _keep_going(self, match: Match) -> bool:
         self._process.pulse.beat()

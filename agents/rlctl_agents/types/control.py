@@ -178,6 +178,15 @@ class Sampled(msgspec.Struct, frozen=True):
     fault: str = ""  # why there is nothing
 
 
+class Recorded(msgspec.Struct, frozen=True):
+    """actor, evaluator -> manager: an episode as data, to be kept on the volume. See `repro.record`."""
+
+    boot: str
+    kind: Literal["crash", "worst", "best"]
+    header: Annotated[bytes, msgspec.Meta(max_length=1 << 20)]  # a line of JSON
+    body: Annotated[bytes, msgspec.Meta(max_length=12 << 20)]
+
+
 class Orders(msgspec.Struct, frozen=True):
     """The manager's answer to a report."""
 

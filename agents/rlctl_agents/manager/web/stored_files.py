@@ -26,13 +26,14 @@ class StoredFiles:
         GET /files?folder=models                                  {"files": {"best.json": 1193, ...}}: bytes of each
         GET /files?folder=models&name=N&offset=0&length=1000      {"data": base64}: fewer bytes only at the end
 
-    Folders are models, checkpoints, init, and results, of which only the evaluations can be had. What is no plain file
-    there, such as a link, is not.
+    Folders are models, checkpoints, init, episodes, and results, of which only the evaluations can be had. What is no
+    plain file there, such as a link, is not.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._folders = {
-            folder.name: folder for folder in (layout.models, layout.checkpoints, layout.results, layout.init)
+            folder.name: folder
+            for folder in (layout.models, layout.checkpoints, layout.results, layout.init, layout.episodes)
         }
 
     def answer(self, query: dict[str, str]) -> Response:
