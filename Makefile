@@ -18,7 +18,7 @@ LISTS := $(VENV)/lists
 export PYTHONDONTWRITEBYTECODE :=
 INPUTS := pyproject.toml requirements.lock rlctl/images/requirements.py
 
-.PHONY: up test test-fast test-fast-list test-full test-cluster learn bench bench-regression check format lint types checkov site lock clean
+.PHONY: up test test-fast test-fast-list test-full test-cluster learn bench bench-regression check format lint types checkov site trackers lock clean
 
 up: $(VENV)/.local
 	$(BIN)/rlctl up $(SPEC)
@@ -105,6 +105,17 @@ $(VENV)-checkov/.ready $(VENV)-site/.ready:
 	$(@D)/bin/$(PIP) --require-hashes -r $<
 	@touch $@
 
+# Weights & Biases and MLflow as they are installed, with core and in an environment of their own: what is written is read back
+trackers: $(VENV)-trackers/.ready
+	PYTHONPATH=.:agents $(VENV)-trackers/bin/python -m tests.manager.trackers.real
+
+# modules of hundreds of megabytes that are hardly imported are not compiled
+$(VENV)-trackers/.ready: rlctl/images/trackers.lock requirements.lock rlctl/images/requirements.py
+	$(PYTHON) -m venv $(@D)
+	$(PYTHON) rlctl/images/requirements.py --extras wandb,mlflow . $(@D)/lists
+	$(@D)/bin/$(PIP) --require-hashes --no-deps --no-compile -r $(@D)/lists/core.txt -r $(@D)/lists/trackers.txt
+	@touch $@
+
 # the locks anew from pyproject.toml: every version that still fits stays. UPGRADE=--upgrade takes the newest of all; a new
 # torch needs TORCH_INDEX="--torch-index URL", torch's own index of builds for CPUs
 lock:
@@ -114,7 +125,7 @@ lock:
 	$(VENV)-lock/bin/python scripts/lock.py $(UPGRADE) $(TORCH_INDEX)
 
 clean:
-	rm -rf $(VENV) $(VENV)-checkov $(VENV)-site $(VENV)-lock build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-checkov $(VENV)-site $(VENV)-trackers $(VENV)-lock build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rlctl needs Python 3.11 or newer; choose one with: make PYTHON=python3.12"; exit 1; }

@@ -17,7 +17,7 @@ from rlctl import __version__
 from rlctl.spec import names
 from rlctl.spec.base import ROLES, Applies, Role
 from rlctl.spec.cluster import IMAGE_OF, by_digest
-from rlctl.spec.fields import Leaf, as_written, leaves, normal
+from rlctl.spec.fields import Leaf, as_written, leaves, normal, resolved
 from rlctl.spec.problems.checks import unsound
 from rlctl.spec.problems.later import not_built
 from rlctl.spec.problems.messages import in_words
@@ -69,6 +69,7 @@ class Plan:
     live: dict[str, Any]  # the manager's live fields, in the shape of the spec; it reads them again on request
     code_path: str | None  # absolute folder for PYTHONPATH
     base: str | None = None  # absolute folder of the spec file: the user's patches lie below it
+    tracked: dict[str, Any] | None = None  # the resolved spec, for trackers; None: it names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ def make(spec: Spec, *, uid: str, base: Path) -> Plan:
         live=fields.pick(lambda applies: applies.when == "live" and "manager" in applies.roles),
         code_path=None if spec.code is None else str((base / spec.code.path).resolve()),
         base=str(base.resolve()),
+        tracked=resolved(spec) if spec.trackers.asked else None,
     )
 
 

@@ -23,8 +23,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # so that it needs no more than uv
 
-from rlctl.images.requirements import LOCK, SETS, Release, name_of, parse  # noqa: E402
+from rlctl.images.requirements import LOCK, SETS, TRACKERS, TRACKERS_LOCK, Release, name_of, parse  # noqa: E402
 
+BESIDE = Path("rlctl/images", TRACKERS_LOCK)
 APART = {"checkov": (Path("tests/render/checkov", LOCK), "3.11.5"), "site": (Path("scripts/pages", LOCK), "3.11")}
 """Dependency group of a `make` target with an environment of its own -> its lock, and the oldest Python for it."""
 HEAD = """\
@@ -32,6 +33,10 @@ HEAD = """\
 # Above each release stand the lists that it is part of, which rlctl/images/requirements.py writes: an extra of
 # pyproject.toml (without torch), torch and what it needs, what builds the wheel, what writes this file.
 # torch stands here twice: as the package index has it, and its builds without CUDA (+cpu).
+"""
+BESIDE_HEAD = """\
+# What the extras wandb and mlflow add to core, as in requirements.lock, which has other versions of some of it.
+# Written by `make lock`; do not edit.
 """
 APART_HEAD = "# What `make {}` installs: pip installs nothing else. Written by `make lock`; do not edit.\n"
 Resolve = Callable[[Sequence[str], Sequence[str]], list[Release]]
@@ -54,7 +59,9 @@ def wanted(pyproject: Mapping[str, Any]) -> dict[str, list[str]]:
                 if inner not in seen:
                     yield from of(inner, (*seen, inner))
 
-    found = {extra: sorted({*project["dependencies"], *of(extra, (extra,))}) for extra in tables}
+    found = {
+        extra: sorted({*project["dependencies"], *of(extra, (extra,))}) for extra in tables if extra not in TRACKERS
+    }
     found |= {"build": [*pyproject["build-system"]["requires"], "editables"]}
     found |= {"lock": pyproject["dependency-groups"]["lock"]}
     return {name: [one for one in needed if name_of(one) != "torch"] for name, needed in found.items()}
@@ -100,6 +107,28 @@ def make(
     return made
 
 
+def make_beside(
+    pyproject: Mapping[str, Any], locked: Sequence[Release], before: Sequence[Release], resolve: Resolve
+) -> list[Release]:
+    """Releases that trackers need besides core, whose versions are those of the other lock.
+
+    Args:
+        locked: releases of the other lock.
+        before: of this one.
+    """
+    core = [one for one in locked if "core" in one.sets]
+    there, asked = {name_of(one.name) for one in core}, pyproject["project"]["optional-dependencies"]
+    needs = {name: [*wanted(pyproject)["core"], *asked[name]] for name in sorted(TRACKERS)}
+    kept = [one for one in before if name_of(one.name) not in there]
+    everything = resolve(sorted({one for needed in needs.values() for one in needed}), pins([*core, *kept]))
+    members = {name: {name_of(one.name) for one in resolve(needed, pins(everything))} for name, needed in needs.items()}
+    return [
+        replace(one, sets=frozenset(name for name, of in members.items() if name_of(one.name) in of))
+        for one in sorted(everything, key=lambda one: name_of(one.name))
+        if name_of(one.name) not in there
+    ]
+
+
 def pins(releases: Sequence[Release]) -> list[str]:
     return [f"{one.name}=={one.version}" for one in releases]
 
@@ -140,7 +169,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--torch-index", metavar="URL", help="torch's own index of builds for CPUs")
     options = parser.parse_args(arguments)
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    locks = (Path(LOCK), *(path for path, _ in APART.values()))
+    locks = (Path(LOCK), BESIDE, *(path for path, _ in APART.values()))
     before = {path: parse((ROOT / path).read_text()) if (ROOT / path).exists() else [] for path in locks}
     index: str | None = options.torch_index
 
@@ -157,7 +186,9 @@ def main(arguments: Sequence[str]) -> int:
 
     try:
         kept = {path: [] if options.upgrade else releases for path, releases in before.items()}
-        made = {Path(LOCK): text(make(pyproject, kept[Path(LOCK)], uv, cpu_builds), HEAD)}
+        locked = make(pyproject, kept[Path(LOCK)], uv, cpu_builds)
+        beside = make_beside(pyproject, locked, kept[BESIDE], uv)
+        made = {Path(LOCK): text(locked, HEAD), BESIDE: text(beside, BESIDE_HEAD)}
         for group, (path, python) in APART.items():
             releases = uv(pyproject["dependency-groups"][group], pins(kept[path]), python=python)
             made[path] = text(releases, APART_HEAD.format(group))

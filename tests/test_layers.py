@@ -28,17 +28,19 @@ LAYERS = [
     ["rlctl_agents.training", "rlctl_agents.acting"],
     ["rlctl_agents.policies"],
     ["rlctl_agents.debugging"],
+    ["rlctl_agents.repro"],
     *(
         [f"rlctl_agents.manager.{name}" for name in row]
         for row in (
-            ["timing", "events", "state_store", "settings"],
+            ["timing", "events", "episodes", "settings"],
+            ["state_store"],
             ["accounting"],
             ["membership"],
             ["checkpoints"],
             ["evaluation"],
             ["lifecycle"],
             ["status"],
-            ["web", "logs"],
+            ["web", "logs", "trackers"],
             ["coordinator"],
             ["loop"],
         )
@@ -56,6 +58,7 @@ OUTSIDE_THE_MANAGER = (
     "rlctl_agents.training",
     "rlctl_agents.acting",
     "rlctl_agents.debugging",
+    "rlctl_agents.repro",
 )
 """What the manager does without: it imports no torch, and nothing that knows what a tensor is."""
 AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors", "rlctl.signing")
@@ -90,7 +93,9 @@ DOORS = {
     "zstandard": ["rlctl_agents.wire"],
     "gymnasium": ["rlctl_agents.envs"],
     "ale_py": ["rlctl_agents.envs.ale"],
-    "tensorboard": ["rlctl_agents.manager.web.tensorboard", "rlctl_agents.roles.tensorboard_server"],
+    "tensorboard": ["rlctl_agents.manager.trackers.tensorboard", "rlctl_agents.roles.tensorboard_server"],
+    "wandb": ["rlctl_agents.manager.trackers.wandb"],
+    "mlflow": ["rlctl_agents.manager.trackers.mlflow"],
     "torch": [
         "rlctl_agents.models",
         "rlctl_agents.ops",

@@ -1,6 +1,7 @@
 """`python -m rlctl_agents ROLE ...` is one role process; `python -m rlctl_agents probe ...` looks at an environment,
-`python -m rlctl_agents tensorboard ...` shows the curves of a run, `evaluate` and `play` act with a stored model,
-`export` writes one as a graph, `debug` is all roles in one thread, for a debugger.
+`python -m rlctl_agents tensorboard ...` shows the curves of a run, `page` the status page of one that is over,
+`evaluate` and `play` act with a stored model, `export` writes one as a graph, `debug` is all roles in one thread, for a
+debugger, `repro` plays a recorded episode again.
 
 Before anything large is imported, the kernel is asked to kill this process when its parent dies: no role outlives a
 killed supervisor.
@@ -79,6 +80,10 @@ def main(arguments: Sequence[str]) -> int:
         from rlctl_agents.roles.tensorboard_server import main as tensorboard
 
         return tensorboard(arguments[1:])
+    if arguments[:1] == ["page"]:
+        from rlctl_agents.manager.web.stored_page import main as page
+
+        return page(arguments[1:])
     if arguments == ["evaluate"]:
         from rlctl_agents.policies.evaluate import main as evaluate
 
@@ -91,6 +96,10 @@ def main(arguments: Sequence[str]) -> int:
         from rlctl_agents.debugging.program import main as debug
 
         return debug(arguments[1:])
+    if arguments[:1] == ["repro"]:
+        from rlctl_agents.repro.playing import main as repro
+
+        return repro(arguments[1:])
     if arguments == ["export"]:
         from rlctl_agents.policies.export import main as export
 
@@ -110,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     hear_signals()
-    if sys.argv[1:2] != ["debug"]:  # a shell or an IDE starts that one, from whatever thread
+    if sys.argv[1:2] not in (["debug"], ["repro"]):  # a shell or an IDE starts these, from whatever thread
         die_with_parent()
     limit_threads()
     code = main(sys.argv[1:])

@@ -162,7 +162,7 @@ class RunPlace(Protocol):
         """Its private folder for sockets, named by the first eight digits of the uid."""
 
 
-Folder = Literal["models", "checkpoints", "results", "init"]
+Folder = Literal["models", "checkpoints", "results", "init", "episodes"]
 
 
 class StoredFiles(Protocol):

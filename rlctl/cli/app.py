@@ -27,6 +27,7 @@ from rlctl.cli.verbs import (
     play,
     profile,
     pull,
+    repro,
     restart,
     scale,
     show,
@@ -87,6 +88,7 @@ def make_command() -> Any:
         init.init, lint.lint, debug.debug, show.render, show.diff, up.up,
         status.status, logs.logs, wait.wait, profile.profile,
         models.models, pull.pull, export.export, play.play, compare.compare,
+        repro.repro,
         scale.scale, restart.restart, history.history, history.rollback, doctor.doctor, down.down, version.version,
     ):  # fmt: skip
         app.command()(verb)

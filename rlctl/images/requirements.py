@@ -6,6 +6,7 @@ reads SOURCE/requirements.lock and writes to TO:
 
     core.txt, learner.txt, actor.txt   what the extra of that name needs, and the extras of --extras for the actor
     ci.txt                             what the service on a cluster needs: the extras ci and kubernetes
+    trackers.txt                       what the extras wandb and mlflow add to core, where --extras names them
     local.txt, dev.txt, ...            those of the other extras, for `make`
     torch.txt, torch-cpu.txt           torch alone, which comes first, and its build without CUDA
     torch-needs.txt, torch-cuda.txt    what torch needs; what one with CUDA needs besides
@@ -27,6 +28,10 @@ from typing import Final
 LOCK: Final = "requirements.lock"
 SETS: Final = "# in:"
 """How the line above a release begins; the names of its lists follow."""
+TRACKERS_LOCK: Final = "trackers.lock"
+"""Beside this file: what trackers need goes together with core alone."""
+TRACKERS: Final = frozenset({"wandb", "mlflow"})
+"""Extras of the manager, in place of the actor."""
 NO_EXTRAS: Final = frozenset({"torch", "torch-cpu", "torch-needs", "torch-cuda", "build", "lock"})
 IMAGES: Final[Mapping[str, Sequence[str]]] = {"ci": ("ci", "kubernetes")}
 """Images that install more than the extra of their name."""
@@ -89,7 +94,7 @@ def lists(releases: Sequence[Release], torch: str, extras: Sequence[str] = ()) -
         releases: of the lock.
         torch: a locked one, as in torch==2.13.0 or torch==2.13.0+cpu; empty: the base has one; another with its
             hashes and all that it needs besides `torch-needs.txt`, as in `torch==2.13.0+cu126 --hash=sha256:...`.
-        extras: for the actor, besides its own.
+        extras: for the actor besides its own, and trackers for the manager.
 
     Raises:
         ValueError: there is no such extra, or another torch has no hashes.
@@ -99,8 +104,9 @@ def lists(releases: Sequence[Release], torch: str, extras: Sequence[str] = ()) -
         raise ValueError(f"EXTRAS: no extra `{unknown[0]}`; there is {', '.join(sorted(names - NO_EXTRAS))}")
     made = {}
     for name in sorted(names):
-        wanted = {*IMAGES.get(name, (name,)), *(extras if name == "actor" else ())}
+        wanted = {*IMAGES.get(name, (name,)), *({*extras} - TRACKERS if name == "actor" else ())}
         made[f"{name}.txt"] = written([release for release in releases if release.sets & wanted])
+    made["trackers.txt"] = written([release for release in releases if release.sets & TRACKERS & {*extras}])
     if torch != default_torch(releases):
         locked = next(
             (one for one in releases if torch == f"{one.name}=={one.version}" and "torch-cpu" in one.sets), None
@@ -151,7 +157,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     extras = [name for name in re.split(r"[\s,]+", options.extras) if name]
     try:
-        releases = parse((options.source / LOCK).read_text(encoding="utf-8"))
+        locks = (options.source / LOCK, Path(__file__).with_name(TRACKERS_LOCK))
+        releases = [release for lock in locks for release in parse(lock.read_text(encoding="utf-8"))]
         torch = default_torch(releases) if options.torch is None else options.torch.strip()
         made = lists(releases, torch, extras)
     except ValueError as error:

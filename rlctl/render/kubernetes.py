@@ -179,9 +179,12 @@ def _role(plan: Plan, spec: Spec, role: RolePlan, shard: int | None = None) -> d
     }
 
 
-def _live(plan: Plan) -> dict[str, str]:
+def _live(plan: Plan) -> dict[str, Any]:
     released = (f"{kind}/{name}" for kind, found in _released(plan).items() for name in found)
-    return {"name": names.live_name(plan.run), "json": _json(plan.live), "workloads": ",".join(released)}
+    files = {"live.json": _json(plan.live), "workloads": ",".join(released)}
+    if plan.tracked is not None:
+        files["spec.json"] = _json(plan.tracked)
+    return {"name": names.live_name(plan.run), "files": files}
 
 
 def _released(plan: Plan) -> dict[str, list[str]]:

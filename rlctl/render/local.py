@@ -54,6 +54,8 @@ def documents(plan: Plan, *, layout: Layout, sockets: Path, python: str) -> list
         )
     made += [Document(run_file_name(role), _json(role.run_file), role.role) for role in plan.roles]
     made.append(Document("live.json", _json(plan.live), "manager"))
+    if plan.tracked is not None:
+        made.append(Document("spec.json", _json(plan.tracked), "manager"))
     return made
 
 

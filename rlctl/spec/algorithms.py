@@ -231,6 +231,8 @@ class Ppo(Clipped):
     """Always 0: no policy but the newest gathers what is learned from."""
     epochs: Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=1_000)], restart("learner")] = "auto"
     """Passes over a batch. auto: 10 where the network is an mlp without memory, else 4."""
+    target_kl: Annotated[float | None, Field(gt=0), restart("learner")] = 0.02
+    """The steps of a batch end when KL(old || new) of a minibatch is above 1.5 times this; null: never."""
 
     def sized(self, *, plain: bool) -> Self:
         """With `epochs`."""

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from rlctl.spec.algorithms import BUILT, KINDS, Algorithm, tag
 from rlctl.spec.base import Applies, Model
-from rlctl.spec.schema import Spec
+from rlctl.spec.roles import Replay
+from rlctl.spec.schema import ReplayBuffer, Spec
 from rlctl.spec.words import Path
 
 HIDDEN = (
@@ -83,7 +84,26 @@ def normal(spec: Spec) -> Spec:
     """
     names = ["main"] if spec.policies is None else list(spec.policies)
     policies = {name: spec.policy(name).model_copy(update={"like": None}) for name in names}
-    return spec.model_copy(update={"policies": policies, "algorithm": None, "model": None})
+    changed: dict[str, Any] = {"policies": policies, "algorithm": None, "model": None}
+    if any(one.algorithm.needs_replay for one in policies.values()):
+        changed["replay"] = spec.replay or ReplayBuffer()
+        changed["roles"] = spec.roles.model_copy(update={"replay": spec.roles.replay or Replay()})
+    return spec.model_copy(update=changed)
+
+
+def resolved(spec: Spec) -> dict[str, Any]:
+    """Every value of a spec as plain data in its own shape, defaults included; what is not built yet is left out."""
+    if spec.policies is None:
+        policy = spec.policy()
+        spec = spec.model_copy(update={"algorithm": policy.algorithm, "model": policy.model})
+    values, found = spec.model_dump(mode="json"), dict[str, Any]()
+    for path, _, _ in leaves(spec):
+        if not hidden(path):
+            source, place = values, found
+            for key in path[:-1]:
+                source, place = source[key], place.setdefault(key, {})
+            place[path[-1]] = source[path[-1]]
+    return found
 
 
 def as_written(spec: Spec, path: tuple[str, ...]) -> tuple[str, ...]:

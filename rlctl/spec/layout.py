@@ -61,6 +61,11 @@ class Layout:
         """Status, events, evaluations and TensorBoard files; what `status` and `logs` answer from after the end."""
         return self.root / "results"
 
+    @property
+    def episodes(self) -> Path:
+        """Episodes as data, for `rlctl repro`; made by the manager with the first."""
+        return self.results / "episodes"
+
     def make(self) -> None:
         """Create all of them, readable by their owner only."""
         for folder in (self.run, self.models, self.checkpoints, self.logs, self.results):

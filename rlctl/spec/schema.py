@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
@@ -25,6 +26,9 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 PolicyName = Annotated[str, Field(pattern=POLICY_NAME)]
 ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]
 Side = Annotated[int, Field(ge=1, le=4096)]
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+TRACKERS: Final = ("wandb", "mlflow")
+"""Trackers beside TensorBoard: section of the spec, package, module and extra of rlctl in one."""
 
 
 def _wrapper(value: object) -> object:
@@ -57,6 +61,25 @@ def _two(sides: list[int]) -> list[int]:
     if len(sides) != 2:
         raise ValueError(f"must be rows and columns, as in [84, 84], got {show(sides)}")
     return sides
+
+
+def _uri(uri: str) -> str:
+    """The address of a tracking server, or of a database in a file."""
+    try:
+        parts = urlsplit(uri)
+        password = parts.password
+    except ValueError as error:
+        raise ValueError(f"must be an address, as in http://mlflow:5000, got {show(uri)}: {error}") from None
+    if password is not None or (parts.scheme in ("http", "https") and parts.username is not None):
+        raise ValueError(
+            "holds a password or a name to log in with: give them as MLFLOW_TRACKING_USERNAME and"
+            " MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the manager's environment"
+        )
+    if parts.scheme == "sqlite" and not parts.path.startswith("//"):
+        raise ValueError(f"must name a file from the root, as in sqlite:////home/me/mlflow.db, got {show(uri)}")
+    if parts.scheme not in ("http", "https", "sqlite"):
+        raise ValueError(f"must begin with http://, https:// or sqlite:////, got {show(uri)}")
+    return uri
 
 
 Wrapper = Annotated[
@@ -216,9 +239,7 @@ class ReplayBuffer(Model):
 
     capacity: Annotated[int, Field(ge=1), restart("replay")] = 1_000_000
     """Agent steps."""
-    samples_per_insert: Annotated[
-        Literal["auto"] | Annotated[float, Field(gt=0)] | None, restart("replay", "learner")
-    ] = "auto"
+    samples_per_insert: Annotated[Literal["auto"] | Annotated[float, Field(gt=0)] | None, restart("replay")] = "auto"
     """Rows drawn for each that comes in: the faster of learner and actors waits for the other. auto: 8, and 256 with
     sac and td3; null: neither waits."""
     learning_starts: Annotated[int, Field(ge=1), restart("replay")] = 10_000
@@ -275,6 +296,10 @@ class Evaluation(Model):
     """Environments of one evaluator; null: 25, or episodes when that is less.
 
     Each plays the same number of episodes."""
+    video_every: Annotated[int | None, Field(ge=1), live("manager")] = None
+    """Of so many evaluations one is followed by an episode that is recorded as a GIF, beginning with the first; so are
+    the one that confirms a goal and that of the last model. The newest and the best are on the status page, and below
+    results/episodes. Null: none."""
 
 
 class Checkpoint(Model):
@@ -284,6 +309,56 @@ class Checkpoint(Model):
     keep: Annotated[int, Field(ge=1, le=10_000), live("manager")] = 3
     """The newest that stay on disk; older ones are removed. The best model and the one that reached the goal are
     not among them: they stay, below models/."""
+
+
+class TensorBoard(Model):
+    """Files below results/tensorboard, always written."""
+
+
+class Wandb(Model):
+    """Weights & Biases, of the extra wandb. Its key is WANDB_API_KEY of the manager's environment, never of a spec."""
+
+    mode: Annotated[Literal["offline", "online"], restart("manager")] = "offline"
+    """offline: into results/wandb, from where `wandb sync` sends it."""
+    project: Annotated[Name, Field(pattern=r"^[^/\\#?%:]+$"), restart("manager")] = "rlctl"
+    entity: Annotated[Name | None, restart("manager")] = None
+    """A team or user; null: that of the key."""
+    group: Annotated[Name | None, restart("manager")] = None
+    """Runs that belong together; null: of a trial the name of its sweep."""
+    tags: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], restart("manager")] = []
+
+
+class Mlflow(Model):
+    """MLflow, of the extra mlflow."""
+
+    uri: Annotated[Annotated[str, AfterValidator(_uri)] | None, restart("manager")] = None
+    """http://HOST:PORT of a tracking server, or sqlite:////FILE; null: mlflow.db in the storage folder of its runs."""
+    experiment: Annotated[Name, restart("manager")] = "rlctl"
+    group: Annotated[Name | None, restart("manager")] = None
+    """Becomes the tag `group`; null: of a trial the name of its sweep."""
+    tags: Annotated[dict[Name, str], restart("manager")] = {}
+
+
+class Trackers(Model):
+    """Where curves, evaluations, the resolved spec and the end of a run go. Only the manager reads this."""
+
+    tensorboard: TensorBoard = TensorBoard()
+    wandb: Wandb | None = None
+    mlflow: Mlflow | None = None
+
+    @property
+    def asked(self) -> dict[str, Wandb | Mlflow]:
+        """Section of each tracker that is a package of its own."""
+        return {name: section for name in TRACKERS if (section := getattr(self, name)) is not None}
+
+    def grouped(self, group: str) -> Trackers:
+        """The same, with that group where none is given."""
+        update = {"group": group}
+        return self.model_copy(
+            update={
+                name: section.model_copy(update=update) for name, section in self.asked.items() if section.group is None
+            }
+        )
 
 
 class Code(Model):
@@ -305,7 +380,7 @@ class Spec(Model):
     ]
     """Unique per user of a machine, or per namespace of a cluster."""
     target: Annotated[Literal["local", "kubernetes"], new_run()] = "local"
-    seed: Annotated[int, Field(ge=0, lt=2**63), new_run("manager", "learner", "actor", "evaluator")] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), new_run("manager", "replay", "learner", "actor", "evaluator")] = 0
     sync: Annotated[bool, new_run("manager", "learner", "actor")] = False
     """Lock-step: batches in a fixed order, weights exactly one update old, equal weights from equal seeds."""
     env: Env
@@ -324,6 +399,7 @@ class Spec(Model):
     stop: Stop = Stop()
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
+    trackers: Trackers = Trackers()
     storage: Storage = Storage()
     code: Code | None = None
     images: Images = Images()

@@ -13,6 +13,7 @@ from torch import nn
 from rlctl.spec.schema import Network
 from rlctl_agents.checkpoint.state import StateError, pack_state, unpack_state
 from rlctl_agents.models.policy import ActorCritic
+from rlctl_agents.models.torso import channels_last
 from rlctl_agents.training.learner_state import capture, restore
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 
@@ -51,6 +52,28 @@ def test_a_restored_learner_goes_on_bit_by_bit(kind: str) -> None:
     train(other, fresh, 5)
 
     assert (counters, problem) == ({"consumed_steps": 40.0}, "")
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
+def test_averages_of_a_convolution_lie_in_memory_as_its_weights_do() -> None:
+    def images() -> nn.Module:
+        torch.manual_seed(3)
+        net = nn.Sequential(nn.Unflatten(1, (3, 1, 1)), nn.ZeroPad2d(2), nn.Conv2d(3, 4, 3))
+        channels_last(net)
+        return net
+
+    def adam(net: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adam(net.parameters(), lr=0.1, fused=True)
+
+    net, other = images(), images()
+    optimizer, fresh = adam(net), adam(other)
+    train(net, optimizer, 3)
+    restore(capture(net, optimizer, {}).pack(), other, fresh)
+    torch.manual_seed(4)
+    train(net, optimizer, 3)
+    torch.manual_seed(4)
+    train(other, fresh, 3)
     for name, value in net.state_dict().items():
         assert torch.equal(value, other.state_dict()[name]), name
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlctl_agents.debugging.program import Telling, failed, main, run
+from rlctl_agents.debugging.program import DebugAnswer, failed, main, run
 from rlctl_agents.runtime.process import UserFault
 from tests.debugging.test_session import spec_of
 
@@ -17,7 +17,7 @@ from tests.debugging.test_session import spec_of
 def told(capsys: pytest.CaptureFixture[str], *, as_json: bool = True, **changes: Any) -> tuple[list[str], str]:
     """Lines of two updates, and what was said beside them."""
     out = io.StringIO()
-    assert run(spec_of(**changes), Telling(out, as_json, quiet=False), updates=2, episodes=2) == 0
+    assert run(spec_of(**changes), DebugAnswer(out, as_json, quiet=False), updates=2, episodes=2) == 0
     return out.getvalue().splitlines(), capsys.readouterr().err
 
 
@@ -73,7 +73,7 @@ def test_a_fault_without_code_of_the_users_own_is_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = io.StringIO()
-    assert failed(UserFault("there is no such thing"), Telling(out, True, quiet=False), tmp_path, stay=True) == 3
+    assert failed(UserFault("there is no such thing"), DebugAnswer(out, True, quiet=False), tmp_path, stay=True) == 3
     assert capsys.readouterr().err == "error: there is no such thing\n"
     assert json.loads(out.getvalue())["error"]["reason"] == "invalid_spec"
 
@@ -83,6 +83,6 @@ def test_a_failure_without_standard_input_is_told_whole_and_opens_no_debugger(
 ) -> None:
     monkeypatch.setattr("sys.stdin", None)
     out = io.StringIO()
-    assert failed(ValueError("no light"), Telling(out, True, quiet=False), tmp_path, stay=True) == 7
+    assert failed(ValueError("no light"), DebugAnswer(out, True, quiet=False), tmp_path, stay=True) == 7
     assert json.loads(out.getvalue())["error"]["message"] == "ValueError: no light"
     assert "standard input is closed" in capsys.readouterr().err

@@ -91,7 +91,7 @@ SETTINGS = {
             "sweep clean NAME": "sweep clean NAME --yes",
             "NAME": "few",
             "pole-1 pole-2 other": "few-1 few-2 searched-1",
-            "--steps 500000": "--steps 2000",
+            "--steps 500000": "--steps 5000",
         },
     ),
     "docs/debugging.md": Setting(

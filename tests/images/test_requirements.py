@@ -12,11 +12,23 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from rlctl.images.requirements import LOCK, SOURCES, Release, default_torch, lists, main, name_of, parse
-from scripts.lock import APART, make, text, wanted
+from rlctl.images.requirements import (
+    LOCK,
+    SOURCES,
+    TRACKERS,
+    TRACKERS_LOCK,
+    Release,
+    default_torch,
+    lists,
+    main,
+    name_of,
+    parse,
+)
+from scripts.lock import APART, make, make_beside, text, wanted
 
 ROOT = Path(__file__).parents[2]
 RELEASES = parse((ROOT / LOCK).read_text())
+BESIDE = parse((ROOT / "rlctl" / "images" / TRACKERS_LOCK).read_text())
 TORCH = default_torch(RELEASES)
 CPU_WHEEL = "sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"
 """Of torch 2.13.0 without CUDA, for CPython 3.11 on x86-64."""
@@ -103,6 +115,35 @@ def test_further_extras_are_for_the_actor_alone() -> None:
     assert "ale-py" not in names(made["core.txt"]) | names(made["learner.txt"])
 
 
+def test_trackers_are_for_core_alone_and_go_together_with_it() -> None:
+    made = lists([*RELEASES, *BESIDE], TORCH, ["wandb", "atari"])
+    assert {"wandb", "protobuf"} - names(made["trackers.txt"]) == {"protobuf"}, "core has that already"
+    assert "mlflow" not in names(made["trackers.txt"])
+    assert "wandb" not in names(made["actor.txt"]) | names(made["core.txt"]) | names(made["dev.txt"])
+    assert lists([*RELEASES, *BESIDE], TORCH)["trackers.txt"] == ""
+    core = {name_of(one.name) for one in RELEASES if "core" in one.sets}
+    assert not core & {name_of(one.name) for one in BESIDE}
+    assert {name for one in BESIDE for name in one.sets} == TRACKERS
+
+
+def test_the_lock_of_trackers_is_of_the_project_as_it_is() -> None:
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    there = {name_of(one.name): one.version for one in BESIDE}
+    for requirement in (Requirement(line) for extra in TRACKERS for line in asked[extra]):
+        assert requirement.specifier.contains(there[name_of(requirement.name)]), f"make lock: {requirement}"
+
+
+def test_a_lock_of_trackers_takes_core_as_it_is() -> None:
+    extras = {"core": ["numpy"], "wandb": ["wandb"], "mlflow": ["mlflow"]}
+    project = {"name": "thing", "dependencies": ["rich>=14"], "optional-dependencies": extras}
+    core = frozenset({"core"})
+    locked = [Release("numpy", "2", "", (ONE,), core), Release("rich", "14", "", (ONE,), core)]
+    before = [Release("wandb", "0.1", "", (ONE,)), Release("rich", "13", "", (ONE,))]
+    made = make_beside({**PROJECT, "project": project}, locked, before, resolved)
+    found = {one.name: (one.version, *one.sets) for one in made}
+    assert found == {"mlflow": ("9", "mlflow"), "wandb": ("0.1", "wandb")}
+
+
 def test_packages_are_built_nowhere_but_where_they_have_no_wheel() -> None:
     made = lists(RELEASES, TORCH, ["box2d"])
     head = made["actor.txt"].splitlines()[0]
@@ -157,7 +198,7 @@ def test_two_versions_of_a_package_make_no_lock() -> None:
         make(PROJECT, [], forked, lambda _: [TWO])
 
 
-@pytest.mark.parametrize("lock", [LOCK, *(str(path) for path, _ in APART.values())])
+@pytest.mark.parametrize("lock", [LOCK, f"rlctl/images/{TRACKERS_LOCK}", *(str(path) for path, _ in APART.values())])
 def test_a_lock_says_nothing_of_where_files_come_from(lock: str) -> None:
     assert not re.search(r"://|--(extra-)?index-url|--find-links", (ROOT / lock).read_text())
 

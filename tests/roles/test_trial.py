@@ -1,5 +1,6 @@
 """The trial of a spec: faults at the value that is wrong, and which leaf goes through which net."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -92,6 +93,29 @@ def test_a_fault_is_told_at_the_value_that_is_wrong(spec: dict[str, Any], path: 
     assert words in fault.message
     assert "\n" not in fault.message
     assert not fault.missing
+
+
+DRAWN = {"evaluation": {"video_every": 10}}
+
+
+def test_a_frame_is_drawn_where_episodes_are_to_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trial("CartPole-v1", **DRAWN).faults == []
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    assert trial("CartPole-v1").faults == []
+    (fault,) = trial("CartPole-v1", **DRAWN).faults
+    assert fault.path == ("evaluation", "video_every")
+    assert fault.message == 'the frames of a recorded episode need pygame: pip install "rlctl[agents]"'
+    assert fault.missing
+
+
+@pytest.mark.parametrize(
+    ("id", "words"),
+    [("tests.envs.tiny:Duel", "shows none of them"), ("tests.acting.owned:Sound", "episodes need render_mode")],
+)
+def test_an_environment_that_draws_nothing_cannot_be_recorded(id: str, words: str) -> None:
+    (fault,) = trial(id, **DRAWN).faults
+    assert fault.path == ("evaluation", "video_every")
+    assert words in fault.message
 
 
 def test_faults_of_environment_network_and_algorithm_are_told_at_once() -> None:

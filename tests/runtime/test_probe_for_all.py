@@ -46,10 +46,18 @@ def status(listener: HttpListener | ProbeListener, path: str, method: str = "GET
 
 @pytest.fixture
 def probe() -> Iterator[ProbeListener]:
-    pages = {"/": lambda: Response(200, b"page", "text/html", (("X-Is", "here"),))}
+    pages = {
+        "/": lambda name: Response(200, b"page", "text/html", (("X-Is", "here"),)),
+        "/films/": lambda name: Response(200, b"", "image/gif", (("X-Name", name),)),
+    }
     listener = ProbeListener("tcp:127.0.0.1:0", Pulse(), lambda: b"", pages)
     yield listener
     listener.close()
+
+
+def test_a_folder_of_pages_is_given_the_name_and_nothing_below_or_beside_it(probe: ProbeListener) -> None:
+    assert [ask(probe, path).headers["X-Name"] for path in ("/films/one.gif", "/films/")] == ["one.gif", ""]
+    assert [status(probe, path) for path in ("/films", "/other", "/films/a/b", "/other/one.gif")] == [404] * 4
 
 
 @pytest.mark.parametrize("address", ["tcp:10.1.2.3:7180", "tcp:192.168.0.1:80", "tcp:fd00::5:7180", "tcp:[fd00::5]:80"])

@@ -198,7 +198,13 @@ def test_signals_are_as_before_when_the_role_has_ended() -> None:
 
 @pytest.mark.processes
 def test_manager_and_modelpool_import_neither_torch_nor_a_simulator() -> None:
-    modules = "roles.manager", "roles.modelpool", "manager.loop", "manager.web.tensorboard", "runtime.manager_session"
+    modules = (
+        "roles.manager",
+        "roles.modelpool",
+        "manager.loop",
+        "manager.trackers.tensorboard",
+        "runtime.manager_session",
+    )
     code = (
         "import sys\n"
         + "".join(f"import rlctl_agents.{module}\n" for module in modules)

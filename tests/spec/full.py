@@ -27,6 +27,7 @@ FULL = Spec.model_validate(
         "league": {},
         "pbt": {},
         "code": {},
+        "trackers": {"wandb": {}, "mlflow": {"uri": "http://mlflow:5000", "tags": {"team": "a"}}},
         "kubernetes": {"proxy": {"image": image("proxy")}},
     }
 )
@@ -70,8 +71,10 @@ _CANDIDATES: tuple[Any, ...] = (
         "kueue",
         "eval_return",
         "elo",
+        "online",
+        "http://other:5000",
     ),
-    *(["203.0.113.0/24"], ["ClipAction"], [84, 84], [7], {"x": 1}, {"x": 1.5}, {"x": [1.5]}),
+    *(["203.0.113.0/24"], ["ClipAction"], [84, 84], [7], {"x": 1}, {"x": 1.5}, {"x": [1.5]}, ["x"], {"x": "y"}),
 )
 
 

@@ -175,11 +175,16 @@ def test_what_works_together_is_accepted(lint: Lint, lines: str) -> None:
     assert lint(TOP + lines) == []
 
 
-def test_an_evaluation_return_needs_an_evaluator(lint: Lint) -> None:
-    text = "run: a\nenv: {id: b}\nstop: {eval_return: 3}\nroles: {evaluator: {replicas: 0}}"
-    assert lint(text) == [
-        "spec.yaml:3:8: stop.eval_return: needs an evaluator: set roles.evaluator.replicas to at least 1, got 0"
-    ]
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [
+        ("stop: {eval_return: 3}", "3:8: stop.eval_return"),
+        ("evaluation: {video_every: 3}", "3:14: evaluation.video_every"),
+    ],
+)
+def test_an_evaluation_return_and_recorded_episodes_need_an_evaluator(lint: Lint, section: str, value: str) -> None:
+    text = f"run: a\nenv: {{id: b}}\n{section}\nroles: {{evaluator: {{replicas: 0}}}}"
+    assert f"spec.yaml:{value}: needs an evaluator: set roles.evaluator.replicas to at least 1, got 0" in lint(text)
 
 
 def test_likes_that_lead_nowhere_are_refused(lint: Lint) -> None:

@@ -70,7 +70,7 @@ def _flat(values: dict[str, object], path: str = "") -> list[tuple[str, object]]
     found: list[tuple[str, object]] = []
     for key, value in values.items():
         name = f"{path}.{key}" if path else key
-        if isinstance(value, dict) and key not in ("kwargs", "params"):
+        if isinstance(value, dict) and key not in ("kwargs", "params", "tags"):
             found += _flat(value, name)
         else:
             found.append((name, value))
@@ -102,7 +102,7 @@ def test_live_fields_of_the_manager_lie_apart_in_the_shape_of_the_spec() -> None
     found = plan(stop={"eval_return": 475, "wall_time": "5m"}, evaluation={"episodes": 20})
     assert found.live == {
         "stop": {"eval_return": 475.0, "agent_steps": None, "wall_time": 300.0},
-        "evaluation": {"episodes": 20, "every": None, "mode": "greedy"},
+        "evaluation": {"episodes": 20, "every": None, "mode": "greedy", "video_every": None},
         "checkpoint": {"every": 60.0, "keep": 3},
         "roles": {"learner": {"replicas": 1}, "evaluator": {"replicas": 1}},
     }

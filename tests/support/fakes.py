@@ -29,6 +29,7 @@ from rlctl_agents.types.control import (
     Orders,
     Peers,
     PutModel,
+    Recorded,
     Report,
     Said,
     Sampled,
@@ -88,6 +89,7 @@ class Manager:
         self.reports: list[Report] = []
         self.commits: list[Commit] = []
         self.results: list[EvalResult] = []
+        self.episodes: list[Recorded] = []
         self.profile: Sampling | None = None
         self.profiles: list[Sampled] = []
         self._served: Served | None = None
@@ -105,7 +107,7 @@ class Manager:
     def __enter__(self) -> Manager:
         handlers: Handlers = {
             Hello: self._hello, Report: self._report, Commit: self._commit, EvalResult: self._result,
-            Sampled: self._sampled,
+            Recorded: self._recorded, Sampled: self._sampled,
         }  # fmt: skip
         self._served = Served(self.address, self.boot, handlers)
         self._served.start()
@@ -160,6 +162,10 @@ class Manager:
     def _sampled(self, sampled: Sampled, _: Buffers) -> tuple[Said, Buffers]:
         self.profiles.append(sampled)
         return Said(ok=True), ()
+
+    def _recorded(self, recorded: Recorded, _: Buffers) -> tuple[Said, Buffers]:
+        self.episodes.append(recorded)
+        return Said(True, f"{recorded.kind}/0@{len(self.episodes)}"), ()
 
     def _result(self, result: EvalResult, _: Buffers) -> tuple[Said, Buffers]:
         self.results.append(result)

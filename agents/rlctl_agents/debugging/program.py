@@ -8,63 +8,43 @@ from __future__ import annotations
 
 import argparse
 import bdb
-import json
 import logging
 import math
-import os
 import pdb
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
 
 from rlctl.errors import SpecError
 from rlctl.spec import load
 from rlctl.spec.schema import Spec
 from rlctl_agents.acting.rollout import NotTogether
 from rlctl_agents.debugging.session import DebugSession, arranged
+from rlctl_agents.debugging.terminal import (
+    FAILED,
+    INTERRUPTED,
+    INVALID,
+    NO_READER,
+    ReaderGone,
+    Telling,
+    answers,
+    chain,
+    go_to,
+    stay_there,
+)
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.trainer import Updated
 
-INVALID, FAILED, INTERRUPTED, NO_READER = 3, 7, 130, 141
-"""Exit codes, as of rlctl: the spec, or what it names; the user's own code; Ctrl-C, or the debugger's quit; a pipe that
-was closed at the other end."""
 SHOWN = ("policy_loss", "value_loss", "entropy", "grad_norm")
 """Metrics of a line beside the loss, where there are such; --json has all."""
 
 
-class ReaderGone(Exception):
-    """The answer goes into a pipe that was closed at the other end."""
-
-
 @dataclass
-class Telling:
-    """Lines of the answer."""
-
-    out: TextIO
-    as_json: bool
-    quiet: bool
-    began: float = field(default_factory=time.monotonic)
-
-    def note(self, text: str) -> None:
-        """Say something beside the answer."""
-        if not self.quiet:
-            self._print(text, sys.stderr)
-
-    def answer(self, text: str, **content: Any) -> None:
-        """Give a part of the answer, in words or as JSON."""
-        line = json.dumps({"apiVersion": "rlctl/v1", **content}) if self.as_json else text
-        self._print(line, self.out)
-
-    @staticmethod
-    def _print(text: str, to: TextIO) -> None:
-        try:
-            print(text, file=to, flush=True)
-        except BrokenPipeError:
-            raise ReaderGone from None
+class DebugAnswer(Telling):
+    """The answer, update by update."""
 
     def update(self, session: DebugSession, updated: Updated) -> None:
         """Tell an update."""
@@ -107,11 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
-    out = sys.stdout
-    if options.json:
-        out = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)
-    telling = Telling(out, options.json, options.quiet)
+    telling = DebugAnswer(answers(options.json), options.json, options.quiet)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     try:
         loaded = load(options.specs, [*options.set, "target=local"])
@@ -126,14 +102,13 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except ReaderGone:
-        for stream in (out, sys.stderr):  # for what is still to be flushed
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        telling.leave()
         return NO_READER
     except (Exception, SystemExit) as error:
         return failed(error, telling, code, stay=options.pdb)
 
 
-def run(spec: Spec, telling: Telling, *, updates: int, episodes: int, base: Path = Path()) -> int:
+def run(spec: Spec, telling: DebugAnswer, *, updates: int, episodes: int, base: Path = Path()) -> int:
     """Make so many updates, then play so many whole episodes.
 
     Args:
@@ -158,7 +133,7 @@ def run(spec: Spec, telling: Telling, *, updates: int, episodes: int, base: Path
     return 0
 
 
-def learn(session: DebugSession, telling: Telling, updates: int, episodes: int) -> None:
+def learn(session: DebugSession, telling: DebugAnswer, updates: int, episodes: int) -> None:
     """Make the updates, or fewer where `stop.agent_steps` is reached, and the evaluation; tell each, and the sum."""
     limit = session.spec.stop.agent_steps or math.inf
     try:
@@ -178,18 +153,7 @@ def learn(session: DebugSession, telling: Telling, updates: int, episodes: int) 
     telling.summary(session)
 
 
-def go_to(code: Path | None) -> None:
-    """Stand where actors and learners of this machine stand: in `code.path`, with its modules, and no others of the
-    user's."""
-    if sys.path[:1] == [os.getcwd()]:  # as `python -m` has put it
-        del sys.path[0]
-    if code is not None:
-        sys.path.insert(0, str(code))
-        os.environ["PYTHONPATH"] = str(code)  # of what an environment starts
-        os.chdir(code)
-
-
-def failed(error: BaseException, telling: Telling, code: Path | None, *, stay: bool) -> int:
+def failed(error: BaseException, telling: DebugAnswer, code: Path | None, *, stay: bool) -> int:
     """Tell an exception: of the user's own code with all frames, another fault of theirs in a sentence.
 
     Args:
@@ -216,16 +180,5 @@ def failed(error: BaseException, telling: Telling, code: Path | None, *, stay: b
         reason = {INVALID: "invalid_spec", FAILED: "workload_failed"}[exit_code]
         telling.answer("", error={"code": exit_code, "reason": reason, "message": f"{type(error).__name__}: {error}"})
     if stay and exit_code == FAILED:
-        if sys.stdin is None:
-            telling.note("standard input is closed: pdb cannot ask")
-        else:
-            pdb.post_mortem(causes[-1].__traceback__)
+        stay_there(error, telling)
     return exit_code
-
-
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it comes of; the first of all last."""
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__

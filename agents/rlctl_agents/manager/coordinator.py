@@ -43,11 +43,14 @@ from rlctl_agents.types.control import (
     Noted,
     Orders,
     Place,
+    Recorded,
     Report,
     Said,
     Sampled,
 )
 
+RECORDS = {("actor", "crash"), ("evaluator", "crash"), ("evaluator", "worst"), ("evaluator", "best")}
+"""Roles, and the kinds of episodes that they record."""
 SPEAKS_REPORTS = 2.5
 """A process that was heard within so many times the time between reports still runs."""
 
@@ -203,6 +206,21 @@ class Coordinator:
         """Take the profile of a process that was asked to look at itself."""
         return _said(lambda: self.profiles.take(sampled))
 
+    def recorded(self, recorded: Recorded) -> Said:
+        """Keep an episode; `why` is its name, or why it is not kept."""
+        holder = next((one for one in self.members.leases.live() if one.boot == recorded.boot), None)
+        if holder is None or (holder.role, recorded.kind) not in RECORDS:
+            return Said(False, "it is of no process that records such episodes")
+        try:
+            name = self.state.episodes.keep(f"{holder.role}-{holder.index}", recorded)
+        except (ValueError, OSError) as fault:
+            return Said(False, getattr(fault, "strerror", None) or str(fault))
+        if recorded.kind == "crash":
+            again = f"rlctl repro {self.run} {name}"
+            text = f"{holder.role} {holder.index} kept the episode in which its environment failed: {again}"
+            self.events.add("episode", text, role=holder.role, index=holder.index, episode=name)
+        return Said(True, name)
+
     def commit(self, commit: Commit) -> Said:
         """Commit a generation that a learner has written."""
         generation = commit.generation
@@ -294,7 +312,7 @@ class Coordinator:
         grant = self.admission.grant(hello, closed=self.stop.tells)
         holder, role, index = grant.holder, grant.holder.role, grant.holder.index
         if grant.replaced is not None:
-            self._gone(grant.replaced, f"{role} {index} was replaced by a new process")
+            self._gone(grant.replaced, f"{role} {index} was replaced by a new process", lost=not grant.replaced.leaving)
         if grant.new:
             self.members.rates.begin(hello.boot)
             self.events.add("lease", f"{role} {index} joined", role=role, index=index, boot=hello.boot)
@@ -368,12 +386,12 @@ class Coordinator:
         for holder in self.members.expire():
             silent_s = self.clock.monotonic() - holder.heard
             how = "ended" if holder.leaving else f"was not heard for {silent_s:.0f} s and lost its lease"
-            self._gone(holder, f"{holder.role} {holder.index} {how}")
+            self._gone(holder, f"{holder.role} {holder.index} {how}", lost=not holder.leaving)
         for boot in self.members.bury():
             self.learners.bury(boot)
 
-    def _gone(self, holder: Holder, text: str) -> None:
-        self.events.add("gone", text, role=holder.role, index=holder.index, boot=holder.boot)
+    def _gone(self, holder: Holder, text: str, *, lost: bool) -> None:
+        self.events.add("gone", text, role=holder.role, index=holder.index, boot=holder.boot, lost=lost)
         self.members.forget(holder.boot)
         self.evaluations.drop(holder.boot)
         self.profiles.drop(holder.boot)
@@ -386,6 +404,7 @@ ROUTES: dict[type[msgspec.Struct], Callable[[Coordinator, Any], msgspec.Struct]]
     Commit: Coordinator.commit,
     Enlist: Coordinator.enlist,
     Note: Coordinator.note,
+    Recorded: Coordinator.recorded,
     Sampled: Coordinator.sampled,
 }
 """Kind of a request -> its handler."""

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -104,6 +105,11 @@ class Lines:
         """Lines after that number that are remembered, and the number of the newest."""
         with self._lock:
             return [line for at, line in self._lines if at > number], self._number
+
+    def newest(self, count: int) -> list[str]:
+        """The last lines, oldest first."""
+        with self._lock:
+            return [line for _, line in islice(reversed(self._lines), count)][::-1]
 
     def frozen(self, do: Callable[[], T]) -> tuple[T, int]:
         """Result of `do`, called while no line can come, and the number of the newest."""

@@ -21,11 +21,12 @@ from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.settings import LiveSettings
 from rlctl_agents.manager.status import report
+from rlctl_agents.manager.status.history import EMPTY, HistoryView, RunHistory
 from rlctl_agents.manager.timing import Every
+from rlctl_agents.manager.trackers.curves import Curves
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.status_page import Shown
-from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.process import Process, Refusals, UserFault
 from rlctl_agents.runtime.profiling import Profiler
 from rlctl_agents.runtime.storage import patiently, replace_file
@@ -36,6 +37,7 @@ BUILD_S = 1.0
 WRITE_S = 2.0
 STORE_S = 5.0
 DRAW_S = 5.0
+STORE_HISTORY_S = 60.0
 SAME_TERM_S = 5.0
 """Between two looks whether another manager has taken over."""
 
@@ -80,10 +82,14 @@ class ManagerContext:
         self.control.carry_out(carry_out)
 
     def show(
-        self, status: Mapping[str, Any], generations: Sequence[Mapping[str, Any]] = (), every_s: float = 0.0
+        self,
+        status: Mapping[str, Any],
+        generations: Sequence[Mapping[str, Any]] = (),
+        every_s: float = 0.0,
+        history: HistoryView = EMPTY,
     ) -> None:
         """Replace the status for watchers, as `Shown` takes it."""
-        self.shown = Shown.of(status, generations, every_s)
+        self.shown = Shown.of(status, generations, every_s, history)
         self.control.status = self.shown.encoded
 
 
@@ -91,25 +97,27 @@ class RunningLoop:
     """Work of one life of a run's manager. Slow parts are done more rarely: there may be ten thousand actors.
 
     Args:
-        curves: drawn for TensorBoard.
+        curves: drawn for TensorBoard and other trackers.
     """
 
-    def __init__(self, context: ManagerContext, coordinator: Coordinator, curves: CurveWriter) -> None:
+    def __init__(self, context: ManagerContext, coordinator: Coordinator, curves: Curves) -> None:
         self._context, self._coordinator, self._curves = context, coordinator, curves
         self._profiler = Profiler("manager", coordinator.life.boot, context.process.stop)
         self._builder = report.StatusBuilder(coordinator)
         self._status: dict[str, Any] = {}
         self._averages = LearnerAverages()
+        self._history = RunHistory(context.layout.results)
         self._families: Sequence[Metric] = ()
         context.control.events, context.control.profiles = coordinator.events, coordinator.profiles
         clock = coordinator.clock.monotonic
         self._term, self._build = Every(SAME_TERM_S, clock), Every(BUILD_S, clock)
-        self._due: list[tuple[Every, Callable[[], None]]] = [
+        self._due: list[tuple[Every, Callable[[], object]]] = [
             (Every(TURN_S, clock), coordinator.turn),
             (self._build, self._publish),
             (Every(WRITE_S, clock), self._write_status),
             (Every(DRAW_S, clock), self._draw_curves),
             (Every(STORE_S, clock), coordinator.store),
+            (Every(STORE_HISTORY_S, clock), lambda: self._history.store(coordinator.state)),
         ]
 
     @property
@@ -131,6 +139,7 @@ class RunningLoop:
         if self._context.process.stop.is_set():
             coordinator.stop.leave()
         if self._term.due() and (newest := standing_term(self._context.layout.run, term)) != term:
+            self._curves.outcome = "replaced"
             raise Fenced(f"a manager of term {newest} has taken over from term {term}")
         for every, do in self._due:
             if every.due():
@@ -154,6 +163,7 @@ class RunningLoop:
 
         def store() -> None:
             coordinator.store()
+            self._history.store(state)
             state.require_stored()
 
         try:
@@ -171,6 +181,7 @@ class RunningLoop:
             at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(coordinator.clock.unix()))
             end = finished.End(at, state.progress.met or "", coordinator.term)
             self._patiently(partial(finished.finish, self._context.layout, end, state))
+            self._curves.outcome = "finished"
             self._publish(is_finished=True)
             self._write_status()
 
@@ -225,9 +236,10 @@ class RunningLoop:
         self._status = self._builder.build(finished=is_finished)
         if context.store is not None and context.store.failure:
             self._status["problems"].insert(0, {"text": context.store.failure, "next": "df -h"})
+        self._status["problems"] += self._curves.problems
         checkpoints, policies = coordinator.checkpoints, coordinator.learners.policies
         generations = [to_plain(one) for policy in policies for one in checkpoints.manifests.of(policy)]
-        context.show(self._status, generations, self._build.period_s)
+        context.show(self._status, generations, self._build.period_s, self._history.view())
         context.control.checkpoints = {
             "generations": generations,
             "wanted": {policy: checkpoints.wanted(policy) for policy in policies},
@@ -250,4 +262,11 @@ class RunningLoop:
         coordinator.evaluations.undrawn.clear()
         if coordinator.state.progress.started:
             learner = self._averages.look(coordinator.members.reports("learner"))
-            self._curves.add(learners.steps(learners.policies[0]), report.scalars(self._status, learner))
+            steps, curves = learners.steps(learners.policies[0]), report.scalars(self._status, learner)
+            self._curves.add(steps, curves)
+            clock = coordinator.clock
+            self._history.sample(clock.unix(), clock.monotonic() - coordinator.state.began, steps, curves)
+        else:
+            self._history.look()
+        for text in self._curves.turn():
+            coordinator.events.add("tracker", text)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from rlctl_agents.manager.episodes import Episodes
 from rlctl_agents.runtime.storage import read_file, refusal, replace_file
 from rlctl_agents.types.control import Generation
 from rlctl_agents.types.experience import ModelRef
@@ -195,6 +196,7 @@ class StateStore:
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
+        self.episodes = Episodes(folder / "episodes")
         self.began = clock()
         """Of this life of the manager; monotonic seconds."""
         self.progress, self._newest, self.lost = load_progress(folder)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -91,21 +91,33 @@ class Film:
         """
         if not self.frames:
             raise EnvRefused("the environment draws no frames for render_mode rgb_array")
-        duration_ms = max(SHORTEST_MS, round(1000 / self._env.frames_per_s))
-        first, *others = self.frames
-        data = io.BytesIO()  # as a whole: what is cut short would stand in the way of the next
-        first.save(data, "GIF", save_all=True, append_images=others, duration=duration_ms, loop=0, optimize=False)
+        data = gif(self.frames, 1.0 / self._env.frames_per_s)
         unfinished = file.with_name(f".{file.name}.{os.getpid()}")
         try:
-            unfinished.write_bytes(data.getbuffer())
+            unfinished.write_bytes(data)  # as a whole: what is cut short would stand in the way of the next
             os.link(unfinished, file)
         finally:
             unfinished.unlink(missing_ok=True)
         return file
 
 
-def smaller(frame: NDArray[np.uint8]) -> Image.Image:
-    """A frame of 256 colours, at most `MOST_PIXELS` long."""
+def gif(frames: Sequence[Image.Image], frame_s: float) -> bytes:
+    """An animated GIF, which begins again at its end.
+
+    Args:
+        frames: at least one.
+        frame_s: that each is shown, at least `SHORTEST_MS`.
+    """
+    data = io.BytesIO()
+    duration_ms = max(SHORTEST_MS, round(1000 * frame_s))
+    frames[0].save(
+        data, "GIF", save_all=True, append_images=frames[1:], duration=duration_ms, loop=0, optimize=False
+    )  # fmt: skip
+    return data.getvalue()
+
+
+def smaller(frame: NDArray[np.uint8], most: int = MOST_PIXELS) -> Image.Image:
+    """A frame of 256 colours, at most so many pixels long."""
     image = Image.fromarray(frame)
-    image.thumbnail((MOST_PIXELS, MOST_PIXELS))
+    image.thumbnail((most, most))
     return image.quantize(method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)

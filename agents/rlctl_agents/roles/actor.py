@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import numpy as np
 
@@ -11,13 +12,15 @@ from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy, stream_ids
 from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.acting.rollout import NotTogether, Rollout, Seated
-from rlctl_agents.envs.base import Env
+from rlctl_agents.envs.base import Env, EnvError
 from rlctl_agents.experience.segment_writer import SegmentWriter
+from rlctl_agents.repro.recording import Recorder
+from rlctl_agents.repro.sending import told_crash
 from rlctl_agents.runtime.manager_session import Asked, Member, Snapshot, origin
 from rlctl_agents.runtime.process import Process, UserFault, as_users_fault
 from rlctl_agents.types.control import Channels, Match, Peers
 from rlctl_agents.types.experience import Ledger, ModelRef
-from rlctl_agents.weights.client import Follower, Pool
+from rlctl_agents.weights.client import Follower, Model, Pool
 from rlctl_agents.wire.experience import ExperienceSender
 from rlctl_agents.wire.sockets import Wire
 
@@ -43,7 +46,7 @@ class Actor:
         self._process = process
         self._wire = wire
         self._member = member
-        self.env = env
+        self.env: Env = Recorder(env, process.spec.env.model_dump(), training=True)
         self._peers: Peers = {}
         self._pool_at: Channels = {}
         self._pools: list[Pool] = []
@@ -52,6 +55,7 @@ class Actor:
         self._rollout: Rollout | None = None
         self._asked = Asked(Snapshot())
         self._closed: Snapshot | None = None  # the books at the end
+        self._sha256 = ""  # of the newest weights
 
     def snapshot(self) -> Snapshot:
         """The books between two steps, for a report; called by another thread."""
@@ -87,9 +91,13 @@ class Actor:
         refs = [one.follower.ref for one in self._seated if one.follower is not None]
         log.info("acting", extra={"kv": {"models": [str(ref) for ref in refs], "envs": self.env.envs, "seed": seed}})
         self._process.pulse.ready = True
-        with as_users_fault(NotTogether):
-            while not self._process.stop.is_set():
-                rollout.step()
+        try:
+            with as_users_fault(NotTogether):
+                while not self._process.stop.is_set():
+                    rollout.step()
+        except EnvError as error:
+            acted = next((one.ref for one in self._seated if one.follower is not None), None)
+            raise told_crash(error, self.env, self._process, self._member, acted, self._sha256) from error
 
     def close(self) -> None:
         """Send what may still go, and stop."""
@@ -117,7 +125,7 @@ class Actor:
             player = NetworkPolicy(algorithm, streams, seed=seed, rows=schema.unroll_length, spaces=spaces)
             one = Seated(
                 player,
-                Follower(player.load, ref.policy, pool, pinned=pinned),
+                Follower(partial(self._load, player), ref.policy, pool, pinned=pinned),
                 streams,
                 lag=policy.algorithm.lock_step_lag,
             )
@@ -146,6 +154,10 @@ class Actor:
                 one.writer, one.sender = SegmentWriter(schema, slots.size), sender
             self._seated.append(one)
         return table
+
+    def _load(self, player: NetworkPolicy, model: Model) -> None:
+        player.load(model)
+        self._sha256 = model.sha256
 
     def _turn(self) -> bool:
         """Between two steps, and while waiting: whatever the manager said meanwhile, and the report's questions."""

@@ -19,11 +19,14 @@ from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.checkpoint.policy import PolicyFileError, pack_policy, unpack_policy
-from rlctl_agents.envs.base import Env
+from rlctl_agents.envs.base import Env, EnvError
 from rlctl_agents.models.weights import unpack_into
+from rlctl_agents.policies.recording import Unwanted, recorded
+from rlctl_agents.repro.recording import Recorder
+from rlctl_agents.repro.sending import tell_extremes, told_crash
 from rlctl_agents.runtime.manager_session import Member, Snapshot
 from rlctl_agents.runtime.process import PLAYS, Process
-from rlctl_agents.types.control import EvalResult, Match, Said
+from rlctl_agents.types.control import EvalResult, Match, Recording, Said
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights.client import Model, Pool
 from rlctl_agents.wire.rpc.client import RemoteError
@@ -60,7 +63,7 @@ class Evaluator:
 
     def __init__(self, process: Process, wire: Wire, member: Member, env: Env) -> None:
         self._process, self._wire, self._member = process, wire, member
-        self.env = env
+        self.env: Env = self._recorded(env)
         self._networks: dict[ModelRef, _Loaded] = {}  # of the present match
         self._pool: Pool | None = None
         self._pool_address = ""
@@ -86,9 +89,15 @@ class Evaluator:
             started = time.perf_counter()
             self._process.metrics.set(PLAYS, match.id)
             try:
-                played = self._play(match)
+                try:
+                    played = self._play(match)
+                except EnvError as error:
+                    raise told_crash(error, self.env, self._process, self._member, *self._acted(match)) from error
                 if played is not None:
-                    self._tell(match, played, time.perf_counter() - started)
+                    seconds = time.perf_counter() - started
+                    acted = self._acted(match)
+                    tell_extremes(played, self.env, self._process, self._member, match.quota.mode, *acted)
+                    self._tell(match, played, seconds, self._record(match))
                     self._done = match.id
             finally:
                 self._process.metrics.set(PLAYS, 0.0)
@@ -102,7 +111,7 @@ class Evaluator:
         assert match.quota is not None
         if self._process.spec.evaluation.envs is None and match.quota.episodes < self.env.envs:
             self.env.close()
-            self.env = make_env(self._process.spec, match.quota.episodes, training=False)
+            self.env = self._recorded(make_env(self._process.spec, match.quota.episodes, training=False))
         env, seats = self.env, [(seat, ref) for seat, ref in sorted(match.seats.items())]
         torch.manual_seed(match.seed)  # what a network draws does not depend on what was played before
         table = Table.of_seats(env.spaces, env.envs, [[seat] for seat, _ in seats])
@@ -117,6 +126,24 @@ class Evaluator:
             keep_going=lambda: self._keep_going(match),
         )
 
+    def _record(self, match: Match) -> Recording | None:
+        """Film of one more episode, if it is wanted. One that fails, however it does, is no reason to end."""
+        assert match.quota is not None
+        loaded = self._networks[match.seats[min(match.seats)]]
+        if not match.quota.record:
+            return None
+        try:
+            return recorded(
+                self._process.spec.env.model_dump(), loaded.algorithm, seed=match.seed,
+                greedy=match.quota.mode == "greedy", progress=loaded.progress,
+                keep_going=lambda: self._keep_going(match),
+            )  # fmt: skip
+        except Unwanted:
+            return None
+        except Exception as error:
+            log.warning("no episode is recorded: %s", error, exc_info=not isinstance(error, EnvError))
+            return Recording(fault=f"{type(error).__name__}: {error}"[:500])
+
     def _seat(self, ref: ModelRef, slots: NDArray[np.int64], match: Match) -> NetworkPolicy:
         assert match.quota is not None
         greedy, loaded = match.quota.mode == "greedy", self._networks[ref]
@@ -125,6 +152,14 @@ class Evaluator:
         )
         player.progress = loaded.progress
         return player
+
+    def _recorded(self, env: Env) -> Recorder:
+        return Recorder(env, self._process.spec.env.model_dump(), training=False)
+
+    def _acted(self, match: Match) -> tuple[ModelRef, str]:
+        """The model of the lowest seat, and the sha256 of its weights."""
+        ref = match.seats[min(match.seats)]
+        return ref, self._networks[ref].model.sha256
 
     def _keep_going(self, match: Match) -> bool:
         self._process.pulse.beat()
@@ -188,7 +223,7 @@ class Evaluator:
             return None
         return None
 
-    def _tell(self, match: Match, played: Played, seconds: float) -> None:
+    def _tell(self, match: Match, played: Played, seconds: float, recording: Recording | None) -> None:
         assert match.quota is not None
         ref = match.seats[min(match.seats)]
         mean = math.fsum(played.returns) / len(played.returns)
@@ -198,8 +233,9 @@ class Evaluator:
         )  # fmt: skip
         kept, fault = self._keep(match, ref) if mean > match.quota.keep_above else ("", "")
         result = EvalResult(
-            match.id, ref, match.quota.mode, played.returns, played.lengths, seconds, played.info, kept, fault
-        )
+            match.id, ref, match.quota.mode, played.returns, played.lengths, seconds, played.info, kept, fault,
+            recording,
+        )  # fmt: skip
         try:
             said = self._member.call(result, Said, deadline_s=SAY_S)
         except (TimeoutError, RemoteError) as error:

@@ -190,7 +190,8 @@ class Learner:
         config, schema = spec.policy(policy).algorithm, lease.experience.schema
         seed_torch(spec.seed, "learner", lease.index)  # what is resumed from replaces it
         algorithm = make_algorithm(spec, policy, lease.experience.spaces, gpu=device.type == "cuda")
-        self._streams = streams_of(config.batch_size, schema.unroll_length)
+        replayed = config.needs_replay  # whose batches are rows, not segments
+        self._streams = config.batch_size if replayed else streams_of(config.batch_size, schema.unroll_length)
         self._trainer = Trainer(
             algorithm, policy=policy, lineage=lease.next_lineage, device=device, lock_step=spec.sync
         )

@@ -20,12 +20,15 @@ from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.loop import ManagerContext, RunningLoop
 from rlctl_agents.manager.membership.newcomers import Newcomers
 from rlctl_agents.manager.state_store import Damaged
+from rlctl_agents.manager.status.history import RunHistory
 from rlctl_agents.manager.timing import Clock
+from rlctl_agents.manager.trackers.base import TrackedRun
+from rlctl_agents.manager.trackers.curves import Curves, config_of, opened_trackers
+from rlctl_agents.manager.trackers.tensorboard import CurveWriter
 from rlctl_agents.manager.web import status_page
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
-from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.addresses import Addresses
 from rlctl_agents.runtime.process import Process, Refusals, UserFault, as_users_fault, open_wire, refused_connections
 from rlctl_agents.runtime.storage import patiently
@@ -87,7 +90,9 @@ def main(process: Process) -> None:
             )
         stack.callback(control.close)
         context = ManagerContext(process, lines, store, refusals, control)
-        process.pages.update(status_page.pages(lambda: context.shown))
+        newest = partial(lines.newest, status_page.MOST_LINES)
+        episodes = layout.results / "episodes"
+        process.pages.update(status_page.pages(lambda: context.shown, lines=newest, episodes=episodes))
         while True:
             end = finished.finished(layout) if arguments.stay else None
             with ExitStack() as opened:
@@ -142,8 +147,24 @@ def running(
         coordinator = patiently(make, stop=process.stop, beat=process.pulse.beat)
     coordinator.members.lines = context.lines
     draw = partial(CurveWriter, layout.results / "tensorboard", coordinator.term)
-    curves = patiently(draw, stop=process.stop, beat=process.pulse.beat)
-    opened.callback(curves.close)
+    tensorboard = patiently(draw, stop=process.stop, beat=process.pulse.beat)
+    config = partial(config_of, (process.arguments.live or layout.run / "live.json").with_name("spec.json"))
+    tracked = TrackedRun(process.run, process.uid, coordinator.term, layout.results, layout.root.parents[1], config())
+    curves = Curves(
+        tensorboard,
+        opened_trackers(coordinator.settings.trackers, tracked),
+        config=config,
+        gave_up=(layout.run / "failure.json").exists,
+        hurry=process.stop.is_set,
+        beat=process.pulse.beat,
+    )
+
+    @opened.callback
+    def tell_losses() -> None:
+        for text in curves.losses:
+            coordinator.events.add("tracker", text)
+
+    opened.enter_context(curves)
     loop = RunningLoop(context, coordinator, curves)
     process.families, process.pulse.ready = loop.families, True
     log.info("listening", extra={"kv": {"address": server.address, "term": coordinator.term}})
@@ -165,7 +186,7 @@ def resting(context: ManagerContext, opened: ExitStack, end: finished.End) -> fi
     run = finished.Finished(process, context.layout, end, context.lines, settings=context.settings, release=release)
     opened.callback(run.end)
     context.control.events = run.events
-    context.show(run.status)
+    context.show(run.status, history=RunHistory(context.layout.results).view())
     process.families, process.pulse.ready = None, True
     log.info("the run is finished: %s", end.met)
     run.begin()

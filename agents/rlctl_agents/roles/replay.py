@@ -9,17 +9,26 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from rlctl.spec.algorithms import Replayed
-from rlctl_agents.experience.replay.messages import CHANGES, Draw, Drawn, Totals, changes, from_buffers, layout, to_buffers
+from rlctl_agents.experience.replay.limiter import InsertLimit
+from rlctl_agents.experience.replay.messages import (
+    CHANGES,
+    Draw,
+    Drawn,
+    Standing,
+    changes,
+    from_buffers,
+    layout,
+    to_buffers,
+)
 from rlctl_agents.experience.replay.shard import ReplaySettings, Shard
 from rlctl_agents.experience.validation import ValueCheck
 from rlctl_agents.runtime.manager_session import Member, Snapshot
 from rlctl_agents.runtime.metrics import Metrics
-from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections
+from rlctl_agents.runtime.process import Process, Refusals, open_wire, refused_connections
 from rlctl_agents.types.experience import SegmentBlock
 from rlctl_agents.wire.classes import REPLAY
 from rlctl_agents.wire.experience import ExperienceReceiver
 from rlctl_agents.wire.rpc.server import RpcServer
-from rlctl_agents.wire.sockets import Wire
 
 SERVE_S = 0.1
 POLL_S = 0.2
@@ -58,7 +67,8 @@ def main(process: Process) -> None:
             shard,
             process.boot,
             n_step=config.n_step,
-            starts=-(-spec.replay.learning_starts // shards),
+            starts=spec.replay.learning_starts,
+            share=-(-spec.replay.learning_starts // shards),
             ratio=spec.replay.ratio_of(config),
             metrics=process.metrics,
         )
@@ -109,17 +119,18 @@ class Desk:
     """A shard that several threads use: actors' rows come in, learners draw; neither goes too far ahead.
 
     Args:
-        starts: rows that are inserted before a learner has said how many may be.
+        starts: rows that are inserted before the first is drawn, over all shards.
+        share: of them that are inserted here before a learner has said how many may be.
         ratio: rows drawn for each that is inserted; 0: no limit.
     """
 
     def __init__(
-        self, shard: Shard, boot: str, *, n_step: int, starts: int, ratio: float, metrics: Metrics
+        self, shard: Shard, boot: str, *, n_step: int, starts: int, share: int, ratio: float, metrics: Metrics
     ) -> None:
         self._shard, self._boot, self._n_step = shard, boot, n_step
         self._starts, self._ratio, self._metrics = starts, ratio, metrics
         self._lock = threading.Lock()
-        self.may_insert = starts
+        self._limit = InsertLimit(share, limited=ratio > 0)
         self.wake: Callable[[], None] = lambda: None
         """Called when more rows may be inserted than before."""
         for name in ("inserted", "sampled", "priorities", "stale_priorities", "draw_seconds", "insert_seconds"):
@@ -128,7 +139,7 @@ class Desk:
     def insert(self, block: SegmentBlock) -> bool:
         """Store a block, if a row of it may be; a block is never taken apart."""
         with self._lock:
-            if self._ratio and self._shard.totals.inserted >= self.may_insert:
+            if not self._limit.may_insert(self._shard.totals.inserted):
                 return False
             with self._metrics.timed("insert_seconds"):
                 self._metrics.add("inserted", self._shard.insert(block))
@@ -142,13 +153,12 @@ class Desk:
                 taken = self._shard.update(*(changed[name] for name, _ in CHANGES))
                 self._metrics.add("priorities", taken)
                 self._metrics.add("stale_priorities", request.changes - taken)
-            if request.may_insert > self.may_insert:
-                self.may_insert = request.may_insert
+            if self._limit.grant(request.may_insert):
                 self.wake()
             drawn = self._shard.draw(request.count) if request.count else None
             count = 0 if drawn is None else drawn.count
             self._metrics.add("sampled", count)
-            answer = Drawn(self._boot, count, self._totals())
+            answer = Drawn(self._boot, count, self._standing(None if drawn is None else drawn.total))
         if drawn is None or not count:
             return answer, []
         return answer, to_buffers(drawn.fields, list(layout(self._shard.schema, self._n_step, count)))
@@ -156,14 +166,13 @@ class Desk:
     def gauges(self) -> dict[str, float]:
         """Figures of the shard for a report; called by another thread."""
         with self._lock:
-            totals = self._totals()
-        return {"replay_size": totals.size, "replay_rows": totals.rows, "replay_mass": totals.mass}
+            now = self._shard.totals
+        return {"replay_size": now.size, "replay_rows": now.rows, "replay_mass": now.mass, "replay_bytes": now.nbytes}
 
-    def _totals(self) -> Totals:
+    def _standing(self, mass: float | None) -> Standing:
         now = self._shard.totals
-        return Totals(
-            now.mass, now.size, now.rows, now.inserted, now.sampled, self._starts, self._ratio, now.highest
-        )
+        drawn_from = now.mass if mass is None else mass
+        return Standing(drawn_from, now.size, now.rows, now.inserted, now.sampled, self._starts, self._ratio)
 
 
 class Intake:

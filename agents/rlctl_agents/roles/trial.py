@@ -29,6 +29,7 @@ from typing import Any
 import msgspec
 
 from rlctl_agents import envs
+from rlctl_agents.envs.base import EnvError, EnvRefused, Renders
 from rlctl_agents.models.inputs import continuous, described, nets, require_distribution
 from rlctl_agents.types import by_name
 from rlctl_agents.types.spaces import Spaces, leaves
@@ -94,6 +95,9 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
 
         with found.telling("stop", "eval_return"):
             require_measurable(Stop.model_validate(spec["stop"]), spaces.seats)
+    if spaces is not None and spec["evaluation"]["video_every"] is not None:
+        with found.telling("evaluation", "video_every"):
+            _draw(spec)
     for name, policy in spec["policies"].items():
         torso, algorithm = policy["model"]["torso"], policy["algorithm"]["name"]
         path = ("policies", name, "model", "torso")
@@ -124,6 +128,28 @@ def _spaces(spec: dict[str, Any]) -> Spaces:
     finally:
         env.close()
     return env.spaces
+
+
+def _draw(spec: dict[str, Any]) -> None:
+    """Draw a frame, as for a recorded episode.
+
+    Raises:
+        EnvError: it cannot be drawn, and what is missing.
+    """
+    env = None
+    try:
+        env = envs.make_of(spec["env"], envs=1, seeds=[spec["seed"] % 2**31], training=False, render_mode="rgb_array")
+        env.reset()
+        if not isinstance(env, Renders) or env.frame() is None:
+            raise EnvRefused("the environment draws no frames for render_mode rgb_array")
+    except EnvError as error:
+        absent = {cause.name for cause in _chain(error) if isinstance(cause, ModuleNotFoundError)}
+        if "pygame" in absent:
+            raise EnvRefused('the frames of a recorded episode need pygame: pip install "rlctl[agents]"') from error
+        raise EnvRefused(f'{error}; recorded episodes need render_mode="rgb_array" of the environment') from error
+    finally:
+        if env is not None:
+            env.close()
 
 
 def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -> None:

@@ -58,7 +58,8 @@ class ProbeListener:
             on the loopback address, where a port-forward to a pod comes in.
         pulse: of this process.
         metrics: makes the page /metrics; called in a thread of the listener.
-        pages: path -> what makes its answer, likewise; may be filled later.
+        pages: path -> what makes its answer, likewise; one that ends with a slash is of a folder, whose function is
+            given the name after it. May be filled later.
 
     Raises:
         ValueError, OSError: as HttpListener does, for either address; then it listens on neither.
@@ -69,7 +70,7 @@ class ProbeListener:
         address: str,
         pulse: Pulse,
         metrics: Callable[[], bytes],
-        pages: Mapping[str, Callable[[], Response]] | None = None,
+        pages: Mapping[str, Callable[[str], Response]] | None = None,
     ) -> None:
         self._pulse = pulse
         self._metrics = metrics
@@ -85,13 +86,14 @@ class ProbeListener:
 
     def answer(self, request: Request) -> Response:
         """Answer one request; pure but for what it reads."""
-        page = self._pages.get(request.path)
+        folder, _, name = request.path.rpartition("/")
+        page = self._pages.get(request.path) or (self._pages.get(f"{folder}/") if folder else None)
         if page is None and request.path not in ("/healthz", "/readyz", "/metrics"):
             return Response.refusal(404, "here are /healthz, /readyz and /metrics")
         if request.method not in ("GET", "HEAD"):
             return Response.refusal(405, "read only")
         if page is not None:
-            return page()
+            return page(name)
         if request.path == "/metrics":
             return Response(200, self._metrics(), CONTENT_TYPE_PLAIN_0_0_4)
         fine = self._pulse.alive and (self._pulse.ready or request.path == "/healthz")

@@ -41,6 +41,7 @@ HELP = {
     "updates": "Batches learned from: each makes a version of the weights.",
     "optimizer_steps": "Optimizer steps, of which a batch may take several.",
     "cpu_seconds": "CPU time of the process.",
+    "memory_bytes": "Resident memory of the process.",
     "wait_seconds": "Time that the process waited, by what for.",
     "nonfinite": "Updates skipped because loss or gradient was not finite.",
     "lag_versions": "Versions between the weights that chose a row's action and those that learn from it.",

@@ -45,6 +45,8 @@ FORMAT = 1
 
 STOPPING = "stopping"
 """Gauge of every process: 1 once it has begun to end in good order; the manager does not wait long for it to speak."""
+MEMORY = "memory_bytes"
+"""Gauge of every process: its resident memory."""
 STEPS = "steps"
 """Gauge of a learner: agent steps that its weights were learned from, those of the generation it resumed from too."""
 LEARNED = "learned"
@@ -145,12 +147,13 @@ class Process:
     stop: threading.Event = field(default_factory=threading.Event)
     explained: tuple[type[Exception], ...] = ()  # errors whose text says it all: told without frames of our own
     families: Callable[[], Iterable[Metric]] | None = None  # of /metrics; None: this process's own metrics
-    pages: dict[str, Callable[[], Response]] = field(default_factory=dict)  # what else its probe listener shows
+    pages: dict[str, Callable[[str], Response]] = field(default_factory=dict)  # what else its probe listener shows
     reported: Report | None = None  # the last report to the manager
     dismissed: bool = False  # the manager has ordered it to stop
 
     def __post_init__(self) -> None:
         self.metrics.sample(STOPPING, lambda: float(self.stop.is_set()))
+        self.metrics.sample(MEMORY, resident_bytes)
 
     @property
     def role(self) -> str:
@@ -170,6 +173,14 @@ class Process:
             return exposition(self.families())
         labels = {"run": self.run, "role": self.role}
         return exposition(families_of(self.role, self.metrics.values(), labels))
+
+
+def resident_bytes() -> float:
+    """Resident memory of this process; 0 where the system does not say."""
+    try:
+        return float(int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize())
+    except OSError:
+        return 0.0
 
 
 def new_boot() -> str:

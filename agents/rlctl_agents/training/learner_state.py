@@ -109,6 +109,7 @@ def restore(
                 _, index, key = name.split("/", 2)
                 state.setdefault(int(index), {})[key] = value
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        _lie_as_parameters(optimizer)
     else:
         problem = f"the optimizer was {kept['kind']} and is {type(optimizer).__name__} now: its averages begin anew"
     for module, weights in stored:
@@ -119,6 +120,16 @@ def restore(
             if f"random/cuda.{device}" in arrays:
                 torch.cuda.set_rng_state(torch.from_numpy(arrays[f"random/cuda.{device}"]), device)
     return {name: float(value) for name, value in counters.items()}, problem
+
+
+def _lie_as_parameters(optimizer: torch.optim.Optimizer) -> None:
+    """Bring averages into the memory order of their parameters, in which fused optimizers walk through both: weights of
+    convolutions have their channels last, what comes from a file has not.
+    """
+    for parameter, averages in optimizer.state.items():
+        for name, one in averages.items():
+            if isinstance(one, Tensor) and one.shape == parameter.shape and one.stride() != parameter.stride():
+                averages[name] = torch.empty_like(parameter, dtype=one.dtype).copy_(one)
 
 
 def restore_weights(data: bytes, net: nn.Module) -> None:

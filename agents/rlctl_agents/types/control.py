@@ -11,6 +11,7 @@ from rlctl_agents.types.experience import Ledger, ModelRef, Schema
 from rlctl_agents.types.figures import MAX_INFO, MAX_SHARES, Moments
 from rlctl_agents.types.spaces import Spaces
 
+MAX_RECORDING_BYTES = 2 << 20
 Mode = Literal["greedy", "sample"]
 """How an evaluator takes actions from the policy."""
 Channels = dict[str, str]  # channel -> address
@@ -92,6 +93,7 @@ class Quota(msgspec.Struct, frozen=True):
     episodes: int
     mode: Mode
     keep_above: float = math.inf  # of a mean above it, the evaluator brings the model to the modelpool, to be kept
+    record: bool = False  # one more episode, as a film
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -176,6 +178,15 @@ class Sampled(msgspec.Struct, frozen=True):
     fault: str = ""  # why there is nothing
 
 
+class Recorded(msgspec.Struct, frozen=True):
+    """actor, evaluator -> manager: an episode as data, to be kept on the volume. See `repro.record`."""
+
+    boot: str
+    kind: Literal["crash", "worst", "best"]
+    header: Annotated[bytes, msgspec.Meta(max_length=1 << 20)]  # a line of JSON
+    body: Annotated[bytes, msgspec.Meta(max_length=12 << 20)]
+
+
 class Orders(msgspec.Struct, frozen=True):
     """The manager's answer to a report."""
 
@@ -193,6 +204,16 @@ class Orders(msgspec.Struct, frozen=True):
     leased_since_s: int = 0  # as in the lease, as it is now
 
 
+class Recording(msgspec.Struct, frozen=True):
+    """Film of one episode, or why there is none."""
+
+    gif: Annotated[bytes, msgspec.Meta(max_length=MAX_RECORDING_BYTES)] = b""
+    returned: float = 0.0  # raw, of seat 0
+    length: int = 0  # decisions
+    seconds: float = 0.0  # that it lasts, looked at
+    fault: str = ""
+
+
 class EvalResult(msgspec.Struct, frozen=True):
     """One finished quota."""
 
@@ -206,6 +227,7 @@ class EvalResult(msgspec.Struct, frozen=True):
     """Mean over the episodes of each number that the environment told at their end."""
     kept: str = ""  # file in models/ that describes the model; "": it was not to be kept, or could not
     fault: str = ""  # why it could not
+    recording: Recording | None = None  # None: none was asked for
 
 
 class Commit(msgspec.Struct, frozen=True):

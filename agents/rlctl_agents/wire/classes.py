@@ -16,6 +16,7 @@ from rlctl_agents.types.control import (
     KeepModel,
     Note,
     PutModel,
+    Recorded,
     Report,
     Sampled,
 )
@@ -27,7 +28,7 @@ ALL = frozenset((ACTOR, CORE))
 ONLY_CORE = frozenset((CORE,))
 
 MANAGER: Classes = {
-    **dict.fromkeys((Hello, Report, Sampled), ALL),
+    **dict.fromkeys((Hello, Recorded, Report, Sampled), ALL),
     **dict.fromkeys((Commit, Enlist, EvalResult, Note), ONLY_CORE),
 }
 REPLAY: Classes = {}

@@ -178,7 +178,8 @@ class Design:
             self._loaded[key] = self._load(trial.settings)
             self.sweep.specs.setdefault(key, record.pinned(self._loaded[key].spec))
         one = self._loaded[key]
-        return replace(one, spec=one.spec.model_copy(update={"run": trial.run, "seed": trial.seed}))
+        update = {"run": trial.run, "seed": trial.seed, "trackers": one.spec.trackers.grouped(self.sweep.name)}
+        return replace(one, spec=one.spec.model_copy(update=update))
 
     def search(self) -> Search | None:
         """That of the sweep, which goes on; None: it is a grid.

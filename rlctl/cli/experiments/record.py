@@ -275,8 +275,9 @@ def flat(value: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def pinned(spec: Spec) -> dict[str, Any]:
-    """A resolved spec as it may not change: all but what differs from run to run."""
-    return {path: value for path, value in flat(spec.model_dump(mode="json")).items() if path not in _OF_ONE_RUN}
+    """A resolved spec as it may not change: all but what differs from run to run, and where its curves go."""
+    values = flat(spec.model_dump(mode="json", exclude={"trackers"}))
+    return {path: value for path, value in values.items() if path not in _OF_ONE_RUN}
 
 
 def check_same(before: Sweep, now: Sweep) -> None:

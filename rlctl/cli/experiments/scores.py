@@ -17,7 +17,7 @@ from rlctl.errors import Conflict, UsageError
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
 
-_NO_SETTINGS: Final = ("run", "seed", "target", "storage", "images", "kubernetes", "code", "checkpoint")
+_NO_SETTINGS: Final = ("run", "seed", "target", "storage", "images", "kubernetes", "code", "checkpoint", "trackers")
 """Sections and fields in which runs of one group may differ: they do not change what is learned."""
 _MOST_NAMED: Final = 4
 _WIDEST_NAME: Final = 60

@@ -315,7 +315,7 @@ def complete(status: Mapping[str, Any] | None, state: RunState) -> dict[str, Any
         "verdict": {"kind": "starting", "text": "starting: no report yet"},
         "throughput": {}, "totals": {}, "lag": {}, "train_return": None, "train_info": {}, "evaluation": None,
         "evaluations": {}, "models": {"best": None, "goal": None}, "cadence": None, "history": [],
-        "stop": {}, "policies": {}, "roles": {}, "checkpoint": None, "resumed": None, "problems": [],
+        "recordings": [], "stop": {}, "policies": {}, "roles": {}, "checkpoint": None, "resumed": None, "problems": [],
     }  # fmt: skip
     filled = {**empty, **{key: value for key, value in given.items() if value is not None}}
     filled["throughput"] = {f"{name}_per_s": 0.0 for name in _RATES} | filled["throughput"]

@@ -42,8 +42,10 @@ def refuse(loaded: Loaded, probed: Probed) -> None:
 def as_checks(loaded: Loaded, probed: Probed) -> list[Check]:
     """As `up` shows it beside the other things that it has looked at."""
     from rlctl.backends.base import Check
+    from rlctl.spec.problems.findings import trackers_missing
 
-    lacking = [Check("packages", "problem", str(loaded.problem(fault))) for fault in probed.missing]
+    missing = (*probed.missing, *trackers_missing(loaded.spec))
+    lacking = [Check("packages", "problem", str(loaded.problem(fault))) for fault in missing]
     return lacking or [Check("environment", "ok" if probed.verdict == "ok" else "not checked", probed.text)]
 
 

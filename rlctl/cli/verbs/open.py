@@ -47,7 +47,8 @@ def open_page(
     """Open TensorBoard or the status page of a run.
 
     Prints a link that is good once, for one browser on this machine, which then sees the page for as long as the
-    command runs: Ctrl-C ends it (exit 0). A port is forwarded when the run is on a cluster.
+    command runs: Ctrl-C ends it (exit 0). A port is forwarded when the run is on a cluster. A run of this machine that
+    is over is shown from what it has stored.
     """
     backend, state = find(world, one_name(run, run_option), target)
     with Interrupts() as interrupts, backend.forward(state.run, page.value) as url:

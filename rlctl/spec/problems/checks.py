@@ -86,6 +86,9 @@ def _roles(spec: Spec) -> Iterator[Fault]:
     if spec.stop.eval_return is not None and evaluator.replicas == 0:
         message = "needs an evaluator: set roles.evaluator.replicas to at least 1, got 0"
         yield Fault(("stop", "eval_return"), message, (("roles", "evaluator", "replicas"),))
+    if spec.evaluation.video_every is not None and evaluator.replicas == 0:
+        message = "needs an evaluator: set roles.evaluator.replicas to at least 1, got 0"
+        yield Fault(("evaluation", "video_every"), message, (("roles", "evaluator", "replicas"),))
     episodes, envs = spec.evaluation.episodes, spec.evaluation.envs
     players = min(DEFAULT_EVALUATION_ENVS, episodes) if envs is None else envs
     if episodes % players:
@@ -370,6 +373,10 @@ def _cluster(spec: Spec) -> Iterator[Fault]:
             message = f"`claim: {storage.claim}` has one already; remove one of them"
             yield Fault(("storage", name), message, (*_TARGET, ("storage", "claim")))
     yield from _exposed(spec)
+    mlflow = spec.trackers.mlflow
+    if mlflow is not None and not (mlflow.uri or "").startswith("http"):
+        message = "on a cluster name a server, as in http://mlflow:5000: locks of a database in a file are not sure on"
+        yield Fault(("trackers", "mlflow", "uri"), f"{message} a shared volume", _TARGET)
     if spec.kubernetes.gang == "kueue" and spec.kubernetes.queue is None:
         message = "kueue needs the name of a LocalQueue, as in `queue: gpus`"
         yield Fault(("kubernetes", "queue"), message, (*_TARGET, ("kubernetes", "gang")))

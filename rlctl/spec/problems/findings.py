@@ -42,6 +42,13 @@ def simulator_missing(id: str) -> tuple[str, str] | None:
     return None
 
 
+def trackers_missing(spec: Spec) -> Iterator[Fault]:
+    """Trackers that the spec names and that are not installed here."""
+    for name in spec.trackers.asked:
+        if importlib.util.find_spec(name) is None:
+            yield Fault(("trackers", name), f'{name} is not installed here; pip install "rlctl[{name}]"')
+
+
 def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
     """Values that are allowed and hardly meant.
 
@@ -63,6 +70,7 @@ def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
         yield from _too_large(spec, machine)
         if lacking := simulator_missing(spec.env.id):
             yield Fault(("env", "id"), "; ".join(lacking))
+        yield from trackers_missing(spec)
     else:
         yield from _without_effect(spec)
     plain = fields.normal(spec)

@@ -106,6 +106,15 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "checkpoint.keep": ("num_to_keep", "keep_checkpoints", "keep_checkpoints_num"),
     "replay.capacity": ("buffer_size", "replay_buffer_size", "buffer_capacity", "memory_size"),
     "replay.learning_starts": ("num_steps_sampled_before_learning_starts", "warmup_steps", "min_replay_size"),
+    "trackers": ("logger", "loggers", "log_to"),
+    "trackers.wandb": ("wandb", "track", "use_wandb", "with_wandb"),
+    "trackers.wandb.project": ("wandb_project", "wandb_project_name"),
+    "trackers.wandb.entity": ("wandb_entity", "wandb_user"),
+    "trackers.wandb.group": ("wandb_group",),
+    "trackers.wandb.tags": ("wandb_tags",),
+    "trackers.mlflow": ("mlflow",),
+    "trackers.mlflow.uri": ("tracking_uri", "mlflow_tracking_uri", "mlflow_uri"),
+    "trackers.mlflow.experiment": ("mlflow_experiment", "mlflow_experiment_name"),
     "run": ("experiment", "exp_name", "run_name", "experiment_name"),
 }  # fmt: skip
 FOREIGN: Final[Mapping[str, str]] = {key: ours for ours, keys in _FOREIGN.items() for key in keys}

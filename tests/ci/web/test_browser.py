@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from rlctl_ci.core.logs import Log, Masker
 from rlctl_ci.core.service import Service
@@ -25,36 +22,18 @@ from rlctl_ci.web.limits import streams
 from tests.ci.web.test_http import BAD_TEXT, config
 from tests.ci.world import MAIN, no_hands, sha
 from tests.end_to_end.conftest import wait_until
+from tests.support.browser import CAPTURES, FAINT, NEEDS_CHROMIUM, chromium, opened
 from tests.support.samples import sample
 
-CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
+__all__ = ["chromium"]
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(CHROMIUM is None, reason="NOT TESTED: chromium is missing; apt-get install chromium"),
+    NEEDS_CHROMIUM,
 ]
 WIDTHS: Final = (360, 768, 1440)
-CAPTURES: Final = os.environ.get("RLCTL_TEST_CAPTURES", "")
-"""A folder: a picture of every page is kept there."""
 LONG: Final = "feature/" + "a-name-that-does-not-end-" * 8
 REASON: Final = f"{BAD_TEXT} the registry said: " + "denied" * 40 + " and so on, in words that can be broken" * 6
-FAINT: Final = """() => {
-  const rgb = text => { const n = text.match(/[0-9.]+/g).map(Number); return n.length > 3 ? n : [...n, 1]; };
-  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
-    .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
-    .reduce((sum, v, at) => sum + v * [.2126, .7152, .0722][at], 0);
-  const found = [];
-  for (const node of document.querySelectorAll("body *")) {
-    const says = [...node.childNodes].some(child => child.nodeType === 3 && child.data.trim());
-    if (!says || !node.offsetParent) continue;
-    let below = node, paper = [0, 0, 0, 0];
-    for (; below && paper[3] === 0; below = below.parentElement) paper = rgb(getComputedStyle(below).backgroundColor);
-    const [a, b] = [light(rgb(getComputedStyle(node).color)), light(paper)].sort((x, y) => y - x);
-    if ((a + .05) / (b + .05) < 4.5) found.push(node.outerHTML.slice(0, 120));
-  }
-  return found;
-}"""
-"""What has less contrast than WCAG AA asks for."""
 SMALL: Final = """() => [...document.querySelectorAll("button, input:not([type=hidden]), nav a, td.c-build a")]
   .filter(node => node.offsetParent && node.getBoundingClientRect().height < 44).map(node => node.outerHTML)"""
 """What a finger misses."""
@@ -134,30 +113,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
         service.close()
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
-        yield browser
-        browser.close()
-
-
-@contextmanager
-def opened(site: Site, chromium: Browser, *, quiet: bool = True, **settings: Any) -> Iterator[Page]:
-    """A window that asks nobody but the service, and in which nothing is refused or goes wrong."""
-    context = chromium.new_context(base_url=site.url, **settings)
-    context.set_default_timeout(60_000)
-    wrong: list[str] = []
-    context.on("request", lambda one: None if one.url.startswith(f"{site.url}/") else wrong.append(one.url))
-    context.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
-    context.on("weberror", lambda error: wrong.append(str(error.error)))
-    try:
-        yield context.new_page()
-    finally:
-        context.close()
-    assert not (quiet and wrong)
-
-
 def signed_in(site: Site, page: Page, scope: str = "admin") -> None:
     page.goto("/sign-in")
     page.get_by_label("Token").fill(site.service.people.issue("ana", [scope]))
@@ -173,7 +128,7 @@ def numbers(page: Page) -> list[str]:
     ("width", "scheme"), sample("windows", [(width, scheme) for scheme in ("dark", "light") for width in WIDTHS], 3)
 )
 def test_every_page_fits_its_window_and_can_be_read(site: Site, chromium: Browser, width: int, scheme: Any) -> None:
-    with opened(site, chromium, viewport={"width": width, "height": 800}, color_scheme=scheme) as page:
+    with opened(site.url, chromium, viewport={"width": width, "height": 800}, color_scheme=scheme) as page:
         signed_in(site, page)
         for name, path in site.paths().items():
             page.goto(path)
@@ -185,10 +140,10 @@ def test_every_page_fits_its_window_and_can_be_read(site: Site, chromium: Browse
 
 
 def test_the_page_is_complete_without_javascript(site: Site, chromium: Browser) -> None:
-    with opened(site, chromium) as page:
+    with opened(site.url, chromium) as page:
         page.goto("/")
         builds, texts = numbers(page), page.locator(".builds .c-what").all_inner_texts()
-    with opened(site, chromium, java_script_enabled=False) as page:
+    with opened(site.url, chromium, java_script_enabled=False) as page:
         page.goto("/")
         assert numbers(page) == builds == [f"#{number}" for number in range(len(STATES), 0, -1)]
         assert page.locator(".builds .c-what").all_inner_texts() == texts
@@ -200,7 +155,7 @@ def test_the_page_is_complete_without_javascript(site: Site, chromium: Browser) 
 
 
 def test_a_new_build_appears_on_the_open_page_and_its_log_grows(site: Site, chromium: Browser) -> None:
-    with opened(site, chromium) as page:
+    with opened(site.url, chromium) as page:
         page.goto("/")
         page.evaluate("window.opened = true")
         number = site.accept("pole", 99, title="a push while somebody looks")
@@ -222,7 +177,7 @@ def test_an_open_page_listens_again_when_its_stream_has_ended(
     site: Site, chromium: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "ENDS_AFTER_S", 0.1)
-    with opened(site, chromium) as page:
+    with opened(site.url, chromium) as page:
         page.goto("/")
         with page.expect_response("**/live?*"):
             pass  # the first has ended
@@ -232,13 +187,13 @@ def test_an_open_page_listens_again_when_its_stream_has_ended(
 
 
 def test_who_may_read_alone_sees_no_button_but_to_sign_out(site: Site, chromium: Browser) -> None:
-    with opened(site, chromium) as page:
+    with opened(site.url, chromium) as page:
         signed_in(site, page, "read")
         assert page.get_by_role("button").all_inner_texts() == ["Sign out"]
 
 
 def test_a_rollback_is_asked_about_first(site: Site, chromium: Browser) -> None:
-    with opened(site, chromium) as page:
+    with opened(site.url, chromium) as page:
         signed_in(site, page)
         asked: list[str] = []
         page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
@@ -248,7 +203,7 @@ def test_a_rollback_is_asked_about_first(site: Site, chromium: Browser) -> None:
 
 
 def test_a_page_whose_service_is_gone_says_that_it_is_old(site: Site, chromium: Browser) -> None:
-    with opened(site, chromium, quiet=False) as page:
+    with opened(site.url, chromium, quiet=False) as page:
         page.clock.install()
         page.goto("/")
         expect(page.locator("#stale")).to_be_hidden()
@@ -260,7 +215,7 @@ def test_a_page_whose_service_is_gone_says_that_it_is_old(site: Site, chromium: 
 def test_a_log_of_several_mebibytes_is_reached_whole_from_its_page(site: Site, chromium: Browser) -> None:
     number = site.builds["succeeded"]
     site.service.log(number).write_text("".join(f"{line:06d} {'x' * 400}\n" for line in range(7_000)))
-    with opened(site, chromium) as page:
+    with opened(site.url, chromium) as page:
         page.goto(f"/builds/{number}")
         page.get_by_role("link", name="the whole log").click()
         page.wait_for_url("**/log")  # and until it is there

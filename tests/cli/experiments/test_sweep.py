@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import signal
@@ -50,6 +51,30 @@ def test_every_combination_of_settings_and_seed_is_a_run_of_its_own(rlctl: Rlctl
     assert (other["settings"], other["iqm"], other["best_improves"]) == ("algorithm.lr=0.001", 4.5, 1.0)
     assert rlctl("status", "pole-3").code == 0
     assert len(rlctl.trials) == 1, "what differs in numbers alone is tried once"
+
+
+def test_trials_are_one_group_of_their_trackers_and_a_tracker_makes_no_other_sweep(
+    rlctl: Rlctl, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracked = ("--set", "trackers.wandb={}", "--set", "trackers.mlflow.group=mine")
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "mlflow" else real(name, *more)
+    )
+    result = rlctl("sweep", spec, *tracked, "--name", "poles")
+    assert result.code != 0
+    assert [*rlctl.backend.runs()] == [], "refused before anything starts"
+    assert 'mlflow is not installed here; pip install "rlctl[mlflow]"' in result.err
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: real("json"))
+    Training(rlctl, returned)
+    result = rlctl("sweep", spec, "--seeds", "2", *tracked, "--name", "poles")
+    assert result.code == 0, result.err
+    found = [
+        (one.spec["trackers"]["wandb"]["group"], one.spec["trackers"]["mlflow"]["group"])
+        for one in rlctl.backend.runs()
+    ]
+    assert found == [("poles", "mine")] * 2
+    assert rlctl("sweep", spec, "--seeds", "2", "--name", "poles").code == 0
 
 
 def test_progress_is_told_by_lines_and_the_answer_is_the_comparison(rlctl: Rlctl, spec: str) -> None:

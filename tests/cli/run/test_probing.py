@@ -156,7 +156,8 @@ def test_nothing_is_started_where_what_it_needs_is_not_installed(
 
 def child(id: str, *options: str) -> subprocess.CompletedProcess[bytes]:
     """What the child itself writes."""
-    spec = {"env": {"id": id, "kwargs": {}, "preset": "none", "max_episode_steps": None}, "seed": 0}
+    spec = {"env": {"id": id, "kwargs": {}, "preset": "none", "max_episode_steps": None}, "seed": 0,
+            "evaluation": {"video_every": None}}  # fmt: skip
     spec |= {
         "policies": {
             "main": {"algorithm": {"name": "impala"}, "model": {"torso": "auto", "gaussian": {"squash": False}}}

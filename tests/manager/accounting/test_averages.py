@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ import pytest
 from rlctl_agents.manager.accounting.averages import LearnerAverages
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.loop import ManagerContext, RunningLoop
+from rlctl_agents.manager.trackers.curves import Curves
+from rlctl_agents.manager.trackers.tensorboard import CurveWriter
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
-from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.runtime.process import Refusals
 from rlctl_agents.types.control import Report
@@ -125,11 +127,11 @@ def test_the_manager_keeps_the_averages_of_a_report(run: Run, metrics: Metrics) 
     assert kept.averages["loss.total"].count == 2
 
 
-class Curves(CurveWriter):
+class Drawn(Curves):
     """Remembers what is drawn."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, 1)
+        super().__init__(CurveWriter(folder, 1))
         self.drawn: list[float] = []
 
     def add(self, rows: int, values: Mapping[str, float]) -> None:
@@ -140,7 +142,7 @@ class Curves(CurveWriter):
 def test_the_manager_draws_the_mean_of_all_updates_between_two_points(run: Run, metrics: Metrics, short: Path) -> None:
     everybody(run)
     process = process_of("manager", Manager(short), run.settings, volume=run.layout.root)
-    lines, curves = run.manager.members.lines, Curves(run.layout.results / "tensorboard")
+    lines, curves = run.manager.members.lines, Drawn(run.layout.results / "tensorboard")
     control = ControlApi(
         f"unix:{short}/control",
         LogQueries(run.layout.logs, lines, None, "").answer,
@@ -149,14 +151,11 @@ def test_the_manager_draws_the_mean_of_all_updates_between_two_points(run: Run, 
     )
     context = ManagerContext(process, lines, None, Refusals(process.metrics), control)
     loop = RunningLoop(context, run.manager, curves)
-    try:
+    with curves, closing(control):
         for second in range(16):
             updates(metrics, *[float(second)] * 90)
             seen = metrics.values()
             run.learn(LEARNER, steps=100, version=1 + second, gauges=seen.gauges, averages=metrics.averages())
             loop.turn()
             run.time.now += 1
-    finally:
-        control.close()
-        curves.close()
     assert curves.drawn == pytest.approx([0, 3, 8, 13])

@@ -14,10 +14,11 @@ from rlctl_agents.manager.lifecycle.stop import SAVE_S, TELL_S
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.loop import ManagerContext, RunningLoop
 from rlctl_agents.manager.state_store import StateStore
+from rlctl_agents.manager.trackers.curves import Curves
+from rlctl_agents.manager.trackers.tensorboard import CurveWriter
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
-from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.process import Refusals, UserFault
 from tests.manager.world import Run, Volume, Waiting, commit
 from tests.support.fakes import Manager, process_of
@@ -37,9 +38,9 @@ def loop_of(short: Path) -> Iterator[Callable[[Run, Waiting], RunningLoop]]:
             StoredFiles(run.layout).answer,
             InitialPolicy(run.layout).answer,
         )
-        curves = CurveWriter(run.layout.results / "tensorboard", run.manager.term)
+        curves = Curves(CurveWriter(run.layout.results / "tensorboard", run.manager.term))
         opened.callback(control.close)
-        opened.callback(curves.close)
+        opened.enter_context(curves)
         context = ManagerContext(process, lines, None, Refusals(process.metrics), control)
         return RunningLoop(context, run.manager, curves)
 

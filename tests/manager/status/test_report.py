@@ -35,8 +35,8 @@ def test_the_status_has_every_key_of_the_contract_from_the_first_second(run: Run
     first = status(run)
     assert list(first) == [
         "apiVersion", "run", "uid", "term", "phase", "time", "wall_s", "cpu_s", "verdict", "throughput", "totals",
-        "lag", "train_return", "train_info", "evaluation", "evaluations", "models", "cadence", "history", "stop",
-        "policies", "members", "roles", "init", "checkpoint", "resumed", "problems",
+        "lag", "train_return", "train_info", "evaluation", "evaluations", "models", "recordings", "cadence",
+        "history", "stop", "policies", "members", "roles", "init", "checkpoint", "resumed", "problems",
     ]  # fmt: skip
     assert (first["apiVersion"], first["run"], first["uid"], first["phase"]) == ("rlctl/v1", "r", UID, "starting")
     assert first["verdict"]["kind"] == "starting"

@@ -28,11 +28,11 @@ from rlctl_agents.manager.events import Events, Lines
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.settings import merged, settings
 from rlctl_agents.manager.status.report import StatusBuilder
+from rlctl_agents.manager.trackers.tensorboard import CurveWriter
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
-from rlctl_agents.manager.web.tensorboard import CurveWriter
 from rlctl_agents.runtime.http_server import Request
 from rlctl_agents.runtime.metrics import exposition
 from rlctl_agents.runtime.process import UserFault

@@ -23,17 +23,16 @@ CHANGES: tuple[tuple[str, str], ...] = (("slot", "int64"), ("generation", "uint3
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
 
 
-class Totals(msgspec.Struct, frozen=True):
-    """State of a shard; counts are rows since its start."""
+class Standing(msgspec.Struct, frozen=True):
+    """State of a shard, and the limits of its run; counts are rows since its start."""
 
     mass: float  # sum over the rows that may be drawn
     size: int  # rows that may be drawn
     rows: int  # rows that are stored
     inserted: int
     sampled: int
-    starts: int  # its part of replay.learning_starts
+    starts: int  # replay.learning_starts, over all shards
     ratio: float  # replay.samples_per_insert; 0: no limit
-    highest: float = 0.0  # largest mass so far
 
 
 class Draw(msgspec.Struct, frozen=True):
@@ -50,7 +49,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
     boot: str  # of the shard: another one has lost its rows
     count: Count  # 0: there is nothing to draw
-    totals: Totals
+    standing: Standing
 
 
 def drawn_schema(schema: Schema, n_step: int) -> Schema:
@@ -68,9 +67,13 @@ def drawn_schema(schema: Schema, n_step: int) -> Schema:
     return Schema(1, (*made, *outcome, Field("weight", "float32", (), "segment")))
 
 
-def layout(schema: Schema, n_step: int, count: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+Layout = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+"""Dtype and shape of arrays, in the order in which they travel."""
+
+
+def layout(schema: Schema, n_step: int, count: int) -> Layout:
     """Dtype and shape of each array of a draw of so many rows, in the order in which they travel."""
-    found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+    found: Layout = {}
     for one in drawn_schema(schema, n_step).fields:
         if one.name in ("valid", "weight"):
             continue
@@ -82,12 +85,10 @@ def layout(schema: Schema, n_step: int, count: int) -> dict[str, tuple[np.dtype[
 
 def to_buffers(arrays: Mapping[str, NDArray[Any]], names: Sequence[str]) -> list[memoryview]:
     """The arrays as frames, without a copy where they are contiguous."""
-    return [memoryview(np.ascontiguousarray(arrays[name])).cast("B") if arrays[name].size else memoryview(b"") for name in names]
+    return [memoryview(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8)) for name in names]
 
 
-def from_buffers(
-    buffers: Sequence[memoryview], shapes: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
-) -> Arrays:
+def from_buffers(buffers: Sequence[memoryview], shapes: Layout) -> Arrays:
     """Read-only views.
 
     Raises:
@@ -103,6 +104,6 @@ def from_buffers(
     return found
 
 
-def changes(count: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+def changes(count: int) -> Layout:
     """Dtype and shape of each array of a priority update of so many rows."""
     return {name: (np.dtype(dtype), (count,)) for name, dtype in CHANGES}

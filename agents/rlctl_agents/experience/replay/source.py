@@ -13,14 +13,23 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 from numpy.typing import NDArray
 from torch import Tensor
 
 from rlctl.spec import algorithms as specs
 from rlctl_agents.algorithms.base import AlgorithmError, Batch, Delivery
 from rlctl_agents.experience.batching import BatchMemory
-from rlctl_agents.experience.replay.messages import CHANGES, Draw, Drawn, Totals, drawn_schema, from_buffers, layout, to_buffers
+from rlctl_agents.experience.replay.limiter import SampleLimit, ShardCounts
+from rlctl_agents.experience.replay.messages import (
+    CHANGES,
+    Draw,
+    Drawn,
+    Standing,
+    drawn_schema,
+    from_buffers,
+    layout,
+    to_buffers,
+)
 from rlctl_agents.experience.sources import BatchSource, Needs
 from rlctl_agents.experience.staging import Staging
 from rlctl_agents.types.control import Channels
@@ -56,6 +65,7 @@ def replay(needs: Needs) -> ReplaySource:
         n_step=config.n_step,
         beta=config.priority_beta if config.prioritized else 0.0,
         rng=np.random.default_rng([needs.seed, int(boot or "0", 16)]),
+        resumed=needs.weights().version > 0,
     )
     return ReplaySource(drawer, Staging(needs.device), needs.streams)
 
@@ -71,14 +81,13 @@ class Part(NamedTuple):
     mass: float  # of the shard when it drew
 
 
-class Shard:
+class RemoteShard:
     """A shard as the learner knows it."""
 
     def __init__(self, client: RpcClient, channels: Channels) -> None:
         self.client, self.channels = client, channels
         self.boot = ""
-        self.totals: Totals | None = None  # None: it has not answered, or not for long
-        self.counted = 0  # rows inserted by this boot that are in the learner's books
+        self.standing: Standing | None = None  # None: it has not answered, or not for long
         self.changes: list[tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]] = []
         self.silent_until = 0.0
 
@@ -93,7 +102,7 @@ class Shards:
 
     def __init__(self, named: Callable[[], Mapping[int, Channels]], connect: Callable[[Channels], RpcClient]) -> None:
         self._named, self._connect = named, connect
-        self.known: dict[int, Shard] = {}
+        self.known: dict[int, RemoteShard] = {}
         self._pool = ThreadPoolExecutor(8, "shards")
         self._throttle = LogThrottle()
         self._clock = time.monotonic
@@ -107,14 +116,16 @@ class Shards:
                 del self.known[index]
         for index, channels in named.items():
             if index not in self.known:
-                self.known[index] = Shard(self._connect(channels), channels)
+                self.known[index] = RemoteShard(self._connect(channels), channels)
 
     @property
-    def live(self) -> dict[int, Totals]:
-        """Totals of those that answer, by index."""
-        return {index: one.totals for index, one in sorted(self.known.items()) if one.totals is not None}
+    def live(self) -> dict[int, Standing]:
+        """Standing of those that answer, by index."""
+        return {index: one.standing for index, one in sorted(self.known.items()) if one.standing is not None}
 
-    def ask(self, counts: Mapping[int, int], may_insert: Mapping[int, int]) -> list[tuple[int, Drawn, list[memoryview]]]:
+    def ask(
+        self, counts: Mapping[int, int], may_insert: Mapping[int, int]
+    ) -> list[tuple[int, Drawn, list[memoryview]]]:
         """Ask several at once, each for so many rows; the answers of those that answer."""
         asked = list(counts)
         if len(asked) == 1:
@@ -125,7 +136,7 @@ class Shards:
 
     def _ask(self, index: int, count: int, may_insert: int) -> tuple[int, Drawn, list[memoryview]] | None:
         shard = self.known[index]
-        if shard.totals is None and self._clock() < shard.silent_until:
+        if shard.standing is None and self._clock() < shard.silent_until:
             return None
         told, shard.changes = shard.changes, []
         arrays = {
@@ -135,18 +146,21 @@ class Shards:
         size = int(arrays["slot"].size)
         try:
             drawn, buffers = shard.client.call(
-                Draw(count, may_insert, size), Drawn, to_buffers(arrays, list(arrays)) if size else (), deadline_s=ANSWER_S
+                Draw(count, may_insert, size),
+                Drawn,
+                to_buffers(arrays, list(arrays)) if size else (),
+                deadline_s=ANSWER_S,
             )
         except (TimeoutError, RemoteError) as error:
-            if shard.totals is not None or self._throttle.due(f"shard {index}"):
+            if shard.standing is not None or self._throttle.due(f"shard {index}"):
                 log.warning("replay shard %d does not answer, its rows are left out: %s", index, error)
-            shard.totals, shard.silent_until = None, self._clock() + AGAIN_S
+            shard.standing, shard.silent_until = None, self._clock() + AGAIN_S
             return None
-        if shard.totals is None:
-            log.info("replay shard %d answers: %d rows", index, drawn.totals.rows)
+        if shard.standing is None:
+            log.info("replay shard %d answers: %d rows", index, drawn.standing.rows)
         if drawn.boot != shard.boot:
-            shard.boot, shard.counted = drawn.boot, 0
-        shard.totals = drawn.totals
+            shard.boot = drawn.boot
+        shard.standing = drawn.standing
         return index, drawn, buffers
 
     def close(self) -> None:
@@ -154,36 +168,6 @@ class Shards:
         self._pool.shutdown()
         for shard in self.known.values():
             shard.client.close()
-
-
-class Limits(NamedTuple):
-    """Samples per insert, over all shards that live."""
-
-    inserted: int
-    sampled: int
-    starts: int
-    ratio: float
-
-    @classmethod
-    def of(cls, totals: Sequence[Totals]) -> Limits:
-        return cls(
-            sum(one.inserted for one in totals),
-            sum(one.sampled for one in totals),
-            sum(one.starts for one in totals),
-            max((one.ratio for one in totals), default=0.0),
-        )
-
-    def may_sample(self, rows: int) -> bool:
-        """Whether a batch of so many rows may be drawn: there are enough rows, and drawing is not ahead of inserting."""
-        if self.inserted < self.starts:
-            return False
-        return not self.ratio or self.sampled + rows <= self.ratio * (self.inserted - self.starts) + rows
-
-    def may_insert(self, rows: int) -> int:
-        """Rows that may be inserted from now on, so that one more batch of so many rows may be drawn."""
-        if not self.ratio:
-            return 1 << 40
-        return max(0, int(self.starts + (self.sampled + rows) / self.ratio) + 1 - self.inserted)
 
 
 class Drawer:
@@ -195,20 +179,35 @@ class Drawer:
     """
 
     def __init__(
-        self, shards: Shards, schema: Schema, *, n_step: int, beta: float, rng: np.random.Generator
+        self,
+        shards: Shards,
+        schema: Schema,
+        *,
+        n_step: int,
+        beta: float,
+        rng: np.random.Generator,
+        resumed: bool = False,
     ) -> None:
         self.shards, self.schema, self.n_step = shards, drawn_schema(schema, n_step), n_step
+        self._met: set[int] = set()
         self._from, self._beta, self._rng = schema, beta, rng
-        self.fresh = 0
-        """Rows inserted anywhere that no batch has counted yet."""
+        self._counted, self._resumed = 0, resumed
+        self.limit: SampleLimit | None = None
+        """Of the run, as the first shard that answers has it."""
+
+    def fresh(self) -> int:
+        """Rows inserted anywhere since this was asked last."""
+        inserted = 0 if self.limit is None else self.limit.inserted
+        fresh, self._counted = inserted - self._counted, inserted
+        return fresh
 
     def draw(self, rows: int) -> list[Part] | None:
         """Rows of one batch; None: there is nothing to draw, or it is not yet time."""
         shards = self.shards
         shards.look()
-        limits = Limits.of(list(shards.live.values()))
-        silent = [index for index, one in shards.known.items() if one.totals is None]
-        if not limits.may_sample(rows) or not any(one.mass > 0 for one in shards.live.values()):
+        silent = [index for index, one in shards.known.items() if one.standing is None]
+        ready = self.limit is not None and self.limit.may_sample()
+        if not ready or not any(one.mass > 0 for one in shards.live.values()):
             self._ask(dict.fromkeys(shards.known, 0), rows)
             return None
         if silent:
@@ -225,19 +224,22 @@ class Drawer:
             asked = {index: int(count) for index, count in zip(live, counts, strict=True) if count}
             for index, drawn, arrays in self._ask(asked, rows):
                 if drawn.count:
-                    mass = drawn.totals.mass
+                    mass = drawn.standing.mass
                     parts.append(Part(index, drawn.boot, drawn.count, arrays, chance[index], mass))
         return parts
 
     def _ask(self, counts: Mapping[int, int], rows: int) -> list[tuple[int, Drawn, Arrays]]:
-        live = self.shards.live
-        more = Limits.of(list(live.values())).may_insert(rows) // max(1, len(live))
-        answers = self.shards.ask(counts, {index: one.inserted + more for index, one in live.items()})
+        live = dict.fromkeys(self.shards.live, 1)
+        may_insert = {} if self.limit is None else self.limit.may_insert(live, rows)
         found = []
-        for index, drawn, buffers in answers:
-            shard = self.shards.known[index]
-            self.fresh += max(0, drawn.totals.inserted - shard.counted)
-            shard.counted = drawn.totals.inserted
+        for index, drawn, buffers in self.shards.ask(counts, may_insert):
+            now = drawn.standing
+            if self.limit is None:
+                self.limit = SampleLimit(now.ratio, now.starts)
+            if self._resumed and index not in self._met:  # what it holds is in the books of the learner before
+                self._counted += now.inserted
+            self._met.add(index)
+            self.limit.hear(index, ShardCounts(drawn.boot, now.inserted, now.sampled))
             arrays = from_buffers(buffers, layout(self._from, self.n_step, drawn.count)) if drawn.count else {}
             found.append((index, drawn, arrays))
         return found
@@ -328,10 +330,10 @@ class ReplaySource(BatchSource):
         live = self._drawer.shards.live
         if not live:
             return "no replay shard answers"
-        limits = Limits.of(list(live.values()))
-        if limits.inserted < limits.starts:
-            return f"{limits.inserted} of {limits.starts} rows are in the replay"
-        return f"{limits.sampled} rows were drawn of {limits.inserted}: actors are behind replay.samples_per_insert"
+        limit, starts = self._drawer.limit, max(one.starts for one in live.values())
+        if limit is None or limit.inserted < starts:
+            return f"{limit.inserted if limit else 0} of {starts} rows are in the replay"
+        return f"{limit.sampled} rows were drawn of {limit.inserted}: actors are behind replay.samples_per_insert"
 
     def close(self) -> None:
         self._stop.set()
@@ -364,7 +366,7 @@ class ReplaySource(BatchSource):
         self._free.popleft()
         self._drawer.fill(memory, parts)
         self._staging.begin(memory)
-        fresh, self._drawer.fresh = self._drawer.fresh, 0
+        fresh = self._drawer.fresh()
         self._ready.put((memory, parts, fresh if self.leads else 0))
         return True
 

@@ -11,6 +11,7 @@ from rlctl.spec.schema import Spec
 from rlctl_agents.manager.accounting.counters import Cpu
 from rlctl_agents.manager.evaluation.cadence import SHORTEST_S, Cadence, Taken
 from rlctl_agents.manager.evaluation.matches import Quotas, Wanted
+from rlctl_agents.manager.evaluation.recordings import Recordings
 from rlctl_agents.manager.evaluation.selection import Selection, reached
 from rlctl_agents.manager.events import Events, JsonLines
 from rlctl_agents.manager.membership.learner_progress import Learners
@@ -81,7 +82,9 @@ class Evaluations:
         self._cadence = Cadence(clock.monotonic, cpu, self._hopeful)
         self._quotas = Quotas(settings().seed, clock.monotonic, self._cadence, match=progress.match + MATCHES_APART)
         self._stored = JsonLines(layout.results / "evaluations.jsonl")
+        self.recordings = Recordings(layout.results / "episodes", state, stands)
         self._count = 0  # of evaluations in the mode that counts, none that confirms
+        self._ordered = 0  # of these, those that this manager has had begun
         self._other: ModelRef | None = None  # to be played in the other mode
         self._unloadable: ModelRef | None = None  # could not be confirmed
         chosen = [one for found in self.selection.models.values() for one in (found.evaluation, found.other)]
@@ -144,6 +147,7 @@ class Evaluations:
             settings = self._settings()
             quota = self._quota(Wanted(ModelRef("", 0, 0), self._mode), seats)
             match = self._quotas.order(report.boot, published, seats=seats, every_s=every_s(settings), quota=quota)
+            self._ordered += match is not None
         self._progress.match = self._quotas.match
         return match
 
@@ -173,6 +177,12 @@ class Evaluations:
         other = "" if counts else f"_{done.mode}"
         told = {f"info/{name}/evaluation{other}": mean for name, mean in done.info.items()}
         self.undrawn.append((done.steps, {f"return/evaluation{other}": done.mean} | told))
+        if result.recording is not None:
+            try:
+                self._events.add("recorded", self.recordings.add(result.recording, done, result.match))
+            except ValueError as fault:
+                text = f"no episode of version {done.ref.version} is recorded: {fault}"
+                self._events.add("not_recorded", text, version=done.ref.version)
         if counts and not done.confirms:
             self._count += 1
             self._other = done.ref if self._count % OTHER_EVERY == 0 else None
@@ -250,7 +260,10 @@ class Evaluations:
     def _quota(self, wanted: Wanted, seats: int) -> Quota:
         chosen = seats == 1 and wanted.mode == self._mode and not wanted.confirms
         above = self.selection.better_than(wanted.mode) if chosen else math.inf
-        return Quota(self._settings().evaluation.episodes, wanted.mode, above)
+        evaluation, every = self._settings().evaluation, self._settings().evaluation.video_every
+        rare = wanted.confirms or wanted.ref == self._last
+        record = every is not None and wanted.mode == self._mode and (rare or self._ordered % every == 0)
+        return Quota(evaluation.episodes, wanted.mode, above, record)
 
     def void_from(self, steps: int) -> None:
         """Continue the curve from there: a learner went back to a generation."""

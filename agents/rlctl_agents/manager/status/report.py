@@ -18,7 +18,7 @@ from rlctl_agents.manager.status.problems import SILENT_S, Facts, find
 from rlctl_agents.manager.status.view import RunView
 from rlctl_agents.manager.timing import report_every_s
 from rlctl_agents.runtime.metrics import INFO
-from rlctl_agents.runtime.process import ENDLESS, RANK, RESUMING, STARVED, WORLD
+from rlctl_agents.runtime.process import ENDLESS, MEMORY, RANK, RESUMING, STARVED, WORLD
 from rlctl_agents.types.control import to_plain
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.figures import MAX_INFO, info_numbers
@@ -88,6 +88,7 @@ class StatusBuilder:
             "evaluation": None if progress.evaluation is None else to_plain(progress.evaluation),
             "evaluations": {one.mode: to_plain(one) for one in (progress.other, progress.evaluation) if one},
             "models": {name: self._selected(name) for name in NAMES},
+            "recordings": self._recordings(),
             "cadence": self._cadence(),
             "history": [list(point) for point in progress.history],
             "stop": {"conditions": view.settings.stop.model_dump(mode="json", exclude_none=True), "met": progress.met,
@@ -133,6 +134,12 @@ class StatusBuilder:
             return None
         files = {part: f"models/{getattr(found, part)}" for part in ("policy", "tensors")}
         return {"version": found.evaluation.ref.version, **to_plain(found), **files}
+
+    def _recordings(self) -> list[dict[str, Any]]:
+        """Recorded episodes, the newest first; their files are below results/episodes."""
+        recordings = self._view.evaluations.recordings
+        best = recordings.best(recordings.episodes)
+        return [{**to_plain(one), "best": one is best} for one in reversed(recordings.episodes)]
 
     def _ending(self) -> dict[str, str]:
         """Verdict on a run that ends, in place of one on its training; {} before, and at the very end."""
@@ -222,6 +229,8 @@ class StatusBuilder:
             "age_s": round(now - holder.since, 1),
             "silent_s": round(now - holder.heard, 1),
             "model": None if seen is None or seen.model is None else to_plain(seen.model),
+            "cpu": round(view.members.rates.of(holder.boot, "cpu_seconds"), 2),
+            "memory_bytes": None if seen is None or MEMORY not in seen.gauges else int(seen.gauges[MEMORY]),
         }
         if holder.role == "actor":
             shown["env_steps_per_s"] = round(view.members.rates.of(holder.boot, "env_steps"), 1)

@@ -1,1 +1,1 @@
-"""HTTP of the manager: control API, status page, metrics, profiles, TensorBoard's files."""
+"""HTTP of the manager: control API, status page, metrics, profiles."""

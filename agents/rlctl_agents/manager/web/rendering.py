@@ -52,7 +52,17 @@ def moment(unix: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))
 
 
+def cores(busy: float | None) -> str:
+    return "-" if busy is None else f"{busy:.2f} cores"
+
+
+def mebibytes(size: float | None) -> str:
+    return "-" if not size else f"{size / 2**20:,.0f} MiB"
+
+
 ENGINE.filters |= {
+    "cores": cores,
+    "mebibytes": mebibytes,
     "clock": clock,
     "number": number,
     "whole": whole,

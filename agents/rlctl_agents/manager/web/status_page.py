@@ -7,23 +7,32 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
 
 import msgspec
 from markupsafe import Markup
 
+from rlctl_agents.manager.evaluation.recordings import FILE
+from rlctl_agents.manager.status.history import EMPTY, HistoryView
+from rlctl_agents.manager.web.panels import PanelCache, Panels
 from rlctl_agents.manager.web.rendering import ENGINE, TEMPLATES
+from rlctl_agents.manager.web.stored_files import piece
 from rlctl_agents.runtime.http_server import Response
+from rlctl_agents.types.control import MAX_RECORDING_BYTES
 
-REFRESH_S = 5
+REFRESH_S, FINISHED_REFRESH_S = 5, 300
 STALE_S = 10.0
 """Figures older than this are not what the run is like now: the manager's main loop hangs."""
 MOST_ROWS = 50
-MOST_POINTS, MARGIN = 240, 4
-"""Of a curve: points, and pixels around it."""
+MOST_GENERATIONS, MOST_LINES, MOST_MARKS = 20, 20, 10
+"""Generations, log lines and events that are shown: the newest."""
 
 STATES: Mapping[str, tuple[str, str, str]] = {
     "running": ("▶", "running", "#1a7f37"),
@@ -31,20 +40,26 @@ STATES: Mapping[str, tuple[str, str, str]] = {
     "problem": ("!", "running, with problems", "#bc4c00"),
     "stale": ("?", "figures are old", "#bc4c00"),
     "finished": ("✓", "finished", "#0969da"),
+    "over": ("■", "over", "#57606a"),
 }
 """State -> sign, words, colour: never colour alone."""
 
 STYLE = (TEMPLATES / "status.css").read_text(encoding="utf-8")
 _HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+_SAFE = (("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))
 HEADERS = (
     (
         "Content-Security-Policy",
-        f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src data:; base-uri 'none'; form-action 'none'; "
+        f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'",
     ),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
+    *_SAFE,
     ("Cache-Control", "no-store"),
+)
+FILM_HEADERS = (
+    ("Content-Security-Policy", "default-src 'none'; sandbox"),
+    *_SAFE,
+    ("Cache-Control", "private, max-age=86400, immutable"),  # no two episodes have one name
 )
 
 
@@ -56,38 +71,64 @@ class Shown:
     encoded: bytes = b""
     generations: Sequence[Mapping[str, Any]] = ()  # committed, newest first
     stale_s: float = STALE_S  # when it is so old, the next one should have come long ago
+    history: HistoryView = EMPTY
 
     @classmethod
     def of(
-        cls, status: Mapping[str, Any], generations: Sequence[Mapping[str, Any]] = (), every_s: float = 0.0
+        cls,
+        status: Mapping[str, Any],
+        generations: Sequence[Mapping[str, Any]] = (),
+        every_s: float = 0.0,
+        history: HistoryView = EMPTY,
     ) -> Shown:
         """A status as it is now.
 
         Args:
             every_s: until the next one.
         """
-        return cls(status, msgspec.json.encode(status) + b"\n", generations, max(STALE_S, 3.0 * every_s))
+        return cls(status, msgspec.json.encode(status) + b"\n", generations, max(STALE_S, 3.0 * every_s), history)
 
 
-def pages(shown: Callable[[], Shown], unix: Callable[[], float] = time.time) -> dict[str, Callable[[], Response]]:
-    """Pages of a manager's probe listener beside those of every process."""
+def pages(
+    shown: Callable[[], Shown],
+    unix: Callable[[], float] = time.time,
+    lines: Callable[[], Sequence[str]] = tuple,
+    episodes: Path | None = None,
+) -> dict[str, Callable[[str], Response]]:
+    """Pages of a manager's probe listener beside those of every process.
 
-    def html() -> Response:
+    Args:
+        lines: the newest log lines of all processes, oldest first.
+        episodes: folder of the recorded ones.
+    """
+    cache = PanelCache()
+
+    def html(_: str) -> Response:
         now = shown()
-        text = page(now.status, now.generations, unix(), now.stale_s)
+        found = now.status.get("evaluation") or {}
+        panels = cache.of(now.history, str(found.get("mode", "")))
+        text = page(now.status, now.generations, unix(), now.stale_s, now.history, panels, lines())
         return Response(200 if now.status else 503, text.encode(), "text/html; charset=utf-8", HEADERS)
 
-    def json() -> Response:
+    def twin(_: str) -> Response:
         encoded = shown().encoded
         return Response(200, encoded) if encoded else Response.refusal(503, "the manager has only just started")
 
-    return {"/": html, "/status.json": json}
+    def film(name: str) -> Response:
+        try:
+            if episodes is None or not FILE.fullmatch(name):
+                raise FileNotFoundError(name)
+            return Response(200, piece(episodes / name, 0, MAX_RECORDING_BYTES), "image/gif", FILM_HEADERS)
+        except OSError:
+            return Response.refusal(404, "there is no such episode, or not any more")
+
+    return {"/": html, "/status.json": twin, "/episodes/": film}
 
 
 def state_of(status: Mapping[str, Any], now: float, stale_s: float = STALE_S) -> str:
     """One of STATES."""
-    if status.get("phase") == "finished":
-        return "finished"
+    if status.get("phase") in ("finished", "over"):
+        return str(status["phase"])
     if status and now - status["time"] >= stale_s:
         return "stale"
     if status.get("problems"):
@@ -96,7 +137,13 @@ def state_of(status: Mapping[str, Any], now: float, stale_s: float = STALE_S) ->
 
 
 def page(
-    status: Mapping[str, Any], generations: Sequence[Mapping[str, Any]], now: float, stale_s: float = STALE_S
+    status: Mapping[str, Any],
+    generations: Sequence[Mapping[str, Any]],
+    now: float,
+    stale_s: float = STALE_S,
+    history: HistoryView = EMPTY,
+    panels: Panels | None = None,
+    lines: Sequence[str] = (),
 ) -> str:
     """The whole page.
 
@@ -105,52 +152,46 @@ def page(
         generations: committed ones, newest first.
         now: unix time.
         stale_s: figures so old are not what the run is like now.
+        history: of what happened.
+        panels: its charts.
+        lines: log lines of all processes, oldest first.
     """
     state = state_of(status, now, stale_s)
+    films = status.get("recordings", [])
     sign, words, colour = STATES[state]
     shown: dict[str, Any] = {}
     if "members" in status:
-        silent = [(role, one) for role, entries in status["roles"].items() for one in entries if one.get("silent")]
+        known = [(role, one) for role, entries in status["roles"].items() for one in entries]
+        processes = sorted(known, key=lambda pair: not pair[1].get("silent"))[:MOST_ROWS]
         shown = {
-            "curve": curve_of([(steps, mean) for steps, _, mean in status["history"] if mean is not None]),
-            "silent": silent[:MOST_ROWS],
-            "more_silent": sum(one["silent"] for one in status["members"].values()) - len(silent[:MOST_ROWS]),
+            "processes": processes,
+            "more": sum(one["live"] for one in status["members"].values()) - len(processes),
+            "more_silent": sum(one["silent"] for one in status["members"].values())
+            - sum(bool(one.get("silent")) for _, one in processes),
+            "marks": [mark for mark in reversed(history.marks) if mark.kind != "generation"][:MOST_MARKS],
+            "lines": sorted(filter(None, map(log_line, lines)), key=itemgetter(0))[-MOST_LINES:],
+            "panels": panels,
+            "films": films,
         }
     return ENGINE.get_template("status.html.j2").render(
         state=state, sign=sign, words=words, colour=colour, run=status.get("run", "run"), status=status, now=now,
-        generations=generations[:MOST_ROWS], style=Markup(STYLE), refresh_s=REFRESH_S, most_rows=MOST_ROWS, **shown,
+        generations=generations[:MOST_GENERATIONS], style=Markup(STYLE), refresh_s=_refresh_s(state, films),
+        most_rows=MOST_ROWS, **shown,
     )  # fmt: skip
 
 
-class Curve(NamedTuple):
-    """A line through points, and what they say."""
-
-    of: int
-    """Points before they were thinned out."""
-    first: tuple[float, float]
-    last: tuple[float, float]
-    low: float
-    high: float
-    line: list[tuple[float, float]]
-    """Pixels from the upper left corner."""
-    width: int = 600
-    height: int = 120
+def _refresh_s(state: str, films: Sequence[Mapping[str, Any]]) -> int:
+    """Until the page renews itself: a film that is shown begins anew then, so not before it has ended."""
+    if state in ("finished", "over"):
+        return FINISHED_REFRESH_S
+    return max([REFRESH_S, *(math.ceil(float(one["seconds"])) + 1 for one in films[:1])])
 
 
-def curve_of(points: Sequence[tuple[float, float]]) -> Curve | None:
-    """A curve of few of many points, the first and the last always; None for fewer than two."""
-    if len(points) < 2:
+def log_line(text: str) -> tuple[str, str, str, str] | None:
+    """Time, level, process and message of a log line, which is foreign; None: it is none."""
+    try:
+        said = json.loads(text)
+        told = [str(said[key]) for key in ("ts", "level", "id", "msg")]
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    steps = min(len(points), MOST_POINTS) - 1
-    shown = [points[round(at * (len(points) - 1) / steps)] for at in range(steps + 1)]
-    xs, ys = zip(*points, strict=True)
-    size = Curve._field_defaults
-    across, up = _scale(min(xs), max(xs), size["width"]), _scale(min(ys), max(ys), size["height"])
-    line = [(round(across(x), 1), round(size["height"] - up(y), 1)) for x, y in shown]
-    return Curve(len(points), points[0], points[-1], min(ys), max(ys), line)
-
-
-def _scale(low: float, high: float, pixels: int) -> Callable[[float], float]:
-    """From values to pixels between two margins; where all values are one, to the middle."""
-    factor = (pixels - 2 * MARGIN) / (high - low) if high > low else 0.0
-    return lambda value: MARGIN + (value - low) * factor if factor else pixels / 2
+    return told[0], told[1], told[2], " ".join(told[3].split())

@@ -26,13 +26,14 @@ class StoredFiles:
         GET /files?folder=models                                  {"files": {"best.json": 1193, ...}}: bytes of each
         GET /files?folder=models&name=N&offset=0&length=1000      {"data": base64}: fewer bytes only at the end
 
-    Folders are models, checkpoints, init, and results, of which only the evaluations can be had. What is no plain file
-    there, such as a link, is not.
+    Folders are models, checkpoints, init, episodes, and results, of which only the evaluations can be had. What is no
+    plain file there, such as a link, is not.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._folders = {
-            folder.name: folder for folder in (layout.models, layout.checkpoints, layout.results, layout.init)
+            folder.name: folder
+            for folder in (layout.models, layout.checkpoints, layout.results, layout.init, layout.episodes)
         }
 
     def answer(self, query: dict[str, str]) -> Response:
@@ -48,16 +49,25 @@ class StoredFiles:
                 return Response.refusal(400, "offset and length must be numbers")
             if not _offered(folder, name):
                 return Response.refusal(404, f"there is no {name[:200]!r} in {folder.name}")
-            with open(folder / name, "rb", opener=_no_link) as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    return Response.refusal(404, f"{name[:200]!r} in {folder.name} is no file")
-                file.seek(int(span[0]))
-                data = file.read(min(int(span[1]), LARGEST_PIECE_BYTES))
+            data = piece(folder / name, int(span[0]), min(int(span[1]), LARGEST_PIECE_BYTES))
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ELOOP):
                 return Response.refusal(404, f"there is no {query.get('name', '')[:200]!r} in {folder.name}")
             return Response.refusal(503, f"the volume cannot be read: {error.strerror}")
         return Response.of({"data": base64.b64encode(data).decode()})
+
+
+def piece(path: Path, offset: int, length: int) -> bytes:
+    """Piece of a plain file; fewer bytes at its end.
+
+    Raises:
+        OSError: it cannot be read; with ENOENT or ELOOP: there is none, or a link or something else in its place.
+    """
+    with open(path, "rb", opener=_no_link) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.ENOENT, "no plain file", str(path))
+        file.seek(offset)
+        return file.read(length)
 
 
 def _offered(folder: Path, name: str) -> bool:

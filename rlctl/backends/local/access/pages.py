@@ -1,4 +1,6 @@
-"""Pages of a run on this machine: its manager's, behind a Unix socket, and TensorBoard's, which is started for it."""
+"""Pages of a run on this machine: its manager's, behind a Unix socket; TensorBoard's, and that of a run that is over,
+which are started for it.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,24 @@ _SET_PARENT_DEATH_SIGNAL: Final = 1
 
 @contextmanager
 def status_page(place: Place) -> Iterator[str]:
-    """The link to the manager's page, on the loopback of this machine.
+    """The link to the manager's page, on the loopback of this machine; of a run that is over, to a page of what it has
+    stored, from a child that ends with the block.
 
     Raises:
-        Conflict: the run is over: `rlctl status` has what was stored.
-        BackendUnreachable: its manager does not listen.
+        Conflict: the run is over, and has stored no status.
+        BackendUnreachable: its manager does not listen, or the child does not start.
     """
+    command = f"rlctl open status {place.run}"
     if not lock.alive(place.life):
-        raise Conflict(
-            f"run {place.run} is over, and its page with it", hint=f"rlctl status {place.run}", objects=(place.run,)
-        )
+        if not (place.layout.results / "status.json").is_file():
+            raise Conflict(
+                f"run {place.run} is over, and has left no figures to show",
+                hint=f"rlctl status {place.run}",
+                objects=(place.run,),
+            )
+        with _by_child("the page", ["page", "--root", str(place.layout.root), "--run", place.run], command) as url:
+            yield url
+        return
     path = place.sockets / "manager-0.probe"
     try:
         _to(path).close()
@@ -48,15 +58,13 @@ def status_page(place: Place) -> Iterator[str]:
         raise BackendUnreachable(
             f"the manager of run {place.run} does not listen at {path}", hint=f"rlctl status {place.run}"
         ) from error
-    with Gate(lambda: _to(path), f"rlctl open status {place.run}") as gate:
+    with Gate(lambda: _to(path), command) as gate:
         yield gate.url
 
 
 @contextmanager
 def tensorboard(place: Place) -> Iterator[str]:
     """The link to a TensorBoard that is started for it and ends with the block, or with this process.
-
-    It listens on a socket in a folder that no other user may enter; a port of the loopback leads to all of them.
 
     Raises:
         Conflict: the run has written no curves yet.
@@ -69,11 +77,29 @@ def tensorboard(place: Place) -> Iterator[str]:
             hint=f"rlctl status {place.run}",
             objects=(place.run,),
         )
+    words = ["tensorboard", "--logdir", str(folder), "--run", place.run]
+    with _by_child("TensorBoard", words, f"rlctl open tensorboard {place.run}") as url:
+        yield url
+
+
+@contextmanager
+def _by_child(what: str, words: list[str], command: str) -> Iterator[str]:
+    """The link to a page of a child process, which ends with the block, or with this process.
+
+    It listens on a socket in a folder that no other user may enter; a port of the loopback leads to all of them.
+
+    Args:
+        what: it is, for messages.
+        words: program of `rlctl_agents` and its arguments, without the socket.
+        command: that prints a link.
+
+    Raises:
+        BackendUnreachable: it does not start; with what it said.
+    """
     with TemporaryDirectory(prefix="rlctl-") as private:
-        path = Path(private) / "tensorboard"
-        words = ["tensorboard", "--logdir", str(folder), "--socket", str(path), "--run", place.run]
+        path = Path(private) / "page"
         child = subprocess.Popen(
-            [sys.executable, "-m", "rlctl_agents", *words],
+            [sys.executable, "-m", "rlctl_agents", *words, "--socket", str(path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -81,12 +107,12 @@ def tensorboard(place: Place) -> Iterator[str]:
             preexec_fn=_die_with_parent,
         )
         assert child.stdout is not None
-        drain = threading.Thread(target=_drain, args=(child.stdout,), name="tensorboard", daemon=True)
+        drain = threading.Thread(target=_drain, args=(child.stdout,), name="page", daemon=True)
         with child.stdout:
             try:
-                _wait_until_served(child.stdout)
+                _wait_until_served(child.stdout, what)
                 drain.start()
-                with Gate(lambda: _to(path), f"rlctl open tensorboard {place.run}") as gate:
+                with Gate(lambda: _to(path), command) as gate:
                     yield gate.url
             finally:
                 _end(child)
@@ -108,8 +134,8 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
-def _wait_until_served(output: IO[bytes]) -> None:
-    """Returns once TensorBoard says that it serves.
+def _wait_until_served(output: IO[bytes], what: str) -> None:
+    """Returns once the child says that it serves.
 
     Raises:
         BackendUnreachable: it ended, or did not say so within the time.
@@ -126,7 +152,7 @@ def _wait_until_served(output: IO[bytes]) -> None:
             return
     last = _message(said.strip().rpartition(b"\n")[2])
     raise BackendUnreachable(
-        f"TensorBoard did not start: {last or f'it said nothing for {START_TIMEOUT_S:g} s'}",
+        f"{what} did not start: {last or f'it said nothing for {START_TIMEOUT_S:g} s'}",
         hint='It comes with: pip install "rlctl[local]"',
     )
 

@@ -19,7 +19,8 @@ class FilesOfFolder:
 
     def __init__(self, layout: Layout) -> None:
         self._folders: dict[Folder, Path] = {
-            "models": layout.models, "checkpoints": layout.checkpoints, "results": layout.results, "init": layout.init
+            "models": layout.models, "checkpoints": layout.checkpoints, "results": layout.results, "init": layout.init,
+            "episodes": layout.episodes,
         }  # fmt: skip
 
     def sizes(self, folder: Folder) -> Mapping[str, int]:

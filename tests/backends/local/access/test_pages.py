@@ -133,11 +133,11 @@ def test_a_manager_that_goes_away_is_said_in_the_browser(place: Place, manager: 
         assert b"is the run still there?" in refused.value.read()
 
 
-def test_a_run_that_is_over_has_no_status_page(homes: Path) -> None:
+def test_a_run_that_is_over_and_has_left_nothing_has_no_pages(homes: Path) -> None:
     made = replace(places.place("one"), recorded=True)
     made.layout.make()
     places.record(made)
-    with pytest.raises(Conflict, match="is over"), LocalBackend().forward("one", "status"):
+    with pytest.raises(Conflict, match="has left no figures"), LocalBackend().forward("one", "status"):
         pass
     with pytest.raises(Conflict, match="no curves yet"), LocalBackend().forward("one", "tensorboard"):
         pass
@@ -162,6 +162,29 @@ def test_tensorboard_serves_the_curves_at_no_port_of_its_own_and_ends_with_the_b
         pass
     assert not child.is_running()
     assert not path.parent.exists()
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("real_agents")
+def test_a_run_that_is_over_has_the_page_of_what_it_has_stored(homes: Path) -> None:
+    made = replace(places.place("one"), recorded=True)
+    made.layout.make()
+    places.record(made)
+    results = made.layout.results
+    (results / "status.json").write_text('{"run": "one", "phase": "running"}')
+    before = {path: path.stat().st_mtime_ns for path in made.layout.root.rglob("*")}
+    with LocalBackend().forward("one", "status") as url:
+        assert "one: over" in Browser().read(url).decode()
+        (child,) = psutil.Process().children()
+        assert child.net_connections("inet") == [], "any user could ask it"
+    assert not child.is_running()
+    assert {path: path.stat().st_mtime_ns for path in made.layout.root.rglob("*")} == before
+    (results / "status.json").write_text("{")
+    with (
+        pytest.raises(BackendUnreachable, match="the page did not start: the last figures of the run cannot be read"),
+        LocalBackend().forward("one", "status"),
+    ):
+        pass
 
 
 @pytest.mark.processes

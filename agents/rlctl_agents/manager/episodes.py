@@ -1,0 +1,67 @@
+"""Recorded episodes on the volume: a bounded number, none of which is ever replaced by another of its name."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from rlctl_agents.runtime.storage import create_file
+from rlctl_agents.types.control import Recorded
+
+KEPT: Final = {"crash": 64, "extreme": 8}
+"""The newest: a run that fails for good has seen five crashes of each of its processes, and names the first."""
+KEPT_BYTES: Final = 1 << 26
+"""Of crashes together, and of the worst and best of evaluations."""
+_NAME = re.compile(r"([a-z]+)-([0-9]+)-([0-9]+)-(crash|worst|best)\.episode")
+
+
+class Episodes:
+    """Files `ROLE-INDEX-NUMBER-KIND.episode`: the line that describes an episode, then what was done in it.
+
+    Numbers grow over all processes of the run, so a name is given once: the newest file is never removed, and the next
+    number is above its own.
+
+    Args:
+        folder: made with the first.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keep(self, process: str, recorded: Recorded) -> str:
+        """Store an episode and remove those that are too many; its name, as `rlctl repro` takes it.
+
+        Args:
+            process: "actor-3".
+
+        Raises:
+            ValueError: its description is no line.
+            OSError: it cannot be stored.
+        """
+        if b"\n" in recorded.header:
+            raise ValueError("the description of an episode must be one line")
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        data = recorded.header + b"\n" + recorded.body
+        number = max(self._numbers(), default=0) + 1
+        while not create_file(self._folder / f"{process}-{number}-{recorded.kind}.episode", data):
+            number += 1
+        self._tidy(recorded.kind == "crash")
+        role, _, index = process.partition("-")
+        return f"{role}/{index}@{number}"
+
+    def _tidy(self, crash: bool) -> None:
+        """Remove the oldest of those that are too many, or too large together."""
+        alike = {at: path for at, path in self._numbers().items() if path.stem.endswith("-crash") == crash}
+        total, most = 0, KEPT["crash" if crash else "extreme"]
+        for place, number in enumerate(sorted(alike, reverse=True)):
+            with suppress(FileNotFoundError):
+                total += alike[number].stat().st_size
+                if place and (place >= most or total > KEPT_BYTES):
+                    alike[number].unlink()
+
+    def _numbers(self) -> dict[int, Path]:
+        """Number of every episode that is there."""
+        named = ((_NAME.fullmatch(path.name), path) for path in self._folder.iterdir())
+        return {int(name[3]): path for name, path in named if name is not None}

@@ -1,0 +1,109 @@
+"""Recorded episodes of a run: the newest few and the best, as GIFs below results/episodes."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from rlctl_agents.manager.state_store import Evaluation, StateStore
+from rlctl_agents.runtime.storage import read_file
+from rlctl_agents.types.control import Recording
+
+NEWEST = 3
+"""That are kept, beside the best."""
+FILE = re.compile(r"[0-9]{10}-v[0-9]{12}\.gif")
+INDEX = "index.json"
+
+log = logging.getLogger(__name__)
+
+
+class RecordedEpisode(msgspec.Struct, frozen=True):
+    """Entry of results/episodes/index.json."""
+
+    file: str
+    version: int  # of the model
+    steps: int  # agent steps that it was learned from
+    mode: str
+    returned: float  # of the episode, raw
+    length: int  # decisions
+    mean: float  # of the evaluation that it belongs to
+    seconds: float  # that it lasts, looked at
+    time: float  # unix
+
+
+class Recordings:
+    """Keeps recordings; one has its place in the index when its file is there.
+
+    Args:
+        folder: results/episodes; made with the first.
+        state: stores files.
+        stands: no other manager has taken over; may raise OSError.
+    """
+
+    def __init__(self, folder: Path, state: StateStore, stands: Callable[[], bool]) -> None:
+        self._folder, self._state, self._stands = folder, state, stands
+        self.episodes = read_recordings(folder)
+        """The newest last."""
+
+    def add(self, recording: Recording, of: Evaluation, match: int) -> str:
+        """Keep a recording, and remove what is neither new nor best any more; what became of it, in words.
+
+        Args:
+            of: evaluation that it belongs to.
+            match: its number, of which no two are alike.
+
+        Raises:
+            ValueError: it is not kept, and why.
+        """
+        if recording.fault:
+            raise ValueError(recording.fault)
+        if not recording.gif.startswith((b"GIF89a", b"GIF87a")):
+            raise ValueError("it is no GIF")
+        name = f"{match:010d}-v{of.ref.version:012d}.gif"
+        try:
+            if not self._stands():
+                raise ValueError("another manager has taken over")
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"the volume takes nothing: {error.strerror}") from error
+        made = RecordedEpisode(
+            name, of.ref.version, of.steps, of.mode, recording.returned, recording.length, of.mean, recording.seconds,
+            of.time,
+        )  # fmt: skip
+        if not self._state.save(self._folder / name, recording.gif, durable=False):
+            raise ValueError(self._state.failure)
+        known = [*self.episodes, made]
+        best = self.best(known)
+        self.episodes = [one for one in known if one is best or one in known[-NEWEST:]]
+        self._state.save(self._folder / INDEX, msgspec.json.encode(self.episodes), durable=False)
+        self._tidy()
+        return f"an episode of version {made.version} is recorded: return {made.returned:.4g}, results/episodes/{name}"
+
+    @staticmethod
+    def best(episodes: list[RecordedEpisode]) -> RecordedEpisode | None:
+        """The episode of the evaluation with the highest mean; of equal ones the newest."""
+        return max(reversed(episodes), key=lambda one: one.mean, default=None)
+
+    def _tidy(self) -> None:
+        kept = {one.file for one in self.episodes}
+        try:
+            for path in self._folder.iterdir():
+                if FILE.fullmatch(path.name) and path.name not in kept:
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("cannot remove old recordings: %s", error)
+
+
+def read_recordings(folder: Path) -> list[RecordedEpisode]:
+    """Recordings of a run, oldest first; none where they cannot be read: films are no reason to end a run."""
+    try:
+        data = read_file(folder / INDEX)
+        found = [] if data is None else msgspec.json.decode(data, type=list[RecordedEpisode])
+    except (OSError, msgspec.MsgspecError) as error:
+        log.error("%s cannot be read, recordings begin anew: %s", folder / INDEX, error)
+        return []
+    return [one for one in found if FILE.fullmatch(one.file) and (folder / one.file).is_file()]

@@ -1,0 +1,155 @@
+"""Tracker in a thread of its own: neither its waits nor its errors reach the manager."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rlctl_agents.manager.trackers.base import Outcome, Point, Tracker, said
+
+ROOM = 1000
+"""Points that wait, at most: over an hour of curves."""
+RETRY_S = 30.0
+"""Between two attempts to open a tracker."""
+
+log = logging.getLogger(__name__)
+
+
+class Background:
+    """A tracker behind a bounded queue. What does not fit, or is refused, is counted and lost.
+
+    Args:
+        name: of the tracker.
+        open_run: opens it; may take long, and is tried again when it fails.
+        room: of the queue.
+        retry_s: between two attempts to open it.
+    """
+
+    def __init__(
+        self, name: str, open_run: Callable[[], Tracker], *, room: int = ROOM, retry_s: float = RETRY_S
+    ) -> None:
+        self.name = name
+        self._open_run, self._room, self._retry_s = open_run, room, retry_s
+        self._waiting: deque[Point | Mapping[str, Any]] = deque()
+        self._changed = threading.Condition()
+        self._outcome: Outcome | None = None  # set when no more is to come
+        self._failure = ""
+        self._told: set[str] = set()
+        self.where = ""
+        """Place of the run there; "" until it is open."""
+        self.lost = 0
+        """Points."""
+        self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def problem(self) -> str:
+        """What is wrong now, in words; "" when nothing is."""
+        lost = f"; {self.lost} points are lost" if self.lost else ""
+        return f"tracker {self.name}: {self._failure}{lost}" if self._failure else ""
+
+    def news(self) -> list[str]:
+        """What has not been said yet, each once in the life of this manager: where the run is, and that points are lost
+        or the tracker cannot be opened. The problem goes on telling how many.
+        """
+        now = {"where": f"tracker {self.name}: {self.where}" if self.where else "", "problem": self.problem}
+        found = {kind: text for kind, text in now.items() if text and kind not in self._told}
+        self._told |= found.keys()
+        return list(found.values())
+
+    def put(self, item: Point | Mapping[str, Any]) -> None:
+        """Have a point added, or another resolved spec taken. Never waits."""
+        with self._changed:
+            if len(self._waiting) < self._room:
+                self._waiting.append(item)
+                self._changed.notify()
+            else:
+                self.lost += 1
+                self._failure = f"it is slow: {self._room} points wait for it"
+
+    def close(self, outcome: Outcome) -> None:
+        """Let nothing more come; what waits is still sent."""
+        with self._changed:
+            self._outcome = outcome
+            self._changed.notify()
+
+    def ended(self, within_s: float) -> bool:
+        """Wait for the end of a closed tracker."""
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
+
+    def give_up(self) -> None:
+        """Count what waits as lost."""
+        with self._changed:
+            self.lost += sum(isinstance(item, Point) for item in self._waiting)
+            self._waiting.clear()
+
+    def _work(self) -> None:
+        tracker = self._open()
+        while tracker is not None and (item := self._next()) is not None:
+            if not isinstance(item, Point):
+                self._attempt(tracker.configure, item)
+            elif not self._attempt(tracker.add, item):
+                with self._changed:
+                    self.lost += 1
+        if tracker is None:
+            self.give_up()
+        else:
+            assert self._outcome is not None
+            self._attempt(tracker.end, self._outcome)
+
+    def _open(self) -> Tracker | None:
+        """The tracker; None: it could not be opened until the end."""
+        while True:
+            try:
+                tracker = self._open_run()
+            except (Exception, SystemExit) as error:
+                self._fail(error)
+            else:
+                self.where, self._failure = tracker.where, ""
+                return tracker
+            with self._changed:
+                if self._changed.wait_for(lambda: self._outcome is not None, self._retry_s):
+                    return None
+
+    def _next(self) -> Point | Mapping[str, Any] | None:
+        """The oldest that waits; None: there is none, and none will come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._outcome is not None)
+            return self._waiting.popleft() if self._waiting else None
+
+    def _attempt(self, act: Callable[..., object], *values: object) -> bool:
+        try:
+            act(*values)
+        except (Exception, SystemExit) as error:
+            self._fail(error)
+            return False
+        self._failure = ""
+        return True
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failure:
+            log.error("tracker %s: %s", self.name, said(error))
+        self._failure = said(error)
+
+
+def await_end(trackers: list[Background], allowed_s: Callable[[], float], beat: Callable[[], None]) -> None:
+    """Wait for closed trackers.
+
+    Args:
+        allowed_s: for all of them together, from now on; falls once the process is told to leave.
+        beat: says that this process is alive.
+    """
+    until = math.inf
+    for tracker in trackers:
+        while not tracker.ended(min(0.5, max(until - time.monotonic(), 0.0))):
+            beat()
+            until = min(until, time.monotonic() + allowed_s())
+            if time.monotonic() >= until:
+                tracker.give_up()
+                break

@@ -1,0 +1,83 @@
+"""Interface of a tracker that is a package of its own, and what one is told of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+Outcome = Literal["finished", "failed", "stopped", "replaced"]
+"""Of one life of the manager. stopped: the run may go on; replaced: another manager already goes on with it."""
+SECRETS = ("WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+"""Variables of the environment whose values no message may hold."""
+_CREDENTIALS = re.compile(r"//[^/\s@]+@")
+_MOST_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """The run that is tracked."""
+
+    name: str
+    uid: str  # 32 hex digits: the same for every manager of the run
+    term: int  # of this manager
+    results: Path
+    storage: Path  # folder of all runs and of what they share
+    config: Mapping[str, Any]  # the resolved spec, in its own shape
+
+
+@dataclass(frozen=True)
+class Point:
+    """Values of curves, by name."""
+
+    steps: int  # agent steps
+    unix: float
+    values: Mapping[str, float]
+
+
+class Tracker(Protocol):
+    """An opened tracker: called by one thread of its own, where it may wait and raise what it likes.
+
+    A module has `open_run(section, run)`, which goes on with the run that an earlier manager began there.
+    """
+
+    where: str
+    """Place of the run there, without secrets."""
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Take another resolved spec."""
+
+    def add(self, point: Point) -> None:
+        """Add a point to each curve."""
+
+    def end(self, outcome: Outcome) -> None:
+        """Tell how this manager has ended, and close."""
+
+
+def flat(config: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    """Leaves of a spec by dotted path, as JSON except for text.
+
+    Example:
+        `flat({"env": {"id": "a"}, "seed": 3, "model": {"hidden": [64]}})` is
+        `{"env.id": "a", "seed": "3", "model.hidden": "[64]"}`.
+    """
+    found: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{above}{key}.")
+        else:
+            found[f"{above}{key}"] = value if isinstance(value, str) else json.dumps(value)
+    return found
+
+
+def said(error: BaseException) -> str:
+    """First line of a foreign error, without what is secret in this environment."""
+    text = " ".join(f"{type(error).__name__}: {error}".split("\n")[0].split())
+    for name in SECRETS:
+        if secret := os.environ.get(name):
+            text = text.replace(secret, "***")
+    return _CREDENTIALS.sub("//***@", text)[:_MOST_CHARACTERS]

@@ -1,0 +1,126 @@
+"""Curves of a run: to TensorBoard, and to every tracker that its spec names."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rlctl.spec.schema import Trackers
+from rlctl_agents.manager.trackers.background import Background, await_end
+from rlctl_agents.manager.trackers.base import Outcome, Point, TrackedRun, Tracker
+from rlctl_agents.manager.trackers.tensorboard import CurveWriter
+
+WENT_BACK = "learner/went_back"
+"""Curve with a point wherever a learner went back to a generation: only TensorBoard can hide what came after it."""
+CLOSE_S, LEAVE_S = 30.0, 5.0
+"""For trackers to take what waits: at the end of a run, and when the manager is told to leave."""
+
+
+class Missing(Exception):
+    """The package of a tracker is not installed."""
+
+
+class Curves:
+    """Writers of a run's curves, closed with the block.
+
+    Args:
+        tensorboard: is written at once.
+        trackers: are told of the same.
+        config: the resolved spec as it is now.
+        gave_up: another process has ended the run as failed.
+        hurry: the manager is told to leave.
+        beat: says that this process is alive.
+    """
+
+    def __init__(
+        self,
+        tensorboard: CurveWriter,
+        trackers: Sequence[Background] = (),
+        *,
+        config: Callable[[], Mapping[str, Any]] = dict,
+        gave_up: Callable[[], bool] = lambda: False,
+        hurry: Callable[[], bool] = lambda: True,
+        beat: Callable[[], None] = lambda: None,
+        unix: Callable[[], float] = time.time,
+    ) -> None:
+        self._tensorboard, self._trackers = tensorboard, list(trackers)
+        self._config, self._gave_up, self._hurry, self._beat, self._unix = config, gave_up, hurry, beat, unix
+        self._told = config() if self._trackers else {}
+        self.outcome: Outcome = "stopped"
+        """How the manager ends, unless by an error."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.outcome == "stopped" and (kind is not None or self._gave_up()):
+            self.outcome = "failed"
+        for tracker in self._trackers:
+            tracker.close(self.outcome)
+        await_end(self._trackers, lambda: LEAVE_S if self._hurry() else CLOSE_S, self._beat)
+        self._tensorboard.close()
+
+    def add(self, steps: int, values: Mapping[str, float]) -> None:
+        """Add a point to each curve."""
+        self._tensorboard.add(steps, values)
+        for tracker in self._trackers:
+            tracker.put(Point(steps, self._unix(), values))
+
+    def void_from(self, steps: int) -> None:
+        """Hide points from there on, or mark the place: a learner went back to a generation."""
+        self._tensorboard.void_from(steps)
+        for tracker in self._trackers:
+            tracker.put(Point(steps, self._unix(), {WENT_BACK: 1.0}))
+
+    def turn(self) -> list[str]:
+        """Tell trackers of another spec; what they have to say, in words."""
+        if self._trackers and (config := self._config()) and config != self._told:
+            self._told = config
+            for tracker in self._trackers:
+                tracker.put(config)
+        return [text for tracker in self._trackers for text in tracker.news()]
+
+    @property
+    def losses(self) -> list[str]:
+        """Points that trackers have not got, in words."""
+        return [f"tracker {one.name}: {one.lost} points are lost" for one in self._trackers if one.lost]
+
+    @property
+    def problems(self) -> list[dict[str, str]]:
+        """What is wrong with trackers, for the status."""
+        return [{"text": one.problem, "next": "rlctl logs manager"} for one in self._trackers if one.problem]
+
+
+def opened_trackers(asked: Trackers, run: TrackedRun) -> list[Background]:
+    """Every tracker that the spec names, opened in a thread of its own."""
+    return [Background(name, partial(_open, name, section, run)) for name, section in asked.asked.items()]
+
+
+def _open(name: str, section: object, run: TrackedRun) -> Tracker:
+    try:
+        module = importlib.import_module(f"rlctl_agents.manager.trackers.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise Missing(
+            f'{name} is not installed: pip install "rlctl[{name}]", or images.core with --build-arg EXTRAS={name}'
+        ) from error
+    tracker: Tracker = module.open_run(section, run)
+    return tracker
+
+
+def config_of(file: Path) -> dict[str, Any]:
+    """The resolved spec that lies beside what applies live; {} where it cannot be read just now."""
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,107 @@
+"""MLflow: one run for all managers of a run, found again by its uid."""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing is told to others than the run's own server
+
+# a server that is away is told of within minutes, and tried again by us: MLflow's own are 8 tries of 120 s, and pauses
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+
+from rlctl.spec.schema import Mlflow
+from rlctl_agents.manager.trackers.base import Outcome, Point, TrackedRun, flat
+
+UID = "rlctl.uid"
+"""Tag by which a run is found again."""
+CHANGED = "changed."
+"""Before the path of a value of the spec that is not as it was: MLflow's parameters never change, so a tag tells it."""
+STATUS = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
+BATCH = 100
+"""Parameters or tags that MLflow takes at once."""
+
+
+class MlflowRun:
+    """A run at MLflow, opened.
+
+    Args:
+        section: of the spec.
+        run: that is tracked.
+    """
+
+    def __init__(self, section: Mlflow, run: TrackedRun) -> None:
+        for name in ("mlflow", "alembic"):  # of a new database they tell every table
+            logging.getLogger(name).setLevel(logging.WARNING)
+        uri = section.uri or f"sqlite:///{run.storage / 'mlflow.db'}"
+        self._client = MlflowClient(uri)
+        found = self._client.get_experiment_by_name(section.experiment)
+        experiment = self._client.create_experiment(section.experiment, _artifacts(uri)) if found is None else found
+        self._experiment = experiment if isinstance(experiment, str) else experiment.experiment_id
+        before = self._client.search_runs([self._experiment], f"tags.`{UID}` = '{run.uid}'", max_results=1)
+        if before:
+            self._id: str = before[0].info.run_id
+            self._client.update_run(self._id, status="RUNNING")
+        else:
+            created = self._client.create_run(self._experiment, run_name=run.name, tags={UID: run.uid})
+            self._id = created.info.run_id
+        group = {} if section.group is None else {"group": section.group}
+        self._tag({**group, **section.tags})
+        self.configure(run.config)
+        self.where = f"run {self._id} of experiment {section.experiment}, {uri}"
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Take another resolved spec: what is new as parameters, what has changed as tags."""
+        wanted, known = flat(config), self._client.get_run(self._id).data
+        new = [Param(key, value) for key, value in wanted.items() if key not in known.params]
+        for at in range(0, len(new), BATCH):
+            self._client.log_batch(self._id, params=new[at : at + BATCH])
+        self._tag(
+            {
+                f"{CHANGED}{key}": value
+                for key, value in wanted.items()
+                if key in known.params and known.tags.get(f"{CHANGED}{key}", known.params[key]) != value
+            }
+        )
+
+    def add(self, point: Point) -> None:
+        """Add a point to each curve."""
+        at = int(point.unix * 1000)
+        metrics = [Metric(_key(name), value, at, point.steps) for name, value in point.values.items()]
+        self._client.log_batch(self._id, metrics=metrics)
+
+    def end(self, outcome: Outcome) -> None:
+        """Tell how this manager has ended."""
+        if outcome != "replaced":
+            self._client.set_terminated(self._id, STATUS[outcome])
+
+    def _tag(self, tags: Mapping[str, str]) -> None:
+        some = [RunTag(key, value) for key, value in tags.items()]
+        for at in range(0, len(some), BATCH):
+            self._client.log_batch(self._id, tags=some[at : at + BATCH])
+
+
+def open_run(section: Mlflow, run: TrackedRun) -> MlflowRun:
+    """Begin, or go on with, the run at MLflow."""
+    return MlflowRun(section, run)
+
+
+def _artifacts(uri: str) -> str | None:
+    """Folder of an experiment's files, beside a database in a file; None: as its server says."""
+    parts = urlsplit(uri)
+    return str(Path(unquote(parts.path)[1:]).with_name("mlartifacts")) if parts.scheme == "sqlite" else None
+
+
+def _key(name: str) -> str:
+    """Name of a curve as MLflow takes it: a path without empty parts and dots alone."""
+    return name if posixpath.normpath(name) == name else re.sub(r"[./]{2,}|/$", "_", name)

@@ -1,0 +1,176 @@
+"""Charts of a run for its status page, from its history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from rlctl_agents.manager.status.history import HistoryView, MarkKind
+from rlctl_agents.manager.web.charts import Chart, ChartMark, Line, Point, XAxis, by_name, drawn
+from rlctl_agents.manager.web.rendering import number
+from rlctl_agents.runtime.process import (
+    BASE_ROWS,
+    FAILED_GENERATION,
+    GROUP,
+    LEARNED,
+    MEMORY,
+    RANK,
+    RESTS,
+    RESUMED,
+    RESUMING,
+    SEEDED,
+    STARVED,
+    STEPS,
+    STOPPING,
+    WORLD,
+)
+
+STEPS_AXIS, TIME_AXIS = XAxis("agent steps learned from"), XAxis("running time", time=True)
+MOST_LEARNING, MOST_TOLD = 12, 5
+"""Charts of a section; the others are named."""
+NAMED: Mapping[str, tuple[str, str, float | None, float | None]] = {
+    "loss/policy_loss": ("Policy loss", "loss", None, None),
+    "loss/value_loss": ("Value loss", "loss", 0.0, None),
+    "loss/entropy": ("Entropy of the policy", "nats", None, None),
+    "loss/kl": ("KL divergence of an update", "nats", None, None),
+    "loss/kl_actors": ("KL divergence from the actors", "nats", None, None),
+    "loss/explained_variance": ("Explained variance of the value", "share, 1 is all", None, 1.0),
+    "learner/grad_norm": ("Norm of the gradient", "norm", 0.0, None),
+    "learner/lr": ("Learning rate", "per step", 0.0, None),
+}
+"""Curve -> title, unit, and bounds that the axis holds; in the order in which they are shown. Others follow."""
+INNER = frozenset(
+    f"learner/{name}"
+    for name in (
+        STOPPING, STEPS, LEARNED, RESTS, FAILED_GENERATION, RESUMING, RESUMED, GROUP, RANK, WORLD, BASE_ROWS, SEEDED,
+        STARVED, MEMORY, "queue_rows",
+    )
+)  # fmt: skip
+"""Gauges of a learner that say nothing about learning."""
+
+
+class Section(NamedTuple):
+    """Charts of one subject."""
+
+    charts: Sequence[Markup]
+    left_out: Sequence[str] = ()  # names of more
+
+
+class Panels(NamedTuple):
+    """All charts of a page."""
+
+    returns: Markup
+    learning: Section
+    speed: Section
+    told: Section  # numbers of the environment's own
+
+
+def of_history(view: HistoryView, mode: str) -> Panels:
+    """Charts of a run.
+
+    Args:
+        mode: that counts; it is drawn first.
+    """
+    modes = sorted(view.evaluations, key=lambda one: (one != mode, one))
+    return Panels(_returns(view, modes), _learning(view), _speed(view), _told(view, modes))
+
+
+class PanelCache:
+    """Charts of the newest history: they are drawn when it is new and somebody looks, by whichever thread is first."""
+
+    def __init__(self) -> None:
+        self._made: tuple[HistoryView, str, Panels] | None = None
+
+    def of(self, view: HistoryView, mode: str) -> Panels:
+        """As `of_history`."""
+        made = self._made
+        if made is None or made[0] is not view or made[1] != mode:
+            made = self._made = (view, mode, of_history(view, mode))
+        return made[2]
+
+
+def _returns(view: HistoryView, modes: Sequence[str]) -> Markup:
+    lines: list[Line] = []
+    for mode in modes:
+        points = [
+            Point(one.steps, one.mean, one.mean - one.std, one.mean + one.std,
+                  f"{number(one.mean)} ± {number(one.std)}, {number(one.min)} to {number(one.max)}")
+            for one in view.evaluations[mode]
+        ]  # fmt: skip
+        lines.append(Line(f"evaluation, {mode}", points, dots=True, colour=len(lines) + 1))
+    lines.append(Line("training", _over_steps(view, "return/train"), colour=3))
+    marks = [ChartMark(mark.kind, mark.steps, mark.text) for mark in view.marks]
+    return drawn(Chart("Return", "return of an episode", STEPS_AXIS, lines, marks), large=True)
+
+
+def _learning(view: HistoryView) -> Section:
+    names = [name for name in view.rows.values if name.startswith(("loss/", "learner/")) and name not in INNER]
+    order = list(NAMED)
+    names.sort(key=lambda name: (order.index(name) if name in NAMED else len(order), name))
+    charts = []
+    for name in names[:MOST_LEARNING]:
+        title, unit, floor, ceiling = NAMED.get(name, (_plainly(name.partition("/")[2]), "value", None, None))
+        line = Line(title, _over_steps(view, name))
+        charts.append(Chart(title, unit, STEPS_AXIS, [line], _marks(view, STEPS_AXIS), floor, ceiling))
+    return Section([*map(drawn, charts)], [_plainly(name.partition("/")[2]) for name in names[MOST_LEARNING:]])
+
+
+def _speed(view: HistoryView) -> Section:
+    def chart(title: str, unit: str, names: Mapping[str, str], scale: float = 1.0, most: float | None = None) -> Chart:
+        lines = {said: _over_time(view, name, lambda value: scale * value) for name, said in names.items()}
+        return Chart(title, unit, TIME_AXIS, by_name(lines), _marks(view, TIME_AXIS), 0.0, most)
+
+    charts = [
+        chart("Steps a second", "steps / s", {
+            "throughput/env_steps_per_s": "environments", "throughput/consumed_steps_per_s": "learned from"}),
+        chart("Updates a second", "updates / s", {"throughput/updates_per_s": "updates"}),
+        chart("Lag of what is learned from", "versions", {"lag/mean": "mean", "lag/p95": "p95", "lag/max": "max"}),
+        chart("Waiting", "% of the time", {
+            "waits/learner_waits_data": "learner for data", "waits/actor_waits_credit": "actors for credit",
+            "waits/actor_waits_model": "actors for models"}, 100.0, 100.0),
+        chart("Memory of the learner", "MiB", {f"learner/{MEMORY}": "resident"}, 2.0**-20),
+    ]  # fmt: skip
+    return Section([*map(drawn, charts)])
+
+
+def _told(view: HistoryView, modes: Sequence[str]) -> Section:
+    trained = {name.partition("/")[2].removesuffix("/train") for name in view.rows.values if name.startswith("info/")}
+    names = sorted(trained | {name for mode in modes for one in view.evaluations[mode] for name in one.info})
+    charts = []
+    for name in names[:MOST_TOLD]:
+        lines = [
+            Line(f"evaluation, {mode}", [Point(one.steps, one.info[name]) for one in view.evaluations[mode]
+                                         if name in one.info], dots=True, colour=at + 1)
+            for at, mode in enumerate(modes)
+        ]  # fmt: skip
+        lines.append(Line("training", _over_steps(view, f"info/{name}/train"), colour=3))
+        charts.append(Chart(name, "mean at an episode's end", STEPS_AXIS, lines, _marks(view, STEPS_AXIS)))
+    return Section([*map(drawn, charts)], names[MOST_TOLD:])
+
+
+def _marks(view: HistoryView, axis: XAxis) -> list[ChartMark]:
+    """Marks of all charts: not of generations, of which there are many."""
+    shown: tuple[MarkKind, ...] = ("restart", "failure", "change")
+    return [
+        ChartMark(one.kind, one.running_s if axis.time else one.steps, one.text)
+        for one in view.marks
+        if one.kind in shown
+    ]
+
+
+def _over_steps(view: HistoryView, name: str) -> list[Point]:
+    return _points(view.rows.steps, view.rows.values.get(name, ()))
+
+
+def _over_time(view: HistoryView, name: str, value: Callable[[float], float]) -> list[Point]:
+    return [one._replace(y=value(one.y)) for one in _points(view.rows.running_s, view.rows.values.get(name, ()))]
+
+
+def _points(xs: Sequence[float], ys: Sequence[float | None]) -> list[Point]:
+    return [Point(x, y) for x, y in zip(xs, ys, strict=False) if y is not None]
+
+
+def _plainly(name: str) -> str:
+    return name.replace("_", " ")

@@ -1,0 +1,118 @@
+"""Recordings: single episodes as animated GIFs of bounded size, for the status page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from PIL import Image
+
+from rlctl_agents import envs
+from rlctl_agents.algorithms.base import Algorithm
+from rlctl_agents.envs.base import Env, EnvRefused, Renders
+from rlctl_agents.policies.evaluate import played
+from rlctl_agents.policies.show import gif, smaller
+from rlctl_agents.types.control import MAX_RECORDING_BYTES, Recording
+
+MOST_FRAMES, MOST_PIXELS, MOST_PER_S = 300, 320, 15.0
+"""Frames, pixels of the longer side, frames of a second."""
+LONGEST_S = 60.0
+"""That a recording lasts; a longer episode is shown faster."""
+
+
+class Unwanted(Exception):
+    """Nobody waits for the episode any more."""
+
+
+class Recorder:
+    """Frames of an episode at equal distances, however long it becomes: of too many, every second goes."""
+
+    def __init__(self, env: Renders) -> None:
+        self._env = env
+        self._every = max(1, math.ceil(env.frames_per_s / MOST_PER_S))
+        self._steps = 0
+        self._frames: list[Image.Image] = []
+
+    def look(self) -> None:
+        """Take the frame of now, if it is its turn; called before each decision."""
+        if self._steps % self._every == 0:
+            self._take()
+            if len(self._frames) > MOST_FRAMES:
+                del self._frames[1::2]
+                self._every *= 2
+        self._steps += 1
+
+    def end(self) -> tuple[bytes, float]:
+        """Take the last frame; the film, and the seconds that it lasts.
+
+        Raises:
+            EnvRefused: the environment draws nothing, or frames of which two are too large for a film.
+        """
+        self._take()
+        frames, seconds = self._frames, min((self._steps + 1) / self._env.frames_per_s, LONGEST_S)
+        while len(frames) > 1:
+            film = gif(frames, seconds / len(frames))
+            if len(film) <= MAX_RECORDING_BYTES:
+                return film, seconds
+            frames = [*frames[:-1:2], frames[-1]] if len(frames) > 2 else frames[:1]
+        raise EnvRefused("its frames are too large" if frames else "it draws no frames for render_mode rgb_array")
+
+    def _take(self) -> None:
+        frame = self._env.frame()
+        if frame is not None:
+            self._frames.append(smaller(frame, MOST_PIXELS))
+
+
+def drawing_env(section: Mapping[str, Any]) -> Env:
+    """One environment whose frames can be taken.
+
+    Args:
+        section: `env` of the spec, plain data.
+
+    Raises:
+        EnvRefused: it cannot be made so, or draws nothing.
+    """
+    env = envs.make_of(section, envs=1, seeds=[0], training=False, render_mode="rgb_array")
+    if not isinstance(env, Renders):
+        env.close()
+        raise EnvRefused("the environment cannot be looked at")
+    return env
+
+
+def recorded(
+    section: Mapping[str, Any],
+    algorithm: Algorithm,
+    *,
+    seed: int,
+    greedy: bool,
+    progress: int,
+    keep_going: Callable[[], bool],
+) -> Recording:
+    """Play an episode and film it.
+
+    Args:
+        section: `env` of the spec, plain data.
+        seed: of environment and noise.
+        progress: agent steps that the weights were learned from.
+        keep_going: called before each decision.
+
+    Raises:
+        EnvError: of the environment.
+        Unwanted: it was told not to go on.
+    """
+    env = drawing_env(section)
+    try:
+        assert isinstance(env, Renders)
+        recorder = Recorder(env)
+
+        def watch() -> None:
+            if not keep_going():
+                raise Unwanted
+            recorder.look()
+
+        games = played(env, algorithm, 1, seed=seed, greedy=greedy, progress=progress, watch=watch)
+        film, seconds = recorder.end()
+    finally:
+        env.close()
+    return Recording(film, games.returns[0], games.lengths[0], round(seconds, 2))

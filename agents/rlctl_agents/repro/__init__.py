@@ -1,0 +1,1 @@
+"""Episodes as data: recorded while they are played, and played again."""

@@ -1,0 +1,102 @@
+"""Recorded episodes on their way to the manager, who keeps them: no actor has a volume."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import numpy as np
+
+from rlctl_agents.acting.episodes import Played, shares
+from rlctl_agents.envs.base import Env, EnvError
+from rlctl_agents.repro.provenance import provenance
+from rlctl_agents.repro.record import Chunk, Header, Kind, pack
+from rlctl_agents.repro.recording import Recorder
+from rlctl_agents.runtime.logs import users_traceback
+from rlctl_agents.runtime.manager_session import Member
+from rlctl_agents.runtime.process import Process
+from rlctl_agents.types.control import Mode, Recorded, Said
+from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.rpc.client import RemoteError
+
+SAY_S = 10.0
+"""A manager that is just being restarted is waited for."""
+
+log = logging.getLogger(__name__)
+
+
+def told_crash(
+    error: EnvError, env: Env, process: Process, member: Member, model: ModelRef | None, sha256: str
+) -> EnvError:
+    """Have the episode kept in which the environment has just raised.
+
+    Args:
+        env: a `Recorder`.
+        model: that acted last.
+        sha256: of its weights.
+
+    Returns:
+        The error with the command that plays the episode again, or with why there is none.
+    """
+    try:
+        recorder = _recorder(env)
+        header, chunks = recorder.crashed(str(error))
+        replaced = msgspec.structs.replace(header, error=str(error), traceback=users_traceback(error))
+        name = _send(replaced, chunks, recorder, process, member, model, sha256)
+    except Exception as fault:  # the first cause is what is told
+        return EnvError(f"{error}; its episode is not kept: {fault}")
+    return EnvError(f"{error}; play it again: rlctl repro {process.run} {name}")
+
+
+def tell_extremes(
+    played: Played, env: Env, process: Process, member: Member, mode: Mode, model: ModelRef, sha256: str
+) -> None:
+    """Have the worst and the best episode of an evaluation kept; one where all are alike."""
+    recorder = _recorder(env)
+    if not recorder.records:
+        return
+    share = shares(len(played.returns), recorder.envs)
+    where = [(env, number) for env, count in enumerate(share) for number in range(count)]
+    extremes: dict[Kind, int] = {"worst": int(np.argmin(played.returns)), "best": int(np.argmax(played.returns))}
+    if extremes["worst"] == extremes["best"]:
+        del extremes["worst"]
+    try:
+        for kind, at in extremes.items():
+            header, chunks = recorder.ended(kind, *where[at])
+            described = msgspec.structs.replace(header, returned=played.returns[at], mode=mode)
+            _send(described, chunks, recorder, process, member, model, sha256)
+    except Exception as fault:  # what counts is the evaluation
+        log.warning("an episode of the evaluation is not kept: %s", fault)
+
+
+def _recorder(env: Env) -> Recorder:
+    assert isinstance(env, Recorder)
+    return env
+
+
+def _send(
+    header: Header,
+    chunks: list[Chunk],
+    recorder: Recorder,
+    process: Process,
+    member: Member,
+    model: ModelRef | None,
+    sha256: str,
+) -> str:
+    """Name of the episode, once it is kept.
+
+    Raises:
+        ValueError: it is not.
+    """
+    of = msgspec.structs.replace(provenance(), code=recorder.code)
+    named = msgspec.structs.replace(
+        header, run=process.run, process=process.identity.id, model=model, sha256=sha256, provenance=of
+    )
+    line, body = pack(named, chunks)
+    try:
+        said = member.call(Recorded(process.boot, header.kind, line, body), Said, deadline_s=SAY_S)
+    except (TimeoutError, RemoteError) as error:
+        raise ValueError(f"the manager does not take it: {error}") from error
+    if not said.ok:
+        raise ValueError(said.why)
+    return said.why

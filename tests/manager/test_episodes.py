@@ -1,0 +1,59 @@
+"""Recorded episodes that the manager keeps: names, numbers, and no more than so many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlctl_agents.manager import episodes
+from rlctl_agents.manager.episodes import Episodes
+from rlctl_agents.types.control import Recorded, Said
+from tests.manager.world import ACTOR, JUDGE, Run, boot, everybody
+
+
+def crash(body: bytes = b"body", number: int = ACTOR, kind: str = "crash") -> Recorded:
+    return Recorded(boot(number), kind, b'{"format":1}', body)  # type: ignore[arg-type]
+
+
+def test_a_crash_is_kept_on_the_volume_and_told_with_the_command_that_plays_it_again(run: Run) -> None:
+    everybody(run)
+    said = run.manager.recorded(crash())
+    assert said == Said(True, "actor/0@1")
+    assert (run.layout.episodes / "actor-0-1-crash.episode").read_bytes() == b'{"format":1}\nbody'
+    (event,) = [one for one in run.manager.events.since(0)[0] if one["kind"] == "episode"]
+    assert event["text"].endswith("its environment failed: rlctl repro r actor/0@1")
+    assert run.manager.recorded(crash(number=JUDGE, kind="best")) == Said(True, "evaluator/0@2")
+    assert [one["kind"] for one in run.manager.events.since(0)[0]].count("episode") == 1
+
+
+def test_nobody_has_episodes_kept_that_are_not_theirs(run: Run) -> None:
+    everybody(run)
+    for recorded in (crash(kind="best"), crash(number=77), crash(number=1)):
+        assert run.manager.recorded(recorded) == Said(False, "it is of no process that records such episodes")
+    odd = Recorded(boot(ACTOR), "crash", b"two\nlines", b"")
+    assert run.manager.recorded(odd) == Said(False, "the description of an episode must be one line")
+    assert not list(run.layout.episodes.glob("*.episode"))
+
+
+def test_the_newest_are_kept_and_no_name_is_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episodes, "KEPT", {"crash": 3, "extreme": 2})
+    keeps = Episodes(tmp_path / "episodes")
+    names = [keeps.keep("actor-3", crash()) for _ in range(5)]
+    assert names == [f"actor/3@{number}" for number in range(1, 6)]
+    assert keeps.keep("evaluator-0", crash(kind="worst")) == "evaluator/0@6"
+    kept = sorted(path.name for path in (tmp_path / "episodes").iterdir())
+    assert kept == [*(f"actor-3-{number}-crash.episode" for number in (3, 4, 5)), "evaluator-0-6-worst.episode"]
+    assert Episodes(tmp_path / "episodes").keep("actor-3", crash()) == "actor/3@7", "by another manager"
+
+
+def test_large_ones_are_fewer_and_the_newest_stays_however_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episodes, "KEPT_BYTES", 100)
+    keeps = Episodes(tmp_path / "episodes")
+    for size in (30, 30, 30, 30, 500):
+        keeps.keep("actor-0", crash(bytes(size)))
+        total = sum(path.stat().st_size for path in (tmp_path / "episodes").iterdir())
+        assert total <= 100 or size == 500
+    assert [path.name for path in (tmp_path / "episodes").iterdir()] == ["actor-0-5-crash.episode"]
