@@ -207,7 +207,8 @@ class Learner:
                 begun = begin_from(layout.init, algorithm, spec.init)
                 log.info("begins with the weights of %s, version %d", spec.init.run, begun.version)
         process.metrics.set(STEPS, self._trainer.consumed_steps)
-        self._base = {BASE_ROWS: float(self._trainer.taken_rows)}
+        # rows that a replay has taken are consumed, whatever becomes of the weights
+        self._base = {} if replayed else {BASE_ROWS: float(self._trainer.taken_rows)}
         self._reached = self._trainer.reached  # replaced as a whole: reports read it
         self._receiver = ExperienceReceiver(
             wire,

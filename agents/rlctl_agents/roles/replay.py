@@ -34,8 +34,8 @@ SERVE_S = 0.1
 POLL_S = 0.2
 QUEUE_BYTES = 1 << 26
 """Of blocks that have come, or may come, and may not be inserted yet."""
-LEAST_BUDGET = 256
-"""Rows that may be on their way, however large they are."""
+LEAST_BUDGET, MOST_BUDGET = 256, 8192
+"""Rows that may be on their way, however large or small they are: what waits was chosen by old weights."""
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def main(process: Process) -> None:
             run=process.uid,
             boot=process.boot,
             schema=schema,
-            budget_rows=max(LEAST_BUDGET, QUEUE_BYTES // row_bytes),
+            budget_rows=max(LEAST_BUDGET, min(MOST_BUDGET, QUEUE_BYTES // row_bytes)),
             term=lease.term,
             leased_since_s=lease.leased_since_s,
             check=ValueCheck(lease.experience.spaces, schema),

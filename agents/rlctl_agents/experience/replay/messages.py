@@ -16,7 +16,7 @@ MAX_ROWS = 1 << 20
 INDEX: tuple[tuple[str, str], ...] = (
     ("version", "int64"), ("slot", "int64"), ("generation", "uint32"), ("mass", "float32"),
 )  # fmt: skip
-"""Arrays of a draw besides its fields, one entry a row: version of the weights that acted, where the row lies, how often
+"""Arrays of a draw besides its fields, one entry a row: version of the weights that acted, place of the row, how often
 that place was filled anew, and the mass with which it was drawn."""
 CHANGES: tuple[tuple[str, str], ...] = (("slot", "int64"), ("generation", "uint32"), ("delta", "float32"))
 """Arrays of a priority update: the places of rows as they were drawn, and the absolute error."""
