@@ -35,7 +35,8 @@ POLL_S = 0.2
 QUEUE_BYTES = 1 << 26
 """Of blocks that have come, or may come, and may not be inserted yet."""
 LEAST_BUDGET, MOST_BUDGET = 256, 8192
-"""Rows that may be on their way, however large or small they are: what waits was chosen by old weights."""
+"""Rows that may be on their way, however large or small they are. Fewer where inserting waits for learners: what waits
+was chosen by weights that are old by then."""
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ def main(process: Process) -> None:
         stack.callback(member.close)
         assert lease.experience is not None, "joined with needs_experience"
         schema, shards = lease.experience.schema, spec.roles.replay.replicas if spec.roles.replay else 1
-        capacity = -(-spec.replay.capacity // shards)
+        capacity, ratio = -(-spec.replay.capacity // shards), spec.replay.ratio_of(config)
         shard = Shard(schema, settings(config), capacity=capacity, seed=spec.seed + lease.index)
         desk = Desk(
             shard,
@@ -69,7 +70,7 @@ def main(process: Process) -> None:
             n_step=config.n_step,
             starts=spec.replay.learning_starts,
             share=-(-spec.replay.learning_starts // shards),
-            ratio=spec.replay.ratio_of(config),
+            ratio=ratio,
             metrics=process.metrics,
         )
         row_bytes = max(1, Shard.bytes_for(schema, settings(config), capacity) // capacity)
@@ -79,7 +80,7 @@ def main(process: Process) -> None:
             run=process.uid,
             boot=process.boot,
             schema=schema,
-            budget_rows=max(LEAST_BUDGET, min(MOST_BUDGET, QUEUE_BYTES // row_bytes)),
+            budget_rows=LEAST_BUDGET if ratio else max(LEAST_BUDGET, min(MOST_BUDGET, QUEUE_BYTES // row_bytes)),
             term=lease.term,
             leased_since_s=lease.leased_since_s,
             check=ValueCheck(lease.experience.spaces, schema),
