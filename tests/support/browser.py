@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 NEEDS_CHROMIUM: Final = pytest.mark.skipif(
@@ -34,6 +34,9 @@ FAINT: Final = """() => {
   return found;
 }"""
 """What has less contrast than WCAG AA asks for."""
+WAITS_MS: Final = 60_000
+"""For what a page does by itself: a browser on a busy machine takes its time."""
+expect.set_options(timeout=WAITS_MS)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,7 @@ def chromium() -> Iterator[Browser]:
 def opened(url: str, chromium: Browser, *, quiet: bool = True, **settings: Any) -> Iterator[Page]:
     """A window that asks nobody but the service, and in which nothing is refused or goes wrong."""
     context = chromium.new_context(base_url=url, **settings)
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(WAITS_MS)
     wrong: list[str] = []
     context.on("request", lambda one: None if one.url.startswith(f"{url}/") else wrong.append(one.url))
     context.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)

@@ -109,7 +109,7 @@ def restore(
                 _, index, key = name.split("/", 2)
                 state.setdefault(int(index), {})[key] = value
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-        _lie_as_parameters(optimizer)
+        _match_memory_order(optimizer)
     else:
         problem = f"the optimizer was {kept['kind']} and is {type(optimizer).__name__} now: its averages begin anew"
     for module, weights in stored:
@@ -122,7 +122,7 @@ def restore(
     return {name: float(value) for name, value in counters.items()}, problem
 
 
-def _lie_as_parameters(optimizer: torch.optim.Optimizer) -> None:
+def _match_memory_order(optimizer: torch.optim.Optimizer) -> None:
     """Bring averages into the memory order of their parameters, in which fused optimizers walk through both: weights of
     convolutions have their channels last, what comes from a file has not.
     """

@@ -121,9 +121,9 @@ class Programs:
             if time.monotonic() > deadline:
                 raise BuildStopped("timeout", f"{name} took more than {self.bounds.time_s:g} s", hint="limits.time_s")
             if not select.select([pipe], [], [], _LOOK_S)[0]:
-                if process.poll() is not None:
-                    break  # something that it started holds the pipe open
-                continue
+                if process.poll() is None or select.select([pipe], [], [], 0)[0]:
+                    continue  # it goes on, or has ended since, and its last words are there
+                break  # something that it started holds the pipe open
             part = os.read(pipe.fileno(), 65_536)
             if not part:
                 break

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import stat
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from rlctl.errors import BackendUnreachable
 from rlctl_ci.core.errors import BuildStopped
+from rlctl_ci.sandbox import programs
 from rlctl_ci.sandbox.programs import Bounds, Programs
 from tests.ci.git.test_repository import gone
 from tests.ci.lights import Ci, Forge
@@ -167,3 +170,20 @@ def _pushed(forge: Forge) -> str:
 
 def _log(cli: Cli) -> str:
     return "\n".join(path.read_text() for path in cli.folder.rglob("logs/*.log"))
+
+
+def test_last_words_that_come_just_after_a_look_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, look = threading.Event(), select.select
+
+    def late(readable: list[Any], *others: Any) -> tuple[list[Any], list[Any], list[Any]]:
+        if not looked.is_set():
+            looked.set()
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # the program speaks and ends after this look
+            return [], [], []
+        return look(readable, *others)
+
+    monkeypatch.setattr(programs.select, "select", late)
+    said: list[str] = []
+    ended = Programs(dict(os.environ), Bounds(60.0))([sys.executable, "-c", "print('an answer')"], said.append)
+    assert ended.code == 0
+    assert said == list(ended.lines) == ["an answer"]

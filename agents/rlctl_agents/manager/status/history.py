@@ -185,7 +185,7 @@ class RunHistory:
         return state.save(self._file, msgspec.json.encode(self._rows), durable=False)
 
     def view(self) -> HistoryView:
-        """What is known by now; the same object as long as nothing is new."""
+        """The history so far; the same object until something is added."""
         if self._view is None:
             rows = msgspec.structs.replace(
                 self._rows, unix=[*self._rows.unix], running_s=[*self._rows.running_s], steps=[*self._rows.steps],

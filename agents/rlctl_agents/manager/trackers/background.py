@@ -49,12 +49,12 @@ class Background:
 
     @property
     def problem(self) -> str:
-        """What is wrong now, in words; "" when nothing is."""
+        """Present failure in words; "" without one."""
         lost = f"; {self.lost} points are lost" if self.lost else ""
         return f"tracker {self.name}: {self._failure}{lost}" if self._failure else ""
 
     def news(self) -> list[str]:
-        """What has not been said yet, each once in the life of this manager: where the run is, and that points are lost
+        """New messages, each given once in the life of this manager: where the run is, and that points are lost
         or the tracker cannot be opened. The problem goes on telling how many.
         """
         now = {"where": f"tracker {self.name}: {self.where}" if self.where else "", "problem": self.problem}

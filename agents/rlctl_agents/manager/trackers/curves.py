@@ -95,7 +95,7 @@ class Curves:
 
     @property
     def problems(self) -> list[dict[str, str]]:
-        """What is wrong with trackers, for the status."""
+        """Present failures of trackers, for the status."""
         return [{"text": one.problem, "next": "rlctl logs manager"} for one in self._trackers if one.problem]
 
 

@@ -66,7 +66,7 @@ class ChartMark(NamedTuple):
 
 
 class XAxis(NamedTuple):
-    """What all charts of a kind have below them."""
+    """Horizontal axis of all charts of a kind."""
 
     label: str
     time: bool = False  # in seconds

@@ -78,7 +78,7 @@ def of_history(view: HistoryView, mode: str) -> Panels:
 
 
 class PanelCache:
-    """Charts of the newest history: they are drawn when it is new and somebody looks, by whichever thread is first."""
+    """Cache of the newest history's charts, drawn at the first request after a change. Any thread may call it."""
 
     def __init__(self) -> None:
         self._made: tuple[HistoryView, str, Panels] | None = None
