@@ -85,7 +85,7 @@ def layout(schema: Schema, n_step: int, count: int) -> Layout:
 
 def to_buffers(arrays: Mapping[str, NDArray[Any]], names: Sequence[str]) -> list[memoryview]:
     """The arrays as frames, without a copy where they are contiguous."""
-    return [memoryview(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8)) for name in names]
+    return [np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data for name in names]
 
 
 def from_buffers(buffers: Sequence[memoryview], shapes: Layout) -> Arrays:

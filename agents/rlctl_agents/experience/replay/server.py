@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
 
 from rlctl_agents.experience.replay.limiter import InsertLimit
 from rlctl_agents.experience.replay.messages import (
-    CHANGES,
     Draw,
     Drawn,
     Standing,
@@ -57,10 +59,12 @@ class Desk:
 
     def draw(self, request: Draw, buffers: Sequence[memoryview]) -> tuple[Drawn, list[memoryview]]:
         """Answer a learner: first its priorities are taken, then rows are drawn."""
-        changed = from_buffers(buffers, changes(request.changes)) if request.changes or buffers else None
+        changed: Mapping[str, NDArray[Any]] | None = None
+        if request.changes or buffers:
+            changed = from_buffers(buffers, changes(request.changes))
         with self._lock, self._metrics.timed("draw_seconds"):
             if changed is not None:
-                taken = self._shard.update(*(changed[name] for name, _ in CHANGES))
+                taken = self._shard.update(changed["slot"], changed["generation"], changed["delta"])
                 self._metrics.add("priorities", taken)
                 self._metrics.add("stale_priorities", request.changes - taken)
             if self._limit.grant(request.may_insert):

@@ -70,12 +70,12 @@ def replay(needs: Needs) -> ReplaySource:
     return ReplaySource(drawer, Staging(needs.device), needs.streams)
 
 
-class Part(NamedTuple):
+class ShardRows(NamedTuple):
     """Rows of one shard in a batch."""
 
     shard: int
     boot: str
-    count: int
+    rows: int
     arrays: Arrays
     chance: float  # with which a row of this batch was asked of this shard
     mass: float  # of the shard when it drew
@@ -88,7 +88,8 @@ class RemoteShard:
         self.client, self.channels = client, channels
         self.boot = ""
         self.standing: Standing | None = None  # None: it has not answered, or not for long
-        self.changes: list[tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]] = []
+        self.changes: list[Arrays] = []
+        """Priority updates that ride along with the next draw."""
         self.silent_until = 0.0
 
 
@@ -140,8 +141,7 @@ class Shards:
             return None
         told, shard.changes = shard.changes, []
         arrays = {
-            name: np.concatenate([one[at] for one in told]) if told else np.zeros(0, dtype)
-            for at, (name, dtype) in enumerate(CHANGES)
+            name: np.concatenate([one[name] for one in told]) if told else np.zeros(0, dtype) for name, dtype in CHANGES
         }
         size = int(arrays["slot"].size)
         try:
@@ -158,9 +158,7 @@ class Shards:
             return None
         if shard.standing is None:
             log.info("replay shard %d answers: %d rows", index, drawn.standing.rows)
-        if drawn.boot != shard.boot:
-            shard.boot = drawn.boot
-        shard.standing = drawn.standing
+        shard.boot, shard.standing = drawn.boot, drawn.standing
         return index, drawn, buffers
 
     def close(self) -> None:
@@ -201,7 +199,7 @@ class Drawer:
         fresh, self._counted = inserted - self._counted, inserted
         return fresh
 
-    def draw(self, rows: int) -> list[Part] | None:
+    def draw(self, rows: int) -> list[ShardRows] | None:
         """Rows of one batch; None: there is nothing to draw, or it is not yet time."""
         shards = self.shards
         shards.look()
@@ -212,8 +210,8 @@ class Drawer:
             return None
         if silent:
             self._ask(dict.fromkeys(silent, 0), rows)
-        parts: list[Part] = []
-        while (left := rows - sum(one.count for one in parts)) > 0:
+        parts: list[ShardRows] = []
+        while (left := rows - sum(one.rows for one in parts)) > 0:
             live = {index: one for index, one in shards.live.items() if one.mass > 0}
             if not live:
                 return None  # what was drawn is forgotten: another draw is as good
@@ -225,7 +223,7 @@ class Drawer:
             for index, drawn, arrays in self._ask(asked, rows):
                 if drawn.count:
                     mass = drawn.standing.mass
-                    parts.append(Part(index, drawn.boot, drawn.count, arrays, chance[index], mass))
+                    parts.append(ShardRows(index, drawn.boot, drawn.count, arrays, chance[index], mass))
         return parts
 
     def _ask(self, counts: Mapping[int, int], rows: int) -> list[tuple[int, Drawn, Arrays]]:
@@ -244,13 +242,13 @@ class Drawer:
             found.append((index, drawn, arrays))
         return found
 
-    def fill(self, memory: BatchMemory, parts: Sequence[Part]) -> None:
+    def fill(self, memory: BatchMemory, parts: Sequence[ShardRows]) -> None:
         """Parts side by side into the memory of a batch, with their weights."""
         first, weights = 0, np.ones(memory.version.shape[1], np.float64)
         size = sum(one.size for one in self.shards.live.values())
         for part in parts:
-            columns = slice(first, first + part.count)
-            first += part.count
+            columns = slice(first, first + part.rows)
+            first += part.rows
             for name, values in memory.fields.items():
                 if name == "valid":
                     values[:, columns] = True
@@ -279,8 +277,8 @@ class ReplaySource(BatchSource):
         self._drawer, self._staging, self._rows = drawer, staging, rows
         self._free: deque[BatchMemory] = deque()
         self._allocate()
-        self._ready: queue.SimpleQueue[tuple[BatchMemory, list[Part], int] | None] = queue.SimpleQueue()
-        self._taken: list[tuple[Batch, BatchMemory, list[Part]]] = []
+        self._ready: queue.SimpleQueue[tuple[BatchMemory, list[ShardRows], int] | None] = queue.SimpleQueue()
+        self._taken: list[tuple[Batch, BatchMemory, list[ShardRows]]] = []
         self._told: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._woken, self._stop = threading.Event(), threading.Event()
         self._failure: Exception | None = None
@@ -384,12 +382,13 @@ class ReplaySource(BatchSource):
             self._rows = rows
             self._free = deque(self._staging.allocate(self._drawer.schema, rows) for _ in self._free)
 
-    def _change(self, parts: Sequence[Part], told: NDArray[np.float32]) -> None:
+    def _change(self, parts: Sequence[ShardRows], told: NDArray[np.float32]) -> None:
         first = 0
         for part in parts:
-            delta = told[first : first + part.count]
-            first += part.count
+            delta = told[first : first + part.rows]
+            first += part.rows
             shard = self._drawer.shards.known.get(part.shard)
             seen = ~np.isnan(delta)
             if shard is not None and shard.boot == part.boot and seen.any():
-                shard.changes.append((part.arrays["slot"][seen], part.arrays["generation"][seen], delta[seen]))
+                changes = {"slot": part.arrays["slot"], "generation": part.arrays["generation"], "delta": delta}
+                shard.changes.append({name: values[seen] for name, values in changes.items()})
