@@ -242,7 +242,7 @@ class ReplayBuffer(Model):
     samples_per_insert: Annotated[Literal["auto"] | Annotated[float, Field(gt=0)] | None, restart("replay")] = "auto"
     """Rows drawn for each that comes in: the faster of learner and actors waits for the other. auto: 8, and 256 with
     sac and td3; null: neither waits."""
-    learning_starts: Annotated[int, Field(ge=1), restart("replay")] = 10_000
+    learning_starts: Annotated[int, Field(ge=1), restart("replay")] = 1_000
     """Agent steps in the replay before any is drawn."""
 
     def ratio_of(self, algorithm: Algorithm) -> float:
