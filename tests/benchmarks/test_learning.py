@@ -588,6 +588,9 @@ DIFFER = {
     "vtrace": {"algorithm.name"},
     "truncation": {"algorithm.name"},
     "lambda": {"algorithm.advantage"},
+    "prioritized": {"algorithm.prioritized"},
+    "n-step": {"algorithm.n_step"},
+    "double": {"algorithm.double"},
     "learners-ppo": {"roles.learner.replicas"},
     "learners-impala": {"roles.learner.replicas"},
 }
