@@ -7,6 +7,7 @@ import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from rlctl_agents.experience.validation import ValueCheck
 from rlctl_agents.policies.initial import NotInitial, begin_from
 from rlctl_agents.policies.loaded import DESCRIPTION
 from rlctl_agents.runtime.manager_session import Member, Snapshot
-from rlctl_agents.runtime.metrics import VERSIONS
+from rlctl_agents.runtime.metrics import VERSIONS, Metrics
 from rlctl_agents.runtime.process import (
     BASE_ROWS,
     FAILED_GENERATION,
@@ -177,6 +178,14 @@ class _Hunger:
             log.warning("no batch for %d s: %s", round(hungry_s), source.waits_for())
 
 
+@runtime_checkable
+class Measured(Protocol):
+    """A source with metrics of its own."""
+
+    def measure(self, metrics: Metrics) -> None:
+        """Bring them up to date; called by the reporting thread alone."""
+
+
 class Learner:
     """One policy's learner: wiring of what it learns from, what learns, and whom it tells."""
 
@@ -272,6 +281,8 @@ class Learner:
     def snapshot(self) -> Snapshot:
         """The books, for a report; called by another thread."""
         self._process.metrics.set("queue_rows", self._source.waiting_rows)
+        if isinstance(self._source, Measured):
+            self._source.measure(self._process.metrics)
         self._refusals.count()
         self._process.metrics.set(FAILED_GENERATION, self._checkpoints.failed)
         reached = self._reached

@@ -81,7 +81,15 @@ class Desk:
         """Figures of the shard for a report; called by another thread."""
         with self._lock:
             now = self._shard.totals
-        return {"replay_size": now.size, "replay_rows": now.rows, "replay_mass": now.mass, "replay_bytes": now.nbytes}
+        return {
+            "rows": now.rows,
+            "drawable": now.size,
+            "mass": now.mass,
+            "capacity": self._shard.capacity,
+            "array_bytes": now.nbytes,
+            "learning_starts": self._starts,
+            "samples_per_insert": self._ratio,
+        }
 
     def _standing(self, mass: float | None) -> Standing:
         now = self._shard.totals

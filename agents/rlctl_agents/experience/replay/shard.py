@@ -70,6 +70,11 @@ class Shard:
         return Ring.bytes_for(schema, capacity) + SumTree.bytes_for(slots)
 
     @property
+    def capacity(self) -> int:
+        """Rows that it holds at most."""
+        return self._ring.slots
+
+    @property
     def totals(self) -> ShardTotals:
         return ShardTotals(
             mass=self._tree.total,

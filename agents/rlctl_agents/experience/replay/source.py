@@ -32,6 +32,7 @@ from rlctl_agents.experience.replay.messages import (
 )
 from rlctl_agents.experience.sources import BatchSource, Needs
 from rlctl_agents.experience.staging import Staging
+from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.control import Channels
 from rlctl_agents.types.experience import Arrays, Schema
 from rlctl_agents.wire.log_throttle import LogThrottle
@@ -193,6 +194,15 @@ class Drawer:
         self.limit: SampleLimit | None = None
         """Of the run, as the first shard that answers has it."""
 
+    @property
+    def held(self) -> bool:
+        """True while actors are what a draw waits for: there are no rows, or the limit is reached. Not while no shard
+        answers."""
+        live = self.shards.live.values()
+        if not live:
+            return self.limit is None
+        return self.limit is None or not self.limit.may_sample() or not any(one.mass > 0 for one in live)
+
     def fresh(self) -> int:
         """Rows inserted anywhere since this was asked last."""
         inserted = 0 if self.limit is None else self.limit.inserted
@@ -273,29 +283,37 @@ class ReplaySource(BatchSource):
         rows: of a batch of this learner.
     """
 
-    def __init__(self, drawer: Drawer, staging: Staging, rows: int) -> None:
+    def __init__(
+        self, drawer: Drawer, staging: Staging, rows: int, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._drawer, self._staging, self._rows = drawer, staging, rows
         self._free: deque[BatchMemory] = deque()
         self._allocate()
-        self._ready: queue.SimpleQueue[tuple[BatchMemory, list[ShardRows], int] | None] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[tuple[BatchMemory, list[ShardRows], int, float] | None] = queue.SimpleQueue()
         self._taken: list[tuple[Batch, BatchMemory, list[ShardRows]]] = []
         self._told: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._woken, self._stop = threading.Event(), threading.Event()
         self._failure: Exception | None = None
+        self._drawing_since: float | None = None  # that shards are asked for the next batch; None: actors hold it up
+        self._draw_wait_s = self._told_s = 0.0
+        self._clock = clock
         self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def take(self, timeout_s: float) -> Batch | None:
+        began = self._clock()
         try:
             found = self._ready.get(timeout=timeout_s) if timeout_s > 0 else self._ready.get_nowait()
         except queue.Empty:
+            self._count_wait(began, self._drawing_since)
             return None
         if found is None:
             assert self._failure is not None
             raise self._failure
-        memory, parts, fresh = found
+        memory, parts, fresh, drawn_since = found
+        self._count_wait(began, drawn_since)
         versions = memory.version[0].copy()
         batch = self._staging.batch(memory)._replace(delivery=Delivery(versions, fresh, fresh))
         self._taken.append((batch, memory, parts))
@@ -333,6 +351,13 @@ class ReplaySource(BatchSource):
             return f"{limit.inserted if limit else 0} of {starts} rows are in the replay"
         return f"{limit.sampled} rows were drawn of {limit.inserted}: actors are behind replay.samples_per_insert"
 
+    def measure(self, metrics: Metrics) -> None:
+        """Tell how many shards answer, and how much of the learner's wait went to draws that were under way."""
+        metrics.set("shards", len(self._drawer.shards.live))
+        waited_s = self._draw_wait_s
+        metrics.add("wait_draw_seconds", waited_s - self._told_s)
+        self._told_s = waited_s
+
     def close(self) -> None:
         self._stop.set()
         self._woken.set()
@@ -358,6 +383,11 @@ class ReplaySource(BatchSource):
         if not self._free:
             return False
         memory = self._free[0]
+        if self._drawer.held:
+            self._drawing_since = None
+        elif self._drawing_since is None:
+            self._drawing_since = self._clock()
+        since = self._clock() if self._drawing_since is None else self._drawing_since
         parts = self._drawer.draw(memory.version.shape[1])
         if parts is None:
             return False
@@ -365,8 +395,13 @@ class ReplaySource(BatchSource):
         self._drawer.fill(memory, parts)
         self._staging.begin(memory)
         fresh = self._drawer.fresh()
-        self._ready.put((memory, parts, fresh if self.leads else 0))
+        self._drawing_since = None
+        self._ready.put((memory, parts, fresh if self.leads else 0, since))
         return True
+
+    def _count_wait(self, began: float, drawn_since: float | None) -> None:
+        if drawn_since is not None:
+            self._draw_wait_s += max(self._clock() - max(began, drawn_since), 0.0)
 
     def _allocate(self) -> None:
         self._free = deque(self._staging.allocate(self._drawer.schema, self._rows) for _ in range(1 + AHEAD))
