@@ -6,12 +6,16 @@ import logging
 from contextlib import ExitStack
 
 from rlctl.spec.algorithms import Replayed
+from rlctl.spec.machine import left_bytes
+from rlctl.spec.problems.replay import shortage
+from rlctl.spec.schema import Spec
+from rlctl_agents.experience.replay.memory import shard_capacity, shard_settings
 from rlctl_agents.experience.replay.messages import Draw
 from rlctl_agents.experience.replay.server import Desk, Intake
-from rlctl_agents.experience.replay.shard import ReplaySettings, Shard
+from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.experience.validation import ValueCheck
 from rlctl_agents.runtime.manager_session import Member, Snapshot
-from rlctl_agents.runtime.process import Process, Refusals, open_wire, refused_connections
+from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections
 from rlctl_agents.wire.classes import REPLAY
 from rlctl_agents.wire.experience import ExperienceReceiver
 from rlctl_agents.wire.rpc.server import RpcServer
@@ -47,8 +51,10 @@ def main(process: Process) -> None:
         stack.callback(member.close)
         assert lease.experience is not None, "joined with needs_experience"
         schema, shards = lease.experience.schema, spec.roles.replay.replicas if spec.roles.replay else 1
-        capacity, ratio = -(-spec.replay.capacity // shards), spec.replay.ratio_of(config)
-        shard = Shard(schema, settings(config), capacity=capacity, seed=spec.seed + lease.index)
+        capacity, ratio, settings = shard_capacity(spec), spec.replay.ratio_of(config), shard_settings(config)
+        needs = Shard.bytes_for(schema, settings, capacity)
+        require_memory(spec, needs, left_bytes())
+        shard = Shard(schema, settings, capacity=capacity, seed=spec.seed + lease.index)
         desk = Desk(
             shard,
             process.boot,
@@ -58,7 +64,7 @@ def main(process: Process) -> None:
             ratio=ratio,
             metrics=process.metrics,
         )
-        row_bytes = max(1, Shard.bytes_for(schema, settings(config), capacity) // capacity)
+        row_bytes = max(1, needs // capacity)
         receiver = ExperienceReceiver(
             wire,
             lease.bind["experience"],
@@ -81,7 +87,10 @@ def main(process: Process) -> None:
         refusals = Refusals(process.metrics, lambda: dict(receiver.rejected), lambda: refused_connections(wire))
         member.start(lambda: Snapshot(accounts=receiver.accounts, gauges=desk.gauges()))
         intake.start()
-        log.info("storing", extra={"kv": {"capacity": capacity, "bytes_of_a_row": row_bytes, "shards": shards}})
+        log.info(
+            "storing",
+            extra={"kv": {"capacity": capacity, "bytes_of_a_row": row_bytes, "bytes": needs, "shards": shards}},
+        )
         process.pulse.ready = True
         while not process.stop.is_set():
             process.pulse.beat()
@@ -92,14 +101,12 @@ def main(process: Process) -> None:
             raise RuntimeError(member.moved)
 
 
-def settings(config: Replayed) -> ReplaySettings:
-    """What a shard must know of an algorithm."""
-    return ReplaySettings(
-        n_step=config.n_step,
-        gamma=config.gamma,
-        prioritized=config.prioritized,
-        alpha=config.priority_alpha,
-        epsilon=config.priority_epsilon,
-        reward_scale=config.reward_scale,
-        reward_clip=config.reward_clip,
-    )
+def require_memory(spec: Spec, needs: int, left: int) -> None:
+    """Check that the arrays of a shard can be filled: the kernel gives them page by page, as rows come, and would end
+    this process hours later.
+
+    Raises:
+        UserFault: less is left.
+    """
+    if why := shortage(spec, needs, left):
+        raise UserFault(why)
