@@ -21,6 +21,7 @@ def test_memory_is_told_by_shard_and_in_all() -> None:
     assert comes_to(spec(4), 2 * GIB) == "1,000,000 rows in 4 shards of 2.0Gi, 8.0Gi in all"
     bare = Spec.model_validate({"run": "r", "env": {"id": "-"}, "algorithm": {"name": "dqn"}})
     assert comes_to(bare, GIB) == "1,000,000 rows in 1 shard of 1.0Gi"
+    assert gibibytes(0.44 * 2**20) == "0.4Mi"
     assert gibibytes(12_345 * GIB) == "12,345.0Gi"
 
 

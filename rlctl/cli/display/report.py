@@ -124,6 +124,8 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
 def replay_text(told: Mapping[str, Any]) -> list[str]:
     """Lines about a replay: what it holds, how fast it is, how well its limit and its priorities are kept."""
     shards, wanted, stale = told["shards"], told["wanted_samples_per_insert"], told["stale_priorities"]
+    if not told["capacity"]:
+        return [f"0 of {shards['wanted']} shards have reported"]
     answer = "-" if shards["answer"] is None else shards["answer"]
     ratio = "no limit" if wanted is None else f"{number(wanted)} wanted"
     return [

@@ -80,8 +80,10 @@ def would_fit(spec: Spec, shard_bytes: int, left_bytes: float) -> str:
 
 
 def gibibytes(size: float) -> str:
-    """`1.2Gi`, or `310Mi` of what is less than one."""
-    return f"{size / 2**30:,.1f}Gi" if size >= 2**30 else f"{size / 2**20:,.0f}Mi"
+    """`1.2Gi`; of what is less than one `310Mi` or `0.4Mi`."""
+    if size >= 2**30:
+        return f"{size / 2**30:,.1f}Gi"
+    return f"{size / 2**20:.{1 if size < 10 * 2**20 else 0}f}Mi"
 
 
 def _replay(spec: Spec) -> tuple[ReplayBuffer, int]:

@@ -30,3 +30,4 @@ def test_a_replay_is_told_in_three_lines_whatever_is_known_of_it() -> None:
     first, _, last = replay_text(told | unknown)
     assert first.endswith("; - of 2 shards answer")
     assert last == "- samples per insert, no limit"
+    assert replay_text(told | {"capacity": 0}) == ["0 of 2 shards have reported"]
