@@ -23,7 +23,7 @@ def test_a_replay_is_told_in_three_lines_whatever_is_known_of_it() -> None:
     assert replay_text(told) == [
         "80,000 rows of 100,000, 79,900 can be drawn; 1 of 2 shards answer",
         "90,000 inserted, 410/s; 712,000 sampled, 3.28k/s",
-        "8 samples per insert, 8 wanted; 3 % of the priorities came for rows that are gone",
+        "8.002 samples per insert, 8 wanted; 3 % of the priorities came for rows that are gone",
     ]
     unknown = {"shards": {"wanted": 2, "answer": None}, "wanted_samples_per_insert": None}
     unknown |= {"samples_per_insert": None, "stale_priorities": None}
