@@ -179,7 +179,7 @@ class _Hunger:
 
 
 @runtime_checkable
-class Measured(Protocol):
+class Metered(Protocol):
     """A source with metrics of its own."""
 
     def measure(self, metrics: Metrics) -> None:
@@ -281,7 +281,7 @@ class Learner:
     def snapshot(self) -> Snapshot:
         """The books, for a report; called by another thread."""
         self._process.metrics.set("queue_rows", self._source.waiting_rows)
-        if isinstance(self._source, Measured):
+        if isinstance(self._source, Metered):
             self._source.measure(self._process.metrics)
         self._refusals.count()
         self._process.metrics.set(FAILED_GENERATION, self._checkpoints.failed)

@@ -92,7 +92,9 @@ def lint(
     else:
         world.say("the spec is valid")
     found = {"findings": findings}
-    checked = {"environment": {"verdict": "not checked"} if probed is None else trial.as_plain(probed)}
+    checked: dict[str, dict[str, Any]] = {
+        "environment": {"verdict": "not checked"} if probed is None else trial.as_plain(probed)
+    }
     if probed is None and answer is not None and answer.shard_bytes:
         checked["environment"]["replay_shard_bytes"] = answer.shard_bytes
     world.document(found | checked | ({"values": values} if show_origin else {}))
