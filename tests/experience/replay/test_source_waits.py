@@ -92,12 +92,12 @@ def test_the_learner_waits_for_the_replay_from_when_it_asks_and_not_from_when_th
 
 
 def test_a_wait_while_the_limit_is_reached_is_the_actors(
-    source: ReplaySource, drawing: Drawing, clock: list[float]
+    source: ReplaySource, drawing: Drawing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawing.held = True
     assert not source.step()
+    monkeypatch.setattr(source, "_clock", iter([101.0, 104.0, 104.0, 109.0]).__next__)
     assert source.take(0.0) is None
-    clock[0] += 10
     assert source.take(0.0) is None
     assert waited_s(source) == 0.0
 
