@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,6 +17,7 @@ from rlctl_agents.checkpoint.parts import PartError
 from rlctl_agents.checkpoint.policy import PolicyFile
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.training.stored_policy import load_kept
+from rlctl_agents.types.spaces import Leaf, leaves
 
 
 def answering(work: Callable[[Mapping[str, Any], TextIO], None]) -> int:
@@ -27,14 +29,17 @@ def answering(work: Callable[[Mapping[str, Any], TextIO], None]) -> int:
     Returns:
         Its exit code.
     """
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    question = json.loads(sys.stdin.buffer.read())
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    try:
-        work(question, answers)
-    except (NoModel, EnvError, OSError) as error:
-        return failed(answers, str(error))
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        question = json.loads(sys.stdin.buffer.read())
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        try:
+            work(question, answers)
+        except (NoModel, EnvError) as error:
+            return failed(answers, str(error))
+        except OSError as error:
+            answer(answers, {"error": error.strerror or str(error), "errno": error.errno, "file": error.filename})
+            return 1
     return 0
 
 
@@ -60,6 +65,19 @@ def failed(answers: TextIO, error: str) -> int:
     return 1
 
 
+@contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Name the file in what the operating system says of it: of a full disk it does not.
+
+    Raises:
+        OSError: as the system says.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(file)) from error
+
+
 def answer(answers: TextIO, value: Mapping[str, Any]) -> None:
     """Write one line."""
     answers.write(json.dumps(value) + "\n")
@@ -71,5 +89,18 @@ def require_spaces(env: Env, described: PolicyFile) -> None:
     Raises:
         EnvRefused: a model for other observations or actions.
     """
-    if (env.spaces.obs, env.spaces.action) != (described.spaces.obs, described.spaces.action):
-        raise EnvRefused("the environment has other spaces here than where the model was trained")
+    told: list[str] = []
+    sides = (("obs", env.spaces.obs, described.spaces.obs), ("action", env.spaces.action, described.spaces.action))
+    for name, here, there in sides:
+        ours, theirs = dict(leaves(here, name)), dict(leaves(there, name))
+        differ = [key for key in sorted(ours.keys() | theirs.keys()) if ours.get(key) != theirs.get(key)]
+        told += [f"{key} is {_shown(ours.get(key))}, and was {_shown(theirs.get(key))}" for key in differ]
+    if told:
+        raise EnvRefused(
+            f"the environment has other spaces here than where the model was trained: {'; '.join(told)}. Bring it as it"
+            " was then; --code DIR names the folder of its modules"
+        )
+
+
+def _shown(leaf: Leaf | None) -> str:
+    return "not there" if leaf is None else str(leaf)[:200]

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from rlctl.backends.files import unusable
 from rlctl.errors import RlctlError, UsageError
 
 LOCAL: Final[Mapping[str, str]] = {"rlctl_agents": "local", "gymnasium": "local", "torch": "local"}
@@ -34,7 +35,8 @@ def played(
 
     Raises:
         UsageError: one of its packages is not installed here.
-        RlctlError: the child failed; with what it says.
+        BackendUnreachable: it could not write or read a file.
+        RlctlError: the child failed otherwise; with what it says.
     """
     for package, extra in {**LOCAL, **also}.items():
         if importlib.util.find_spec(package) is None:
@@ -52,6 +54,8 @@ def played(
             stream.write(json.dumps(question))
         for line in itertools.islice(child.stdout, answers):
             answer = json.loads(line)
+            if "errno" in answer:
+                raise unusable(program, OSError(answer["errno"], str(answer["error"]), answer["file"]))
             if "error" in answer:
                 raise RlctlError(str(answer["error"]))
             answers -= 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,22 +59,33 @@ def play(
     with fetched(world, model, target, verify) as (folder, name, origin):
         modules = code_of(origin, code)
         world.say(f"{name}: {episodes} episodes, {mode.value}, seeds from {seed}")
-        question = {
-            "folder": str(folder), "env": origin["spec"]["env"], "episodes": episodes, "mode": mode.value, "seed": seed,
-            "video": None if video is None else str(_film(video, origin)),
-        }  # fmt: skip
-        for answer in played("play", question, modules, answers=episodes):
-            shown.append(answer)
-            world.data(_said(answer))
+        with _films(video) as films:
+            question = {
+                "folder": str(folder), "env": origin["spec"]["env"], "episodes": episodes, "mode": mode.value,
+                "seed": seed, "video": films and str(films / f"{origin['run']}-{origin['model']}"),
+            }  # fmt: skip
+            for answer in played("play", question, modules, answers=episodes):
+                shown.append(answer)
+                world.data(_said(answer))
     world.document({"model": name, "episodes": shown})
     return 0
 
 
-def _film(folder: Path, origin: dict[str, Any]) -> Path:
-    """Path of the films without their seeds; the folder is made."""
+@contextmanager
+def _films(folder: Path | None) -> Iterator[Path | None]:
+    """The folder of the films, made; it is taken back if nothing came into it."""
+    if folder is None:
+        yield None
+        return
     with reported(f"cannot make {folder}"):
+        was_there = folder.is_dir()
         folder.mkdir(parents=True, exist_ok=True)
-    return folder.resolve() / f"{origin['run']}-{origin['model']}"
+    try:
+        yield folder.resolve()
+    finally:
+        if not was_there:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def _said(answer: dict[str, Any]) -> str:

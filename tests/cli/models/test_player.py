@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlctl.cli.models import player
-from rlctl.errors import RlctlError
+from rlctl.errors import BackendUnreachable, RlctlError
 
 CHILD = """
 import json, os, subprocess, sys
@@ -20,6 +20,8 @@ held = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 question = json.loads(sys.stdin.read())
 for number in range(question["answers"]):
     print(json.dumps({"number": number, "held": held.pid}), flush=True)
+if question["full"]:
+    print(json.dumps({"error": "No space left on device", "errno": 28, "file": "policy.onnx"}), flush=True)
 if question["error"]:
     print(json.dumps({"error": "no such thing"}), flush=True)
 os._exit(question["code"])
@@ -36,8 +38,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(player.subprocess, "Popen", popen)
 
-    def ask(*, answers: int, given: int, error: bool = False, code: int = 0) -> list[dict[str, Any]]:
-        question = {"answers": given, "error": error, "code": code}
+    def ask(
+        *, answers: int, given: int, error: bool = False, full: bool = False, code: int = 0
+    ) -> list[dict[str, Any]]:
+        question = {"answers": given, "error": error, "full": full, "code": code}
         return list(player.played("play", question, None, answers=answers))
 
     return ask
@@ -49,6 +53,13 @@ def test_answers_are_counted_and_nothing_is_left_running(asked: Any) -> None:
     assert [one["number"] for one in found] == [0, 1]
     with suppress(ProcessLookupError):  # init may have taken it already
         assert select.select([os.pidfd_open(found[0]["held"])], [], [], 20)[0]
+
+
+@pytest.mark.processes
+def test_a_full_disk_of_the_child_is_one_of_ours(asked: Any) -> None:
+    with pytest.raises(BackendUnreachable, match=r"play: policy\.onnx: No space left on device") as told:
+        asked(answers=1, given=0, full=True)
+    assert told.value.hint.startswith("Free some space")
 
 
 @pytest.mark.processes
