@@ -7,7 +7,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO, cast
@@ -15,7 +15,7 @@ from typing import Any, TextIO, cast
 import pytest
 
 from rlctl_agents.checkpoint.policy import PolicyFile
-from rlctl_agents.envs.base import Env, EnvRefused
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.policies import answering, show
 from rlctl_agents.types.spaces import Box, Dict, Discrete, Spaces
 
@@ -40,22 +40,51 @@ def test_spaces_that_differ_are_told_leaf_by_leaf() -> None:
     assert "--code DIR" in said
 
 
-def test_what_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Mapping[str, Any], TextIO], None]], Any]:
+    """The one answer of a program."""
+
+    def ask(work: Callable[[Mapping[str, Any], TextIO], None]) -> Any:
+        out, into = os.pipe()
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"{}")))
+        monkeypatch.setattr(answering.os, "dup", lambda _: into)
+        monkeypatch.setattr(answering.os, "dup2", lambda *_: None)
+        monkeypatch.setattr(answering.torch, "set_num_threads", lambda _: None)
+        assert answering.answering(work) == 1
+        with os.fdopen(out) as answers:
+            return json.loads(answers.readline())
+
+    return ask
+
+
+def test_what_cannot_be_written_is_named(answered: Any, tmp_path: Path) -> None:
     def work(question: Mapping[str, Any], answers: TextIO) -> None:
-        with answering.writing(Path(question["file"])):
+        with answering.writing(tmp_path / "policy.pt2"):
             Path("/dev/full").write_bytes(b"x")
 
-    out, into = os.pipe()
-    question = {"file": str(tmp_path / "policy.pt2")}
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(json.dumps(question).encode())))
-    monkeypatch.setattr(answering.os, "dup", lambda _: into)
-    monkeypatch.setattr(answering.os, "dup2", lambda *_: None)
-    monkeypatch.setattr(answering.torch, "set_num_threads", lambda _: None)
-    assert answering.answering(work) == 1
-    with os.fdopen(out) as answers:
-        assert json.loads(answers.readline()) == {
-            "error": "No space left on device", "errno": errno.ENOSPC, "file": question["file"]
-        }  # fmt: skip
+    file = str(tmp_path / "policy.pt2")
+    assert answered(work) == {"error": "No space left on device", "errno": errno.ENOSPC, "file": file}
+
+
+def test_an_environment_that_fails_is_blamed_with_its_traceback(
+    answered: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(question: Mapping[str, Any], answers: TextIO) -> None:
+        try:
+            raise ZeroDivisionError("tired")
+        except ZeroDivisionError as error:
+            raise EnvError("step raised ZeroDivisionError: tired") from error
+
+    assert answered(work) == {"error": "step raised ZeroDivisionError: tired", "environment": "crashed"}
+    assert f'File "{__file__}"' in capsys.readouterr().err
+
+
+def test_an_environment_that_cannot_be_made_is_blamed_without(answered: Any, capsys: Any) -> None:
+    def work(question: Mapping[str, Any], answers: TextIO) -> None:
+        raise EnvRefused("no module garden")
+
+    assert answered(work) == {"error": "no module garden", "environment": "refused"}
+    assert capsys.readouterr().err == ""
 
 
 def test_an_environment_that_takes_no_render_mode_is_told_how_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import torch
 
@@ -35,8 +36,14 @@ def answering(work: Callable[[Mapping[str, Any], TextIO], None]) -> int:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         try:
             work(question, answers)
-        except (NoModel, EnvError) as error:
+        except NoModel as error:
             return failed(answers, str(error))
+        except EnvRefused as error:
+            return failed(answers, str(error), "refused")
+        except EnvError as error:
+            if error.__cause__ is not None:  # where it is, in the user's own code
+                traceback.print_exception(error.__cause__)
+            return failed(answers, str(error), "crashed")
         except OSError as error:
             answer(answers, {"error": error.strerror or str(error), "errno": error.errno, "file": error.filename})
             return 1
@@ -59,9 +66,13 @@ def stored_model(question: Mapping[str, Any]) -> tuple[PolicyFile, Algorithm]:
         raise NoModel(f"the model cannot be loaded: {error}") from error
 
 
-def failed(answers: TextIO, error: str) -> int:
-    """Answer with a fault; returns the exit code."""
-    answer(answers, {"error": error})
+def failed(answers: TextIO, error: str, environment: Literal["", "refused", "crashed"] = "") -> int:
+    """Answer with a fault; returns the exit code.
+
+    Args:
+        environment: what it did, if it is to blame.
+    """
+    answer(answers, {"error": error, "environment": environment})
     return 1
 
 

@@ -15,9 +15,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.backends.files import unusable
-from rlctl.errors import RlctlError, UsageError
+from rlctl.errors import EnvironmentRefused, RlctlError, UsageError, WorkloadFailed
 
 LOCAL: Final[Mapping[str, str]] = {"rlctl_agents": "local", "gymnasium": "local", "torch": "local"}
+_BLAMED: Final[Mapping[str, type[RlctlError]]] = {
+    "": RlctlError,
+    "refused": EnvironmentRefused,
+    "crashed": WorkloadFailed,
+}
+"""By what the environment did."""
 CLOSING_S: Final = 10.0
 """For an environment to close, after the last answer."""
 
@@ -36,6 +42,8 @@ def played(
     Raises:
         UsageError: one of its packages is not installed here.
         BackendUnreachable: it could not write or read a file.
+        EnvironmentRefused: the environment cannot be made.
+        WorkloadFailed: it failed; its traceback stands above.
         RlctlError: the child failed otherwise; with what it says.
     """
     for package, extra in {**LOCAL, **also}.items():
@@ -57,7 +65,7 @@ def played(
             if "errno" in answer:
                 raise unusable(program, OSError(answer["errno"], str(answer["error"]), answer["file"]))
             if "error" in answer:
-                raise RlctlError(str(answer["error"]))
+                raise _BLAMED[answer.get("environment", "")](str(answer["error"]))
             answers -= 1
             yield answer
         ended.join(None if answers else CLOSING_S)

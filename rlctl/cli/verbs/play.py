@@ -48,7 +48,8 @@ def play(
     """Watch a stored model play, on this machine.
 
     In a window, or as animated GIFs with --video. Frames are the simulator's own, whatever the policy is shown. The
-    run may be live, over, or on a cluster: its model is copied first. Nothing is overwritten.
+    run may be live, over, or on a cluster: its model is copied first. Nothing is overwritten. Exit 3 when the
+    environment cannot be made, 7 with its traceback when it fails.
     """
     if not 1 <= episodes <= _MOST_EPISODES:
         raise UsageError(f"--episodes must be from 1 to {_MOST_EPISODES:,}, got {episodes}")

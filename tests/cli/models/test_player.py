@@ -23,7 +23,7 @@ for number in range(question["answers"]):
 if question["full"]:
     print(json.dumps({"error": "No space left on device", "errno": 28, "file": "policy.onnx"}), flush=True)
 if question["error"]:
-    print(json.dumps({"error": "no such thing"}), flush=True)
+    print(json.dumps({"error": "no such thing", "environment": question["blamed"]}), flush=True)
 os._exit(question["code"])
 """
 
@@ -39,9 +39,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(player.subprocess, "Popen", popen)
 
     def ask(
-        *, answers: int, given: int, error: bool = False, full: bool = False, code: int = 0
+        *, answers: int, given: int, error: bool = False, full: bool = False, blamed: str = "", code: int = 0
     ) -> list[dict[str, Any]]:
-        question = {"answers": given, "error": error, "full": full, "code": code}
+        question = {"answers": given, "error": error, "full": full, "blamed": blamed, "code": code}
         return list(player.played("play", question, None, answers=answers))
 
     return ask
@@ -73,3 +73,11 @@ def test_a_child_that_fails_after_its_last_answer_is_told(asked: Any) -> None:
 def test_a_child_that_ends_early_is_told_though_its_pipe_is_held(asked: Any, error: bool, said: str) -> None:
     with pytest.raises(RlctlError, match=said):
         asked(answers=3, given=1, error=error, code=3)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("blamed", "code"), [("", 1), ("refused", 3), ("crashed", 7)])
+def test_what_the_environment_did_has_an_exit_code_of_its_own(asked: Any, blamed: str, code: int) -> None:
+    with pytest.raises(RlctlError, match="no such thing") as told:
+        asked(answers=1, given=0, error=True, blamed=blamed)
+    assert told.value.exit_code == code
