@@ -79,6 +79,13 @@ class SpecError(RlctlError):
         self.problems = problems
 
 
+class EnvironmentRefused(RlctlError):
+    """The environment of a stored model's spec cannot be made here."""
+
+    exit_code = 3
+    reason = "invalid_spec"
+
+
 class BackendUnreachable(RlctlError):
     exit_code = 4
     reason = "unreachable"

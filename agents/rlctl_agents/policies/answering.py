@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import torch
 
@@ -16,6 +18,7 @@ from rlctl_agents.checkpoint.parts import PartError
 from rlctl_agents.checkpoint.policy import PolicyFile
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.training.stored_policy import load_kept
+from rlctl_agents.types.spaces import Leaf, leaves
 
 
 def answering(work: Callable[[Mapping[str, Any], TextIO], None]) -> int:
@@ -27,14 +30,23 @@ def answering(work: Callable[[Mapping[str, Any], TextIO], None]) -> int:
     Returns:
         Its exit code.
     """
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    question = json.loads(sys.stdin.buffer.read())
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    try:
-        work(question, answers)
-    except (NoModel, EnvError, OSError) as error:
-        return failed(answers, str(error))
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        question = json.loads(sys.stdin.buffer.read())
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        try:
+            work(question, answers)
+        except NoModel as error:
+            return failed(answers, str(error))
+        except EnvRefused as error:
+            return failed(answers, str(error), "refused")
+        except EnvError as error:
+            if error.__cause__ is not None:  # where it is, in the user's own code
+                traceback.print_exception(error.__cause__)
+            return failed(answers, str(error), "crashed")
+        except OSError as error:
+            answer(answers, {"error": error.strerror or str(error), "errno": error.errno, "file": error.filename})
+            return 1
     return 0
 
 
@@ -54,10 +66,27 @@ def stored_model(question: Mapping[str, Any]) -> tuple[PolicyFile, Algorithm]:
         raise NoModel(f"the model cannot be loaded: {error}") from error
 
 
-def failed(answers: TextIO, error: str) -> int:
-    """Answer with a fault; returns the exit code."""
-    answer(answers, {"error": error})
+def failed(answers: TextIO, error: str, environment: Literal["", "refused", "crashed"] = "") -> int:
+    """Answer with a fault; returns the exit code.
+
+    Args:
+        environment: what it did, if it is to blame.
+    """
+    answer(answers, {"error": error, "environment": environment})
     return 1
+
+
+@contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Name the file in what the operating system says of it: of a full disk it does not.
+
+    Raises:
+        OSError: as the system says.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(file)) from error
 
 
 def answer(answers: TextIO, value: Mapping[str, Any]) -> None:
@@ -71,5 +100,18 @@ def require_spaces(env: Env, described: PolicyFile) -> None:
     Raises:
         EnvRefused: a model for other observations or actions.
     """
-    if (env.spaces.obs, env.spaces.action) != (described.spaces.obs, described.spaces.action):
-        raise EnvRefused("the environment has other spaces here than where the model was trained")
+    told: list[str] = []
+    sides = (("obs", env.spaces.obs, described.spaces.obs), ("action", env.spaces.action, described.spaces.action))
+    for name, here, there in sides:
+        ours, theirs = dict(leaves(here, name)), dict(leaves(there, name))
+        differ = [key for key in sorted(ours.keys() | theirs.keys()) if ours.get(key) != theirs.get(key)]
+        told += [f"{key} is {_shown(ours.get(key))}, and was {_shown(theirs.get(key))}" for key in differ]
+    if told:
+        raise EnvRefused(
+            f"the environment has other spaces here than where the model was trained: {'; '.join(told)}. Bring it as it"
+            " was then; --code DIR names the folder of its modules"
+        )
+
+
+def _shown(leaf: Leaf | None) -> str:
+    return "not there" if leaf is None else str(leaf)[:200]

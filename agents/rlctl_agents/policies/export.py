@@ -11,6 +11,7 @@ a .pt2 archive.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import warnings
@@ -25,7 +26,7 @@ from torch.export import Dim, ExportedProgram
 
 from rlctl_agents.algorithms.base import ActInputs, Algorithm, Tensors
 from rlctl_agents.checkpoint.policy import PolicyFile
-from rlctl_agents.policies.answering import NoModel, answer, answering, stored_model
+from rlctl_agents.policies.answering import NoModel, answer, answering, stored_model, writing
 from rlctl_agents.policies.graph import (
     FIRST,
     LEGAL,
@@ -100,7 +101,10 @@ def export(described: PolicyFile, algorithm: Algorithm, file: Path, origin: Mapp
 
 
 def _pt2(program: ExportedProgram, ends: Ends, file: Path, about: str) -> tuple[str, Function]:
-    torch.export.save(program, file, extra_files={DESCRIPTION: about})
+    made = io.BytesIO()  # torch does not say why it cannot write a file
+    torch.export.save(program, made, extra_files={DESCRIPTION: about})
+    with writing(file):
+        file.write_bytes(made.getvalue())
     return f"torch {torch.__version__}", torch.export.load(file).module()
 
 
@@ -113,7 +117,8 @@ def _onnx(program: ExportedProgram, ends: Ends, file: Path, about: str) -> tuple
     )  # fmt: skip
     assert made is not None
     made.model.metadata_props[DESCRIPTION] = about
-    made.save(file)
+    with writing(file):
+        made.save(file)
     try:
         import onnxruntime
     except ModuleNotFoundError:

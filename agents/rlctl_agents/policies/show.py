@@ -22,7 +22,7 @@ from PIL import Image
 
 from rlctl_agents import envs
 from rlctl_agents.envs.base import EnvRefused, RenderMode, Renders
-from rlctl_agents.policies.answering import answer, answering, require_spaces, stored_model
+from rlctl_agents.policies.answering import answer, answering, require_spaces, stored_model, writing
 from rlctl_agents.policies.evaluate import played
 
 MOST_PIXELS = 480
@@ -42,7 +42,13 @@ def _show(question: Mapping[str, Any], answers: TextIO) -> None:
     described, algorithm = stored_model(question)
     video, mode = question["video"], question["mode"]
     render_mode: RenderMode = "human" if video is None else "rgb_array"
-    env = envs.make_of(question["env"], envs=1, seeds=[0], training=False, render_mode=render_mode)
+    try:
+        env = envs.make_of(question["env"], envs=1, seeds=[0], training=False, render_mode=render_mode)
+    except EnvRefused as error:
+        if "render_mode" not in str(error):
+            raise
+        told = "; to be looked at, a class of your own takes render_mode as an argument of its constructor"
+        raise EnvRefused(f"{error}{told}") from error
     try:
         require_spaces(env, described)
         if not isinstance(env, Renders):
@@ -94,7 +100,8 @@ class Film:
         data = gif(self.frames, 1.0 / self._env.frames_per_s)
         unfinished = file.with_name(f".{file.name}.{os.getpid()}")
         try:
-            unfinished.write_bytes(data)  # as a whole: what is cut short would stand in the way of the next
+            with writing(file):
+                unfinished.write_bytes(data)  # as a whole: what is cut short would stand in the way of the next
             os.link(unfinished, file)
         finally:
             unfinished.unlink(missing_ok=True)

@@ -114,7 +114,10 @@ def origin_of(folder: Path) -> dict[str, Any]:
         return dict(origin)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{folder} is no folder that `rlctl pull` has made: {ORIGIN}: {why}") from error
+        raise UsageError(
+            f"{folder} is no folder that `rlctl pull` has made: {ORIGIN}: {why}",
+            hint="name a run of `rlctl status`, or a folder from `rlctl pull RUN DIR`",
+        ) from error
 
 
 def code_of(origin: Mapping[str, Any], stated: Path | None) -> Path | None:

@@ -14,9 +14,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rlctl.errors import RlctlError, UsageError
+from rlctl.backends.files import unusable
+from rlctl.errors import EnvironmentRefused, RlctlError, UsageError, WorkloadFailed
 
 LOCAL: Final[Mapping[str, str]] = {"rlctl_agents": "local", "gymnasium": "local", "torch": "local"}
+_BLAMED: Final[Mapping[str, type[RlctlError]]] = {
+    "": RlctlError,
+    "refused": EnvironmentRefused,
+    "crashed": WorkloadFailed,
+}
+"""By what the environment did."""
 CLOSING_S: Final = 10.0
 """For an environment to close, after the last answer."""
 
@@ -34,7 +41,10 @@ def played(
 
     Raises:
         UsageError: one of its packages is not installed here.
-        RlctlError: the child failed; with what it says.
+        BackendUnreachable: it could not write or read a file.
+        EnvironmentRefused: the environment cannot be made.
+        WorkloadFailed: it failed; its traceback stands above.
+        RlctlError: the child failed otherwise; with what it says.
     """
     for package, extra in {**LOCAL, **also}.items():
         if importlib.util.find_spec(package) is None:
@@ -52,8 +62,10 @@ def played(
             stream.write(json.dumps(question))
         for line in itertools.islice(child.stdout, answers):
             answer = json.loads(line)
+            if "errno" in answer:
+                raise unusable(program, OSError(answer["errno"], str(answer["error"]), answer["file"]))
             if "error" in answer:
-                raise RlctlError(str(answer["error"]))
+                raise _BLAMED[answer.get("environment", "")](str(answer["error"]))
             answers -= 1
             yield answer
         ended.join(None if answers else CLOSING_S)

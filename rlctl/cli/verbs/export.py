@@ -60,7 +60,9 @@ def export(
         world.say(name)
         known = {key: origin.get(key) for key in _ORIGIN}
         if file.suffix == ".safetensors":
-            made.write_bytes(_weights(folder, known))
+            weights = _weights(folder, known)
+            with reported(f"cannot write {file}"):
+                made.write_bytes(weights)
         else:
             question = {"folder": str(folder), "file": str(made), "origin": known}
             also = _ONNX if file.suffix == ".onnx" else {}
@@ -102,7 +104,7 @@ def _whole(file: Path, force: bool) -> Iterator[Path]:
         file.parent.mkdir(parents=True, exist_ok=True)
         aside = tempfile.TemporaryDirectory(dir=file.parent, prefix=_UNFINISHED)
     with aside as folder:
-        made = Path(folder).resolve() / f"policy{file.suffix}"
+        made = Path(folder).resolve() / file.name
         yield made
         _require_free(file, force)
         with reported(f"cannot write {file}"):

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import rlctl
+from rlctl.backends.files import reported
 from rlctl.cli.context import World
 from rlctl.cli.options import verb
 from rlctl.errors import Refused, UsageError
@@ -60,10 +61,8 @@ def init(
     files = sorted(
         path.relative_to(source) for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     )
-    try:
+    with reported(f"cannot write below {folder}"):
         new = _copy(source, folder, files, force=force)
-    except OSError as error:
-        raise UsageError(f"cannot write below {folder}: {(error.strerror or str(error)).lower()}") from error
     for name in files:
         world.data(str(folder / name) + ("" if name in new else "  unchanged"))
     (spec,) = (name for name in files if name.name == "spec.yaml")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,7 +48,8 @@ def play(
     """Watch a stored model play, on this machine.
 
     In a window, or as animated GIFs with --video. Frames are the simulator's own, whatever the policy is shown. The
-    run may be live, over, or on a cluster: its model is copied first. Nothing is overwritten.
+    run may be live, over, or on a cluster: its model is copied first. Nothing is overwritten. Exit 3 when the
+    environment cannot be made, 7 with its traceback when it fails.
     """
     if not 1 <= episodes <= _MOST_EPISODES:
         raise UsageError(f"--episodes must be from 1 to {_MOST_EPISODES:,}, got {episodes}")
@@ -57,22 +60,33 @@ def play(
     with fetched(world, model, target, verify) as (folder, name, origin):
         modules = code_of(origin, code)
         world.say(f"{name}: {episodes} episodes, {mode.value}, seeds from {seed}")
-        question = {
-            "folder": str(folder), "env": origin["spec"]["env"], "episodes": episodes, "mode": mode.value, "seed": seed,
-            "video": None if video is None else str(_film(video, origin)),
-        }  # fmt: skip
-        for answer in played("play", question, modules, answers=episodes):
-            shown.append(answer)
-            world.data(_said(answer))
+        with _films(video) as films:
+            question = {
+                "folder": str(folder), "env": origin["spec"]["env"], "episodes": episodes, "mode": mode.value,
+                "seed": seed, "video": films and str(films / f"{origin['run']}-{origin['model']}"),
+            }  # fmt: skip
+            for answer in played("play", question, modules, answers=episodes):
+                shown.append(answer)
+                world.data(_said(answer))
     world.document({"model": name, "episodes": shown})
     return 0
 
 
-def _film(folder: Path, origin: dict[str, Any]) -> Path:
-    """Path of the films without their seeds; the folder is made."""
+@contextmanager
+def _films(folder: Path | None) -> Iterator[Path | None]:
+    """The folder of the films, made; it is taken back if nothing came into it."""
+    if folder is None:
+        yield None
+        return
     with reported(f"cannot make {folder}"):
+        was_there = folder.is_dir()
         folder.mkdir(parents=True, exist_ok=True)
-    return folder.resolve() / f"{origin['run']}-{origin['model']}"
+    try:
+        yield folder.resolve()
+    finally:
+        if not was_there:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def _said(answer: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,8 @@ import typer
 import typer.core
 
 from rlctl.cli.context import ON_CLUSTERS, Cluster, Signalled, World
-from rlctl.cli.display.text import number, table
-from rlctl.cli.options import Sets, Specs, Target, Yes, complete_sweep, verb
+from rlctl.cli.display.text import number, stamp, table
+from rlctl.cli.options import Sets, Specs, Target, Utc, Yes, complete_sweep, verb
 from rlctl.errors import Locked, Refused, RlctlError, UsageError, WorkloadFailed
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def _judged(sweep: Sweep) -> int:
 
 @app.command("list")
 @verb()
-def list_sweeps(world: World, sweep: OptionalSweep = None) -> int:
+def list_sweeps(world: World, sweep: OptionalSweep = None, utc: Utc = False) -> int:
     """List sweeps, or the trials of one; a record that cannot be read is left out and said."""
     from rlctl.cli.experiments import record
     from rlctl.cli.experiments.scheduler import lines
@@ -210,12 +211,16 @@ def list_sweeps(world: World, sweep: OptionalSweep = None) -> int:
     for one in found:
         best = max((trial.evaluation for trial in one.trials if trial.evaluation is not None), default=None)
         counts = (len(one.trials), one.count("finished", "pruned"), one.count("running"), one.count("failed"))
-        rows.append((one.name, one.target, *map(str, counts), number(best), one.created[:19], one.spec))
+        rows.append((one.name, one.target, *map(str, counts), number(best), _when(one.created, utc=utc), one.spec))
     world.lines(table(rows) if found else ())
     if not found and not left_out:
         world.say("there is no sweep; to begin one: rlctl sweep SPEC --set PATH=VALUE,VALUE --seeds N")
     world.document({"sweeps": [asdict(one) for one in found], "left_out": [error.message for error in left_out]})
     return 0
+
+
+def _when(rfc3339: str, *, utc: bool) -> str:
+    return stamp(datetime.fromisoformat(rfc3339), utc=utc, date=True)[:19]
 
 
 def _refresh(world: World, sweep: Sweep) -> None:

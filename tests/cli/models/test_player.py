@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlctl.cli.models import player
-from rlctl.errors import RlctlError
+from rlctl.errors import BackendUnreachable, RlctlError
 
 CHILD = """
 import json, os, subprocess, sys
@@ -20,8 +20,10 @@ held = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 question = json.loads(sys.stdin.read())
 for number in range(question["answers"]):
     print(json.dumps({"number": number, "held": held.pid}), flush=True)
+if question["full"]:
+    print(json.dumps({"error": "No space left on device", "errno": 28, "file": "policy.onnx"}), flush=True)
 if question["error"]:
-    print(json.dumps({"error": "no such thing"}), flush=True)
+    print(json.dumps({"error": "no such thing", "environment": question["blamed"]}), flush=True)
 os._exit(question["code"])
 """
 
@@ -36,8 +38,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(player.subprocess, "Popen", popen)
 
-    def ask(*, answers: int, given: int, error: bool = False, code: int = 0) -> list[dict[str, Any]]:
-        question = {"answers": given, "error": error, "code": code}
+    def ask(
+        *, answers: int, given: int, error: bool = False, full: bool = False, blamed: str = "", code: int = 0
+    ) -> list[dict[str, Any]]:
+        question = {"answers": given, "error": error, "full": full, "blamed": blamed, "code": code}
         return list(player.played("play", question, None, answers=answers))
 
     return ask
@@ -52,6 +56,13 @@ def test_answers_are_counted_and_nothing_is_left_running(asked: Any) -> None:
 
 
 @pytest.mark.processes
+def test_a_full_disk_of_the_child_is_one_of_ours(asked: Any) -> None:
+    with pytest.raises(BackendUnreachable, match=r"play: policy\.onnx: No space left on device") as told:
+        asked(answers=1, given=0, full=True)
+    assert told.value.hint.startswith("Free some space")
+
+
+@pytest.mark.processes
 def test_a_child_that_fails_after_its_last_answer_is_told(asked: Any) -> None:
     with pytest.raises(RlctlError, match="play ended with exit code 4"):
         asked(answers=1, given=1, code=4)
@@ -62,3 +73,11 @@ def test_a_child_that_fails_after_its_last_answer_is_told(asked: Any) -> None:
 def test_a_child_that_ends_early_is_told_though_its_pipe_is_held(asked: Any, error: bool, said: str) -> None:
     with pytest.raises(RlctlError, match=said):
         asked(answers=3, given=1, error=error, code=3)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("blamed", "code"), [("", 1), ("refused", 3), ("crashed", 7)])
+def test_what_the_environment_did_has_an_exit_code_of_its_own(asked: Any, blamed: str, code: int) -> None:
+    with pytest.raises(RlctlError, match="no such thing") as told:
+        asked(answers=1, given=0, error=True, blamed=blamed)
+    assert told.value.exit_code == code
