@@ -1,4 +1,4 @@
-"""Files of a run as its manager hands them out, whatever carries the questions there."""
+"""Files of a run as its manager, or a pod in its place, hands them out, whatever carries the questions there."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ class FilesOfManager:
 
     Args:
         ask: GET of the manager's control API: path and query to the answer.
+        who: answers, for messages.
     """
 
-    def __init__(self, ask: Callable[[str], Any]) -> None:
-        self._ask = ask
+    def __init__(self, ask: Callable[[str], Any], who: str = "the manager") -> None:
+        self._ask, self._who = ask, who
 
     def sizes(self, folder: Folder) -> Mapping[str, int]:
         """Bytes of each file.
@@ -35,7 +36,7 @@ class FilesOfManager:
         answer = self._ask("/files?" + urlencode({"folder": folder}))
         found = answer.get("files") if isinstance(answer, dict) else None
         if not isinstance(found, dict) or not all(type(size) is int for size in found.values()):
-            raise BackendUnreachable(f"the manager does not say what {folder} holds")
+            raise BackendUnreachable(f"{self._who} does not say what {folder} holds")
         return found
 
     def read(self, folder: Folder, name: str, offset: int, length: int) -> bytes:
@@ -56,4 +57,4 @@ class FilesOfManager:
         try:
             return base64.b64decode(answer["data"], validate=True)
         except (TypeError, KeyError, ValueError, binascii.Error) as error:
-            raise BackendUnreachable(f"the manager does not say what {folder}/{name} holds") from error
+            raise BackendUnreachable(f"{self._who} does not say what {folder}/{name} holds") from error
