@@ -1,7 +1,7 @@
 """`python -m rlctl_agents ROLE ...` is one role process; `python -m rlctl_agents probe ...` looks at an environment,
-`python -m rlctl_agents tensorboard ...` shows the curves of a run, `page` the status page of one that is over,
-`evaluate` and `play` act with a stored model, `export` writes one as a graph, `debug` is all roles in one thread, for a
-debugger, `repro` plays a recorded episode again.
+`python -m rlctl_agents tensorboard ...` shows the curves of a run, `page` the status page of one that is over, `files`
+hands out what it has stored, `evaluate` and `play` act with a stored model, `export` writes one as a graph, `debug` is
+all roles in one thread, for a debugger, `repro` plays a recorded episode again.
 
 Before anything large is imported, the kernel is asked to kill this process when its parent dies: no role outlives a
 killed supervisor.
@@ -84,6 +84,10 @@ def main(arguments: Sequence[str]) -> int:
         from rlctl_agents.manager.web.stored_page import main as page
 
         return page(arguments[1:])
+    if arguments[:1] == ["files"]:
+        from rlctl_agents.manager.web.files_server import main as files
+
+        return files(arguments[1:])
     if arguments == ["evaluate"]:
         from rlctl_agents.policies.evaluate import main as evaluate
 

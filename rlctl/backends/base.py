@@ -289,11 +289,15 @@ class Backend(Protocol):
     def stored_status(self, run: str) -> Mapping[str, Any] | None:
         """The manager's last status, from what it stored."""
 
-    def stored_files(self, run: str) -> StoredFiles:
-        """Models, generations and evaluations of a run, live or over.
+    def stored_files(self, run: str) -> AbstractContextManager[StoredFiles]:
+        """Models, generations and evaluations of a run, live or over, for as long as the block lasts.
+
+        A target may have to start something that reads the volume, which ends with the block.
 
         Raises:
-            Conflict: there is no such run, or nobody is there who could read its volume.
+            Conflict: there is no such run, or nothing is known of how to reach its volume.
+            BackendUnreachable: what reads the volume cannot be started.
+            TimedOut: it does not start.
         """
 
     def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:

@@ -1,9 +1,10 @@
-"""Files of a run as its manager hands them out, whatever carries the questions there."""
+"""Files of a run as its manager, or a pod in its place, hands them out, whatever carries the questions there."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -11,8 +12,9 @@ from urllib.parse import urlencode
 from rlctl.backends.base import Folder
 from rlctl.errors import BackendUnreachable
 
-_TRIES: Final = 3
-"""For each piece of a file: a large one has thousands."""
+_PAUSES_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Before each further try, once there has been an answer: a manager that is started again answers within a minute, and
+a piece is the same whenever it is asked for."""
 
 
 class FilesOfManager:
@@ -20,10 +22,14 @@ class FilesOfManager:
 
     Args:
         ask: GET of the manager's control API: path and query to the answer.
+        who: answers, for messages.
     """
 
-    def __init__(self, ask: Callable[[str], Any]) -> None:
-        self._ask = ask
+    def __init__(
+        self, ask: Callable[[str], Any], who: str = "the manager", *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._get, self._who, self._sleep = ask, who, sleep
+        self._answered = False
 
     def sizes(self, folder: Folder) -> Mapping[str, int]:
         """Bytes of each file.
@@ -32,10 +38,10 @@ class FilesOfManager:
             RlctlError: of `ask`.
             BackendUnreachable: the answer is none.
         """
-        answer = self._ask("/files?" + urlencode({"folder": folder}))
+        answer = self._ask({"folder": folder})
         found = answer.get("files") if isinstance(answer, dict) else None
         if not isinstance(found, dict) or not all(type(size) is int for size in found.values()):
-            raise BackendUnreachable(f"the manager does not say what {folder} holds")
+            raise BackendUnreachable(f"{self._who} does not say what {folder} holds")
         return found
 
     def read(self, folder: Folder, name: str, offset: int, length: int) -> bytes:
@@ -46,14 +52,22 @@ class FilesOfManager:
             BackendUnreachable: the answer is none.
         """
         asked = {"folder": folder, "name": name, "offset": offset, "length": length}
-        for left in reversed(range(_TRIES)):
-            try:
-                answer = self._ask("/files?" + urlencode(asked))
-                break
-            except BackendUnreachable:
-                if not left:
-                    raise
+        answer = self._ask(asked)
         try:
             return base64.b64decode(answer["data"], validate=True)
         except (TypeError, KeyError, ValueError, binascii.Error) as error:
-            raise BackendUnreachable(f"the manager does not say what {folder}/{name} holds") from error
+            raise BackendUnreachable(f"{self._who} does not say what {folder}/{name} holds") from error
+
+    def _ask(self, asked: Mapping[str, Any]) -> Any:
+        """The answer; asked again while there is none, unless there never was one."""
+        pauses = iter(_PAUSES_S if self._answered else ())
+        while True:
+            try:
+                answer = self._get("/files?" + urlencode(asked))
+            except BackendUnreachable:
+                if (pause_s := next(pauses, None)) is None:
+                    raise
+                self._sleep(pause_s)
+            else:
+                self._answered = True
+                return answer

@@ -49,10 +49,29 @@ def test_the_spec_of_the_laptop_trains_to_its_target_on_the_cluster(
     assert f"begins with the weights of cartpole@goal, version {goal['version']}" in begun
     ana("down", "second", "--volumes", "--yes")
 
+    ana("pull", "cartpole@goal", "live")
     ana("down", "cartpole")
     stored = ana.status("cartpole")
     assert stored["phase"] == "finished"
     assert stored["evaluation"]["mean"] >= 475
+
+    listed = ana("models", "cartpole", "-o", "json").json()["models"]
+    assert next(one for one in listed if one["name"] == "goal") == goal
+    ana("pull", "cartpole@goal", "over")
+    for name in ("policy.json", "policy.safetensors"):
+        assert (ana.home / "over" / name).read_bytes() == (ana.home / "live" / name).read_bytes()
+    again = ana("eval", "cartpole@goal", "--episodes", "20", "-o", "json", timeout_s=300).json()
+    assert again["results"]["greedy"]["mean"] >= 450
+    ana("up", str(SPEC), overlay, *beginning, timeout_s=300)
+    assert ana.status("second")["init"]["version"] == goal["version"]
+    ana("down", "second", "--volumes", "--yes")
+    for kind in ("Pod", "NetworkPolicy"):
+        witness.until(
+            kind, ana.namespace, lambda left: not left, what=f"the {kind} that read the volume to be gone",
+            timeout_s=60, labels=selector("cartpole", "reader"),
+        )  # fmt: skip
+    assert ana("models", "cartpole", "-o", "json").json()["models"] == listed
+    ana("down", "cartpole", "--volumes", "--yes")
 
 
 def test_three_modelpools_are_a_tree_whose_relay_and_root_may_be_lost(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,6 +79,7 @@ class MemoryBackend(Remembering):
         self.refuse: RlctlError | None = None  # raised by the next verb that would write
         self.manager_refuses: str | None = None  # what every manager answers instead
         self.files = Layout(Path("/memory/files"))  # of every run; not there
+        self.reading = 0  # blocks of `stored_files` that last
         self.files_of: dict[str, Layout] = {}  # run -> its own
         self.begun_with: dict[str, dict[str, bytes]] = {}  # run -> files of the policy that it began with
         self.unreachable = False  # every call raises BackendUnreachable
@@ -234,9 +236,15 @@ class MemoryBackend(Remembering):
         found = self._runs.get(run)
         return None if found is None else found.stored
 
-    def stored_files(self, run: str) -> FilesOfFolder:
+    @contextmanager
+    def stored_files(self, run: str) -> Iterator[FilesOfFolder]:
         self._known(run)
-        return FilesOfFolder(self.files_of.get(run, self.files))
+        files = FilesOfFolder(self.files_of.get(run, self.files))
+        self.reading += 1
+        try:
+            yield files
+        finally:
+            self.reading -= 1
 
     def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:
         self._reach()

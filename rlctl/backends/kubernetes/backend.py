@@ -23,7 +23,7 @@ from rlctl.backends.base import (
     RunState,
     Say,
 )
-from rlctl.backends.kubernetes.access import control, logs
+from rlctl.backends.kubernetes.access import control, logs, reader
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key
 from rlctl.backends.kubernetes.api.refusals import in_words, lacks_right
 from rlctl.backends.kubernetes.api.session import Session
@@ -275,7 +275,16 @@ class KubernetesBackend:
 
     @contextmanager
     def forward(self, run: str, what: Literal["tensorboard", "status"]) -> Iterator[str]:
-        """An URL on this machine's loopback that shows it for as long as the block lasts."""
+        """An URL on this machine's loopback that shows it for as long as the block lasts.
+
+        Raises:
+            Conflict: the run is taken down.
+        """
+        if self.stored_status(run) is not None:
+            raise Conflict(
+                f"run {run} is taken down: nothing shows {what}",
+                hint=f"its figures: rlctl status {run}; its curves: rlctl compare {run} --plot curves.svg",
+            )
         with control.forward(self._api, self._known(run), what) as url:
             yield url
 
@@ -360,21 +369,30 @@ class KubernetesBackend:
         record = records.find(self._reach(run), run)
         return None if record is None else record.final
 
-    def stored_files(self, run: str) -> FilesOfManager:
-        """Models, generations and evaluations, through the run's manager.
+    @contextmanager
+    def stored_files(self, run: str) -> Iterator[FilesOfManager]:
+        """Models, generations and evaluations: through the run's manager, or a pod beside the volume of a run that is
+        taken down, which goes with the block.
 
         Raises:
-            Conflict: the run is taken down: its volume is there, and nobody who could read it.
+            Conflict: there is no such run, or nothing was applied as a whole that says how its volume is reached.
+            BackendUnreachable: the pod may not be made, or cannot run; with why.
+            TimedOut: it does not come to answer.
         """
         state = self._known(run)
         # the manager of a run that has finished stays; last words are those of one that was taken down
-        if state.phase == "stopped" or self.stored_status(run) is not None:
+        if state.phase != "stopped" and self.stored_status(run) is None:
+            yield FilesOfManager(lambda path: self.control(run, "GET", path))
+            return
+        found = self._api.get(revision_key(run, state.revision)) if state.revision else None
+        if found is None:
             raise Conflict(
-                f"run {run} is taken down, and its manager with it, who alone reads its volume",
-                hint="`rlctl up SPEC` starts it again; of a run that has finished its manager stays until `rlctl down`",
+                f"run {run} is taken down, and nothing is recorded of how its volume is reached",
+                hint="`rlctl up SPEC` starts it again, and its manager reads the volume",
                 objects=(run,),
             )
-        return FilesOfManager(lambda path: self.control(run, "GET", path))
+        with reader.opened(self._session(run), state, of_revision(found, run, state.uid)) as files:
+            yield files
 
     def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:
         """Records of all processes that match, merged by time."""

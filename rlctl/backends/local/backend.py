@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -216,13 +216,13 @@ class LocalBackend:
         place = places.find(run)
         return None if place is None else read_json(place.layout.results / "status.json", f"the status of run {run}")
 
-    def stored_files(self, run: str) -> FilesOfFolder:
+    def stored_files(self, run: str) -> AbstractContextManager[FilesOfFolder]:
         """Models, generations and evaluations of a run, live or over.
 
         Raises:
             Conflict: there is no such run.
         """
-        return FilesOfFolder(_known(run).layout)
+        return nullcontext(FilesOfFolder(_known(run).layout))
 
     def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:
         """Records of all processes that match, merged by time; following ends with the run.

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rlctl.cli.context import World
+from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.display.text import count, number
 from rlctl.cli.experiments.record import flat
 from rlctl.cli.models.listing import whole
 from rlctl.cli.run.target import as_now, find
-from rlctl.errors import Conflict, UsageError
+from rlctl.errors import UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
@@ -128,15 +128,14 @@ def _sound(value: object, most: float) -> bool:
 
 def _told(backend: Backend, state: RunState, mode: str) -> list[tuple[Any, Any]]:
     """Evaluations of a run in one mode, from its file; of a run that is taken down on a cluster, from the last words of
-    its manager."""
-    try:
-        files = backend.stored_files(state.run)
+    its manager, where these hold them: no pod has to be started for that."""
+    last_words = (backend.stored_status(state.run) or {}) if state.target in ON_CLUSTERS else {}
+    if "history" in last_words:
+        return [(point[0], point[2]) for point in last_words["history"]]
+    with backend.stored_files(state.run) as files:
         stored = (
             b"" if "evaluations.jsonl" not in files.sizes("results") else whole(files, "results", "evaluations.jsonl")
         )
-    except Conflict:
-        told = backend.stored_status(state.run) or {}
-        return [(point[0], point[2]) for point in told.get("history") or ()]
     found = []
     for line in stored.splitlines():
         try:

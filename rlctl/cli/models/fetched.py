@@ -87,13 +87,13 @@ def fetched(
         raise UsageError(f"--verify is for a folder, and {model} is a run, whose models have no signature")
     name, which = split(model)
     backend, state = find(world, name, target)
-    files = backend.stored_files(state.run)
-    stored = stored_models(files)
-    warn(stored, world.complain)
-    found = chosen(stored, state.run, which)
     with tempfile.TemporaryDirectory(prefix="rlctl-model-") as beside:
         folder = Path(beside) / "model"
-        copy(files, found, state, folder)
+        with backend.stored_files(state.run) as files:
+            stored = stored_models(files)
+            warn(stored, world.complain)
+            found = chosen(stored, state.run, which)
+            copy(files, found, state, folder)
         yield folder, f"{state.run}@{found.name} (version {found.version})", origin_of(folder)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -157,12 +158,16 @@ def _selected(files: StoredFiles, name: str, sizes: Mapping[str, int]) -> Stored
     policy = selected["policy"]
     if policy not in sizes:
         raise ValueError(f"it names {str(policy)[:100]!r}, which is not there")
-    described = json.loads(whole(files, "models", policy))
+    description = whole(files, "models", policy)
+    digests = {} if not (stated := selected.get("sha256")) else {policy: _text(stated)}
+    if digests and digests[policy] != hashlib.sha256(description).hexdigest():
+        raise ValueError(f"{policy} has changed since it was stored: its sha256 is another")
+    described = json.loads(description)
     tensors = _text(described["tensors"])
     shown = [one for one in (selected["evaluation"], selected.get("other")) if one is not None]
     return StoredModel(
         name, *_ref(described["ref"]), _count(described["steps"]), "models", policy, tensors,
-        {tensors: _text(described["sha256"])}, sizes[tensors], evaluations=dict(map(_measured, shown)),
+        {**digests, tensors: _text(described["sha256"])}, sizes[tensors], evaluations=dict(map(_measured, shown)),
     )  # fmt: skip
 
 

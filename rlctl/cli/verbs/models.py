@@ -28,7 +28,8 @@ def models(
     copies one.
     """
     backend, state = find(world, one_name(run, run_option), target)
-    stored = stored_models(backend.stored_files(state.run))
+    with backend.stored_files(state.run) as files:
+        stored = stored_models(files)
     warn(stored, world.complain)
     found = stored.models
     rows: list[tuple[str, ...]] = [("MODEL", "POLICY", "VERSION", "STEPS", "GREEDY", "SAMPLED", "STORED", "SIZE")]

@@ -42,11 +42,11 @@ def pull(
     """
     name, which = split(model)
     backend, state = find(world, name, target)
-    files = backend.stored_files(state.run)
-    stored = stored_models(files)
-    warn(stored, world.complain)
-    found = chosen(stored, state.run, which)
-    made = copy(files, found, state, folder, sign)
+    with backend.stored_files(state.run) as files:
+        stored = stored_models(files)
+        warn(stored, world.complain)
+        found = chosen(stored, state.run, which)
+        made = copy(files, found, state, folder, sign)
     world.say(f"{state.run}@{found.name}: version {found.version}, learned from {found.steps:,} agent steps")
     world.lines(str(path) for path in made)
     world.document({"run": state.run, "model": as_plain(found), "files": [str(path) for path in made]})

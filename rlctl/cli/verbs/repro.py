@@ -53,16 +53,17 @@ def repro(
     if episode is not None and not is_name(episode):
         raise UsageError(f"{episode!r} names no episode", hint="as in actor/3@17; see `rlctl repro RUN`")
     backend, state = find(world, one_name(run, run_option), target)
-    files = backend.stored_files(state.run)
-    episodes = recorded(files)
-    if episode is None:
-        return _list(world, state.run, episodes, utc=utc)
-    found = chosen(episodes, state.run, episode)
-    if found.damaged:
-        raise RlctlError(f"episode {found.name} of run {state.run}: {found.damaged}")
-    modules = code_of({"run": state.run, "spec": state.spec, "code": state.code}, code)
+    with backend.stored_files(state.run) as files:
+        episodes = recorded(files)
+        if episode is None:
+            return _list(world, state.run, episodes, utc=utc)
+        found = chosen(episodes, state.run, episode)
+        if found.damaged:
+            raise RlctlError(f"episode {found.name} of run {state.run}: {found.damaged}")
+        modules = code_of({"run": state.run, "spec": state.spec, "code": state.code}, code)
+        data = whole(files, "episodes", found.file)
     with tempfile.TemporaryFile() as file:  # that program reads it when this one is no more
-        file.write(whole(files, "episodes", found.file))
+        file.write(data)
         file.seek(0)
         os.set_inheritable(file.fileno(), True)
         _play(world, f"/dev/fd/{file.fileno()}", f"{found.name} of run {state.run}", modules, pdb=pdb)

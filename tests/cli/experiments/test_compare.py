@@ -6,10 +6,12 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from rlctl.cli.experiments import scores
 from rlctl.cli.experiments.plot import draw
 from rlctl.cli.experiments.scores import Figures, Group, Scored, curve, figures, grouped, notes, rows
 from rlctl.spec.layout import Layout
@@ -110,6 +112,20 @@ def test_evaluations_that_are_no_numbers_are_left_out_and_said(rlctl: Rlctl, key
     assert [one["iqm"] for one in result.json["groups"]] == [2.0]
     if len(value) < 5000:  # Python does not read such a number at all
         assert "one: evaluations left out, of NaN, infinite or too large figures: 1" in result.err
+
+
+@pytest.mark.parametrize(("last_words", "mean"), [({"history": [[500, 3.0, 7.0]]}, 7.0), ({}, 2.0)])
+def test_of_a_run_taken_down_on_a_cluster_last_words_count_and_files_only_without_them(
+    rlctl: Rlctl, monkeypatch: pytest.MonkeyPatch, last_words: dict[str, Any], mean: float
+) -> None:
+    trained(rlctl, "one", means=(1.0, 2.0))
+    rlctl.backend.report("one", last_words)
+    monkeypatch.setattr(scores, "ON_CLUSTERS", {"local"})
+    if last_words:  # each run's files would take a pod
+        monkeypatch.setattr(rlctl.backend, "stored_files", None)
+    result = rlctl("compare", "one", "-o", "json")
+    assert result.code == 0, result.err
+    assert [one["iqm"] for one in result.json["groups"]] == [mean]
 
 
 def test_nothing_to_compare_is_said(rlctl: Rlctl) -> None:

@@ -45,8 +45,8 @@ def best(layout: Layout, algorithm: Algorithm, config: Any, network: Network, sp
     data = pack(algorithm.net.state_dict(), 1234)
     file = keep(layout.models, Model(described.ref, digest(data), data, pack_policy(described)))
     selected = Selected(
-        policy=file, tensors=file.replace(".json", ".safetensors"), evaluation=evaluation(17, 212.3),
-        other=evaluation(17, 187.5, "sample"),
+        policy=file, tensors=file.replace(".json", ".safetensors"), sha256=digest((layout.models / file).read_bytes()),
+        evaluation=evaluation(17, 212.3), other=evaluation(17, 187.5, "sample"),
     )  # fmt: skip
     (layout.models / "best.json").write_bytes(msgspec.json.encode(selected))
 

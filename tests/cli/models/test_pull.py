@@ -174,6 +174,17 @@ def test_odd_values_of_an_evaluation_are_told(layout: Layout, key: str, value: A
     assert [one.evaluations for one in stored_models(FilesOfFolder(layout)).models] == [{}]
 
 
+def test_a_description_of_the_best_model_that_has_changed_is_told(layout: Layout) -> None:
+    store.best(layout, store.generation(layout, *KINDS[0]), *KINDS[0])
+    (described,) = layout.models.glob("main-*.json")
+    described.write_text(described.read_text().replace("1234", "5000"))
+    (why,) = stored_models(FilesOfFolder(layout)).damaged.values()
+    assert f"{described.name} has changed since it was stored" in why
+    best = layout.models / "best.json"  # of a release that did not store the sha256
+    best.write_text(json.dumps({**json.loads(best.read_bytes()), "sha256": ""}))
+    assert [one.steps for one in stored_models(FilesOfFolder(layout)).models if one.name == "best"] == [5000]
+
+
 class Pruned(FilesOfFolder):
     """Whose run removes a file, after its size was told and before it is read."""
 

@@ -138,6 +138,7 @@ def test_a_graph_is_shown_with_its_ends_and_whether_it_was_checked(
 
     def played(program: str, question: dict[str, Any], code: Any, **more: Any) -> Any:
         asked.append({"program": program, "code": code, **question})
+        assert rlctl.backend.reading == 0, "a pod that reads a volume would wait for it"
         with open(question["file"], "w") as file:
             file.write("graph")
         yield {

@@ -45,6 +45,7 @@ def asked(rlctl: Rlctl, *arguments: str, read: bool = True) -> tuple[int, str, l
 
     def become(command: Sequence[str]) -> None:
         file = command[4]
+        assert rlctl.backend.reading == 0, "nothing would end what reads the volume"
         if not read:
             became.append(list(command))
             return

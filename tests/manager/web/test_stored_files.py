@@ -78,8 +78,10 @@ def test_nothing_else_can_be_had(layout: Layout, query: dict[str, str]) -> None:
     assert set(said) == {"error"}
 
 
-def test_a_piece_is_asked_for_again_and_a_refusal_is_not(layout: Layout) -> None:
-    answers: list[Any] = [BackendUnreachable("broke off"), BackendUnreachable("broke off"), {"data": "aGk="}]
+def test_a_piece_is_asked_for_again_for_a_minute_and_a_refusal_is_not() -> None:
+    broken = BackendUnreachable("broke off")
+    answers: list[Any] = [{"files": {"best.json": 2}}, broken, broken, broken, {"data": "aGk="}]
+    slept: list[float] = []
 
     def get(target: str) -> Any:
         answer = answers.pop(0)
@@ -87,13 +89,27 @@ def test_a_piece_is_asked_for_again_and_a_refusal_is_not(layout: Layout) -> None
             raise answer
         return answer
 
-    assert FilesOfManager(get).read("models", "best.json", 0, 2) == b"hi"
-    answers += [BackendUnreachable("broke off")] * 3 + [RlctlError("it is not there"), {"data": ""}]
-    with pytest.raises(BackendUnreachable):
-        FilesOfManager(get).read("models", "best.json", 0, 2)
+    files = FilesOfManager(get, sleep=slept.append)
+    assert files.sizes("models") == {"best.json": 2}
+    assert files.read("models", "best.json", 0, 2) == b"hi"
+    assert slept == [0.0, 1.0, 2.0]
+    answers += [RlctlError("it is not there"), *[broken] * 8, {"data": ""}]
     with pytest.raises(RlctlError, match="it is not there"):
-        FilesOfManager(get).read("models", "best.json", 0, 2)
+        files.read("models", "best.json", 0, 2)
+    with pytest.raises(BackendUnreachable):
+        files.read("models", "best.json", 0, 2)
     assert answers == [{"data": ""}]
+    assert sum(slept) == pytest.approx(60.0, abs=5.0)
+
+
+def test_a_manager_that_never_answered_is_told_at_once() -> None:
+    def get(target: str) -> Any:
+        raise BackendUnreachable("there is none")
+
+    slept: list[float] = []
+    with pytest.raises(BackendUnreachable, match="there is none"):
+        FilesOfManager(get, sleep=slept.append).sizes("models")
+    assert slept == []
 
 
 @pytest.mark.parametrize("answer", [None, [], {"files": {"a": "1"}}, {"data": 5}, {"data": "é"}, {}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -28,6 +29,7 @@ class Selected(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     policy: str  # file beside it that describes the model: `policy.json`
     tensors: str  # file beside it, of the weights
+    sha256: str = ""  # of `policy`, which has that of the weights; "" of releases that did not store it
     evaluation: Evaluation  # that made it so
     other: Evaluation | None = None  # of the same model, in the other mode
     goal: float | None = None  # the return that it reached
@@ -124,12 +126,14 @@ class Selection:
             ValueError: it is not on the volume, or another's.
         """
         try:
-            described = msgspec.json.decode((self._folder / Path(policy).name).read_bytes(), type=_Described)
+            data = (self._folder / Path(policy).name).read_bytes()
+            described = msgspec.json.decode(data, type=_Described)
             if described.ref != evaluation.ref or not (self._folder / Path(described.tensors).name).is_file():
                 raise ValueError(f"{policy} is not of {evaluation.ref}, or lacks its weights")
         except (OSError, msgspec.MsgspecError) as error:
             raise ValueError(f"{policy} cannot be read: {error}") from error
-        self._put("best", Selected(policy=policy, tensors=described.tensors, evaluation=evaluation))
+        digest = hashlib.sha256(data).hexdigest()
+        self._put("best", Selected(policy=policy, tensors=described.tensors, sha256=digest, evaluation=evaluation))
         self._tidy(playing)
 
     def measured_again(self, evaluation: Evaluation) -> None:

@@ -40,8 +40,23 @@ def ask(
         BackendUnreachable: there is no manager, no answer within the time, or not JSON.
         RlctlError: an answer of 400 or more; with what it says.
     """
-    who = f"the manager of run {run}"
     pod = pages.pod_of(api, run, "manager", _now())
+    return ask_pod(api, pod, f"the manager of run {run}", method, path, body, timeout_s=timeout_s, clock=clock)
+
+
+def ask_pod(
+    api: Api, pod: str, who: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None,
+    *, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic,
+) -> Any:  # fmt: skip
+    """One JSON request to what listens at the control port of a pod, and its answer.
+
+    Args:
+        who: listens there, for messages.
+        path, timeout_s: as in `ask`.
+
+    Raises:
+        BackendUnreachable, RlctlError: as in `ask`.
+    """
     deadline = clock() + timeout_s
 
     def send(method: str, path: str, payload: str | None, headers: dict[str, str]) -> tuple[int, bytes]:

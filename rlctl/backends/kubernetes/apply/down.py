@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from rlctl.backends.base import Applied, Phase
-from rlctl.backends.kubernetes.api.interface import Api, Key
+from rlctl.backends.kubernetes.access import reader
+from rlctl.backends.kubernetes.api.interface import Api, Key, key_of
 from rlctl.backends.kubernetes.api.refusals import GO_ON
 from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.api.watch import follow
@@ -159,7 +160,11 @@ class _Down:
             self._record = writer.save(stopped)
 
     def _volumes(self) -> Iterator[Applied]:
-        """What it has learned, its keys and its history; the record last."""
+        """What it has learned, its keys and its history; the record last. Readers first: their pods keep the claim."""
+        if readers := reader.left(self._session, self._run):
+            with self._locked() as writer:
+                for thing in readers:
+                    yield from self._remove(writer, key_of(thing))
         claims = [key for key in self._record.inventory if key.kind == "PersistentVolumeClaim"]
         if not claims:
             yield from self._clean()

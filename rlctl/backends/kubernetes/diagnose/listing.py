@@ -17,8 +17,16 @@ from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.access import control
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.diagnose import explain
-from rlctl.backends.kubernetes.diagnose.causes import volumes
-from rlctl.backends.kubernetes.diagnose.causes.base import Around, indexed, is_ready, name_of, restarts
+from rlctl.backends.kubernetes.diagnose.causes import containers, volumes
+from rlctl.backends.kubernetes.diagnose.causes.base import (
+    Around,
+    Cause,
+    container_statuses,
+    indexed,
+    is_ready,
+    name_of,
+    restarts,
+)
 from rlctl.backends.kubernetes.diagnose.causes.containers import LAST_LINES
 from rlctl.backends.kubernetes.diagnose.explain import Group
 from rlctl.backends.kubernetes.run_state import record
@@ -118,6 +126,22 @@ def unwell(api: Api, state: RunState, role: str | None = None) -> list[Object]:
     return [pod for each in ROLES if role in (None, each) for pod in look.unwell(each)]
 
 
+def cause_of(api: Api, state: RunState, pod: Object, now: datetime) -> Cause | None:
+    """Why a pod that is no role of the run does not take part, with what events and claims say of it; None: it does.
+
+    Raises:
+        ApiError: the server does not answer.
+    """
+    around = Around(now)
+    if (found := explain.of_pod(pod, around)) is None:
+        return None
+    if found.kind == "ended":  # it is not started again, so its container says why
+        crashes = (containers.crash(pod, status, spec, around) for status, spec in container_statuses(pod))
+        return next(filter(None, crashes), found)
+    (group, *_) = _Look(api, state, now).looked_into({"manager": [Group(found, (pod,))]})["manager"]  # any key will do
+    return group.cause
+
+
 class _Look:
     """One look at a run."""
 
@@ -153,7 +177,7 @@ class _Look:
         core = self._core_pods(stateful)
         pods = core | {role: self._elastic_pods(role) for role in elastic}
         found = {role: explain.groups(pods[role], self._around, self._workloads.get(role, ())) for role in pods}
-        found = self._looked_into(found)
+        found = self.looked_into(found)
         entries: list[Process] = []
         for role in ROLES:
             count = self._state.replicas.get(role, 0)
@@ -200,7 +224,7 @@ class _Look:
         running = self._list("Pod", selector, fields="status.phase=Running", most=2 * PODS_READ)
         return waiting + [pod for pod in running if not is_ready(pod)]
 
-    def _looked_into(self, found: dict[Role, list[Group]]) -> dict[Role, list[Group]]:
+    def looked_into(self, found: dict[Role, list[Group]]) -> dict[Role, list[Group]]:
         """The same causes, after reading what else is said of one pod of each: events, logs, claims."""
         events = self._refusals()
         claims: dict[str, Object] = {}

@@ -41,6 +41,7 @@ _NEEDED: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
 _WANTED: Final[tuple[tuple[str, str, tuple[str, ...], str], ...]] = (
     ("", "events", ("list",), "`status` explains less"),
     ("", "resourcequotas", ("list",), "the preflight cannot see quotas"),
+    ("", "pods", ("create", "delete"), "files of a run that is taken down, such as its models, cannot be had"),
     ("rbac.authorization.k8s.io", "roles", ("create", "patch"), "finished runs keep their pods until `rlctl down`"),
     ("rbac.authorization.k8s.io", "rolebindings", ("create",), "finished runs keep their pods until `rlctl down`"),
 )

@@ -91,17 +91,6 @@ def test_the_last_words_of_the_manager_are_kept(lab: Lab) -> None:
     assert lab.backend().stored_status("pong") is None
 
 
-@pytest.mark.parametrize("phase", ["running", "finished", "failed"])
-def test_files_of_a_run_that_is_taken_down_cannot_be_had_however_it_ended(lab: Lab, phase: str) -> None:
-    lab.up()
-    lab.settle()
-    lab.api.manager = lambda method, path, body: (200, {"phase": phase})
-    lab.backend().stored_files("pong")
-    lab.down()
-    with pytest.raises(Conflict, match="run pong is taken down"):
-        lab.backend().stored_files("pong")
-
-
 @pytest.mark.parametrize(
     ("said", "kept"),
     [

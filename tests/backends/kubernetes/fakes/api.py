@@ -65,7 +65,7 @@ class FakeApi:
         on_write: called after every write, before its answer is heard.
         refuse: asked before every request with method and object; what it returns is raised.
         mutate: changes what is applied before it is stored, as a mutating webhook does.
-        stuck: names of workloads whose pods never become ready.
+        stuck: names of workloads whose pods never become ready, and components of pods without one.
         step: pods of one workload that become ready in one second.
         manager: answers what is asked of a run's manager.
         templates, old: of the controllers: the template that they know, and how many ready pods are of one before it.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlctl.backends.kubernetes.api.interface import Key, Object
+from rlctl.backends.kubernetes.diagnose.causes.base import age_s
+from rlctl.backends.kubernetes.names import COMPONENT
 
 if TYPE_CHECKING:
     from tests.backends.kubernetes.fakes.api import FakeApi
@@ -23,8 +25,21 @@ def run(api: FakeApi) -> None:
         _workload(api, key, live)
     for key in [key for key in api.objects if key.kind == "Pod"]:
         live = api.objects[key]
-        if live["spec"].get("restartPolicy") == "Never" and live.get("status", {}).get("phase") != "Succeeded":
-            api.report(key, {"phase": "Succeeded"})
+        over = live.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        if live["spec"].get("restartPolicy") == "Never" and not over:
+            _alone(api, key, live)
+
+
+def _alone(api: FakeApi, key: Key, live: Object) -> None:
+    """A pod without a workload has done its work, or serves until its deadline."""
+    limit_s = live["spec"].get("activeDeadlineSeconds")
+    if limit_s is None:
+        api.report(key, {"phase": "Succeeded"})
+    elif age_s(live["metadata"]["creationTimestamp"], api.now()) > limit_s:
+        api.report(key, {"phase": "Failed", "reason": "DeadlineExceeded"})
+    elif live["metadata"]["labels"][COMPONENT] not in api.stuck:
+        state = {"running": {"startedAt": live["metadata"]["creationTimestamp"]}}
+        api.report(key, {"phase": "Running", "containerStatuses": [{"name": "main", "state": state}]})
 
 
 def _workload(api: FakeApi, key: Key, live: Object) -> None:

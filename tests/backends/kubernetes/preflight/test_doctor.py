@@ -116,6 +116,16 @@ def test_a_right_that_is_only_missed_at_the_end_is_a_warning() -> None:
     ]
 
 
+def test_without_the_right_to_make_pods_models_of_a_run_taken_down_are_missed() -> None:
+    api = cluster()
+    api.forbidden = {"create pods"}
+    found = [each for each in doctor.checks(api, lambda: NOW) if each.verdict == "warning"]
+
+    assert [each.text for each in found] == [
+        "you may not create pods: files of a run that is taken down, such as its models, cannot be had"
+    ]
+
+
 @pytest.mark.parametrize(
     ("kind", "resource"), [("ServiceAccount", "serviceaccounts"), ("Role", "roles"), ("RoleBinding", "rolebindings")]
 )

@@ -1,0 +1,202 @@
+"""A pod that hands out the files of a run that is taken down, for as long as one command lasts.
+
+It reads the volume as the run's manager did, with nothing else of the run: no keys, no token, no way in or out but the
+port that the API server forwards to its loopback. A command that is killed leaves it behind; then it ends by its
+deadline, and goes with the next reader of the run or with its volumes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from rlctl.backends.base import RunState
+from rlctl.backends.kubernetes import names
+from rlctl.backends.kubernetes.access import control
+from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, key_of
+from rlctl.backends.kubernetes.api.refusals import in_words, lasting
+from rlctl.backends.kubernetes.api.session import Session
+from rlctl.backends.kubernetes.diagnose import listing
+from rlctl.backends.kubernetes.diagnose.causes.base import age_s, namespaced
+from rlctl.backends.kubernetes.run_state import inventory
+from rlctl.backends.kubernetes.run_state.volume_pod import folder_of, manager_of, pod_of
+from rlctl.backends.kubernetes.run_state.wanted import Wanted
+from rlctl.backends.stored_files import FilesOfManager
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError, TimedOut
+
+COMPONENT: Final = "reader"
+DEADLINE_S: Final = 3600
+"""After which the cluster ends a pod that nobody has removed."""
+PATIENCE_S: Final = 600.0
+"""For the pod to answer: its image may have to be pulled, or a node be made."""
+_LOOK_S: Final = 1.0
+_TROUBLE_S: Final = 5.0
+"""Between two looks at why it does not run."""
+_MOST: Final = 500
+_RIGHT: Final = "it takes the right pods/portforward: docs/operations.md"
+
+
+@contextmanager
+def opened(session: Session, state: RunState, wanted: Wanted) -> Iterator[FilesOfManager]:
+    """Files of the run, through a pod that lives as long as the block.
+
+    Args:
+        wanted: the run as it was applied last.
+
+    Raises:
+        Conflict: the run has no manager to take after.
+        BackendUnreachable: the pod may not be made, or cannot run; with why.
+        TimedOut: it does not come to answer.
+    """
+    documents = pod_and_policy(wanted, f"{wanted.run}-{COMPONENT}-{secrets.token_hex(4)}")
+    if documents is None:
+        raise Conflict(f"run {state.run} has no manager, after which a pod for its volume could be made")
+    pod, policy = documents
+    name, who = pod["metadata"]["name"], f"pod {pod['metadata']['name']}, which reads the volume of run {state.run},"
+    _sweep(session, wanted)
+    session.note(f"run {state.run} is taken down: pod {name} reads its volume while this command needs it")
+
+    def ask(path: str) -> Any:
+        return control.ask_pod(session.api, name, who, "GET", path)
+
+    try:
+        for document in (policy, pod):  # nobody reaches it at any moment
+            _create(session, document)
+        _await(session, state, name, lambda: ask("/files?folder=models"))
+        yield FilesOfManager(ask, who)
+    finally:
+        _remove(session, [key_of(pod), key_of(policy)])
+
+
+def pod_and_policy(wanted: Wanted, name: str) -> tuple[Object, Object] | None:
+    """The pod, and the policy that lets nobody reach it nor it anybody; None: the run has no manager to take after."""
+    if (manager := manager_of(wanted)) is None:
+        return None
+    limited = (manager["containers"][0].get("resources") or {}).get("limits") or {}
+    cpu = {"cpu": limited["cpu"]} if "cpu" in limited else {}  # by a patch, where a quota asks for it
+    pod = pod_of(
+        wanted, name, COMPONENT, ["python", "-m", "rlctl_agents", "files"],
+        read_only=True,
+        container={
+            "args": [f"--run-dir={folder_of(wanted)}", f"--port={names.PORTS['control']}", f"--run={wanted.run}"],
+            "imagePullPolicy": "IfNotPresent",  # by digest: what is there is right
+            "env": [
+                {"name": "PYTHONUNBUFFERED", "value": "1"},
+                {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"},
+                {"name": "PYTHONPATH", "value": "/nonexistent"},  # no code of a user, whatever the image holds
+            ],
+            "resources": {
+                "requests": {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": "16Mi"},
+                "limits": {"memory": "256Mi", "ephemeral-storage": "64Mi", **cpu},
+            },
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+        },
+        activeDeadlineSeconds=DEADLINE_S,
+        terminationGracePeriodSeconds=5,
+    )  # fmt: skip
+    assert pod is not None
+    labels = names.labels(wanted.run, COMPONENT)
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "labels": labels, "annotations": pod["metadata"]["annotations"]},
+        "spec": {
+            "podSelector": {"matchLabels": {names.INSTANCE: wanted.run, names.COMPONENT: COMPONENT}},
+            "policyTypes": ["Ingress", "Egress"],
+        },
+    }
+    return pod, policy
+
+
+def left(session: Session, run: str) -> list[Object]:
+    """Pods and policies of readers that there are, of commands that run and of those that were killed.
+
+    Raises:
+        ApiError: the server does not answer.
+    """
+    found: list[Object] = []
+    for kind in ("Pod", "NetworkPolicy"):
+        try:
+            found += session.api.list(kind, labels=names.selector(run, COMPONENT), most=_MOST).items
+        except ApiError as error:
+            if error.status != 403:
+                raise
+    return found
+
+
+def _sweep(session: Session, wanted: Wanted) -> None:
+    """Remove what killed commands have left behind: pods that have ended, and what is older than any may get."""
+    with suppress(ApiError):
+        found = [one for one in left(session, wanted.run) if inventory.is_ours(one, wanted.run, wanted.uid)]
+        over = {key_of(one).name for one in found if _is_over(session, one)}
+        _remove(session, [key_of(one) for one in found if key_of(one).name in over])
+
+
+def _is_over(session: Session, thing: Object) -> bool:
+    ended = (thing.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return ended or age_s(thing["metadata"].get("creationTimestamp"), session.now()) > 2 * DEADLINE_S
+
+
+def _create(session: Session, document: Object) -> None:
+    try:
+        session.api.create(document)
+    except ApiError as error:
+        raise in_words(error, "create", key_of(document), session.api.namespace, written=False) from error
+
+
+def _await(session: Session, state: RunState, name: str, answer: Callable[[], object]) -> None:
+    """Wait until it answers.
+
+    Raises:
+        BackendUnreachable: it cannot run, is gone, or may not be reached.
+        TimedOut: patience has ended.
+    """
+    key, patience = Key("Pod", name), session.patience(PATIENCE_S)
+    what, looked = f"{key}, which reads the volume of run {state.run}", session.clock() - _TROUBLE_S
+    why = ""
+    while True:
+        pod = session.api.get(key)
+        if pod is None:
+            raise BackendUnreachable(f"{what}, was removed by somebody else", hint="the same command makes another")
+        events = f"kubectl{namespaced(pod)} get events --field-selector involvedObject.name={name}"
+        if _runs(pod):
+            try:
+                answer()
+            except BackendUnreachable as error:
+                if isinstance(error.__cause__, ApiError) and lasting(error.__cause__):
+                    raise BackendUnreachable(error.message, hint=error.hint or _RIGHT, objects=(str(key),)) from error
+                why = ""
+            else:
+                return
+        elif session.clock() - looked >= _TROUBLE_S or _is_over(session, pod):
+            looked, cause = session.clock(), listing.cause_of(session.api, state, pod, session.now())
+            why = "" if cause is None else f": {cause.text}"
+            if cause is not None and (cause.permanent or _is_over(session, pod)):
+                gone = name in cause.next or cause.next.startswith("rlctl logs")  # of the pod itself, which is removed
+                hint = events if gone or not cause.next else cause.next
+                raise BackendUnreachable(f"{what}, does not run{why}", hint=hint, objects=(str(key),))
+        if patience.over(f"{what}{why}"):
+            raise TimedOut(f"{what}, has not answered for {PATIENCE_S:g} s{why}", hint=events, objects=(str(key),))
+        session.sleep(_LOOK_S)
+
+
+def _runs(pod: Object) -> bool:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return any("running" in (status.get("state") or {}) for status in statuses)
+
+
+def _remove(session: Session, keys: Iterable[Key]) -> None:
+    """Remove them, or say that they are left: that is no failure of the command."""
+    for key in keys:
+        try:
+            session.api.delete(key)
+        except RlctlError as error:
+            until = f" until its deadline, {DEADLINE_S // 60} min from its start" if key.kind == "Pod" else ""
+            session.note(f"{key} stays{until}, and the next command that reads this run removes it: {error.message}")

@@ -1,0 +1,77 @@
+"""A pod of ours beside the volume of a run, because only pods reach it: it starts where the run's manager did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rlctl.backends.kubernetes.api.interface import Object
+from rlctl.backends.kubernetes.names import UID, VOLUME, labels
+from rlctl.backends.kubernetes.run_state.wanted import Wanted
+from rlctl.spec.layout import Layout
+
+_TAKEN: Final = (
+    "securityContext", "tolerations", "nodeSelector", "affinity", "imagePullSecrets", "volumes", "priorityClassName",
+    "runtimeClassName",
+)  # fmt: skip
+"""Of the manager's pods: whatever lets them start there, and use that volume."""
+
+
+def folder_of(wanted: Wanted) -> str:
+    """The run's folder as its pods see it: VOLUME/runs/<run>-<uid8>."""
+    return str(Layout.of(Path(VOLUME), wanted.run, wanted.uid).root)
+
+
+def manager_of(wanted: Wanted) -> Object | None:
+    """What the run's manager was described by: the spec of its pods; None: the run has no manager."""
+    key = next(iter(wanted.workloads("manager")), None)
+    return None if key is None else dict(wanted.objects[key]["spec"]["template"]["spec"])
+
+
+def pod_of(
+    wanted: Wanted, name: str, component: str, command: Sequence[str], *, read_only: bool = False,
+    container: Mapping[str, Any] | None = None, **spec: Any,
+) -> Object | None:  # fmt: skip
+    """A pod with the volume and nothing else of the run; None: the run has no manager to take after.
+
+    Args:
+        wanted: the run as it was applied, patches included.
+        component: label, and name of its container.
+        command: its program and arguments.
+        read_only: how the volume is mounted.
+        container, spec: fields over those of the manager's container and pod.
+    """
+    theirs = manager_of(wanted)
+    if theirs is None:
+        return None
+    manager = theirs["containers"][0]
+    mounts = [mount for mount in manager.get("volumeMounts") or [] if mount["mountPath"] == VOLUME]
+    if read_only:
+        mounts = [{**mount, "readOnly": True} for mount in mounts]
+    names = {mount["name"] for mount in mounts}
+    taken: dict[str, Any] = {field: theirs[field] for field in _TAKEN if field in theirs}
+    taken["volumes"] = [volume for volume in taken.get("volumes") or [] if volume["name"] in names]
+    uid = {UID: wanted.uid}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {**labels(wanted.run, component), **uid}, "annotations": uid},
+        "spec": {
+            **taken,
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            **spec,
+            "containers": [
+                {
+                    "name": component,
+                    "image": manager["image"],
+                    "command": [*command],
+                    "volumeMounts": mounts,
+                    **{field: manager[field] for field in ("resources", "securityContext") if field in manager},
+                    **(container or {}),
+                }
+            ],
+        },
+    }
