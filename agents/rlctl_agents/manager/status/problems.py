@@ -99,6 +99,10 @@ def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
     if (absent_s := facts.absent.get("modelpool/0", 0.0)) >= NOBODY_S:
         text = f"modelpool/0 has not reported for {absent_s:.0f} s: the others and evaluators get nothing new"
         yield text, "rlctl logs modelpool/0"
+    for name, absent_s in facts.absent.items():
+        if name.startswith("replay/") and absent_s >= NOBODY_S:
+            text = f"{name} has not reported for {absent_s:.0f} s: its rows are not drawn, and its actors wait"
+            yield text, f"rlctl logs {name}"
     for name, behind_s in facts.behind.items():
         if behind_s >= NO_UPDATE_S:
             text = (

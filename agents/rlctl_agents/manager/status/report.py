@@ -63,7 +63,8 @@ class StatusBuilder:
         """
         view = self._view
         known = view.members
-        live = {role: known.leases.live(role) for role in ("modelpool", "learner", "actor", "evaluator")}
+        replay = ("replay",) if self._shards else ()
+        live = {role: known.leases.live(role) for role in ("modelpool", *replay, "learner", "actor", "evaluator")}
         rows = known.ledger.rows(known.leases.alive)
         faults = [*known.ledger.faults()]
         faults += [f"{policy}: {one.difference} rows are missing" for policy, one in rows.items() if one.difference]
@@ -242,6 +243,12 @@ class StatusBuilder:
             shown["silent"] = True
         return shown
 
+    @property
+    def _shards(self) -> int:
+        """Replay shards that the run has."""
+        replay = self._view.settings.roles.replay
+        return 0 if replay is None else replay.replicas
+
     def _silent(self, live: dict[str, list[Holder]]) -> dict[str, float]:
         """Boots that have not been heard for too long, and for how long, less the usual time between reports."""
         view, found = self._view, dict[str, float]()
@@ -257,7 +264,13 @@ class StatusBuilder:
             self._heard[role] = max((one.heard for one in members), default=self._heard.get(role, view.state.began))
         now, root = view.clock.monotonic(), view.members.root
         self._heard["modelpool/0"] = self._heard.get("modelpool/0", view.state.began) if root is None else root.heard
+        shards = {f"replay/{index}": None for index in range(self._shards)} | {
+            f"replay/{one.index}": one for one in live.get("replay", ())
+        }
+        for name, shard in shards.items():
+            self._heard[name] = self._heard.get(name, view.state.began) if shard is None else shard.heard
         absent = [role for role, members in live.items() if not members]
+        absent += [name for name, shard in shards.items() if shard is None]
         if live["modelpool"] and root is None:
             absent.append("modelpool/0")
         return {one: now - self._heard[one] for one in absent}
