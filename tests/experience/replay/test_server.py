@@ -19,7 +19,6 @@ from rlctl_agents.experience.replay.messages import (
     to_buffers,
 )
 from rlctl_agents.experience.replay.server import Intake
-from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.experience import Arrays, SegmentBlock
 from rlctl_agents.wire.classes import REPLAY, refusal
 from rlctl_agents.wire.keys import ACTOR, CORE
@@ -201,12 +200,3 @@ def test_what_ends_the_thread_that_receives_is_raised_where_the_shard_serves() -
     assert receiver.closed
     with pytest.raises(OSError, match="no space"):
         intake.require_life()
-
-
-def test_gauges_are_those_of_the_shard() -> None:
-    place = filled()
-    totals = place.shard.totals
-    assert place.desk.gauges() == {
-        "replay_size": totals.size, "replay_rows": 400, "replay_mass": totals.mass, "replay_bytes": totals.nbytes,
-    }  # fmt: skip
-    assert isinstance(place.desk._metrics, Metrics)

@@ -93,16 +93,12 @@ def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
         yield f"{name} has said nothing for {silent_s:.0f} s", f"rlctl logs {name}"
     if len(silent) > 5:
         yield f"{len(silent) - 5} more processes have said nothing for {SILENT_S:.0f} s", "rlctl status -o wide"
-    for role in ("modelpool", "learner", "actor"):
+    for role in ("modelpool", "replay", "learner", "actor"):
         if (absent_s := facts.absent.get(role, 0.0)) >= NOBODY_S:
             yield f"no {role} has reported for {absent_s:.0f} s", f"rlctl logs {role}"
     if (absent_s := facts.absent.get("modelpool/0", 0.0)) >= NOBODY_S:
         text = f"modelpool/0 has not reported for {absent_s:.0f} s: the others and evaluators get nothing new"
         yield text, "rlctl logs modelpool/0"
-    for name, absent_s in facts.absent.items():
-        if name.startswith("replay/") and absent_s >= NOBODY_S:
-            text = f"{name} has not reported for {absent_s:.0f} s: its rows are not drawn, and its actors wait"
-            yield text, f"rlctl logs {name}"
     for name, behind_s in facts.behind.items():
         if behind_s >= NO_UPDATE_S:
             text = (

@@ -63,8 +63,7 @@ class StatusBuilder:
         """
         view = self._view
         known = view.members
-        replay = ("replay",) if self._shards else ()
-        live = {role: known.leases.live(role) for role in ("modelpool", *replay, "learner", "actor", "evaluator")}
+        live = {role: known.leases.live(role) for role in self._roles()}
         rows = known.ledger.rows(known.leases.alive)
         faults = [*known.ledger.faults()]
         faults += [f"{policy}: {one.difference} rows are missing" for policy, one in rows.items() if one.difference]
@@ -105,6 +104,11 @@ class StatusBuilder:
             "problems": find(self._facts(live, rows, faults, silent), view.run),
         }  # fmt: skip
         return {key: clean(value) for key, value in status.items()}
+
+    def _roles(self) -> tuple[str, ...]:
+        """Roles whose members are told, in the order in which they are shown."""
+        replay = ("replay",) if self._view.settings.roles.replay is not None else ()
+        return ("modelpool", *replay, "learner", "actor", "evaluator")
 
     def _training(self, live: dict[str, list[Holder]]) -> dict[str, Any]:
         """Figures of the last seconds of training; while a run ends, of those before."""
@@ -243,12 +247,6 @@ class StatusBuilder:
             shown["silent"] = True
         return shown
 
-    @property
-    def _shards(self) -> int:
-        """Replay shards that the run has."""
-        replay = self._view.settings.roles.replay
-        return 0 if replay is None else replay.replicas
-
     def _silent(self, live: dict[str, list[Holder]]) -> dict[str, float]:
         """Boots that have not been heard for too long, and for how long, less the usual time between reports."""
         view, found = self._view, dict[str, float]()
@@ -264,13 +262,7 @@ class StatusBuilder:
             self._heard[role] = max((one.heard for one in members), default=self._heard.get(role, view.state.began))
         now, root = view.clock.monotonic(), view.members.root
         self._heard["modelpool/0"] = self._heard.get("modelpool/0", view.state.began) if root is None else root.heard
-        shards = {f"replay/{index}": None for index in range(self._shards)} | {
-            f"replay/{one.index}": one for one in live.get("replay", ())
-        }
-        for name, shard in shards.items():
-            self._heard[name] = self._heard.get(name, view.state.began) if shard is None else shard.heard
         absent = [role for role, members in live.items() if not members]
-        absent += [name for name, shard in shards.items() if shard is None]
         if live["modelpool"] and root is None:
             absent.append("modelpool/0")
         return {one: now - self._heard[one] for one in absent}
