@@ -163,12 +163,12 @@ def test_actions_drawn_from_the_parameters_are_those_of_the_distribution() -> No
     assert torch.equal((noise[:, 0] >= below).long(), drawn["action.0"])
 
 
-@pytest.mark.parametrize("case", REPLAYED)
+@pytest.mark.parametrize("case", [one for one in REPLAYED if "frames" not in one])
 def test_what_is_loaded_acts_as_the_graph_and_samples_as_it_describes(case: str) -> None:
     described, algorithm = made(*REPLAYED[case])
     graph, policy = graph_of(algorithm, described.spaces, 700), LoadedPolicy(described, algorithm)
     rng, space = np.random.default_rng(3), described.spaces.action
-    inputs = tried(described.spaces, network_of(algorithm), 4000, rng)
+    inputs = tried(described.spaces, network_of(algorithm), 1000, rng)
     obs: Any = inputs["obs"].numpy() if "obs" in inputs else {key: inputs[f"obs.{key}"].numpy() for key in "ab"}
     legal = inputs["legal"].numpy() if "legal" in inputs else None
     with torch.no_grad():
@@ -187,21 +187,21 @@ def test_what_is_loaded_acts_as_the_graph_and_samples_as_it_describes(case: str)
         told = how[name]
         if told["distribution"] == "epsilon_greedy":
             others = [1 - 1 / size for size in told["options"]]
-            differs = (values.reshape(4000, -1) != found[name].numpy().reshape(4000, -1)).mean(0)
+            differs = (values.reshape(1000, -1) != found[name].numpy().reshape(1000, -1)).mean(0)
             if legal is None:
                 expected = told["epsilon"] * np.array(others)
-                np.testing.assert_allclose(differs, expected, atol=4 * np.sqrt(expected / 4000).max())
-            assert (differs < 1.5 * told["epsilon"] + 0.01).all()
+                np.testing.assert_allclose(differs, expected, atol=4 * np.sqrt(expected / 1000).max())
+            assert (differs < 2 * told["epsilon"] + 0.03).all()
         else:
             centre, scale = np.array(told["centre"]), np.array(told["scale"])
-            units = (values.reshape(4000, -1) - centre) / scale
+            units = (values.reshape(1000, -1) - centre) / scale
             mean, std = found[f"params.{name}.mean"].numpy(), found[f"params.{name}.log_std"].exp().numpy()
             inner = np.abs(units) < 0.999
             normal = ((np.arctanh(units.clip(-0.9999, 0.9999)) if told["squashed"] else units) - mean) / std
             below = normal[inner & (np.abs(mean) + 2 * std < (3.0 if told["squashed"] else 0.99))]
-            assert below.size > 1000
-            assert abs(np.mean(below)) < 0.1
-            assert 0.9 < np.std(below) < 1.1
+            assert below.size > 100
+            assert abs(np.mean(below)) < 4 / np.sqrt(below.size) + 0.02
+            assert 0.85 < np.std(below) < 1.15
 
 
 def test_epsilon_of_a_stored_dqn_is_that_of_the_steps_that_it_has_learned_from() -> None:

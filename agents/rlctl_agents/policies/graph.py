@@ -123,7 +123,7 @@ class ValueGraph(Graph):
         found: Tensors = self.choices.split(self.choices.best(q, legal)[0])
         if legal is not None:
             q = torch.where(self.choices._allowed(legal)[:, self.choices.real], q, ILLEGAL)
-        each = q.split([sum(sizes) for sizes in self.options.values()], 1)
+        each = q.split_with_sizes([sum(sizes) for sizes in self.options.values()], 1)
         return found | {f"{PARAMS}{name}.q": values for name, values in zip(self.options, each, strict=True)}
 
     def sampling(self) -> dict[str, dict[str, Any]]:
@@ -141,7 +141,7 @@ class ValueGraph(Graph):
         chosen = action.view(len(action), -1).unbind(1)
         worse = [
             part.amax(1) - part.gather(1, one.unsqueeze(1)).squeeze(1)
-            for part, one in zip(q.split(sizes, 1), chosen, strict=True)
+            for part, one in zip(q.split_with_sizes(sizes, 1), chosen, strict=True)
         ]
         return float((torch.stack(worse).max()) / scale)
 
@@ -162,7 +162,7 @@ class BoundedGraph(Graph):
         net = self.net
         params = net.policy(net.features(net.seen({name: inputs[name] for name in self.observed})))
         if self.squashed:
-            mean, raw = params.split(net.bounds.count, 1)
+            mean, raw = params.chunk(2, 1)
             mean = bent(mean, -LARGEST_MEAN, LARGEST_MEAN)
             log_std, units = bent(raw + net._start, *net._range), mean.tanh()
         else:
@@ -188,7 +188,7 @@ class BoundedGraph(Graph):
 
     def _by_leaf(self, flat: Tensor) -> Tensors:
         sizes = [math.prod(leaf.shape) for _, leaf in self.net.bounds._leaves]
-        return dict(zip(self.boxes, flat.split(sizes, 1), strict=True))
+        return dict(zip(self.boxes, flat.split_with_sizes(sizes, 1), strict=True))
 
 
 def graph_of(algorithm: Algorithm, spaces: Spaces, steps: int, *, exported: bool = False) -> Graph:
