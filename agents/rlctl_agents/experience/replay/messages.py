@@ -33,14 +33,19 @@ class Standing(msgspec.Struct, frozen=True):
     sampled: int
     starts: int  # replay.learning_starts, over all shards
     ratio: float  # replay.samples_per_insert; 0: no limit
+    counted: int = 0  # of the inserted rows, those that a learner has counted as agent steps
 
 
 class Draw(msgspec.Struct, frozen=True):
     """learner -> shard: give so many rows; arrays of a priority update follow."""
 
     count: Count
+    boot: str = ""
+    """Of the shard that all but `count` is meant for; one that was started again meanwhile passes it by."""
     may_insert: int = -1
     """Rows that may be inserted since the shard's start; -1: as before."""
+    counted: int = -1
+    """Rows since the shard's start that the learner has counted as agent steps; -1: as before."""
     changes: Count = 0
 
 

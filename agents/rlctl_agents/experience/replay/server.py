@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -20,9 +20,11 @@ from rlctl_agents.experience.replay.messages import (
     to_buffers,
 )
 from rlctl_agents.experience.replay.shard import Shard
-from rlctl_agents.experience.sources import Receiver
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.experience import SegmentBlock
+
+if TYPE_CHECKING:  # a shard does without torch
+    from rlctl_agents.experience.sources import Receiver
 
 POLL_S = 0.2
 
@@ -43,6 +45,7 @@ class Desk:
         self._starts, self._ratio, self._metrics = starts, ratio, metrics
         self._lock = threading.Lock()
         self._limit = InsertLimit(share, limited=ratio > 0)
+        self._counted = 0
         self.wake: Callable[[], None] = lambda: None
         """Called when more rows may be inserted than before."""
         for name in ("inserted", "sampled", "priorities", "stale_priorities", "draw_seconds", "insert_seconds"):
@@ -62,13 +65,16 @@ class Desk:
         changed: Mapping[str, NDArray[Any]] | None = None
         if request.changes or buffers:
             changed = from_buffers(buffers, changes(request.changes))
+        known = request.boot == self._boot
         with self._lock, self._metrics.timed("draw_seconds"):
-            if changed is not None:
+            if known and changed is not None:
                 taken = self._shard.update(changed["slot"], changed["generation"], changed["delta"])
                 self._metrics.add("priorities", taken)
                 self._metrics.add("stale_priorities", request.changes - taken)
-            if self._limit.grant(request.may_insert):
+            if known and self._limit.grant(request.may_insert):
                 self.wake()
+            if known:
+                self._counted = max(self._counted, request.counted)
             drawn = self._shard.draw(request.count) if request.count else None
             count = 0 if drawn is None else drawn.count
             self._metrics.add("sampled", count)
@@ -93,8 +99,16 @@ class Desk:
 
     def _standing(self, mass: float | None) -> Standing:
         now = self._shard.totals
-        drawn_from = now.mass if mass is None else mass
-        return Standing(drawn_from, now.size, now.rows, now.inserted, now.sampled, self._starts, self._ratio)
+        return Standing(
+            mass=now.mass if mass is None else mass,
+            size=now.size,
+            rows=now.rows,
+            inserted=now.inserted,
+            sampled=now.sampled,
+            counted=self._counted,
+            starts=self._starts,
+            ratio=self._ratio,
+        )
 
 
 class Intake:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -66,9 +66,12 @@ def replay(needs: Needs) -> ReplaySource:
         n_step=config.n_step,
         beta=config.priority_beta if config.prioritized else 0.0,
         rng=np.random.default_rng([needs.seed, int(boot or "0", 16)]),
-        resumed=needs.weights().version > 0,
     )
     return ReplaySource(drawer, Staging(needs.device), needs.streams)
+
+
+Answer = tuple[int, Drawn, list[memoryview]]
+"""Of the shard of this index, with the arrays that follow."""
 
 
 class ShardRows(NamedTuple):
@@ -91,6 +94,8 @@ class RemoteShard:
         self.standing: Standing | None = None  # None: it has not answered, or not for long
         self.changes: list[Arrays] = []
         """Priority updates that ride along with the next draw."""
+        self.counted = -1  # rows since its start that are in this learner's books
+        self.asked_again: Future[Answer | None] | None = None
         self.silent_until = 0.0
 
 
@@ -100,46 +105,63 @@ class Shards:
     Args:
         named: index -> channels of those that the manager names.
         connect: to the channels of one.
+        beside: asks those that do not answer, while the others are drawn from.
     """
 
-    def __init__(self, named: Callable[[], Mapping[int, Channels]], connect: Callable[[Channels], RpcClient]) -> None:
+    def __init__(
+        self,
+        named: Callable[[], Mapping[int, Channels]],
+        connect: Callable[[Channels], RpcClient],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        beside: Executor | None = None,
+    ) -> None:
         self._named, self._connect = named, connect
         self.known: dict[int, RemoteShard] = {}
         self._pool = ThreadPoolExecutor(8, "shards")
+        self._beside = beside or ThreadPoolExecutor(4, "silent")
         self._throttle = LogThrottle()
-        self._clock = time.monotonic
+        self._clock = clock
 
-    def look(self) -> None:
-        """Connect to those that are new, and give up those that are named no longer."""
+    def look(self) -> list[Answer]:
+        """Connect to those that are new, give up those that are named no longer, and ask those that are silent.
+
+        Returns:
+            Answers of those that were silent.
+        """
         named = dict(self._named())
         for index, shard in list(self.known.items()):
             if named.get(index) != shard.channels:
-                shard.client.close()
+                self._give_up(shard)
                 del self.known[index]
+        answers = []
         for index, channels in named.items():
             if index not in self.known:
                 self.known[index] = RemoteShard(self._connect(channels), channels)
+            shard = self.known[index]
+            if shard.asked_again is not None and shard.asked_again.done():
+                answers.append(shard.asked_again.result())
+                shard.asked_again = None
+            elif shard.standing is None and shard.asked_again is None and self._clock() >= shard.silent_until:
+                shard.asked_again = self._beside.submit(self._ask, index, shard, 0, -1)
+        return [one for one in answers if one is not None]
 
     @property
     def live(self) -> dict[int, Standing]:
         """Standing of those that answer, by index."""
-        return {index: one.standing for index, one in sorted(self.known.items()) if one.standing is not None}
+        return {
+            index: one.standing
+            for index, one in sorted(self.known.items())
+            if one.standing is not None and one.asked_again is None
+        }
 
-    def ask(
-        self, counts: Mapping[int, int], may_insert: Mapping[int, int]
-    ) -> list[tuple[int, Drawn, list[memoryview]]]:
-        """Ask several at once, each for so many rows; the answers of those that answer."""
-        asked = list(counts)
-        if len(asked) == 1:
-            answers = [self._ask(asked[0], counts[asked[0]], may_insert.get(asked[0], -1))]
-        else:
-            answers = list(self._pool.map(lambda one: self._ask(one, counts[one], may_insert.get(one, -1)), asked))
+    def ask(self, counts: Mapping[int, int], may_insert: Mapping[int, int]) -> list[Answer]:
+        """Ask several that live at once, each for so many rows; the answers of those that answer."""
+        asked = [(index, self.known[index], count, may_insert.get(index, -1)) for index, count in counts.items()]
+        answers = [self._ask(*asked[0])] if len(asked) == 1 else self._pool.map(lambda one: self._ask(*one), asked)
         return [one for one in answers if one is not None]
 
-    def _ask(self, index: int, count: int, may_insert: int) -> tuple[int, Drawn, list[memoryview]] | None:
-        shard = self.known[index]
-        if shard.standing is None and self._clock() < shard.silent_until:
-            return None
+    def _ask(self, index: int, shard: RemoteShard, count: int, may_insert: int) -> Answer | None:
         told, shard.changes = shard.changes, []
         arrays = {
             name: np.concatenate([one[name] for one in told]) if told else np.zeros(0, dtype) for name, dtype in CHANGES
@@ -147,26 +169,39 @@ class Shards:
         size = int(arrays["slot"].size)
         try:
             drawn, buffers = shard.client.call(
-                Draw(count, may_insert, size),
+                Draw(count, shard.boot, may_insert, shard.counted, size),
                 Drawn,
                 to_buffers(arrays, list(arrays)) if size else (),
                 deadline_s=ANSWER_S,
             )
         except (TimeoutError, RemoteError) as error:
-            if shard.standing is not None or self._throttle.due(f"shard {index}"):
-                log.warning("replay shard %d does not answer, its rows are left out: %s", index, error)
-            shard.standing, shard.silent_until = None, self._clock() + AGAIN_S
+            self.leave_out(index, shard, error)
             return None
         if shard.standing is None:
             log.info("replay shard %d answers: %d rows", index, drawn.standing.rows)
-        shard.boot, shard.standing = drawn.boot, drawn.standing
+        if shard.boot != drawn.boot:
+            shard.boot, shard.counted = drawn.boot, -1
+        shard.standing = drawn.standing
         return index, drawn, buffers
+
+    def leave_out(self, index: int, shard: RemoteShard, why: Exception) -> None:
+        """Draw nothing from a shard until it answers anew."""
+        if shard.standing is not None or self._throttle.due(f"shard {index}"):
+            log.warning("replay shard %d does not answer, its rows are left out: %s", index, why)
+        shard.standing, shard.silent_until = None, self._clock() + AGAIN_S
 
     def close(self) -> None:
         """Close all connections."""
         self._pool.shutdown()
         for shard in self.known.values():
+            self._give_up(shard)
+        self._beside.shutdown()
+
+    def _give_up(self, shard: RemoteShard) -> None:
+        if shard.asked_again is None:
             shard.client.close()
+        else:  # its socket is another thread's until then
+            shard.asked_again.add_done_callback(lambda _: shard.client.close())
 
 
 class Drawer:
@@ -185,12 +220,11 @@ class Drawer:
         n_step: int,
         beta: float,
         rng: np.random.Generator,
-        resumed: bool = False,
     ) -> None:
         self.shards, self.schema, self.n_step = shards, drawn_schema(schema, n_step), n_step
         self._met: set[int] = set()
         self._from, self._beta, self._rng = schema, beta, rng
-        self._counted, self._resumed = 0, resumed
+        self._counted = 0
         self.limit: SampleLimit | None = None
         """Of the run, as the first shard that answers has it."""
 
@@ -203,24 +237,33 @@ class Drawer:
             return self.limit is None
         return self.limit is None or not self.limit.may_sample() or not any(one.mass > 0 for one in live)
 
-    def fresh(self) -> int:
-        """Rows inserted anywhere since this was asked last."""
-        inserted = 0 if self.limit is None else self.limit.inserted
+    def fresh(self, *, counts: bool = True) -> int:
+        """Rows inserted anywhere since this was asked last, but those that a learner before has counted.
+
+        Args:
+            counts: whether this learner counts them; shards are told, for the learner after it.
+        """
+        if self.limit is None:
+            return 0
+        inserted = self.limit.inserted
         fresh, self._counted = inserted - self._counted, inserted
+        for shard in self.shards.known.values() if counts else ():
+            if shard.standing is not None:
+                shard.counted = shard.standing.inserted
         return fresh
 
     def draw(self, rows: int) -> list[ShardRows] | None:
         """Rows of one batch; None: there is nothing to draw, or it is not yet time."""
         shards = self.shards
-        shards.look()
-        silent = [index for index, one in shards.known.items() if one.standing is None]
+        for index, drawn, _ in shards.look():
+            self._hear(index, drawn)
         ready = self.limit is not None and self.limit.may_sample()
         if not ready or not any(one.mass > 0 for one in shards.live.values()):
-            self._ask(dict.fromkeys(shards.known, 0), rows)
+            self._ask(dict.fromkeys(shards.live, 0), rows)
             return None
-        if silent:
-            self._ask(dict.fromkeys(silent, 0), rows)
         parts: list[ShardRows] = []
+        # with the first round all are asked, if for no row: what they hold is heard, and what they may insert is told
+        besides = [index for index, one in shards.live.items() if not one.mass > 0]
         while (left := rows - sum(one.rows for one in parts)) > 0:
             live = {index: one for index, one in shards.live.items() if one.mass > 0}
             if not live:
@@ -229,7 +272,9 @@ class Drawer:
             chances = masses / masses.sum()
             counts = self._rng.multinomial(left, chances)
             chance = dict(zip(live, chances.tolist(), strict=True))
-            asked = {index: int(count) for index, count in zip(live, counts, strict=True) if count}
+            asked = {index: int(count) for index, count in zip(live, counts, strict=True) if count or not parts}
+            asked |= dict.fromkeys(besides, 0)
+            besides = []
             for index, drawn, arrays in self._ask(asked, rows):
                 if drawn.count:
                     mass = drawn.standing.mass
@@ -241,16 +286,23 @@ class Drawer:
         may_insert = {} if self.limit is None else self.limit.may_insert(live, rows)
         found = []
         for index, drawn, buffers in self.shards.ask(counts, may_insert):
-            now = drawn.standing
-            if self.limit is None:
-                self.limit = SampleLimit(now.ratio, now.starts)
-            if self._resumed and index not in self._met:  # what it holds is in the books of the learner before
-                self._counted += now.inserted
-            self._met.add(index)
-            self.limit.hear(index, ShardCounts(drawn.boot, now.inserted, now.sampled))
-            arrays = from_buffers(buffers, layout(self._from, self.n_step, drawn.count)) if drawn.count else {}
+            self._hear(index, drawn)
+            try:
+                arrays = from_buffers(buffers, layout(self._from, self.n_step, drawn.count)) if drawn.count else {}
+            except ValueError as error:  # of a spec before: it is started again soon
+                self.shards.leave_out(index, self.shards.known[index], error)
+                continue
             found.append((index, drawn, arrays))
         return found
+
+    def _hear(self, index: int, drawn: Drawn) -> None:
+        now = drawn.standing
+        if self.limit is None:
+            self.limit = SampleLimit(now.ratio, now.starts)
+        if index not in self._met:  # once: what a learner before has counted
+            self._met.add(index)
+            self._counted += now.counted
+        self.limit.hear(index, ShardCounts(drawn.boot, now.inserted, now.sampled))
 
     def fill(self, memory: BatchMemory, parts: Sequence[ShardRows]) -> None:
         """Parts side by side into the memory of a batch, with their weights."""
@@ -394,9 +446,10 @@ class ReplaySource(BatchSource):
         self._free.popleft()
         self._drawer.fill(memory, parts)
         self._staging.begin(memory)
-        fresh = self._drawer.fresh()
+        leads = self.leads
+        fresh = self._drawer.fresh(counts=leads)
         self._drawing_since = None
-        self._ready.put((memory, parts, fresh if self.leads else 0, since))
+        self._ready.put((memory, parts, fresh if leads else 0, since))
         return True
 
     def _count_wait(self, began: float, drawn_since: float | None) -> None:
