@@ -26,7 +26,7 @@ class Drawing:
 
     def fill(self, memory: Any, parts: Any) -> None: ...
 
-    def fresh(self) -> int:
+    def fresh(self, *, counts: bool) -> int:
         return 0
 
 
